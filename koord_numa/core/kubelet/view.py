@@ -5,17 +5,24 @@ Gathers facts once per change of the node; ``admission.py`` decides on them. Wha
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, cpus_by_numa
 from koord_numa.core.kubelet.inference.inferred_state import Published, infer_state
 from koord_numa.core.kubelet.inference.init_reuse import without_leftovers
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.inference.unreported_pods import without_hidden
 from koord_numa.core.kubelet.managers.admit import Trust
 from koord_numa.core.kubelet.managers.aggregates import is_memory, pod_demand
-from koord_numa.core.kubelet.managers.cores import ARCHITECTURE, NO_RULE, WholeCores, whole_cores
+from koord_numa.core.kubelet.managers.cores import (
+    ARCHITECTURE,
+    NO_RULE,
+    CoreEvidence,
+    FreeCpus,
+    WholeCores,
+    whole_cores,
+)
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
 from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS, newer_version, unknown_options
 from koord_numa.core.kubelet.unseen_departures import OnTheirWay
@@ -90,14 +97,6 @@ class KubeletView:
         return None if self.frame is None else replace(self.frame.topology, zones=self.zones)
 
 
-@dataclass(frozen=True, slots=True)
-class CoreEvidence:
-    """What is known of ``full-pcpus-only``: CPU counts of containers that run, and whether a pod was refused for its whole cores."""
-
-    counts: Collection[int] = ()
-    kept: bool = False
-
-
 def kubelet_view(
     node: Node,
     topology: NodeResourceTopology,
@@ -165,10 +164,12 @@ def followed_view(
     """The view of a node whose kubelet is followed pod by pod."""
     requested = _requested(ledger)
     seen = tuple(replace(one, state=replace(one.state, requested=requested)) for one in hypotheses)
-    # What is published is older than the pods that are followed: whole cores are counted where fewest CPUs are free.
-    fewest = min(seen, key=lambda one: one.state.managers.cpus.bit_count())
-    zones = [_left(zone, fewest.state) for zone in frame.topology.zones]
-    cores = cores_of(node, frame.topology, zones, evidence)
+    # What is published is older than the pods that are followed.
+    free = (
+        FreeCpus(cpus_by_numa(one.state.managers.cpus, one.state.node), located=evidence.settled and not one.spread)
+        for one in hypotheses
+    )
+    cores = cores_of(node, frame.topology, frame.topology.zones, evidence, free)
     # First wins: hypotheses are in the order of likelihood.
     rooms: dict[Signature, Hypothesis] = {}
     for one in seen:
@@ -206,10 +207,16 @@ def frame_of(node: Node, topology: NodeResourceTopology, known: NodeConfig | Non
     return known if known.topology is topology else replace(known, topology=topology)
 
 
-def cores_of(node: Node, topology: NodeResourceTopology, zones: Sequence[Zone], evidence: CoreEvidence) -> WholeCores:
+def cores_of(
+    node: Node,
+    topology: NodeResourceTopology,
+    zones: Sequence[Zone],
+    evidence: CoreEvidence,
+    states: Iterable[FreeCpus] = (),
+) -> WholeCores:
     """The rule about whole cores, by what pods that run or were refused prove."""
     architecture = node.labels.get(ARCHITECTURE, "")
-    return whole_cores(topology.kubelet, zones, architecture, evidence.counts, kept=evidence.kept)
+    return whole_cores(topology.kubelet, zones, architecture, evidence, states)
 
 
 def problem_of(topology: NodeResourceTopology) -> str:

@@ -10,8 +10,9 @@ from typing import Final
 
 from koord_numa.core.kubelet.assumed_options import StatedOptions, with_stated_options
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
+from koord_numa.core.kubelet.managers.cores import CoreEvidence
 from koord_numa.core.kubelet.unseen_departures import expecting
-from koord_numa.core.kubelet.view import CoreEvidence, KubeletView, followed_view, frame_of, inferred_view
+from koord_numa.core.kubelet.view import KubeletView, followed_view, frame_of, inferred_view
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
@@ -270,7 +271,7 @@ class NodeInfo:
         hypotheses = self.history.hypotheses(frame, self.unpublished)
         wanted = {uid: nominee.pod.request for uid, nominee in nominees.items()}
         hypotheses, others = expecting(self.history.belief, hypotheses, wanted)
-        evidence = CoreEvidence(self.admitted_counts(), self.history.evidence.keeps_cores)
+        evidence = CoreEvidence(self.admitted_counts(), self.history.evidence.keeps_cores, settled=others is None)
         if hypotheses:
             return replace(followed_view(node, frame, hypotheses, booked, evidence), on_their_way=others)
         # Nominees are not there yet, so that no topology shows them.

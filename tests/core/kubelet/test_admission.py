@@ -11,7 +11,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admission import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES, NOTHING_KNOWN, would_admit
 from koord_numa.core.kubelet.exploration import refuse_exploration
 from koord_numa.core.kubelet.managers.admit import Admitted, admit
-from koord_numa.core.kubelet.managers.cores import whole_cores
+from koord_numa.core.kubelet.managers.cores import CoreEvidence, whole_cores
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import Charge, KubeletAdmission
@@ -142,7 +142,7 @@ def test_a_pod_that_splits_a_core_explores_an_unpublished_option() -> None:
         assert "full-pcpus-only" in refusal.detail
 
 
-KEPT = whole_cores(KubeletConfig(), zones(8, 8), "", (), kept=True)
+KEPT = whole_cores(KubeletConfig(), zones(8, 8), "", CoreEvidence(kept=True))
 
 NO: dict[str, tuple[KubeletView, PodRequest, Rejection]] = {
     "no NUMA node has enough": (

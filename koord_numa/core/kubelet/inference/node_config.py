@@ -21,10 +21,9 @@ from koord_numa.core.resources import CPU, MILLI, ResourceList
 SPREADING: Final = (
     "align-by-socket",
     "distribute-cpus-across-cores",
-    "distribute-cpus-across-numa",
     "prefer-align-cpus-by-uncorecache",
 )
-"""Options of the static CPU manager policy with which CPUs are not just packed into the cores of the hint's NUMA nodes."""
+"""Options of the static CPU manager policy with which CPUs are not just packed into the cores of a NUMA node."""
 
 Distances = Mapping[tuple[int, int], int]
 

@@ -4,7 +4,8 @@ How careful a scheduler must be about whole physical cores on a node whose kubel
 With full-pcpus-only the kubelet refuses CPU counts that are no multiple of the threads per core, and counts beyond the free whole cores.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 from typing import Final
@@ -45,30 +46,63 @@ class WholeCores:
 NO_RULE: Final = WholeCores()
 
 
+@dataclass(frozen=True, slots=True)
+class CoreEvidence:
+    """
+    What is known of ``full-pcpus-only``: exclusive CPU counts of containers that this kubelet has admitted, and whether it refused a pod
+    for its whole cores (SMTAlignmentError). ``settled``: no pod is on its way that may be on another NUMA node than is foreseen.
+    """
+
+    counts: Collection[int] = ()
+    kept: bool = False
+    settled: bool = True
+
+
+@value_object
+class FreeCpus:
+    """The exclusive CPUs that are free in one state, zone by zone; ``located``: on just these NUMA nodes, else only their sum is known."""
+
+    by_zone: tuple[int, ...]
+    located: bool = True
+
+
 def whole_cores(
-    config: KubeletConfig, zones: Sequence[Zone], architecture: str, seen: Iterable[int], *, kept: bool = False
+    config: KubeletConfig,
+    zones: Sequence[Zone],
+    architecture: str,
+    evidence: CoreEvidence,
+    states: Iterable[FreeCpus] = (),
 ) -> WholeCores:
     """
     The most careful rule that the facts allow.
 
-    ``seen`` are the exclusive CPU counts that this kubelet has admitted: a count that is no multiple of some number of threads proves
-    that this number, or the option, is not in force. So does a NUMA node with such a number of CPUs. ``kept``: the kubelet has refused a
-    pod for its whole cores (SMTAlignmentError), so the option is on.
+    A count of CPUs that runs and is no multiple of some number of threads proves that this number, or the option, is not in force. So does
+    a NUMA node with such a number of CPUs. ``states`` are those that the kubelet may be in; without any, what the zones say is free.
     """
+    kept = evidence.kept
     # Evidence of a refusal outranks a configuration that does not list the option.
     if not may_be_kept(config) and not kept:
         return NO_RULE
-    threads = likely_threads(zones, architecture, seen)
-    reserved = free = 0
-    for zone in zones:
-        reserved += zone.capacity.get(CPU, 0) - zone.allocatable.get(CPU, 0)
-        free += max(0, zone.available.get(CPU, 0))
+    threads = likely_threads(zones, architecture, evidence.counts)
     # A reserved CPU spoils the core it is on, and which one that is is not published.
-    surely = max(0, free // MILLI - reserved // MILLI * (threads - 1))
+    spoiled = [(zone.capacity.get(CPU, 0) - zone.allocatable.get(CPU, 0)) // MILLI * (threads - 1) for zone in zones]
+    available = FreeCpus(tuple(zone.available.get(CPU, 0) // MILLI for zone in zones))
+    surely = min(_surely_whole(state, spoiled) for state in (*states,) or (available,))
     published = config.cpu_policy is not None
     # What would be explored: the option where nothing is published, the number of threads where the option is.
     option = "" if kept else THREADS if published else FULL_CORES
     return WholeCores(threads, surely, _why(threads, published=published, kept=kept), option)
+
+
+def _surely_whole(state: FreeCpus, spoiled: Sequence[int]) -> int:
+    """
+    How many CPUs are free on cores without a reserved CPU, at least, where so many of each zone may share a core with one.
+
+    Of those that are in use no free one is lost: a zone loses no more than it has free.
+    """
+    if not state.located:
+        return max(0, sum(state.by_zone) - sum(spoiled))
+    return sum(max(0, free - lost) for free, lost in zip(state.by_zone, spoiled, strict=True))
 
 
 def may_be_kept(config: KubeletConfig) -> bool:

@@ -37,9 +37,12 @@ class CpuReuse(Enum):
 
 @value_object
 class Earlier:
-    """What containers of the pod being admitted have taken so far of one NUMA node, which had ``free`` CPUs free before the first."""
+    """
+    What containers of the pod being admitted have taken so far of the NUMA nodes of ``mask``, which had ``free`` CPUs free before the
+    first. ``None``: of all of them, without a hint.
+    """
 
-    mask: int
+    mask: int | None
     free: int
     takes: Takes
 
@@ -53,7 +56,7 @@ class CpuStock:
     """
     CPUs at one moment, as bits: ``free`` ones, and ``reusable`` ones left by init containers of the pod being admitted.
 
-    ``earlier`` is ``None`` where its containers have taken CPUs of several NUMA nodes. ``same_pool`` is what its init containers were given
+    ``earlier`` is ``None`` where its containers have taken CPUs by different hints. ``same_pool`` is what its init containers were given
     since a container last kept CPUs for itself: free and reusable CPUs together have been the same since.
     """
 
@@ -109,18 +112,22 @@ class CpuStock:
         if reuse is not CpuReuse.BY_ID and (again := self._same_as_before(needed, mask)):
             return again
         # Without a hint nothing is aligned: the pool is used as a whole.
-        near = pool & self._aligned(mask) if mask is not None else 0
+        near = self._near(mask)
         count_near = min(needed, near.bit_count())
-        if reuse is not CpuReuse.BY_ID and self._takes_same_first(needed, mask):
-            reuse = CpuReuse.MOST
-        bounds = self._overlap(needed, mask) if reuse is not CpuReuse.BY_ID and count_near == needed else None
-        if bounds is not None:
-            return self._take_again(near, needed, bounds[0] if reuse is CpuReuse.LEAST else bounds[1])
+        if reuse is not CpuReuse.BY_ID and self.reusable and (mask is None or count_near == needed):
+            if self._takes_same_first(needed, mask):
+                reuse = CpuReuse.MOST
+            elif (bounds := self._overlap(needed, mask)) is not None:
+                return self._take_again(near, needed, bounds[0] if reuse is CpuReuse.LEAST else bounds[1])
         aligned = self._take_from(near, count_near, reuse)
         if isinstance(aligned, AdmitRejection):
             return aligned
         others = self._take_from(pool & ~aligned, needed - count_near, reuse)
         return others if isinstance(others, AdmitRejection) else aligned | others
+
+    def _near(self, mask: int | None) -> int:
+        """The free and reusable CPUs that a hint of this mask puts first."""
+        return (self.free | self.reusable) & self._aligned(mask) if mask is not None else 0
 
     def _same_as_before(self, needed: int, mask: int | None) -> int:
         """
@@ -134,7 +141,7 @@ class CpuStock:
     def _overlap(self, needed: int, mask: int | None) -> tuple[int, int] | None:
         """How many of the reusable CPUs are taken at least and at most; ``None`` where that is not known."""
         earlier = self.earlier
-        if not self.node.packs or not self.reusable or earlier is None or earlier.mask != mask:
+        if not self.node.packs or earlier is None or earlier.mask != mask or not _is_one(mask):
             return None
         return overlap(earlier.free, (*earlier.takes, (False, needed)))
 
@@ -145,13 +152,14 @@ class CpuStock:
         It chooses from the CPUs that they chose from, by the same order. Whole cores come in ascending order, so that of two choices the
         smaller one is part of the larger. Where single CPUs may be left over they are not (``cpu_overlap``).
         """
-        if not self.node.takes_whole_cores or not self.reusable:
+        if not self.node.takes_whole_cores or self.earlier is None or self.earlier.mask != mask:
             return False
-        if mask is not None:
-            return self.earlier is not None and self.earlier.mask == mask
-        # Without a hint all NUMA nodes are one pool; from one NUMA node's size on free NUMA nodes are taken as a whole and first.
+        if _is_one(mask):
+            return True
+        # From one NUMA node's size on free NUMA nodes are taken as a whole and first, which also turns the order of the others round.
         smallest = min(bits.bit_count() for bits in self.node.machine.numa_bits.values() if bits)
-        return not self.node.aligns and max(needed, self.reusable.bit_count()) < smallest
+        most = max(needed, *(count for _, count in self.earlier.takes))
+        return not self.node.deals_over_numa and most < smallest
 
     def _take_again(self, pool: int, count: int, again: int) -> int | AdmitRejection:
         """``count`` of the CPUs in ``pool``, as near to ``again`` of them reusable ones as there are enough others."""
@@ -176,13 +184,11 @@ class CpuStock:
 
     def after(self, bits: int, mask: int | None, *, init: bool, is_first: bool) -> Earlier | None:
         """What is known for the next container of the pod after one has got these CPUs by a hint of ``mask``."""
-        if mask is None or mask.bit_count() != 1:
-            return None
-        here = self.node.machine.numa_bits.get(numa_ids(mask)[0], 0)
-        if bits & ~here:
+        from_here = self.free | self.reusable if mask is None else self._near(mask)
+        if bits & ~from_here:
             return None  # under best-effort a hint may be narrower than what is taken
         if is_first:
-            return Earlier(mask, (self.free & here).bit_count(), ((init, bits.bit_count()),))
+            return Earlier(mask, from_here.bit_count(), ((init, bits.bit_count()),))
         if self.earlier is None or self.earlier.mask != mask:
             return None
         return Earlier(mask, self.earlier.free, (*self.earlier.takes, (init, bits.bit_count())))
@@ -225,6 +231,10 @@ class CpuStock:
             if any(bits & machine.numa_bits.get(numa, 0) for numa in numa_ids(mask)):
                 sockets |= 1 << socket
         return sockets
+
+
+def _is_one(mask: int | None) -> bool:
+    return mask is not None and mask.bit_count() == 1
 
 
 @value_object

@@ -19,6 +19,7 @@ STATIC_CPUS: Final = "static"
 STATIC_MEMORY: Final = "Static"
 
 FULL_CORES: Final = "full-pcpus-only"
+OVER_NUMA: Final = "distribute-cpus-across-numa"
 CLOSEST_NUMA: Final = "prefer-closest-numa-nodes"
 
 
@@ -104,6 +105,7 @@ class KubeletNode:
     prefers_closest: bool = field(init=False, repr=False)
     pins_cpus: bool = field(init=False, repr=False)  # does the CPU manager hand out exclusive CPUs?
     pins_memory: bool = field(init=False, repr=False)  # does the memory manager bind memory to NUMA nodes?
+    deals_over_numa: bool = field(init=False, repr=False)  # is an even share taken of each of several NUMA nodes?
     aligns: bool = field(init=False, repr=False)  # does the topology manager ask for hints at all?
 
     def __post_init__(self) -> None:
@@ -118,6 +120,7 @@ class KubeletNode:
         # Asked many times in every admission.
         object.__setattr__(self, "pins_cpus", self.config.cpu_policy == STATIC_CPUS)
         object.__setattr__(self, "pins_memory", self.config.memory_policy == STATIC_MEMORY)
+        object.__setattr__(self, "deals_over_numa", self.config.cpu_options.get(OVER_NUMA, False))
         object.__setattr__(self, "aligns", self.config.topology_policy not in (None, KubeletPolicy.NONE))
         # A reserved CPU leaves the rest of its core to no container under full-pcpus-only.
         if self.whole_cores is None and options.full_pcpus_only:

@@ -11,7 +11,7 @@ from koord_numa.core.bit_sets import lowest
 from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
-from koord_numa.core.kubelet.managers.cpus import CpuReuse, CpuStock
+from koord_numa.core.kubelet.managers.cpus import CpuReuse, CpuStock, Earlier
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.results import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
@@ -131,7 +131,7 @@ def test_of_two_choices_of_whole_cores_the_smaller_is_part_of_the_larger(pool: i
 def test_whole_cores_of_init_containers_come_first_again(needed: int, left: int) -> None:
     """Also where a scheduler does not know the CPUs' ids: what an init container leaves behind is then no question."""
     made_up = replace(WHOLE, ids_are_real=False, takes_whole_cores=True)
-    given_ = stock(made_up, "4-31", "0-3")
+    given_ = replace(stock(made_up, "4-31", "0-3"), earlier=Earlier(None, 32, ((True, 4),)))
     for order in (CpuReuse.LEAST, CpuReuse.MOST):
         taken = given_.take(needed, None, order)
         assert isinstance(taken, int)
@@ -141,6 +141,7 @@ def test_whole_cores_of_init_containers_come_first_again(needed: int, left: int)
 def test_a_free_numa_node_that_is_taken_as_a_whole_leaves_init_containers_behind() -> None:
     """takeFullFirstLevel: from the size of a NUMA node on the rule does not hold, and the worst order is taken."""
     made_up = replace(WHOLE, ids_are_real=False, takes_whole_cores=True)
-    taken = stock(made_up, "4-31", "0-3").take(16, None, CpuReuse.LEAST)
+    given_ = replace(stock(made_up, "4-31", "0-3"), earlier=Earlier(None, 32, ((True, 4),)))
+    taken = given_.take(16, None, CpuReuse.LEAST)
     assert isinstance(taken, int)
     assert not taken & 0b1111
