@@ -212,9 +212,10 @@ class Belief:
         return bool(self.fates.get(uid)) and uid not in self.left
 
     def keep(self, uids: Collection[str]) -> None:
-        """Pods that left are forgotten but for these."""
+        """Pods that left are forgotten but for these, and those whose part of the sums nobody knows."""
         self.hypotheses = [
-            replace(one, gone={uid: grant for uid, grant in one.gone.items() if uid in uids}) for one in self.hypotheses
+            replace(one, gone={uid: grant for uid, grant in one.gone.items() if uid in uids or grant is None})
+            for one in self.hypotheses
         ]
 
     def _judged(self, uid: str, when: float, *, admitted: bool) -> None:

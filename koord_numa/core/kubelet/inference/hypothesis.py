@@ -92,8 +92,8 @@ class Hypothesis:
             pods,
             groups,
             tuple(sorted(self.unplaced)),
-            # What unlocated pods hold follows from no grant.
-            (*sorted(self.unlocated), self.room_held) if self.unlocated else (),
+            # What unlocated pods hold follows from no grant, nor does what pods leave counted that nobody knows the place of.
+            (*sorted(self.unlocated), self.room_held) if self.unlocated or None in self.gone.values() else (),
             tuple(sorted(self.unexplained)),
             self.mixed,
             self.options,
