@@ -112,9 +112,13 @@ def _pool(pool: DevicePool, dice: Random) -> DevicePool:
     """The devices in another order, and perhaps shared by other NUMA nodes: each zone lists as many as before."""
     masks = [device.near for device in pool.devices]
     if any(mask.bit_count() > 1 for mask in masks):
-        way = dice.choice((_in_pairs, _of_any_width, _of_as_many_as_can))
+        way = dice.choice((_in_pairs, _of_any_width, _of_as_many_as_can, _few_wide, _few_wide))
         drawn = (way(pool, dice) for _ in range(DRAWINGS))
         masks = next((one for one in drawn if one is not None), masks)
+        if way is _few_wide:
+            return DevicePool(
+                tuple(replace(device, near=mask) for device, mask in zip(pool.devices, masks, strict=True))
+            )
     dice.shuffle(masks)
     return DevicePool(tuple(replace(device, near=mask) for device, mask in zip(pool.devices, masks, strict=True)))
 
@@ -148,6 +152,27 @@ def _of_any_width(pool: DevicePool, dice: Random) -> list[int] | None:
             return None
         masks[dice.choice(without)] |= 1 << numa
     return [*apart, *masks]
+
+
+def _few_wide(pool: DevicePool, dice: Random) -> list[int] | None:
+    """
+    Some NUMA nodes have hardly any devices but such that are near others too and are taken first: where these are in use they have none.
+    """
+    counts = {numa: bits.bit_count() for numa, bits in pool.on.items()}
+    closed = dice.sample(sorted(counts), dice.randint(1, len(counts)))
+    masks = [0] * sum(1 for device in pool.devices if device.near)
+    wide, left = dice.randint(1, len(masks)), dice.choice((0, 0, 1))
+    order = dice.sample(range(wide), wide)
+    for numa in [*closed, *(numa for numa in counts if numa not in closed)]:
+        near = order[: max(0, counts[numa] - left)] if numa in closed else []
+        # Each device is near some NUMA node; beyond that it is the later ones that are near more.
+        others = sorted(range(len(masks)), key=lambda place: (masks[place] != 0, place < wide, dice.random()))
+        near += [place for place in others if place not in near][: counts[numa] - len(near)]
+        for place in near:
+            masks[place] |= 1 << numa
+        if dice.random() < HALF:
+            dice.shuffle(order)
+    return [*masks, *(0 for device in pool.devices if not device.near)] if all(masks) else None
 
 
 def _of_as_many_as_can(pool: DevicePool, dice: Random) -> list[int] | None:

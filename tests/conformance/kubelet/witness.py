@@ -24,6 +24,9 @@ from tests.conformance.vectors import Case
 EVENTS: Final = 9_000
 """So many events are played in all with the recorded departures, on nodes that agree with what is published."""
 
+MORE_SHARED: Final = 4
+"""So many times as many where devices are near several NUMA nodes, which there are many ways to be."""
+
 FEWEST_NODES: Final = 4
 """On so many of them pods leave at other moments, too."""
 
@@ -63,7 +66,8 @@ class Search:
             self._depart(truth, begin, first, index, "pods left at other moments")
             if index in self.open:
                 self._move(truth, played, index)
-        for number in range(max(FEWEST_NODES, EVENTS // last)):
+        shared = any(device.near.bit_count() > 1 for pool in truth.node.devices.values() for device in pool.devices)
+        for number in range(max(FEWEST_NODES, EVENTS * (MORE_SHARED if shared else 1) // last)):
             if not self.open:
                 break
             world = self._other_node(truth)

@@ -105,6 +105,12 @@ def dry_run(
     return DryRunAdmitted(Grant(demand.qos, tuple(attempt.grants)), attempt.managers)
 
 
+def foreseen(state: KubeletState, demand: PodDemand, trust: Trust, reuse: CpuReuse) -> list[ContainerGrant] | None:
+    """What the managers would give to each container, whether the node as a whole has room or not; ``None`` where they refuse."""
+    attempt = _Attempt(state.node, state.managers.copy(), trust, reuse)
+    return attempt.grants if attempt.run(demand) is None else None
+
+
 @dataclass(slots=True)
 class _Attempt:
     """One admission in progress: a draft of the managers, and what init containers of this pod have left so far."""
@@ -283,8 +289,7 @@ def _hand_over(blocks: tuple[MemoryBlock, ...], earlier: list[ContainerGrant]) -
         rest = block.amount
         for place, grant in enumerate(earlier):
             if grant.kind is not ContainerKind.INIT:
-                # Only blocks of init containers are handed over; sidecars keep running.
-                continue
+                continue  # only blocks of init containers are handed over; sidecars keep running
             shrunk = []
             for old in grant.memory:
                 if old.resource == block.resource and old.mask == block.mask:

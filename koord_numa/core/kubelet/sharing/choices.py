@@ -14,7 +14,7 @@ else, so that what else these devices are near (their masks) matters only to wha
 With more than one container left after an init container neither holds, and every choice is asked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
@@ -23,6 +23,7 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.aggregates import PodDemand
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.sharing.layouts import current_masks, laid_out, prefixes, widened, widest
+from koord_numa.core.kubelet.sharing.places import Unit, reached
 from koord_numa.core.kubelet.sharing.reach import Counts, Wiring, possible, without
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
@@ -64,6 +65,11 @@ def shared_in_all_ways(one: Hypothesis, demand: PodDemand) -> Iterator[Hypothesi
     """States that stand for every way in which devices may be near NUMA nodes, the likeliest first: a yes must hold in each."""
     yield one
     names = wanted(one, demand)
+    if not names:
+        return
+    if (found := _by_places(one, demand, names)) is not None:
+        yield from found
+        return
     states = [one]
     for name in names:
         states = [other for state in states for other in _asked(state, name, _takers(demand, name, one.state.node))]
@@ -72,13 +78,43 @@ def shared_in_all_ways(one: Hypothesis, demand: PodDemand) -> Iterator[Hypothesi
 
 def unclear(one: Hypothesis, demand: PodDemand) -> str:
     """Of which devices the pod may get some in more ways than can be asked, in words; empty where there are none."""
-    for name in wanted(one, demand):
+    names = wanted(one, demand)
+    if not names or _by_places(one, demand, names) is not None:
+        return ""
+    for name in names:
         takers = _takers(demand, name, one.state.node)
         if not takers.init:
             continue
         if widened(one, name, MOST_WIDE) is None or _firsts(one, name, takers) is None:
             return f"which {name} its init containers get, and near which NUMA nodes these are, is not published"
     return ""
+
+
+def _by_places(one: Hypothesis, demand: PodDemand, names: Sequence[str]) -> list[Hypothesis] | None:
+    units = {}
+    for name in names:
+        unit = _unit(demand, name, one)
+        if unit is None:
+            return None
+        units[name] = unit
+    return reached(one, demand, units)
+
+
+def _unit(demand: PodDemand, name: str, one: Hypothesis) -> Unit | None:
+    """What of the pod is aligned together with devices of this resource; ``None`` where several containers choose for themselves."""
+    config = one.state.node.config
+    if config.topology_policy not in (KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE):
+        return None
+    takers = _takers(demand, name, one.state.node)
+    if config.topology_scope is KubeletScope.POD:
+        unit = Unit(demand.pod.devices.get(name, 0))
+    elif len(takers.counts) == 1:
+        unit = Unit(takers.counts[0])
+    elif takers.lone and takers.counts[0] >= takers.counts[1]:
+        unit = Unit(takers.counts[0], kept=True)
+    else:
+        return None
+    return unit if 0 < unit.count <= one.sharing[name].most else None
 
 
 def unknown_init_devices(demand: PodDemand, node: KubeletNode) -> str:

@@ -65,12 +65,12 @@ def settled_layout(one: Hypothesis) -> Hypothesis:
     the others.
     """
     for name in one.sharing:
-        bounds = _Bounds.of(one, name)
-        one = _wide(one, name, bounds.low) if one.wiring is Wiring.OPEN else _as_wired(one, name, bounds)
+        bounds = Bounds.of(one, name)
+        one = wide(one, name, bounds.low) if one.wiring is Wiring.OPEN else _as_wired(one, name, bounds)
     return one
 
 
-def _as_wired(one: Hypothesis, name: str, bounds: "_Bounds") -> Hypothesis:
+def _as_wired(one: Hypothesis, name: str, bounds: "Bounds") -> Hypothesis:
     reaches, current = reaches_of(one, name), current_masks(one, name)
     masks = {place: reach.must | (current[place] & reach.may) for place, reach in reaches.items()}
     for numa in bounds.low:
@@ -131,7 +131,7 @@ def _reach(anchor: int, some: int, every: int) -> Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bounds:
+class Bounds:
     """
     By NUMA node how many of the devices in use are near it at least and at most, beside those that surely are; how many in all at least
     and at most.
@@ -144,6 +144,7 @@ class _Bounds:
 
     @classmethod
     def of(cls, one: Hypothesis, name: str) -> Self:
+        """Of one resource in a hypothesis."""
         shared = one.sharing[name]
         held = _held(one, name)
         free = without(shared.counts, (reach.must for reach in held.values()))
@@ -195,19 +196,19 @@ def widened(one: Hypothesis, name: str, most: int) -> Iterator[Hypothesis] | Non
     """
     if _all_exact(one, name):
         return iter(())
-    ways = _Bounds.of(one, name).ways(most)
-    return None if ways is None else (_wide(one, name, way) for way in ways)
+    ways = Bounds.of(one, name).ways(most)
+    return None if ways is None else (wide(one, name, way) for way in ways)
 
 
 def widest(one: Hypothesis, name: str, most: int) -> Iterator[Hypothesis]:
     """As ``widened``, with as many NUMA nodes as there may be; where these ways are too many, one that leaves less than any of them."""
     if _all_exact(one, name):
         return
-    bounds = _Bounds.of(one, name)
+    bounds = Bounds.of(one, name)
     limit = min(bounds.most, sum(bounds.high.values()))
     ways = _vectors(bounds.low, bounds.high, limit, limit, most)
     for way in [bounds.high] if ways is None else ways:
-        yield _wide(one, name, way)
+        yield wide(one, name, way)
 
 
 def _all_exact(one: Hypothesis, name: str) -> bool:
@@ -231,7 +232,7 @@ def _vectors(low: Counts, high: Counts, fewest: int, limit: int, most: int) -> l
     return found
 
 
-def _wide(one: Hypothesis, name: str, more: Counts) -> Hypothesis:
+def wide(one: Hypothesis, name: str, more: Counts) -> Hypothesis:
     """With so many devices in use near each NUMA node beside those that surely are."""
     reaches = reaches_of(one, name)
     masks = {place: reach.must for place, reach in reaches.items()}
@@ -254,13 +255,13 @@ def prefixes(one: Hypothesis, name: str, needed: Collection[int]) -> Iterator[Hy
     """
     if _all_exact(one, name):
         return
-    bounds = _Bounds.of(one, name)
+    bounds = Bounds.of(one, name)
     free = without(one.sharing[name].counts, (reach.must for reach in reaches_of(one, name).values()))
     below = dict(bounds.low)
     for numa, high in bounds.high.items():
         if any(free[numa] - high < count <= free[numa] - below[numa] for count in needed):
             below[numa] = high
-            found = _wide(one, name, below)
+            found = wide(one, name, below)
             yield replace(found, uncertainty=found.uncertainty + _oddity(found, name))
 
 
