@@ -127,7 +127,7 @@ def refuse_confined_below(demand: PodDemand, grant: Grant, view: KubeletView) ->
     """
     if not view.unfollowed or not is_confined(demand, view.state.node):
         return None
-    below = lower_places(demand, grant, view.state.node)
+    below = lower_places(demand, grant, view.state)
     if not below:
         return None
     detail = f"an init container might go to NUMA node {below[0]}, if a pod has left there unseen, without room for the others"

@@ -1,6 +1,10 @@
 """A node that is not followed: pods may have left unseen, and init containers go to the lowest NUMA node with room."""
 
 from dataclasses import replace
+from itertools import combinations
+from random import Random
+
+import pytest
 
 from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
@@ -10,8 +14,8 @@ from koord_numa.core.kubelet.managers.results import KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
-from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
-from tests.core.kubelet.nodes import app, init, node, pod
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from tests.core.kubelet.nodes import GI, app, init, node, pod, sidecar
 
 
 def _view(*there: PodRequest) -> KubeletView:
@@ -36,6 +40,41 @@ def test_what_is_tied_to_nothing_or_goes_lowest_is_not() -> None:
     """More room on NUMA node 0 harms neither."""
     assert isinstance(would_admit(pod(app(5)), _view(pod(app(8)))), KubeletAdmission)
     assert isinstance(would_admit(pod(init(2), app(5)), _view(pod(app(2)))), KubeletAdmission)
+
+
+def test_what_makes_do_with_the_init_containers_cpus_fits_wherever_that_goes() -> None:
+    there = _view(pod(app(4)), pod(app(4)))
+    assert isinstance(would_admit(pod(init(3), app(3)), there), KubeletAdmission)
+    assert isinstance(would_admit(pod(init(5), init(2), app(3, "a"), app(2, "b")), there), KubeletAdmission)
+    assert isinstance(would_admit(pod(init(5), app(3, "a"), app(3, "b")), there), Rejection)
+
+
+@pytest.mark.parametrize("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
+@pytest.mark.parametrize("seed", range(60))
+def test_a_yes_holds_whichever_pods_have_left(seed: int, policy: KubeletPolicy) -> None:
+    """With CPU ids, so that the kubelet's own order of CPUs decides what later containers get again."""
+    dice = Random(seed)
+    memory = {numa: {"memory": 16 * GI} for numa in range(3)} if dice.random() < 0.3 else None
+    state = KubeletState.empty(node("3x1x4x2", policy, memory=memory))
+    for number in range(dice.randint(2, 7)):
+        state = admit(state, str(number), pod(app(dice.randint(1, 6), memory=dice.randint(1, 9) * GI))).state
+    seen = replace(state, pods={}, node=replace(state.node, ids_are_real=False))
+    view = KubeletView("n", (Hypothesis(seen),), unfollowed=True)
+    for _ in range(12):
+        parts = [init(dice.randint(1, 6), memory=dice.randint(1, 5) * GI)]
+        for place in range(dice.randint(1, 3)):
+            kind = dice.choice((init, sidecar, app, app))
+            parts.append(kind(dice.randint(1, 4), f"c{place}", memory=dice.randint(1, 5) * GI))
+        parts.sort(key=lambda part: part.kind is ContainerKind.APP)
+        asked = pod(*parts, app(dice.randint(1, 3), "last"))
+        if isinstance(would_admit(asked, view), Rejection):
+            continue
+        for count in range(len(state.pods) + 1):
+            for gone in combinations(state.pods, count):
+                left = state
+                for uid in gone:
+                    left = left.without(uid)
+                assert isinstance(admit(left, "asked", asked), Admitted), (asked, gone)
 
 
 def _by_socket(scope: KubeletScope = KubeletScope.CONTAINER, *, followed: bool = False) -> KubeletView:
