@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from koord_numa.core.kubelet.managers.results import TOPOLOGY_AFFINITY
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
@@ -82,3 +83,22 @@ def test_what_a_topology_contradicts_is_begun_again_with_it() -> None:
     assert _free(view) == {(8, 5)}
     cache.observe_pod(None, replace(_running("b", 8, 0.0), started=False))
     assert _free(_view(cache)) == {(0, 5)}
+
+
+def test_what_nothing_explains_is_begun_again_with_the_next_topology() -> None:
+    """The kubelet has refused a pod that had room by all that is known; later pods come after whatever the reason was."""
+    cache = _started(topology=_shows((8, 8), version="1"))
+    assert _free(_view(cache)) == {(8, 8)}
+    for pod in (_running("a", 3, 100.0), _running("b", 4, 200.0)):
+        cache.observe_pod(None, replace(pod, started=False))
+        if pod.key.name == "a":
+            cache.observe_pod(None, pod)
+        else:
+            cache.observe_pod(None, replace(pod, started=False, phase="Failed", reason=TOPOLOGY_AFFINITY))
+    assert not _view(cache).followed
+    cache.observe_pod(None, replace(_running("c", 4, 0.0), started=False))
+    cache.observe_pod(None, _running("c", 4, 300.0))
+    cache.observe_topology(None, _shows((1, 8), "a", "c", version="2"))
+    view = _view(cache)
+    assert view.followed
+    assert _free(view) == {(1, 8)}

@@ -186,7 +186,8 @@ class Belief:
             # Copies, as a replay writes ``before``: the originals are put back when nothing agrees.
             self.arrivals = [replace(each) for each in self.arrivals]
             self._replay(0)
-        there = [one for one in self._states(place) if all(one.has(uid) for uid in shown)]
+        # What nothing explains so far is not replayed after this, and so would never be explained.
+        there = [one for one in self._states(place) if not one.unexplained and all(one.has(uid) for uid in shown)]
         until = surely_after(self.arrivals, place, lambda uid: self._stays(uid) and counts(uid))
         # The topology may be newer than arrivals that it would not show: pods may have left after them. Unlocated ones are
         # placed by the sums of the topology, and so are gone before.
