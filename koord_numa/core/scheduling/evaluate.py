@@ -86,7 +86,7 @@ def _evaluate(
     placed = NUMA_RESERVE.place(ask, seen)
     if isinstance(placed, Rejection):
         return placed
-    # As the sum of ``score_parts``: nobody asks for the names.
+    # As the sum of ``score_parts``, whose names are not asked for.
     return ScoredPlacement(0 if placed.explores else sum(_points(ask, seen, placed, profile)), placed)
 
 

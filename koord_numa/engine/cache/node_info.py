@@ -115,10 +115,9 @@ class NodeInfo:
     @property
     def free(self) -> dict[str, int]:
         """What pods have not asked for yet, by resource, and how many more pods may come. Room kept for nominees counts as free."""
-        counted = self.counted
-        left = {name: amount - counted.amounts.get(name, 0) for name, amount in self.allocatable.items()}
-        left[PODS] = self.allocatable.get(PODS, UNLIMITED_PODS) - len(counted)
-        return left
+        held, pods = self.counted.amounts, len(self.counted)
+        left = {name: amount - held.get(name, 0) for name, amount in self.allocatable.items()}
+        return {**left, PODS: self.allocatable.get(PODS, UNLIMITED_PODS) - pods}
 
     def set_objects(self, node: Node | None, published: NodeResourceTopology | None) -> None:
         """The Node or its topology came, changed or went."""

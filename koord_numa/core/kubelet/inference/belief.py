@@ -213,7 +213,7 @@ class Belief:
         return bool(self.fates.get(uid)) and uid not in self.left
 
     def keep(self, uids: Collection[str]) -> None:
-        """Pods that left are forgotten but for these, and those whose part of the sums nobody knows."""
+        """Pods that left are forgotten but for these, and those whose part of the sums is not known."""
         self.hypotheses = [
             replace(one, gone={uid: grant for uid, grant in one.gone.items() if uid in uids or grant is None})
             for one in self.hypotheses

@@ -92,7 +92,7 @@ class Hypothesis:
             pods,
             groups,
             tuple(sorted(self.unplaced)),
-            # What unlocated pods hold follows from no grant, nor does what pods leave counted that nobody knows the place of.
+            # What unlocated pods hold follows from no grant, nor does what pods leave counted whose place is not known.
             (*sorted(self.unlocated), self.room_held) if self.unlocated or None in self.gone.values() else (),
             tuple(sorted(self.unexplained)),
             self.mixed,
