@@ -1,11 +1,16 @@
 """Pods on their way go elsewhere if a pod has left that no event has shown as gone, and a yes holds all the same."""
 
 from random import Random
+from typing import Any
+
+import pytest
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.admission import TOO_MANY
+from koord_numa.core.kubelet.inference import probes
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig
-from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.sandbox.machines import NodeDescription, Shape, Style
 from koord_numa.wire import parse_pod
@@ -32,7 +37,7 @@ def life(spare: int = 0) -> NodeLife:
     return NodeLife(NodeDescription("n", hardware, Style.KUBELET, config, reserved=reserved))
 
 
-def pod(cpus: int, gpus: int = 0) -> dict[str, list[dict[str, object]]]:
+def pod(cpus: int, gpus: int = 0) -> dict[str, Any]:
     return {"containers": [container("app", cpus, 1, gpus)]}
 
 
@@ -78,6 +83,37 @@ def test_room_for_all_that_are_on_their_way_needs_no_replay() -> None:
     assert seen.offer.on_their_way is not None
     assert seen.offer.on_their_way.leaves_room(parse_pod(one.pod("question", pod(20))).request)
     assert isinstance(one.ask(pod(20)), Placement)
+
+
+def test_a_container_that_moves_for_a_device_leaves_the_cpus_of_the_next() -> None:
+    """Foreseen is the first container on NUMA node 1 and the next on node 0; should the first pod have left, both want NUMA node 0."""
+    one = life()
+    shared = pod(1, gpus=1)
+    for amounts in shared["containers"][0]["resources"].values():
+        amounts["cpu"] = "500m"
+    one.place(shared)
+    run(one, 3)
+    one.place(pod(6, gpus=1))
+    one.settle()
+    wanted = {"containers": [container("a", 1, 1, 1), container("b", 4, 1)]}
+    assert isinstance(one.ask({"containers": [container("b", 4, 1)]}), Placement)
+    assert not isinstance(one.ask(wanted), Placement)
+    one.end(0)
+    one.place(wanted)
+    one.settle()
+    assert not broken(one)
+    # With CPUs alone the order of containers takes nothing from any of them.
+    assert isinstance(one.ask({"containers": [container("a", 1, 1), container("b", 3, 1)]}), Placement)
+
+
+def test_a_pod_about_which_too_many_states_would_have_to_be_asked_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = life()
+    run(one, 3, 2)
+    assert isinstance(one.ask(pod(1)), Placement)
+    monkeypatch.setattr(probes, "MOST_PROBES", 0)
+    answer = one.ask(pod(1))
+    assert isinstance(answer, Rejection)
+    assert answer.detail == TOO_MANY
 
 
 def test_lives_that_gave_gpus_away_twice() -> None:

@@ -22,9 +22,10 @@ from typing import Final
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.inference.arrivals import Arrival, without_left
 from koord_numa.core.kubelet.inference.belief import Belief
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, signature
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
 from koord_numa.core.kubelet.inference.replay import Effort, admitted, arrive, foreseen
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
+from koord_numa.core.kubelet.inference.variants import one_of_each_kind
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
@@ -118,12 +119,8 @@ class OnTheirWay:
 
     def _may_matter(self, before: Hypothesis, highest: int) -> Iterator[str]:
         """Of pods that hold anything below the highest NUMA node one of each kind: with the same place and the same requests."""
-        kinds: set[Signature] = set()
-        for uid, pod in before.state.pods.items():
-            kind = (signature(pod.grant, before.state.node), *sorted(pod.requests.items()), before.loose.get(uid, 0))
-            if uid not in self.left and kind not in kinds and _lowest_place(before, uid) < highest:
-                kinds.add(kind)
-                yield uid
+        below = (uid for uid in before.state.pods if uid not in self.left and _lowest_place(before, uid) < highest)
+        yield from one_of_each_kind(before, below)
         tried: list[PodRequest] = []
         for uid, request in before.unlocated.items():
             if uid not in self.left and request not in tried:

@@ -273,8 +273,7 @@ class NodeInfo:
         evidence = CoreEvidence(self.admitted_counts(), self.history.evidence.keeps_cores, settled=others is None)
         if hypotheses:
             return replace(followed_view(node, frame, hypotheses, booked, evidence), on_their_way=others)
-        # Nominees are not there yet, so that no topology shows them.
-        unpublished = self.unpublished.union(nominees) if nominees else self.unpublished
+        unpublished = self.unpublished.union(nominees) if nominees else self.unpublished  # no topology shows them yet
         return replace(inferred_view(frame, node, booked, unpublished, evidence), unfollowed=bool(self.pods))
 
     def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:

@@ -5,7 +5,8 @@ Theory. For a pod whose containers need nothing of one another, more room never 
 fits, and one that is at least as narrow. So the states with the least room decide. An init container with CPUs or devices of its own breaks
 that: the kubelet puts it on the lowest NUMA node with room, later containers must include that NUMA node while they have not taken its
 share over (generateCPUTopologyHints, generateDeviceTopologyHints), and a NUMA node that becomes free below may hold the init container
-and not the rest. For such pods every pod that runs on a lower NUMA node is taken away in turn: it may have left, unseen.
+and not the rest. So do several kinds of resources in containers that are aligned one by one: the first may move for a device and take CPUs
+that its new NUMA node alone had. For such pods every pod that runs is taken away in turn: it may have left, unseen.
 More room for pods that are on their way may be less for any pod that comes after them (``unseen_departures``).
 
 Example: two NUMA nodes of 16 CPUs; NUMA node 0 is full, a pod there holds 4. ``init 4, app 10`` fits on NUMA node 1. Should the pod of 4
@@ -14,23 +15,30 @@ have left, the init container goes to NUMA node 0, the app needs 10 CPUs around 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Final
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, pins_init_cpus, released
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
-from koord_numa.core.kubelet.inference.variants import variants
+from koord_numa.core.kubelet.inference.variants import one_of_each_kind, variants
 from koord_numa.core.kubelet.managers.admit import Trust
-from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
+from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
 from koord_numa.core.kubelet.managers.results import Grant
+from koord_numa.core.kubelet.managers.room import everything, has_room
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MILLI, total
 from koord_numa.core.value_objects import value_object
+
+STRICT: Final = (KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED)
+
+MOST_PROBES: Final = 500
+"""So many states may be asked for one pod, about 30 ms: all decisions wait for it. Where there are more, the pod waits."""
 
 
 @value_object
@@ -54,7 +62,7 @@ def probes(request: PodRequest, view: KubeletView) -> Iterator[Probe]:
     if node.ids_are_real:
         return  # so is the state
     confined = is_confined(demand, node)
-    for one in _with_pods_away(demand, view, confined=confined):
+    for one in _with_pods_away(request, view, confined=confined):
         yield from _each_way(one, demand, orders)
     if confined and view.upper is not None:
         for order in orders:
@@ -73,7 +81,8 @@ def _each_way(one: Hypothesis, demand: PodDemand, orders: Iterable[CpuReuse]) ->
 def asked(request: PodRequest, view: KubeletView) -> Iterator[Probe | None]:
     """The states to be asked; ``None`` at the end where there are too many."""
     try:
-        yield from probes(request, view)
+        for number, probe in enumerate(probes(request, view)):
+            yield probe if number < MOST_PROBES else None
     except TooManyWays:
         yield None
 
@@ -97,30 +106,65 @@ def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
     return False
 
 
-def _with_pods_away(demand: PodDemand, view: KubeletView, *, confined: bool) -> Iterator[Hypothesis]:
+def takes_turns(demand: PodDemand, node: KubeletNode) -> bool:
+    """
+    May more room for one container leave less for the next? Where they are aligned one by one and need several kinds of resources.
+
+    With one kind the next finds on the NUMA node that the first leaves what it lacks on the other; with several the first may move for a
+    device, say, and take CPUs that only its new NUMA node had. Best-effort admits what it cannot align.
+    """
+    config = node.config
+    if config.topology_scope is not KubeletScope.CONTAINER or config.topology_policy not in STRICT:
+        return False
+    units = [kinds for _, part in demand.containers if (kinds := _kinds(part, node))]
+    taken = [kind for kinds in units for kind in kinds]
+    return len(set(taken)) > 1 and len(set(taken)) < len(taken)
+
+
+def _kinds(part: ContainerDemand, node: KubeletNode) -> list[str]:
+    """What the managers tie to NUMA nodes for the container."""
+    kinds = [name for name, count in part.devices.items() if count and name in node.devices]
+    kinds += [kind for kind, amount in (part.memory or {}).items() if amount and node.pins_memory]
+    return [*kinds, CPU] if part.cpus and node.pins_cpus else kinds
+
+
+def _with_pods_away(request: PodRequest, view: KubeletView, *, confined: bool) -> Iterator[Hypothesis]:
     """What is left where pods may have gone, for a pod to which that matters: whichever pods left, equal room answers alike."""
+    demand = pod_demand(request)
+    by_turns = takes_turns(demand, view.state.node)
     known: set[Signature] = set()
     for one in view.hypotheses:
-        for after in _with_more_room(one) if confined else _without_leaving(one, demand):
+        # What fits one NUMA node as a whole needs nothing of any other.
+        matters = confined or (by_turns and not _fits_one_numa(one, request))
+        for after in _with_more_room(one) if matters else _without_leaving(one, demand):
             if (room := after.room) not in known:
                 known.add(room)
                 yield replace(after, state=replace(after.state, requested=one.state.requested))
 
 
+def _fits_one_numa(one: Hypothesis, request: PodRequest) -> bool:
+    if one.spread or one.sharing.keys() & everything(request).devices.keys():
+        return False  # where CPUs or shared devices are is not known
+    return has_room(request, one.state.node, one.state.managers)
+
+
 # One pod at a time: the theory needs one NUMA node that becomes free below, and pairs would be quadratic.
 def _with_more_room(one: Hypothesis) -> Iterator[Hypothesis]:
-    """Each pod away in turn that holds CPUs or devices: it may have left, unseen, from wherever it was."""
+    """Each pod away in turn that holds anything: it may have left, unseen, from wherever it was. Pods of one kind leave the same."""
     for each in without(one, one.leaving):
         yield each
         tried: list[PodRequest] = []
         for uid, request in each.unlocated.items():
-            # Pods that ask for the same leave the same.
             if request not in tried:
                 tried.append(request)
                 yield from without(each, [uid])
-        for uid, pod in each.state.pods.items():
-            if any(container.cpus or container.devices for container in pod.grant.containers):
-                yield released(each, uid)
+        holding = (
+            uid
+            for uid, pod in each.state.pods.items()
+            if any(given.cpus or given.devices or given.memory for given in pod.grant.containers)
+        )
+        for uid in one_of_each_kind(each, holding):
+            yield released(each, uid)
 
 
 def _without_leaving(one: Hypothesis, demand: PodDemand) -> Iterator[Hypothesis]:

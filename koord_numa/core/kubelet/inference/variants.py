@@ -6,7 +6,7 @@ from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, may_lie_otherwise, with_grant
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, may_lie_otherwise, signature, with_grant
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant
@@ -96,6 +96,19 @@ def _reaches(container: ContainerGrant, here: int, node: KubeletNode) -> bool:
     if mask is None or node.static_options.align_by_socket:
         return True
     return any(here == node.machine.numa_bits.get(numa, 0) for numa in members(mask))
+
+
+def one_of_each_kind(one: Hypothesis, uids: Iterable[str]) -> Iterator[str]:
+    """Of these pods those that would leave different room behind: of several with equal requests and places, the first."""
+    known: set[Signature] = set()
+    for uid in uids:
+        pod = one.state.pods[uid]
+        # The uid stands for itself where it is open what the pod holds.
+        own = uid if uid in one.spread or uid in one.loose or uid in one.reach else ""
+        kind = (signature(pod.grant, one.state.node), *sorted(pod.requests.items()), own)
+        if kind not in known:
+            known.add(kind)
+            yield uid
 
 
 def most_cpus(hypotheses: Iterable[Hypothesis]) -> dict[int, int]:
