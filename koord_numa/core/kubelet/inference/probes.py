@@ -114,6 +114,8 @@ def takes_turns(demand: PodDemand, node: KubeletNode) -> bool:
     device, say, and take CPUs that only its new NUMA node had. Best-effort admits what it cannot align.
     """
     config = node.config
+    if len(demand.containers) < 2:
+        return False
     if config.topology_scope is not KubeletScope.CONTAINER or config.topology_policy not in STRICT:
         return False
     units = [kinds for _, part in demand.containers if (kinds := _kinds(part, node))]
@@ -134,6 +136,8 @@ def _with_pods_away(request: PodRequest, view: KubeletView, *, confined: bool) -
     by_turns = takes_turns(demand, view.state.node)
     known: set[Signature] = set()
     for one in view.hypotheses:
+        if not (one.leaving or one.unlocated or one.state.pods):
+            continue  # no pod of it is known, so none can go
         # What fits one NUMA node as a whole needs nothing of any other.
         matters = confined or (by_turns and not _fits_one_numa(one, request))
         for after in _with_more_room(one) if matters else _without_leaving(one, demand):
