@@ -4,7 +4,7 @@ Which pods a topology of a kubelet-owned node shows: sets of pods that may have 
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice, pairwise
+from itertools import combinations, islice
 from typing import Final
 
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
@@ -55,13 +55,14 @@ class KnownPod:
 
 def order_is_known(arrived: Sequence[KnownPod]) -> bool:
     """
-    Did these pods reach the kubelet in this order? Found pods only where their starts, which are told in whole seconds, differ.
+    Did these pods reach the kubelet in this order, and no other between them?
 
-    Pods that came while no watch told the order of events may have come before or after any other.
+    Beside pods that are found running there may have been others that have left since, and pods that came while no watch told the order of
+    events may have come before or after any other.
     """
     if any(known.unordered for known in arrived) and len(arrived) > 1:
         return False
-    return all(not each.found or (former.found and former.began < each.began) for former, each in pairwise(arrived))
+    return not any(known.found for known in arrived)
 
 
 @dataclass(frozen=True, slots=True)

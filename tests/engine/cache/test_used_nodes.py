@@ -57,9 +57,24 @@ def _started(*pods: Pod, topology: NodeResourceTopology) -> Cache:
 
 
 def test_a_used_node_is_followed_from_what_its_topology_shows() -> None:
-    """In whatever order pods are listed: c came after the scan, and went where the kubelet puts it."""
+    """In whatever order pods are listed. c came after the start and goes where the kubelet puts it."""
+    pods = [_running("b", 5, 200.0), _running("a", 3, 100.0)]
+    cache = _started(*pods, topology=_shows((5, 3), "a", "b", version="1"))
+    assert _view(cache).followed
+    cache.observe_pod(None, replace(_running("c", 4, 0.0), started=False))
+    cache.observe_pod(None, _running("c", 4, 300.0))
+    view = _view(cache)
+    assert view.followed
+    assert _free(view) == {(1, 3)}
+
+
+def test_a_pod_that_was_found_running_may_have_come_beside_one_that_has_left() -> None:
+    """c came after the scan. A pod that left before the list may have been on the NUMA node on which c is foreseen."""
     pods = [_running("c", 4, 300.0), _running("b", 5, 200.0), _running("a", 3, 100.0)]
-    view = _view(_started(*pods, topology=_shows((5, 3), "a", "b", version="1")))
+    cache = _started(*pods, topology=_shows((5, 3), "a", "b", version="1"))
+    assert not _view(cache).followed
+    cache.observe_topology(None, _shows((1, 3), "a", "b", "c", version="2"))
+    view = _view(cache)
     assert view.followed
     assert _free(view) == {(1, 3)}
 
