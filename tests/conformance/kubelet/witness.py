@@ -16,6 +16,7 @@ from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
+from tests.conformance.kubelet.closing import closing
 from tests.conformance.kubelet.departures import Branch, Departures, Script, moved, replayed
 from tests.conformance.kubelet.variants import last_named, taken_in_any_order, variant
 from tests.conformance.kubelet.worlds import NEVER, Played, Recorded, World
@@ -66,6 +67,7 @@ class Search:
             self._depart(truth, begin, first, index, "pods left at other moments")
             if index in self.open:
                 self._move(truth, played, index)
+        self._close(truth, played)
         shared = any(device.near.bit_count() > 1 for pool in truth.node.devices.values() for device in pool.devices)
         for number in range(max(FEWEST_NODES, EVENTS * (MORE_SHARED if shared else 1) // last)):
             if not self.open:
@@ -87,6 +89,18 @@ class Search:
                 self._look(other, [branch], index, "pods left at other moments")
                 if index not in self.open:
                     return
+
+    def _close(self, truth: World, played: Played) -> None:
+        """On nodes where devices in use are shared so that few are left for the pod."""
+        for index in sorted(self.open):
+            for node in closing(self.recorded, played, index, self.dice):
+                world = replace(truth, node=node)
+                after = world.play(index + 1)
+                if after.agrees_until(index):
+                    branch = Branch(after.states[index], Script(world.ends).before(index + 1))
+                    self._look(world, [branch], index, "a node that is equal in all that is published", 0)
+                if index not in self.open:
+                    break
 
     def _other_node(self, truth: World) -> World:
         node = variant(self.recorded, self.dice)
