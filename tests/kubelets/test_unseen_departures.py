@@ -8,6 +8,7 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admission import TOO_MANY
 from koord_numa.core.kubelet.inference import probes
+from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.verdicts import Placement, Rejection
@@ -23,14 +24,19 @@ ROOM = 20
 """CPUs of each NUMA node that the scenario does not need."""
 
 
-def life(spare: int = 0) -> NodeLife:
+def life(
+    spare: int = 0,
+    policy: KubeletPolicy = KubeletPolicy.SINGLE_NUMA_NODE,
+    scope: KubeletScope = KubeletScope.CONTAINER,
+    memory: str = "None",
+) -> NodeLife:
     """NUMA node 0 has 7 exclusive CPUs and a GPU, NUMA node 1 has 8 and two GPUs, and ``spare`` cores each besides."""
     reserved = CpuSet.of((0,))
     config = KubeletConfig(
-        topology_policy=KubeletPolicy.SINGLE_NUMA_NODE,
-        topology_scope=KubeletScope.CONTAINER,
+        topology_policy=policy,
+        topology_scope=scope,
         cpu_policy="static",
-        memory_policy="None",
+        memory_policy=memory,
         reserved_cpus=reserved,
     )
     hardware = Shape(2, 1, 8 + spare, 1, 16 * GIB, devices={GPU: (0, 1, 1)}).build()
@@ -119,3 +125,45 @@ def test_a_pod_about_which_too_many_states_would_have_to_be_asked_waits(monkeypa
 def test_lives_that_gave_gpus_away_twice() -> None:
     """Found by the law of busy nodes: a pod of 1 CPU had left unseen, and two pods on their way changed places."""
     assert not broken(life_of(Random(1_064_286_751)))
+
+
+@pytest.mark.parametrize("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
+@pytest.mark.parametrize("scope", KubeletScope)
+@pytest.mark.parametrize("memory", ["None", "Static"])
+def test_equal_pods_on_their_way_leave_room_for_one_more_wherever_they_are(
+    policy: KubeletPolicy, scope: KubeletScope, memory: str
+) -> None:
+    """A pod that is equal to all that are on their way is admitted in every state that the replay finds, as it is not asked there."""
+    asked = 0
+    for seed in range(40):
+        dice = Random(seed)
+        one = life(spare=dice.randrange(8), policy=policy, scope=scope, memory=memory)
+        run(one, *(dice.randint(1, 4) for _ in range(dice.randint(1, 5))))
+        wanted = pod(dice.randint(1, 3), gpus=dice.randrange(2))
+        for _ in range(dice.randint(1, 3)):
+            one.place(wanted)
+        request = parse_pod(one.pod("question", wanted)).request
+        seen = one.seen()
+        assert seen is not None
+        if not one.arriving or not isinstance(one.ask(wanted), Placement):
+            continue
+        assert isinstance(seen.offer, KubeletView)
+        others = seen.offer.on_their_way
+        assert others is not None
+        assert others.all_equal(request)
+        for state in others.states():
+            asked += 1
+            assert isinstance(admit(state.state, "question", request), Admitted), seed
+    assert asked
+
+
+def test_pods_that_are_not_equal_are_asked_with_departures() -> None:
+    one = life()
+    run(one, 3)
+    one.place(pod(2))
+    seen = one.seen()
+    assert seen is not None
+    assert isinstance(seen.offer, KubeletView)
+    assert seen.offer.on_their_way is not None
+    for spec, equal in ((pod(2), True), (pod(1), False), (pod(2, gpus=1), False)):
+        assert seen.offer.on_their_way.all_equal(parse_pod(one.pod("question", spec)).request) == equal

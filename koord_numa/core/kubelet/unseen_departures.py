@@ -5,7 +5,8 @@ Theory. Which NUMA node a pod gets is foreseen with every pod in its place that 
 reaches the kubelet, there is more room for that pod, and it may go elsewhere: what it takes there is missing for a pod that is decided on
 now. So a yes must hold with any one pod gone before any of those arrivals whose verdict is not known. Only what a departure changes is
 replayed: where the kubelet decides the same without the pod, that it leaves later stands for both. A pod needs no replay that has room
-even if all of those arrivals are on its NUMA node.
+even if all of those arrivals are on its NUMA node, nor one that is equal to all of them: each NUMA node has places for so many of them,
+every one takes a place, and a departure takes none away.
 
 Example: NUMA node 0 has 1 CPU and 1 GPU free, node 1 has 8 CPUs and 2 GPUs. Pod a (2 CPUs) is on its way and goes to NUMA node 1, pod b
 (1 CPU, 1 GPU) after it to NUMA node 0. If a pod of 1 CPU on NUMA node 0 has left meanwhile, a is on NUMA node 0 and b on node 1, and a
@@ -26,13 +27,13 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
 from koord_numa.core.kubelet.inference.replay import Effort, admitted, arrive, foreseen
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
 from koord_numa.core.kubelet.inference.variants import one_of_each_kind
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand
+from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.managers.room import everything, fits_on, has_room, together
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
 MANY: Final = 1 << 30
 """More NUMA nodes than there are."""
@@ -54,6 +55,25 @@ class OnTheirWay:
     fates: Mapping[str, bool]
     _found: list[Hypothesis] | None = field(default=None, init=False)
     _too_many: bool = field(default=False, init=False)
+
+    def matters_to(self, request: PodRequest) -> bool:
+        """May the pod be refused because these arrivals are elsewhere? Where neither amounts nor equality rules it out."""
+        return not (self.all_equal(request) or self.leaves_room(request))
+
+    def all_equal(self, request: PodRequest) -> bool:
+        """Do the pod and all of these arrivals take one place each, of equal size and on one NUMA node?"""
+        first = self.arrivals[0].before[0]
+        node, place = first.state.node, everything(request)
+        if first.sharing.keys() & place.devices.keys() or not _counts_places(node):
+            return False
+        if not all(_is_one_unit(each, node) and everything(each) == place for each in (request, *self._requests())):
+            return False
+        # What is larger than any NUMA node is nothing that places can be counted of.
+        empty = KubeletState.empty(node).managers
+        return any(fits_on(node, empty, numa, place) for numa in node.machine.numa_ids)
+
+    def _requests(self) -> Iterator[PodRequest]:
+        return (each.request for each in self.arrivals)
 
     def leaves_room(self, request: PodRequest) -> bool:
         """Is the pod admitted wherever these arrivals are?"""
@@ -159,6 +179,20 @@ def expecting(
 def has_places(node: KubeletNode) -> bool:
     """May a pod be in several places on this node? Not on one NUMA node, nor where nothing is tied to any."""
     return len(node.machine.numa_ids) > 1 and (node.aligns or node.pins_memory)
+
+
+def _counts_places(node: KubeletNode) -> bool:
+    """Does the kubelet keep a pod that fits on one NUMA node to one, and choose it by amounts alone?"""
+    strict = node.config.topology_policy in (KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED)
+    return strict and not (node.ids_are_real or node.whole_cores is not None or node.static_options.align_by_socket)
+
+
+def _is_one_unit(request: PodRequest, node: KubeletNode) -> bool:
+    """Is the pod aligned as one, and does it hold at once all that it ever holds?"""
+    parts = pod_demand(request).containers
+    if node.config.topology_scope is not KubeletScope.POD:
+        return len(parts) == 1
+    return all(container.kind is not ContainerKind.INIT for container, _ in parts)
 
 
 def _stays_on_one(demand: ContainerDemand, node: KubeletNode) -> bool:

@@ -67,7 +67,7 @@ def probes(request: PodRequest, view: KubeletView) -> Iterator[Probe]:
     if confined and view.upper is not None:
         for order in orders:
             yield Probe(view.upper.state, Trust.INFERRED, order)
-    if view.on_their_way is not None and not view.on_their_way.leaves_room(request):
+    if view.on_their_way is not None and view.on_their_way.matters_to(request):
         for one in view.on_their_way.states():
             yield from _each_way(replace(one, state=replace(one.state, requested=view.state.requested)), demand, orders)
 
