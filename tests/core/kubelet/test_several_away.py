@@ -1,0 +1,102 @@
+"""A node that is followed: several pods may have left before any news of it, and init containers go to the lowest NUMA node with room."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from random import Random
+
+import pytest
+
+from koord_numa.core.kubelet.admission import would_admit
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.results import KubeletAdmission
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.objects.request import Container, PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
+from tests.core.kubelet.nodes import GI, app, init, node, pod, sidecar
+
+
+def _lived(state: KubeletState, *requests: PodRequest) -> KubeletState:
+    for number, request in enumerate(requests):
+        state = admit(state, str(number), request).state
+    return state
+
+
+def _view(state: KubeletState, *, unlocated: bool = False) -> KubeletView:
+    """Followed without CPU ids; ``unlocated``: of the pods only their sums are known."""
+    one = Hypothesis(replace(state, node=replace(state.node, ids_are_real=False)))
+    if unlocated:
+        requests = {uid: PodRequest(containers=_containers(state, uid)) for uid in state.pods}
+        one = replace(one, state=replace(one.state, pods={}), unlocated=requests)
+    return KubeletView("n", (one,), followed=True)
+
+
+def _containers(state: KubeletState, uid: str) -> tuple[Container, ...]:
+    return tuple(app(len(given.cpus), given.name) for given in state.pods[uid].grant.containers)
+
+
+SMALL = (pod(app(6)), pod(app(1)), pod(app(1)))
+"""They fill NUMA node 0."""
+
+
+@pytest.mark.parametrize("unlocated", [False, True])
+def test_small_pods_that_leave_together_may_take_an_init_container_lower(unlocated: bool) -> None:
+    """Neither pod of 1 CPU makes room for it alone. Without both it is on NUMA node 0, with no third CPU for the container after it."""
+    state = _lived(KubeletState.empty(node("2x1x4x2")), *SMALL)
+    asked = pod(init(2), app(3))
+    assert isinstance(admit(state, "asked", asked), Admitted)
+    assert not isinstance(admit(state.without("1").without("2"), "asked", asked), Admitted)
+    answer = would_admit(asked, _view(state, unlocated=unlocated))
+    assert isinstance(answer, Rejection)
+    assert answer.reason is Reason.KUBELET_ALIGNMENT
+
+
+@pytest.mark.parametrize("unlocated", [False, True])
+def test_what_fits_whatever_they_leave_is_admitted(unlocated: bool) -> None:
+    view = _view(_lived(KubeletState.empty(node("2x1x4x2")), *SMALL), unlocated=unlocated)
+    assert isinstance(would_admit(pod(init(2), app(2)), view), KubeletAdmission)
+    assert isinstance(would_admit(pod(init(3), app(5)), view), KubeletAdmission)
+
+
+def test_best_effort_admits_it_anywhere() -> None:
+    state = _lived(KubeletState.empty(node("2x1x4x2", KubeletPolicy.BEST_EFFORT)), *SMALL)
+    assert isinstance(would_admit(pod(init(2), app(3)), _view(state)), KubeletAdmission)
+
+
+FOUND = (34, 56)
+"""Lives in which a yes held with any one pod away, and not with two."""
+
+
+@pytest.mark.parametrize("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
+@pytest.mark.parametrize("seed", [*range(30), *FOUND])
+def test_a_yes_holds_whichever_pods_have_left(seed: int, policy: KubeletPolicy) -> None:
+    """With CPU ids, so that the kubelet's own order of CPUs decides what later containers get again."""
+    dice = Random(seed)
+    memory = {numa: {"memory": 16 * GI} for numa in range(3)} if dice.random() < 0.3 else None
+    state = KubeletState.empty(node("3x1x4x2", policy, memory=memory))
+    there = [pod(app(dice.randint(1, 6), memory=dice.randint(1, 9) * GI)) for _ in range(dice.randint(2, 7))]
+    state = _lived(state, *there)
+    view = _view(state)
+    for asked in _asked(dice):
+        if isinstance(would_admit(asked, view), Rejection):
+            continue
+        for count in range(len(state.pods) + 1):
+            for gone in combinations(state.pods, count):
+                left = state
+                for uid in gone:
+                    left = left.without(uid)
+                assert isinstance(admit(left, "asked", asked), Admitted), (asked, gone)
+
+
+def _asked(dice: Random) -> Iterator[PodRequest]:
+    """Pods with an init container and one to four after it."""
+    for _ in range(16):
+        parts = [init(dice.randint(1, 6), memory=dice.randint(1, 5) * GI)]
+        for place in range(dice.randint(0, 3)):
+            kind = dice.choice((init, sidecar, app, app))
+            parts.append(kind(dice.randint(1, 4), f"c{place}", memory=dice.randint(1, 5) * GI))
+        parts.sort(key=lambda part: part.kind is ContainerKind.APP)
+        yield pod(*parts, app(dice.randint(1, 3), "last"))
