@@ -12,7 +12,8 @@ Example: NUMA node 0 has 1 CPU and 1 GPU free, node 1 has 8 CPUs and 2 GPUs. Pod
 (1 CPU, 1 GPU) after it to NUMA node 0. If a pod of 1 CPU on NUMA node 0 has left meanwhile, a is on NUMA node 0 and b on node 1, and a
 pod of 2 GPUs that is decided on now finds them on no NUMA node.
 
-One pod at a time: pairs would be quadratic. Where even that takes too many dry runs, the answer waits for a verdict or a topology.
+One pod at a time: pairs would be quadratic. What is found for an arrival is kept with it, so that the next pod on its way costs its own
+replay and not that of all. Where even that takes too many dry runs, the answer waits for a verdict or a topology.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from itertools import dropwhile
 from typing import Final
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.inference.arrivals import Arrival, without_left
+from koord_numa.core.kubelet.inference.arrivals import Arrival, Replayed, without_left
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
 from koord_numa.core.kubelet.inference.replay import Effort, admitted, arrive, foreseen
@@ -40,6 +41,10 @@ MANY: Final = 1 << 30
 
 EFFORT: Final = 300
 """So many dry runs it may take to find out, about 20 ms: all decisions wait for it."""
+
+
+_NOTHING_EARLIER: Final[Mapping[Signature, Hypothesis]] = {}
+"""Before the first arrival there are no states in which one before it went elsewhere."""
 
 
 @dataclass(slots=True)
@@ -105,15 +110,29 @@ class OnTheirWay:
 
     def _replayed(self, effort: Effort) -> Iterator[Hypothesis]:
         # Equal room answers alike, whichever pods hold the rest.
-        states: dict[Signature, Hypothesis] = {}
+        states = _NOTHING_EARLIER
         for each in self.arrivals:
-            afterwards: dict[Signature, Hypothesis] = {}
-            for one in (*states.values(), *self._with_one_away(each, effort)):
-                for after in self._next(one, each, effort):
-                    afterwards.setdefault(after.room, after)
-            states = afterwards
+            states = self._after(each, states, effort)
         for one in states.values():
             yield from without_left(one, self.left)
+
+    def _after(
+        self, each: Arrival, earlier: Mapping[Signature, Hypothesis], effort: Effort
+    ) -> Mapping[Signature, Hypothesis]:
+        """The states after the arrival; those of an earlier question where nothing that they follow from is another."""
+        known, fate, left = each.replayed, self.fates.get(each.uid), frozenset(self.left)
+        # By identity: a belief writes new lists where it replays.
+        if known.before is not each.before or known.left != left:
+            known.states = None
+            known.away = list(self._with_one_away(each, effort))
+            known.before, known.left = each.before, left
+        if known.states is None or known.earlier is not earlier or known.fate != fate:
+            afterwards: dict[Signature, Hypothesis] = {}
+            for one in (*earlier.values(), *known.away):
+                for after in self._next(one, each, effort):
+                    afterwards.setdefault(after.room, after)
+            known.earlier, known.fate, known.states = earlier, fate, afterwards
+        return known.states
 
     def _with_one_away(self, each: Arrival, effort: Effort) -> Iterator[Hypothesis]:
         """The states before the arrival with one pod gone, where the kubelet decides otherwise on the arrival for it."""
@@ -165,8 +184,11 @@ def expecting(
     """
     arrivals: list[Arrival] = []
     if belief is not None and hypotheses and has_places(hypotheses[0].state.node):
+        coming = [*dropwhile(lambda each: each.known is not None, belief.arrivals)]
         # Copies, as a belief writes the states before them when it replays.
-        arrivals += [replace(each) for each in dropwhile(lambda each: each.known is not None, belief.arrivals)]
+        arrivals += [replace(each) for each in coming]
+        for each in belief.arrivals[: len(belief.arrivals) - len(coming)]:
+            each.replayed = Replayed()  # nothing is asked about it any more
     for uid, request in nominees.items():
         if arrivals:
             arrivals.append(Arrival(uid, request, 0.0, before=hypotheses))

@@ -40,7 +40,7 @@ class AbsentPods:
 
     def left_out(self, ledger: Ledger) -> Ledger:
         """The ledger without them; itself where it has none of them."""
-        if self.unlisted.isdisjoint(ledger.holdings):
+        if not self.unlisted or self.unlisted.isdisjoint(ledger.holdings):
             return ledger
         return Ledger.of(held for held in ledger if held.pod.uid not in self.unlisted)
 

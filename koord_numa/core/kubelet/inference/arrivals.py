@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 from typing import Final
 
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, distinct, fair_share, released
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, distinct, fair_share, released
 from koord_numa.core.kubelet.inference.replay import Effort, Outcome, arrive
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.objects.request import PodRequest
@@ -39,10 +39,28 @@ MOST_STATES: Final = 400
 
 
 @dataclass(slots=True)
+class Replayed:
+    """
+    What an arrival may come to where one pod has left that no event has shown (``unseen_departures``), and what that follows from.
+
+    ``away`` are the states before it with one pod less in which the kubelet decides otherwise; it follows from ``before`` and ``left``.
+    ``states`` are those after it, which follow from ``earlier``, the states before it of the same kind, and from ``fate``, its verdict.
+    """
+
+    before: list[Hypothesis] | None = None
+    left: frozenset[str] = frozenset()
+    away: list[Hypothesis] = field(default_factory=list)
+    earlier: Mapping[Signature, Hypothesis] | None = None
+    fate: bool | None = None
+    states: Mapping[Signature, Hypothesis] | None = None
+
+
+@dataclass(slots=True)
 class Arrival:
     """
     A pod that reached the kubelet. ``when`` is the time of its bind, ``known`` that of the news of its verdict. ``before`` are the states
-    that may have been when it came; of pods that may leave before, they have those that are not needed gone yet.
+    that may have been when it came; of pods that may leave before, they have those that are not needed gone yet. ``replayed`` is shared by
+    copies.
     """
 
     uid: str
@@ -50,6 +68,7 @@ class Arrival:
     when: float
     known: float | None = None
     before: list[Hypothesis] = field(default_factory=list)
+    replayed: Replayed = field(default_factory=Replayed, compare=False, repr=False)
 
     def may_follow(self, left: float) -> bool:
         """May a pod have left before this one came that was seen gone at ``left``?"""
