@@ -103,7 +103,11 @@ async def test_the_same_overfull_rack_twice_is_filled_in_the_same_way(tmp_path: 
             await cluster.schedule()
             await until(lambda: answered(cluster))
             found.append(placements(cluster))
-    assert found[0] == found[1]
+    first, second = found
+    assert {name: node for name, (node, _) in first.items()} == {name: node for name, (node, _) in second.items()}
+    # Where a kubelet chooses, the status says only what is known, which depends on when its verdicts on other pods come.
+    assert all(status == second[name][1] for name, (node, status) in first.items() if not node.startswith("kubelet-"))
+    assert any(status for node, status in first.values() if not node.startswith("kubelet-"))
 
 
 def real_nodes() -> Iterator[tuple[NodeDescription, dict[str, Any]]]:

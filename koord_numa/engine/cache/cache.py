@@ -22,6 +22,7 @@ from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.preempt.node import Nominee
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.ledger import Holding, holding_of
+from koord_numa.engine.cache.absent_pods import AbsentPods
 from koord_numa.engine.cache.assumed_pod import AssumedPod
 from koord_numa.engine.cache.kubelet_evidence import is_kubelet_rejection
 from koord_numa.engine.cache.node_info import NodeInfo
@@ -50,6 +51,10 @@ class Cache:
     stated: tuple[StatedOptions, ...] = ()  # what the configuration says of kubelets that publish no options
     _unjudged: set[str] = field(default_factory=set)  # names of nodes with pods to be held against their topology
     _lagging: set[str] = field(default_factory=set)  # names of nodes with pods that are reported when time has passed
+    _began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began = self.clock()
 
     def pod(self, uid: str) -> Pod | None:
         """A counted pod."""
@@ -90,6 +95,10 @@ class Cache:
             if new is not None and new.resource_version != info.version:
                 info.topology_seen = now
             info.set_objects(info.node, new)
+            if now - self._began < RECENT:
+                info.history.absent = (
+                    AbsentPods()
+                )  # it may show pods that left before the first list, whose names others have now
             info.unreported.topology_changed(info.topology, now, is_first=first, reading=info.history.read())
             self._note_lag(info)
             self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)
@@ -246,8 +255,7 @@ class Cache:
         return assumption
 
     def _count(self, info: NodeInfo, pod: Pod, holding: Holding) -> None:
-        uid = pod.key.uid
-        shows_options = info.observe(pod, self.clock())
+        uid, shows_options = pod.key.uid, info.observe(pod, self.clock())
         known = info.pods.get(uid)
         if known is not None and info.ledger.holdings[uid] == holding:
             info.pods[uid] = pod
@@ -283,9 +291,9 @@ class Cache:
         self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)
 
     def _info(self, name: str) -> NodeInfo:
-        if name not in self.nodes:
-            self.nodes[name] = NodeInfo(name, headroom=self.headroom, stated=self.stated)
-        return self.nodes[name]
+        if (info := self.nodes.get(name)) is None:
+            info = self.nodes[name] = NodeInfo(name, headroom=self.headroom, stated=self.stated)
+        return info
 
     def _forget_if_empty(self, info: NodeInfo) -> None:
         if info.empty:

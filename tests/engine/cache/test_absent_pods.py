@@ -1,6 +1,8 @@
 """Pods that a topology proves a kubelet not to count any more, before any event of theirs has shown it."""
 
 from dataclasses import replace
+from itertools import chain, repeat
+from random import Random
 
 import pytest
 
@@ -14,6 +16,8 @@ from koord_numa.engine.cache.cache import Cache
 from koord_numa.ports import DELETED
 from koord_numa.wire.node.fingerprint import fingerprint
 from tests.engine.world import make_node, make_pod
+from tests.kubelets.law import broken
+from tests.kubelets.test_busy_node import life_of
 
 WHOLE = {"cpu": 8000}
 
@@ -38,9 +42,10 @@ def shared(name: str, **changes: object) -> Pod:
     return replace(make_pod(name, cpu=1500), node="n", **changes)  # type: ignore[arg-type]  # changes are named fields
 
 
-def node_with(*names: str, started: bool = True) -> Cache:
-    """A node to which these pods came, one after the other."""
-    cache = Cache(lambda *_: None)
+def node_with(*names: str, started: bool = True, age: float = 180.0) -> Cache:
+    """A node to which these pods came, one after the other, when the cache was so many seconds old."""
+    times = chain([0.0], repeat(age))
+    cache = Cache(lambda *_: None, clock=lambda: next(times))
     cache.observe_node(None, make_node("n"))
     cache.observe_topology(None, shows(version=1))
     for name in names:
@@ -121,3 +126,16 @@ def test_another_machine_of_that_name_proves_nothing_of_the_old_one() -> None:
     cache.nodes["n"].history.reset()
     cache.nodes["n"].touch()
     assert taken(cache) == ["a", "b"]
+
+
+def test_a_young_cache_takes_no_pod_for_absent() -> None:
+    """The topology may be older than the cache and show a pod that it does not know, whose name another has by now."""
+    for age, counted in ((179.0, ["a", "b"]), (180.0, ["b"])):
+        cache = node_with("a", "b", age=age)
+        cache.observe_topology(None, shows("b", version=2))
+        assert taken(cache) == counted
+
+
+def test_a_life_in_which_a_name_was_used_before_the_scheduler_came() -> None:
+    """Found by the law of busy nodes: a pod that runs was not counted any more, and its huge page given away twice."""
+    assert not broken(life_of(Random(53)))
