@@ -1,8 +1,6 @@
 """A node that is followed: several pods may have left before any news of it, and init containers go to the lowest NUMA node with room."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
 from random import Random
 
 import pytest
@@ -15,8 +13,9 @@ from koord_numa.core.kubelet.managers.results import KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
-from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
-from tests.core.kubelet.nodes import GI, app, init, node, pod, sidecar
+from koord_numa.core.objects.vocabulary import KubeletPolicy
+from tests.core.kubelet.nodes import GI, app, init, node, pod
+from tests.core.kubelet.unseen import initialised, refused_without
 
 
 def _lived(state: KubeletState, *requests: PodRequest) -> KubeletState:
@@ -80,23 +79,6 @@ def test_a_yes_holds_whichever_pods_have_left(seed: int, policy: KubeletPolicy) 
     there = [pod(app(dice.randint(1, 6), memory=dice.randint(1, 9) * GI)) for _ in range(dice.randint(2, 7))]
     state = _lived(state, *there)
     view = _view(state)
-    for asked in _asked(dice):
-        if isinstance(would_admit(asked, view), Rejection):
-            continue
-        for count in range(len(state.pods) + 1):
-            for gone in combinations(state.pods, count):
-                left = state
-                for uid in gone:
-                    left = left.without(uid)
-                assert isinstance(admit(left, "asked", asked), Admitted), (asked, gone)
-
-
-def _asked(dice: Random) -> Iterator[PodRequest]:
-    """Pods with an init container and one to four after it."""
-    for _ in range(16):
-        parts = [init(dice.randint(1, 6), memory=dice.randint(1, 5) * GI)]
-        for place in range(dice.randint(0, 3)):
-            kind = dice.choice((init, sidecar, app, app))
-            parts.append(kind(dice.randint(1, 4), f"c{place}", memory=dice.randint(1, 5) * GI))
-        parts.sort(key=lambda part: part.kind is ContainerKind.APP)
-        yield pod(*parts, app(dice.randint(1, 3), "last"))
+    for asked in [initialised(dice, 0) for _ in range(16)]:
+        if isinstance(would_admit(asked, view), KubeletAdmission):
+            assert refused_without(state, asked) is None, asked

@@ -101,14 +101,20 @@ def test_a_late_topology_is_of_the_moment_of_its_last_pod() -> None:
     assert _free(belief) == {(3, 4)}
 
 
-def test_a_topology_may_be_newer_than_a_pod_that_was_refused() -> None:
-    """It shows no refused pod, so that another one may have left after that one came, which explains why it was refused."""
+def _with_one_refused() -> Belief:
+    """Two pods run, and one has been refused beside them."""
     belief = _belief(_node())
     for at, (uid, request) in enumerate({"gone": app(6), "there": app(4)}.items()):
         belief.arrive(uid, pod(request), at)
         belief.started(uid, at)
     belief.arrive("refused", pod(app(6)), 20.0)
     belief.rejected("refused", 21.0, tells=True)
+    return belief
+
+
+def test_a_topology_may_be_newer_than_a_pod_that_was_refused() -> None:
+    """It shows no refused pod, so that another one may have left after that one came, which explains why it was refused."""
+    belief = _with_one_refused()
     belief.depart("gone", 30.0)
     assert belief.report([["there"]], _zones(0, 4), _everyone, 35.0, certain=True) == ["there"]
     assert not belief.lost
@@ -117,12 +123,7 @@ def test_a_topology_may_be_newer_than_a_pod_that_was_refused() -> None:
 
 def test_what_a_topology_does_not_show_is_gone_before_a_pod_that_came_after_it() -> None:
     """The pod that is gone may have left after one that was refused, but not after one that a newer topology would show."""
-    belief = _belief(_node())
-    for at, (uid, request) in enumerate({"gone": app(6), "there": app(4)}.items()):
-        belief.arrive(uid, pod(request), at)
-        belief.started(uid, at)
-    belief.arrive("refused", pod(app(6)), 20.0)
-    belief.rejected("refused", 21.0, tells=True)
+    belief = _with_one_refused()
     belief.arrive("late", pod(app(4)), 30.0)
     belief.started("late", 31.0)
     assert _free(belief) == {(2, 0)}

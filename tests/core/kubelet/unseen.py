@@ -1,0 +1,32 @@
+"""Pods with init containers, and a kubelet whose pods have left before any news of it."""
+
+from itertools import combinations
+from random import Random
+
+from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind
+from tests.core.kubelet.nodes import GI, app, init, pod, sidecar
+
+
+def initialised(dice: Random, fewest: int) -> PodRequest:
+    """An init container, ``fewest`` to three containers of any kind, and a last one."""
+    parts = [init(dice.randint(1, 6), memory=dice.randint(1, 5) * GI)]
+    for place in range(dice.randint(fewest, 3)):
+        kind = dice.choice((init, sidecar, app, app))
+        parts.append(kind(dice.randint(1, 4), f"c{place}", memory=dice.randint(1, 5) * GI))
+    parts.sort(key=lambda part: part.kind is ContainerKind.APP)
+    return pod(*parts, app(dice.randint(1, 3), "last"))
+
+
+def refused_without(state: KubeletState, asked: PodRequest) -> tuple[str, ...] | None:
+    """Pods without which the kubelet refuses this one, the fewest; ``None`` where it admits it whichever have left."""
+    for count in range(len(state.pods) + 1):
+        for gone in combinations(state.pods, count):
+            left = state
+            for uid in gone:
+                left = left.without(uid)
+            if not isinstance(admit(left, "asked", asked), Admitted):
+                return gone
+    return None
