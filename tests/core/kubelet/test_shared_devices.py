@@ -4,7 +4,7 @@ from itertools import combinations_with_replacement, product
 
 import pytest
 
-from koord_numa.core.kubelet.sharing.counts import Ways
+from koord_numa.core.kubelet.sharing.counts import MOST_STEPS, Ways
 from koord_numa.core.kubelet.sharing.reach import Reach, SharedPool, Wiring, deal, left_of, possible, without
 
 NUMA = 3
@@ -64,3 +64,34 @@ def test_an_exporter_that_counts_on_the_last_numa_node_tells_the_width() -> None
     # Last is the NUMA node of the hint: the other one stays open.
     assert ways([one], {0: 2, 1: 0, 2: 0}, in_full=False) == [[Reach(0b001, 0b110, 2, 0b001)]]
     assert ways([one], {0: 0, 1: 1, 2: 0}, in_full=False) == []
+
+
+@pytest.mark.parametrize("used", list(product(range(4), repeat=NUMA)))
+def test_every_way_to_share_counts_out_is_found(used: tuple[int, ...]) -> None:
+    """Looking ahead saves steps, and loses none: compared with all masks that three devices may have."""
+    reaches = [Reach(0b001, 0b110), Reach(0b010), Reach(0, 0b111)]
+    masks = [[mask for mask in MASKS if not (one.must & ~mask or mask & ~(one.must | one.may))] for one in reaches]
+    there = [list(each) for each in product(*masks) if counts(each) == dict(enumerate(used))]
+    found = ways(reaches, dict(enumerate(used)), in_full=True)
+    assert sorted([each.must for each in way] for way in found) == sorted(there)
+
+
+@pytest.mark.parametrize("in_full", [True, False])
+def test_counts_that_no_devices_explain_are_found_out_soon(in_full: bool) -> None:
+    """An exporter that counts in the other manner shows more on one NUMA node than devices are near it."""
+    reaches = [Reach(1 << numa, 0xFF ^ 1 << numa) for numa in range(8)]
+    used = dict.fromkeys(range(8), 2) | ({7: 9} if in_full else {7: 1, 0: -1})
+    search = Ways([((f"p{at}", ("gpu", at)), reach) for at, reach in enumerate(reaches)], in_full)
+    search.share(0, used, {})
+    assert search.complete
+    assert not search.found
+    assert search.steps > MOST_STEPS - 10
+
+
+def test_a_search_that_takes_too_long_ends_and_says_so() -> None:
+    """Each device counts one or two, on either NUMA node: in too many ways to find each of them wrong."""
+    reaches = [Reach(0b11) for _ in range(18)]
+    search = Ways([((f"p{at}", ("gpu", at)), reach) for at, reach in enumerate(reaches)], in_full=False)
+    search.share(0, {0: 17, 1: 19}, {})
+    assert not search.complete
+    assert not search.found

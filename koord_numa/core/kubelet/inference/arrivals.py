@@ -37,6 +37,24 @@ MOST_HYPOTHESES: Final = 48
 MOST_STATES: Final = 400
 """So many states are compared at most."""
 
+EFFORT: Final = 400
+"""So many dry runs a replay may take, about 20 ms: all decisions wait for it."""
+
+MOST_EFFORT: Final = 1_500
+"""So many a replay may take after a topology has contradicted all states that were left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """How arrivals are replayed: in so many dry runs at most, without states that do not lead on to what is known of a later moment."""
+
+    effort: int = EFFORT
+    leads_on: Callable[[Hypothesis], bool] | None = None
+
+
+ONCE: Final = Again()
+"""As soon as anything is new."""
+
 
 @dataclass(slots=True)
 class Replayed:
@@ -83,6 +101,16 @@ def surely_after(arrivals: Sequence[Arrival], place: int, must_show: Callable[[s
     ``must_show`` tells of which pods any newer topology speaks. One of refused pods, and of pods that have left since, does not.
     """
     return next((at for at in range(place, len(arrivals)) if must_show(arrivals[at].uid)), len(arrivals))
+
+
+def not_shown(states: Iterable[Hypothesis], shown: Collection[str], counts: Callable[[str], bool]) -> set[str]:
+    """The pods of these states that a topology speaks of (``counts``) and that are not among those which it shows."""
+    return {
+        uid
+        for one in states
+        for uid in (*one.state.pods, *one.unplaced, *one.unlocated)
+        if uid not in shown and counts(uid)
+    }
 
 
 def advance(

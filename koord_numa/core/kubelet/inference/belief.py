@@ -8,8 +8,8 @@ another light (a pod that may have left before it came, a verdict that was not f
 topology whose pods are known settles what was before it: only states that agree with it are kept, and replays begin there.
 
 Every choice doubles the states, so a replay may take ``EFFORT`` dry runs: where that does not do, the states are given up for which news
-must have been latest. Should a topology contradict those that are left, the replay is done once more with more effort, and without states
-that cannot come to what it shows.
+must have been latest. Should a topology contradict those that are left, what came before it is replayed once more with more effort, and
+without states that cannot come to what it shows.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -18,10 +18,14 @@ from typing import Final
 
 from koord_numa.core.kubelet.inference.arrivals import (
     MOST_ARRIVALS,
+    MOST_EFFORT,
     OLD,
+    ONCE,
+    Again,
     Arrival,
     advance,
     bounded,
+    not_shown,
     surely_after,
     unexplained,
     without_left,
@@ -34,12 +38,6 @@ from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 
 TOO_MANY: Final = "too many histories of the kubelet are possible"
-
-EFFORT: Final = 400
-"""So many dry runs a replay may take, about 20 ms: all decisions wait for it."""
-
-MOST_EFFORT: Final = 1_500
-"""So many a replay may take after a topology has contradicted all states that were left."""
 
 
 @dataclass(slots=True)
@@ -137,14 +135,13 @@ class Belief:
         ``counts`` tells which pods its sets speak of. ``certain``: there is one set, by the fingerprint. Returns the first set that
         some hypothesis agrees with; ``None``, and no hypothesis is dropped, when there is no such set.
         """
-        if certain:
-            if self._settle(shown[0], zones, counts, when):
-                return shown[0]
-            if not (self.shortened or self.overflow):
-                return None
-            self._replay(0, MOST_EFFORT, lambda one: may_come_to(one, shown[0], zones))
-            return shown[0] if self._settle(shown[0], zones, counts, when) else None
-        return self._filter(shown, zones)
+        if not certain:
+            return self._filter(shown, zones)
+        settled = self._settle(shown[0], zones, counts, when)
+        if not settled and (self.shortened or self.overflow):
+            again = Again(MOST_EFFORT, leads_on=lambda one: may_come_to(one, shown[0], zones))
+            settled = self._settle(shown[0], zones, counts, when, again)
+        return shown[0] if settled else None
 
     def _filter(self, shown: Sequence[Collection[str]], zones: Sequence[Zone]) -> Collection[str] | None:
         """Keep the states that agree with any of these sets. Nothing is known of the moment, so that arrivals are not replayed from it."""
@@ -164,28 +161,28 @@ class Belief:
         return found
 
     def _settle(
-        self, shown: Collection[str], zones: Sequence[Zone], counts: Callable[[str], bool], when: float
+        self,
+        shown: Collection[str],
+        zones: Sequence[Zone],
+        counts: Callable[[str], bool],
+        when: float,
+        how: Again = ONCE,
     ) -> bool:
-        """Keep the states that agree of the moment after the last arrival that the topology shows, and go on from there."""
+        """Keep the states that agree of the moment after the last arrival that the topology shows, replayed so, and go on from there."""
         place = max((at + 1 for at, each in enumerate(self.arrivals) if each.uid in shown), default=0)
-        absent = {
-            uid
-            for one in self._states(place)
-            for uid in (*one.state.pods, *one.unplaced, *one.unlocated)
-            if uid not in shown and counts(uid)
-        }
+        absent = not_shown(self._states(place), shown, counts)
         if not place and any(self._stays(uid) for uid in absent):
             # A pod that the kubelet admitted and that has not left must be shown by any topology that is newer than its arrival.
             return self._filter([shown], zones) is not None  # it is older than the oldest arrival that is remembered
         news = [uid for uid in absent if uid not in self.left]
-        # Kept for a topology that fits no state: nothing may be changed by it.
         earlier = self.arrivals, self.last, self.hypotheses, dict(self.left)
-        if news and place:
+        if place and (news or how.leads_on is not None):
             # Not shown, though it counts: it left before the topology was made, and the news of it is still to come.
             self.left.update(dict.fromkeys(news, when))
-            # Copies, as a replay writes ``before``: the originals are put back when nothing agrees.
+            # Copies, as a replay writes ``before``: a topology that fits no state changes nothing.
             self.arrivals = [replace(each) for each in self.arrivals]
-            self._replay(0)
+            self._replay(0, how, until=place)
+            absent |= not_shown(self._states(place), shown, counts)
         # What nothing explains so far is not replayed after this, and so would never be explained.
         there = [one for one in self._states(place) if not one.unexplained and all(one.has(uid) for uid in shown)]
         until = surely_after(self.arrivals, place, lambda uid: self._stays(uid) and counts(uid))
@@ -227,13 +224,13 @@ class Belief:
         # Foreseen by all: a replay would change nothing.
         if all(one.has(uid) == admitted and uid not in one.unexplained for one in self.hypotheses):
             return
-        if at is not None:
+        if at is None:
+            # The pod arrived too long ago to be replayed, so that states can only be filtered.
+            kept = [one for one in self.last if one.has(uid) == admitted]
+            self.last = kept or [unexplained(one, uid, admitted=admitted) for one in self.last]
+            self._conclude()
+        else:
             self._replay(at)
-            return
-        # The pod arrived too long ago to be replayed, so that states can only be filtered.
-        kept = [one for one in self.last if one.has(uid) == admitted]
-        self.last = kept or [unexplained(one, uid, admitted=admitted) for one in self.last]
-        self._conclude()
 
     def _place(self, uid: str) -> int | None:
         return next((at for at, each in enumerate(self.arrivals) if each.uid == uid), None)
@@ -249,15 +246,15 @@ class Belief:
             self.last = states
         self._replay(at)
 
-    def _replay(self, first: int, effort: int = EFFORT, leads_on: Callable[[Hypothesis], bool] | None = None) -> None:
-        """Everything from this arrival on, but for states that do not lead on to what is known of a later moment."""
+    def _replay(self, first: int, how: Again = ONCE, until: int | None = None) -> None:
+        """Everything from this arrival on, or what is before ``until``: all the effort is for that then."""
         if not first:
             self.shortened = False
-        left = effort
-        for at in range(first, len(self.arrivals)):
+        left, end = how.effort, len(self.arrivals) if until is None else until
+        for at in range(first, end):
             each = self.arrivals[at]
             # An equal share of the effort, and what those before did not need.
-            share = left // (len(self.arrivals) - at)
+            share = left // (end - at)
             spent = Effort(share)
             try:
                 states, shortened = advance(each.before, each, self.left, self.fates.get(each.uid), spent)
@@ -267,7 +264,7 @@ class Belief:
             self.shortened = self.shortened or shortened
             self.overflow = self.overflow or (TOO_MANY if shortened and self.was_used else "")
             # Where none leads on, what is known is of another history: all stay. Without a rule ``filter`` drops none.
-            after = self._bounded(list(filter(leads_on, states)) or states)
+            after = self._bounded(list(filter(how.leads_on, states)) or states)
             if at + 1 < len(self.arrivals):
                 self.arrivals[at + 1].before = after
             else:
@@ -290,8 +287,7 @@ class Belief:
             if len(self.arrivals) - old < MOST_ARRIVALS and (each.known is None or each.known >= now - OLD):
                 break
             old += 1
-        if old:
-            self.arrivals = self.arrivals[old:]
+        self.arrivals = self.arrivals[old:]
         uids = {each.uid for each in self.arrivals}
         # A uid that is in no state and no arrival can matter to none of the later replays.
         for one in self._states(0):

@@ -22,8 +22,14 @@ from koord_numa.core.value_objects import value_object
 MOST_WAYS: Final = 64
 """So many ways to share the counts out are looked at."""
 
+MOST_STEPS: Final = 4_000
+"""The search for them ends after so many trials."""
+
 MOST_BRANCHES: Final = 4
 """So many ways in which counts on the last NUMA nodes may be shared out are hypotheses of their own."""
+
+NONE: Final = (0, 0)
+"""Bounds of what no device counts."""
 
 Held = tuple[str, Place]
 """A device that a pod, by its uid, holds or held."""
@@ -182,6 +188,8 @@ class Ways:
         self.in_full = in_full
         self.found: list[Way] = []
         self.complete = True
+        self.steps = MOST_STEPS
+        self.bounds = _bounds([reach for _, reach in held], in_full)
 
     def share(self, at: int, left: dict[int, int], way: Way) -> None:
         """Share out what is left of the counts among the devices from this one on."""
@@ -190,14 +198,24 @@ class Ways:
                 self.found.append(way)
                 self.complete = len(self.found) < MOST_WAYS
             return
+        self.steps -= 1
+        if self.steps < 0:
+            self.complete = False
+            return
+        # Without this look ahead counts that no way explains would be shared out in every way before that shows.
+        bounds = self.bounds[at]
+        for numa, count in left.items():
+            least, most = bounds.get(numa, NONE)
+            if not least <= count <= most:
+                return
         who, reach = self.held[at]
         before = self.held[at - 1] if at else None
         # Equal devices of one pod are interchangeable: their reaches are tried in one order only.
-        least = (
+        first = (
             way[before[0]].key if before is not None and before[0][0] == who[0] and before[1].key == reach.key else None
         )
         for told in _in_full(reach, left) if self.in_full else _on_last(reach, left):
-            if least is not None and told.key < least:
+            if first is not None and told.key < first:
                 continue
             rest = dict(left)
             for numa in members(told.must) if self.in_full else (told.last.bit_length() - 1,):
@@ -205,6 +223,25 @@ class Ways:
             self.share(at + 1, rest, {**way, who: told})
             if not self.complete:
                 return
+
+
+def _bounds(reaches: Sequence[Reach], in_full: bool) -> list[dict[int, tuple[int, int]]]:
+    """By NUMA node the least and the most that these devices may count there: all of them, those from the second on, and so on."""
+    found: list[dict[int, tuple[int, int]]] = []
+    after: dict[int, tuple[int, int]] = {}
+    for reach in reversed(reaches):
+        everywhere = reach.must | reach.may
+        places = everywhere if in_full else reach.last or everywhere
+        bounds = dict(after)
+        for numa in members(places):
+            less, more = after.get(numa, (0, 0))
+            if in_full:
+                bounds[numa] = less + (reach.must >> numa & 1), more + 1
+            else:
+                bounds[numa] = less, more + (reach.width or everywhere.bit_count())
+        after = bounds
+        found.append(bounds)
+    return found[::-1]
 
 
 def _in_full(reach: Reach, left: Counts) -> Iterator[Reach]:

@@ -1,20 +1,22 @@
 """The states that one kubelet may be in, as news of its pods and topologies come in late and out of order."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from koord_numa.core.kubelet.inference import arrivals, replay
-from koord_numa.core.kubelet.inference.belief import EFFORT, Belief
+from koord_numa.core.kubelet.inference.arrivals import EFFORT
+from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
+from koord_numa.core.kubelet.managers.admit import Admitted, DryRunAdmitted, NotAdmitted, Trust, admit, dry_run
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.report import may_come_to
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import MILLI
 from tests.core.kubelet.nodes import app, init, node, pod
 
@@ -209,6 +211,44 @@ def test_the_work_of_one_replay_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     # Every arrival advances one state at least, in all orders in which the pods may have left; without a limit it takes 10,000 and more.
     assert most <= 3 * EFFORT
     assert not belief.lost
+
+
+def _published(state: KubeletState) -> list[Zone]:
+    """What an exporter shows of this state: CPUs of running containers."""
+    used = 0
+    for held in state.pods.values():
+        for container in held.grant.containers:
+            used |= container.cpus.bits if container.kind is not ContainerKind.INIT else 0
+    zones = []
+    for numa, here in state.node.machine.numa_bits.items():
+        whole = {"cpu": here.bit_count() * MILLI}
+        zones.append(Zone(numa, whole, whole, {"cpu": (here & ~used).bit_count() * MILLI}))
+    return zones
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_late_topology_is_explained_however_much_came_after_it(seed: int) -> None:
+    """Many histories are possible before it, and more after it, for which no effort is needed to explain it."""
+    dice = Random(seed)
+    on = node("2x2x8x2", policy=KubeletPolicy.RESTRICTED, scope=KubeletScope.CONTAINER)
+    belief = _belief(replace(on, ids_are_real=False))
+    state, there, unseen, moment = KubeletState.empty(on), list[str](), list[str](), KubeletState.empty(on)
+    for number in range(28):
+        uid, early = f"p{number}", number < 8
+        if there and (dice.random() < 0.5 if early else number % 2):
+            gone = there.pop(dice.randrange(len(there)))
+            state = state.without(gone)
+            unseen.append(gone)
+        request = pod(init(dice.choice((1, 3))), app(dice.choice((2, 5)))) if early else pod(init(3), app(2))
+        verdict = admit(state, uid, request)
+        state = verdict.state
+        there += [uid] if isinstance(verdict, Admitted) else []
+        belief.arrive(uid, request, float(number))
+        if unseen and dice.random() < 0.7:
+            belief.depart(unseen.pop(0), number + 0.5)
+        moment = state if early else moment
+    assert belief.shortened
+    assert belief.report([list(moment.pods)], _published(moment), _everyone, 100.0, certain=True) is not None
 
 
 def test_without_alignment_topologies_count_what_is_settled_once() -> None:
