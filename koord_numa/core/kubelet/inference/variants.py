@@ -1,6 +1,6 @@
 """States beside a hypothesis that are possible as well: what is loose may be free, and what is spread may lie on other NUMA nodes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -78,23 +78,34 @@ def _shrunk(state: KubeletState, bits: int) -> KubeletState:
 def _moved(one: Hypothesis, uid: str, here: int) -> Hypothesis | None:
     """With as many of the pod's spread CPUs on one NUMA node as there may be."""
     node, managers = one.state.node, one.state.managers
-    free = managers.cpus & here
-    containers = []
-    moved = False
-    for container in one.state.pods[uid].grant.containers:
-        bits = container.cpus.bits
-        if free and bits & ~here and may_lie_otherwise(container, node) and _reaches(container, here, node):
-            count = min(free.bit_count(), (bits & ~here).bit_count())
-            taken, left = lowest(free, count), lowest(bits & ~here, count)
-            # Each CPU is taken once, also when several containers of the pod move.
-            free &= ~taken
-            managers = ManagerState(managers.cpus & ~taken | left, managers.devices, managers.memory)
-            container = replace(container, cpus=CpuSet(bits & ~left | taken))
-            moved = True
-        containers.append(container)
-    if not moved:
+    containers = one.state.pods[uid].grant.containers
+    movable = [may_lie_otherwise(each, node) and _reaches(each, here, node) for each in containers]
+    # Init containers and later ones share CPUs: each is held once, and moves with all that have it.
+    there = _held(containers, movable) & ~_held(containers, [not each for each in movable]) & ~here
+    count = min((managers.cpus & here).bit_count(), there.bit_count())
+    if not count:
         return None
-    return with_grant(replace(one, state=replace(one.state, managers=managers)), uid, tuple(containers))
+    taken, left = lowest(managers.cpus & here, count), lowest(there, count)
+    place_of = dict(zip(members(left), members(taken), strict=True))
+    changed = ManagerState(managers.cpus & ~taken | left, managers.devices, managers.memory)
+    state = replace(one.state, managers=changed)
+    return with_grant(replace(one, state=state), uid, tuple(_elsewhere(each, left, place_of) for each in containers))
+
+
+def _held(containers: Sequence[ContainerGrant], chosen: Sequence[bool]) -> int:
+    bits = 0
+    for each, counts in zip(containers, chosen, strict=True):
+        bits |= each.cpus.bits if counts else 0
+    return bits
+
+
+def _elsewhere(container: ContainerGrant, left: int, place_of: Mapping[int, int]) -> ContainerGrant:
+    """With other CPUs for those of ``left`` that the container has."""
+    bits = container.cpus.bits
+    if not bits & left:
+        return container
+    moved = sum(1 << place_of[cpu] for cpu in members(bits & left))
+    return replace(container, cpus=CpuSet(bits & ~left | moved))
 
 
 def _reaches(container: ContainerGrant, here: int, node: KubeletNode) -> bool:
