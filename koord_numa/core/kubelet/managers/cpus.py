@@ -17,6 +17,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.managers.cpu_overlap import Takes, overlap
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.results import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
+from koord_numa.core.kubelet.managers.whole_node_overlap import overlap_on_whole_node
 from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hint_rule import HintRule
 from koord_numa.core.numa.hints import mask_of, numa_ids
@@ -141,9 +142,18 @@ class CpuStock:
     def _overlap(self, needed: int, mask: int | None) -> tuple[int, int] | None:
         """How many of the reusable CPUs are taken at least and at most; ``None`` where that is not known."""
         earlier = self.earlier
-        if not self.node.packs or earlier is None or earlier.mask != mask or not _is_one(mask):
+        if earlier is None or earlier.mask != mask or not _is_one(mask):
             return None
-        return overlap(earlier.free, (*earlier.takes, (False, needed)))
+        if (size := self._whole_node(earlier)) is not None:
+            return overlap_on_whole_node(size, tuple(count for _, count in earlier.takes), needed)
+        return overlap(earlier.free, (*earlier.takes, (False, needed))) if self.node.packs else None
+
+    def _whole_node(self, earlier: Earlier) -> int | None:
+        """The size of the one NUMA node of this hint if all of its CPUs were free, and containers have not kept any since."""
+        if self.node.static_options.align_by_socket or not all(init for init, _ in earlier.takes):
+            return None
+        size = self._aligned(earlier.mask or 0).bit_count()
+        return size if earlier.free == size else None
 
     def _takes_same_first(self, needed: int, mask: int | None) -> bool:
         """

@@ -167,13 +167,14 @@ def test_a_state_that_uses_more_than_a_topology_shows_cannot_come_to_it() -> Non
 
 def test_cpus_that_no_pod_needed_to_be_free_stay_uncertain() -> None:
     """An init container may hold a CPU of each NUMA node; a pod that proves one of them free proves nothing about the other."""
-    belief = _belief(replace(node("2x1x4x2", scope=KubeletScope.POD), ids_are_real=False))
+    # A reserved CPU on each NUMA node: what is left of an entirely free one would be known.
+    belief = _belief(replace(node("2x1x4x2", scope=KubeletScope.POD, reserved="0,8"), ids_are_real=False))
     belief.arrive("first", pod(init(1), app(5)), 0.0)
     belief.arrive("second", pod(init(1), app(5)), 1.0)
-    assert _free(belief) == {(2, 2)}
-    belief.arrive("third", pod(app(3)), 2.0)
+    assert _free(belief) == {(1, 1)}
+    belief.arrive("third", pod(app(2)), 2.0)
     belief.started("third", 3.0)
-    assert _free(belief) == {(0, 2), (2, 0)}
+    assert _free(belief) == {(0, 1), (1, 0)}
     assert all(sum(bits.bit_count() for bits in one.loose.values()) == 1 for one in belief.hypotheses)
 
 
