@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet import unseen_departures
 from koord_numa.core.kubelet.admission import TOO_MANY
 from koord_numa.core.kubelet.inference import probes
 from koord_numa.core.kubelet.inference.arrivals import Replayed
@@ -96,6 +97,18 @@ def test_room_for_all_that_are_on_their_way_needs_no_replay() -> None:
     assert seen.offer.on_their_way is not None
     assert seen.offer.on_their_way.leaves_room(parse_pod(one.pod("question", pod(20))).request)
     assert isinstance(one.ask(pod(20)), Placement)
+
+
+def test_a_pod_that_the_managers_give_nothing_waits_for_no_pod_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many states there are in which those may go elsewhere: none of them is asked."""
+    monkeypatch.setattr(unseen_departures, "EFFORT", 0)
+    one = life()
+    run(one, 1, 5)
+    one.place(pod(2))
+    one.place(pod(1, gpus=1))
+    without: dict[str, Any] = {"containers": [{"name": "app", "resources": {}}]}
+    assert not isinstance(one.ask(pod(1, gpus=2)), Placement)
+    assert isinstance(one.ask(without), Placement)
 
 
 def test_a_container_that_moves_for_a_device_leaves_the_cpus_of_the_next() -> None:

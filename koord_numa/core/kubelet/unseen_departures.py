@@ -32,7 +32,7 @@ from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_dem
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import Grant
-from koord_numa.core.kubelet.managers.room import everything, fits_on, has_room, together
+from koord_numa.core.kubelet.managers.room import asks_managers, everything, fits_on, has_room, together
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
@@ -63,6 +63,8 @@ class OnTheirWay:
 
     def matters_to(self, request: PodRequest) -> bool:
         """May the pod be refused because these arrivals are elsewhere? Where neither amounts nor equality rules it out."""
+        if not asks_managers(request, self.arrivals[0].before[0].state.node):
+            return False
         return not (self.all_equal(request) or self.leaves_room(request))
 
     def all_equal(self, request: PodRequest) -> bool:

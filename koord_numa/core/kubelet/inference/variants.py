@@ -113,7 +113,9 @@ def _reaches(container: ContainerGrant, here: int, node: KubeletNode) -> bool:
     # No mask, or sockets aligned: the CPUs may come from any NUMA node.
     if mask is None or node.static_options.align_by_socket:
         return True
-    return any(here == node.machine.numa_bits.get(numa, 0) for numa in members(mask))
+    near = [node.machine.numa_bits.get(numa, 0) for numa in members(mask)]
+    # What the hint's NUMA nodes do not have comes from any.
+    return here in near or bool(container.cpus.bits & ~sum(near))
 
 
 def one_of_each_kind(one: Hypothesis, uids: Iterable[str]) -> Iterator[str]:

@@ -34,6 +34,16 @@ def has_room(request: PodRequest, node: KubeletNode, managers: ManagerState, kep
     return all(places) if any(container.kind is ContainerKind.INIT for container, _ in parts) else any(places)
 
 
+def asks_managers(request: PodRequest, node: KubeletNode) -> bool:
+    """Do this node's managers give the pod anything? One to which they give nothing they admit wherever other pods are."""
+    return any(
+        (part.cpus and node.pins_cpus)
+        or (part.memory and node.pins_memory)
+        or part.devices.keys() & node.devices.keys()
+        for _, part in pod_demand(request).containers
+    )
+
+
 @once_per_request
 def everything(request: PodRequest) -> ContainerDemand:
     """What all containers ask for together, as if all held it at once."""
