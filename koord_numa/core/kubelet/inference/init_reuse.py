@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from koord_numa.core.bit_sets import lowest
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, pins_init_cpus
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
+from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
@@ -96,7 +96,8 @@ def _most_left(request: PodRequest, empty: KubeletState) -> int:
     """The most CPUs that init containers of the pod may hold beside those of containers that keep running."""
     if not empty.node.pins_cpus or not pins_init_cpus(pod_demand(request), empty.node):
         return 0
-    answer = dry_run(empty, request, reuse=CpuReuse.LEAST)
+    # The node need not have been empty when the pod came.
+    answer = dry_run(empty, request, Trust.INFERRED, CpuReuse.LEAST)
     parts = pod_demand(request).containers
     if not isinstance(answer, DryRunAdmitted) or _may_be_parted(request, empty.node):
         return sum(part.cpus for container, part in parts if container.kind is ContainerKind.INIT)

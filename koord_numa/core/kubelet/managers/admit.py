@@ -72,7 +72,7 @@ class Trust(Enum):
     """How the state came about that is asked."""
 
     EXACT = "exact"  # the kubelet's own, or one it may well be in
-    INFERRED = "inferred"  # a bound that may show too little memory free: a memory manager that keeps silent counts as a rejection
+    INFERRED = "inferred"  # a bound, of which single CPUs may be in use; a silent memory manager rejects, as it may show too little
 
 
 def admit(state: KubeletState, uid: str, request: PodRequest, trust: Trust = Trust.EXACT) -> Admitted | NotAdmitted:
@@ -231,9 +231,8 @@ class _Attempt:
         if isinstance(bits, AdmitRejection):
             return bits
         if self.reuse is not CpuReuse.BY_ID:
-            is_first = not any(grant.cpus for grant in self.grants)
             init = kind is ContainerKind.INIT
-            self.earlier = stock.after(bits, hint.mask, init=init, is_first=is_first)
+            self.earlier = stock.after(bits, hint.mask, init=init, is_first=not any(one.cpus for one in self.grants))
             self.same_pool = (*self.same_pool, (demand.cpus, hint.mask, bits)) if init else ()
         self.managers.cpus &= ~bits
         if kind is ContainerKind.INIT:
@@ -280,7 +279,8 @@ class _Attempt:
     def _cpus(self) -> CpuStock | None:
         if not self.node.pins_cpus:
             return None
-        return CpuStock(self.node, self.managers.cpus, self.reusable_cpus, self.earlier, self.same_pool)
+        taken = self.reusable_cpus, self.earlier, self.same_pool
+        return CpuStock(self.node, self.managers.cpus, *taken, exact=self.trust is Trust.EXACT)
 
 
 def _hand_over(blocks: tuple[MemoryBlock, ...], earlier: list[ContainerGrant]) -> None:

@@ -58,7 +58,8 @@ class CpuStock:
     CPUs at one moment, as bits: ``free`` ones, and ``reusable`` ones left by init containers of the pod being admitted.
 
     ``earlier`` is ``None`` where its containers have taken CPUs by different hints. ``same_pool`` is what its init containers were given
-    since a container last kept CPUs for itself: free and reusable CPUs together have been the same since.
+    since a container last kept CPUs for itself: free and reusable CPUs together have been the same since. ``exact``: just so many CPUs are
+    free; else they are a bound.
     """
 
     node: KubeletNode
@@ -66,6 +67,7 @@ class CpuStock:
     reusable: int = 0
     earlier: Earlier | None = None
     same_pool: tuple[InitTake, ...] = ()
+    exact: bool = True
 
     def hints(self, needed: int) -> HintRule:
         """
@@ -150,7 +152,8 @@ class CpuStock:
 
     def _whole_node(self, earlier: Earlier) -> int | None:
         """The size of the one NUMA node of this hint if all of its CPUs were free, and containers have not kept any since."""
-        if self.node.static_options.align_by_socket or not all(init for init, _ in earlier.takes):
+        # A bound says nothing of one CPU that may be in use, which may let the choices be others.
+        if not self.exact or self.node.static_options.align_by_socket or not all(init for init, _ in earlier.takes):
             return None
         size = self._aligned(earlier.mask or 0).bit_count()
         return size if earlier.free == size else None

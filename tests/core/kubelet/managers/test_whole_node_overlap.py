@@ -10,7 +10,9 @@ from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
 from koord_numa.core.cpus.static_options import StaticOptions
 from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.whole_node_overlap import MOST_CPUS, overlap_on_whole_node
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 from tests.core.kubelet.managers.test_same_pool import held
@@ -89,6 +91,17 @@ def test_of_an_empty_numa_node_nothing_is_feared_to_stay_held(order: CpuReuse) -
     if order is CpuReuse.LEAST:
         assert beside["in use"] == 3
         assert beside["a sidecar"] > 0
+
+
+def test_of_a_numa_node_that_may_have_been_in_use_the_worst_is_feared() -> None:
+    """A bound of what is free is not what was free when the pod came."""
+    some = replace(node("2x1x12x1", KubeletPolicy.SINGLE_NUMA_NODE), ids_are_real=False)
+    left = {}
+    for trust in Trust:
+        answer = dry_run(KubeletState.empty(some), pod(init(3), app(6)), trust, CpuReuse.LEAST)
+        assert isinstance(answer, DryRunAdmitted)
+        left[trust] = answer.managers.cpus.bit_count()
+    assert left == {Trust.EXACT: 18, Trust.INFERRED: 15}
 
 
 def _beside(taken: dict[ContainerKind, int] | None) -> int:
