@@ -220,17 +220,10 @@ def may_lie_otherwise(one: ContainerGrant, node: KubeletNode) -> bool:
     if not one.cpus or node.ids_are_real or len(node.machine.numa_ids) == 1:
         return False
     mask = one.hint.mask if one.hint is not None else None
-    if mask is None or mask.bit_count() > 1 or _leaves(one, mask, node):
+    # Best-effort takes CPUs beyond the hint, too: of which NUMA nodes depends on sockets and CPU ids.
+    if mask is None or mask.bit_count() > 1 or one.cpus.bits & ~node.machine.numa_bits.get(mask.bit_length() - 1, 0):
         return True
     return node.static_options.align_by_socket and shares_socket(node, mask)
-
-
-def _leaves(one: ContainerGrant, mask: int, node: KubeletNode) -> bool:
-    """Are CPUs of other NUMA nodes taken than those of its hint? Best-effort admits that; which ones depends on sockets and CPU ids."""
-    near = 0
-    for numa in members(mask):
-        near |= node.machine.numa_bits.get(numa, 0)
-    return bool(one.cpus.bits & ~near)
 
 
 def shares_socket(node: KubeletNode, mask: int) -> bool:
