@@ -1,0 +1,55 @@
+"""CPUs that a container gets beyond the NUMA nodes of its hint, which best-effort admits: from which ones they come nothing tells."""
+
+from dataclasses import replace
+
+import pytest
+
+from koord_numa.core.kubelet.inference.belief import Belief
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
+from koord_numa.core.kubelet.inference.variants import variants
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.objects.node import Zone
+from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.resources import MILLI
+from tests.core.kubelet.nodes import app, gpus, node, pod
+
+
+def _free(belief: Belief) -> set[tuple[int, ...]]:
+    return {cpus_by_numa(one.state.managers.cpus, one.state.node) for one in belief.hypotheses}
+
+
+def _beside_its_device() -> Belief:
+    """Best-effort keeps a container beside its device on NUMA node 0, whose CPUs are all taken: it gets others."""
+    on = node("4x1x2x2", policy=KubeletPolicy.BEST_EFFORT, devices={"vendor.com/gpu": gpus(1)})
+    belief = Belief([Hypothesis(KubeletState.empty(replace(on, ids_are_real=False)))])
+    belief.arrive("first", pod(app(4)), 0.0)
+    belief.started("first", 1.0)
+    belief.arrive("beside", pod(app(2, gpu=1)), 2.0)
+    return belief
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_cpus_beyond_the_hint_may_come_from_any_numa_node(place: int) -> None:
+    """Which ones depends on sockets and CPU ids (takeByTopology in cpu_assignment.go), which no topology names."""
+    belief = _beside_its_device()
+    belief.started("beside", 3.0)
+    whole, used = {"cpu": 4 * MILLI, "vendor.com/gpu": 1}, {0: 4, place: 2}
+    zones = [
+        Zone(
+            numa,
+            whole if not numa else {"cpu": 4 * MILLI},
+            whole if not numa else {"cpu": 4 * MILLI},
+            {"cpu": (4 - used.get(numa, 0)) * MILLI} | ({} if numa else {"vendor.com/gpu": 0}),
+        )
+        for numa in range(4)
+    ]
+    assert belief.report([["first", "beside"]], zones, lambda _: True, 20.0, certain=True) == ["first", "beside"]
+    assert _free(belief) == {tuple(4 - used.get(numa, 0) for numa in range(4))}
+
+
+def test_decisions_look_at_each_numa_node_from_which_those_cpus_may_come() -> None:
+    belief = _beside_its_device()
+    rooms = {
+        cpus_by_numa(one.state.managers.cpus, one.state.node) for each in belief.hypotheses for one in variants(each)
+    }
+    assert rooms == {(0, 2, 4, 4), (0, 4, 2, 4), (0, 4, 4, 2)}
