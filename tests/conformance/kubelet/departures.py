@@ -7,7 +7,7 @@ a pod may have left follows from the scans that were shown: a fingerprint tells 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import combinations, islice
 from random import Random
 from typing import Final
 
@@ -24,6 +24,9 @@ MOST_LEAVING: Final = 2
 MOST_WAYS: Final = 4
 """So many ways in which pods leave before one arrival are tried in each history."""
 
+
+MOST_TURNING: Final = 3
+"""So many ways more are tried where the kubelet would decide otherwise than was shown, or nothing was shown yet."""
 
 MOST_STAYING: Final = 4
 """Of so many pods that may still be there every subset is."""
@@ -121,7 +124,10 @@ class Departures:
 
     def _step(self, branch: Branch, at: int, kind: str) -> Iterator[Branch]:
         shown = self.world.recorded.shown.get(at, NEVER)
-        for number, away in enumerate(self._ways(branch.state, at, kind)):
+        ways = self._ways(branch.state, at, kind)
+        if kind == "pod":
+            ways += self._turning(branch.state, at, ways[0])
+        for number, away in enumerate(ways):
             state, script = branch.state, branch.script
             ends, orders = {**script.ends, **dict.fromkeys(away, at)}, script.orders
             if kind == "pod" and number and any(state.node.devices):
@@ -131,19 +137,38 @@ class Departures:
             if matches or shown >= self.index:
                 yield Branch(after, Script(ends, orders) if number or away else script)
 
+    def _turning(self, state: KubeletState, at: int, must: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """
+        The same with one pod more that leaves, so that the verdict is another one: where it was not shown yet, or is not the one that was.
+        Pods that change least go first.
+        """
+        _, matches = self.world.step(state, at, must)
+        if matches and self.world.recorded.shown[at] < self.index:
+            return []
+        may = sorted(self._leaving(state, at), key=lambda uid: _is_tied(state, uid))
+        ways = ((*must, uid) for uid in may)
+        return list(islice((way for way in ways if self.world.step(state, at, way)[1] is not matches), MOST_TURNING))
+
+    def _leaving(self, state: KubeletState, at: int) -> list[str]:
+        """Who may leave right before this event; those first that are shown to be gone by now, who left at some moment."""
+        may = [uid for uid in state.pods if uid in self.windows and self.windows[uid][0] <= at < self.windows[uid][1]]
+        return sorted(may, key=lambda uid: self.windows[uid][1])
+
     def _ways(self, state: KubeletState, at: int, kind: str) -> list[tuple[str, ...]]:
         """Sets of pods that leave right before this event: those that must, and some of those that may."""
-        there = [uid for uid in state.pods if uid in self.windows]
-        must = tuple(uid for uid in there if self.windows[uid][1] <= at)
+        must = tuple(uid for uid in state.pods if uid in self.windows and self.windows[uid][1] <= at)
         if kind != "pod":
             return [must]
-        may = [uid for uid in there if self.windows[uid][0] <= at < self.windows[uid][1]]
-        # Pods of which it was shown that they are gone by now left at some moment: they go first.
-        may.sort(key=lambda uid: self.windows[uid][1])
+        may = self._leaving(state, at)
         ways = [must]
         for count in range(1, MOST_LEAVING + 1):
             ways += [(*must, *chosen) for chosen in combinations(may, count)]
         return ways if len(ways) <= MOST_WAYS else ways[:1] + self.dice.sample(ways[1:], MOST_WAYS - 1)
+
+
+def _is_tied(state: KubeletState, uid: str) -> bool:
+    """Does the pod hold anything that is tied to NUMA nodes?"""
+    return any(one.cpus or one.memory or one.devices for one in state.pods[uid].grant.containers)
 
 
 def _key(state: KubeletState) -> object:

@@ -4,6 +4,7 @@ from pathlib import Path
 from random import Random
 
 from tests.conformance.kubelet.departures import Branch, Departures, Script, replayed, windows
+from tests.conformance.kubelet.early import early_histories
 from tests.conformance.kubelet.variants import variant
 from tests.conformance.kubelet.witness import Search, refusing
 from tests.conformance.kubelet.worlds import NEVER, Recorded, World, agrees
@@ -92,6 +93,28 @@ def test_histories_with_other_departures_agree_when_they_are_played_again(file: 
             assert again is not None
             assert again.managers == branch.state.managers
             assert again.pods.keys() == branch.state.pods.keys()
+
+
+@each_file("kubelet-churn")
+def test_pods_that_come_early_change_nothing_that_was_shown(file: Path) -> None:
+    tried = 0
+    for number, case in enumerate(cases(file)):
+        if number % LONG:
+            continue
+        recorded = Recorded(case)
+        last = len(recorded.events)
+        for early in early_histories(recorded, 0, last, Random(number)):
+            tried += 1
+            came = sorted(early.begins, key=early.begins.__getitem__)
+            assert came == sorted(recorded.begins, key=recorded.begins.__getitem__)  # in the order of their binds
+            assert all(at <= recorded.begins[uid] for uid, at in early.begins.items())
+            for uid, at in recorded.begins.items():
+                assert early.shown[early.begins[uid]] == recorded.shown[at]
+            for at, event in enumerate(recorded.events):
+                if event["ev"] not in ("bind", "pod", "seen"):
+                    assert early.events[at] == event
+                    assert early.shown.get(at) == recorded.shown.get(at)
+    assert tried
 
 
 @each_file("kubelet-churn")

@@ -6,9 +6,9 @@ stayed unseen, other moments at which pods left, and what is not published of th
 as every history is played by the kubelet's own procedure and compared with every verdict and scan that was shown before the question.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import chain, combinations, islice
 from random import Random
 from typing import Final
 
@@ -18,6 +18,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from tests.conformance.kubelet.closing import closing
 from tests.conformance.kubelet.departures import Branch, Departures, Script, moved, replayed
+from tests.conformance.kubelet.early import early_histories
 from tests.conformance.kubelet.variants import last_named, taken_in_any_order, variant
 from tests.conformance.kubelet.worlds import NEVER, Played, Recorded, World
 from tests.conformance.vectors import Case
@@ -39,6 +40,12 @@ RECENT: Final = 60
 
 MOST_PAIRS: Final = 12
 """Of so many pods each two are taken away together."""
+
+MOST_TOGETHER: Final = 250
+"""So many different sets of three pods and four are taken away from one NUMA node."""
+
+MOST_SETS: Final = 4_000
+"""So many of them are compared."""
 
 ORDERS: Final = 3
 """So many orders of devices are tried for a pod that asks for some."""
@@ -67,6 +74,8 @@ class Search:
             self._depart(truth, begin, first, index, "pods left at other moments")
             if index in self.open:
                 self._move(truth, played, index)
+        for index in sorted(self.open):
+            self._hurry(index)
         self._close(truth, played)
         shared = any(device.near.bit_count() > 1 for pool in truth.node.devices.values() for device in pool.devices)
         for number in range(max(FEWEST_NODES, EVENTS * (MORE_SHARED if shared else 1) // last)):
@@ -89,6 +98,21 @@ class Search:
                 self._look(other, [branch], index, "pods left at other moments")
                 if index not in self.open:
                     return
+
+    def _hurry(self, index: int) -> None:
+        """Pods at the kubelet soon after their bind, and others that leave at any moments."""
+        first = max(0, index - RECENT)
+        for recorded in early_histories(self.recorded, first, index, self.dice):
+            world = World(recorded, recorded.node, recorded.ends)
+            played, what = world.play(index + 1), "pods came early"
+            if played.agrees_until(index):
+                branch = Branch(played.states[index], Script(world.ends).before(index + 1))
+                self._look(world, [branch], index, what, 2)
+            if index in self.open:
+                begin = Branch(played.states[first], Script(world.ends).before(first))
+                self._depart(world, begin, first, index, f"{what}, others left at other moments")
+            if index not in self.open:
+                return
 
     def _close(self, truth: World, played: Played) -> None:
         """On nodes where devices in use are shared so that few are left for the pod."""
@@ -151,7 +175,7 @@ class Search:
 
 def refusing(state: KubeletState, request: PodRequest, most_away: int, dice: Random | None = None) -> str:
     """
-    How the kubelet comes to refuse the pod, empty when it does not: as it is, or after one pod or two have left just now, unseen.
+    How the kubelet comes to refuse the pod, empty when it does not: as it is, or after one pod or more have left just now, unseen.
 
     That a pod has left just now nothing can contradict that was shown. With ``dice`` devices are taken in several orders.
     """
@@ -160,6 +184,7 @@ def refusing(state: KubeletState, request: PodRequest, most_away: int, dice: Ran
         ways += ((uid,) for uid in state.pods)
     if most_away > 1:
         ways += combinations(sorted(state.pods)[-MOST_PAIRS:], 2)
+        ways += chain.from_iterable(_from_one_numa(state, numa) for numa in state.node.machine.numa_ids)
     tries = ORDERS if dice is not None and any(state.node.devices) and _asks_for_devices(request, state) else 1
     for away in ways:
         left = state
@@ -172,6 +197,21 @@ def refusing(state: KubeletState, request: PodRequest, most_away: int, dice: Ran
                 gone = f" without {' and '.join(away)}" if away else ""
                 return f"refused{gone}: {verdict.refusal.reason}, {verdict.refusal.detail}"
     return ""
+
+
+def _from_one_numa(state: KubeletState, numa: int) -> Iterator[tuple[str, ...]]:
+    """Several pods that hold something on this NUMA node: together they may make room there that none of them makes alone."""
+    here = state.node.machine.numa_bits[numa]
+    there = [
+        uid
+        for uid, pod in state.pods.items()
+        if any(
+            one.cpus.bits & here or any(block.mask >> numa & 1 for block in one.memory) for one in pod.grant.containers
+        )
+    ]
+    sets = chain.from_iterable(combinations(there, count) for count in (3, 4))
+    kinds = {tuple(sorted(repr(state.pods[uid].requests) for uid in away)): away for away in islice(sets, MOST_SETS)}
+    return iter(list(kinds.values())[:MOST_TOGETHER])
 
 
 def _asks_for_devices(request: PodRequest, state: KubeletState) -> bool:
