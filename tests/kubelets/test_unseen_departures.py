@@ -142,6 +142,23 @@ def test_a_pod_about_which_too_many_states_would_have_to_be_asked_waits(monkeypa
     assert answer.detail == TOO_MANY
 
 
+def test_a_topology_may_show_pods_that_nothing_else_tells_of_and_that_are_gone() -> None:
+    """The init container of 2 goes to NUMA node 1 by what is published, and to node 0 in truth, which has no 8 CPUs for the app."""
+    one = life()
+    stranger = one.pod("stranger", pod(7))
+    one.agent.admit(parse_pod(stranger))
+    one.scan()
+    one.deliver()
+    one.agent.remove("stranger")
+    seen = one.seen()
+    assert seen is not None
+    assert isinstance(seen.offer, KubeletView)
+    assert not seen.offer.followed
+    tied = {"initContainers": [container("init", 2, 1)], **pod(8)}
+    assert isinstance(one.ask(pod(8)), Placement)
+    assert not isinstance(one.ask(tied), Placement)
+
+
 def test_lives_that_gave_gpus_away_twice() -> None:
     """Found by the law of busy nodes: a pod of 1 CPU had left unseen, and two pods on their way changed places."""
     assert not broken(life_of(Random(1_064_286_751)))

@@ -159,3 +159,10 @@ class NodeResourceTopology:
     node_uid: str = ""  # from the owner reference, when there is one
     problem: str = ""
     resource_version: str = ""
+
+    @property
+    def in_use(self) -> bool:
+        """Is any allocatable not all available? Then something runs there, or did when the exporter looked."""
+        return any(
+            zone.allocatable.get(name, 0) != amount for zone in self.zones for name, amount in zone.available.items()
+        )

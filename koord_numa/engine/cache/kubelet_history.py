@@ -224,14 +224,9 @@ class KubeletHistory:
         if problem_of(topology):
             return Belief([], overflow="the node was in use when it was first seen")
         present = [known for known in sorted(self.pods.values(), key=lambda known: known.order) if not known.left]
-        # An allocatable that is not all available: something runs that the history did not see.
-        used = any(
-            zone.allocatable.get(name, 0) != amount
-            for zone in topology.zones
-            for name, amount in zone.available.items()
-        )
         shown = [known for known in present if known.uid not in hidden]
-        if used or any(is_exclusive(pod_demand(known.request), frame) for known in shown):
+        # Something may run that the history did not see.
+        if topology.in_use or any(is_exclusive(pod_demand(known.request), frame) for known in shown):
             return self._begin_in_use(frame)
         arrived = [known for known in present if known.uid in hidden and is_tied(pod_demand(known.request), frame)]
         if not order_is_known(arrived):

@@ -274,7 +274,8 @@ class NodeInfo:
         if hypotheses:
             return replace(followed_view(node, frame, hypotheses, booked, evidence), on_their_way=others)
         unpublished = self.unpublished.union(nominees) if nominees else self.unpublished  # no topology shows them yet
-        return replace(inferred_view(frame, node, booked, unpublished, evidence), unfollowed=bool(self.pods))
+        may_leave = bool(self.pods) or topology.in_use  # by pods that may be gone by now
+        return replace(inferred_view(frame, node, booked, unpublished, evidence), unfollowed=may_leave)
 
     def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:
         if not self._ports and not nominees:

@@ -20,6 +20,22 @@ def initialised(dice: Random, fewest: int) -> PodRequest:
     return pod(*parts, app(dice.randint(1, 3), "last"))
 
 
+def chained(dice: Random, most: int = 4, gpus: int = 0) -> PodRequest:
+    """Init containers and sidecars in any order, of up to ``most`` CPUs, and one or two others."""
+    kinds = [*(dice.choice((init, init, sidecar)) for _ in range(dice.randint(1, 4))), *[app] * dice.choice((1, 1, 2))]
+    return pod(
+        *(
+            kind(
+                dice.randint(1, most if dice.random() < 0.3 else 4),
+                f"c{place}",
+                memory=dice.randint(1, 5) * GI,
+                **({"gpu": number} if (number := min(gpus, dice.choice((0, 0, 1, 1, 2)))) else {}),
+            )
+            for place, kind in enumerate(kinds)
+        )
+    )
+
+
 def refused_without(state: KubeletState, asked: PodRequest) -> tuple[str, ...] | None:
     """Pods without which the kubelet refuses this one, the fewest; ``None`` where it admits it whichever have left."""
     for count in range(len(state.pods) + 1):

@@ -173,7 +173,11 @@ class Belief:
         absent = not_shown(self._states(place), shown, counts)
         if not place and any(self._stays(uid) for uid in absent):
             # A pod that the kubelet admitted and that has not left must be shown by any topology that is newer than its arrival.
-            return self._filter([shown], zones) is not None  # it is older than the oldest arrival that is remembered
+            # Either older than the oldest arrival that is remembered, or newer and the news of a departure is still to come. Where
+            # a pod is does not change, so that in both cases the states before all arrivals must agree.
+            if kept := [one for one in self._states(0) if agrees(one, shown, zones)]:
+                self._begin(0, kept)
+            return bool(kept)
         news = [uid for uid in absent if uid not in self.left]
         earlier = self.arrivals, self.last, self.hypotheses, dict(self.left)
         if place and (news or how.leads_on is not None):

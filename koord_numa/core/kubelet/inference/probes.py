@@ -6,15 +6,15 @@ fits, and one that is at least as narrow. So the states with the least room deci
 that: the kubelet puts it on the lowest NUMA node with room, later containers must include that NUMA node while they have not taken its
 share over (generateCPUTopologyHints, generateDeviceTopologyHints), and a NUMA node that becomes free below may hold the init container
 and not the rest. So do several kinds of resources in containers that are aligned one by one: the first may move for a device and take CPUs
-that its new NUMA node alone had. For such pods every pod that runs is taken away in turn: it may have left, unseen. Several small pods that
-leave one NUMA node may together make the room that an init container moves for, so all that can be free there is tried, too.
+that its new NUMA node alone had. For such pods any number of pods that
+run may have left, unseen (``more_room``).
 More room for pods that are on their way may be less for any pod that comes after them (``unseen_departures``).
 
 Example: two NUMA nodes of 16 CPUs; NUMA node 0 is full, a pod there holds 4. ``init 4, app 10`` fits on NUMA node 1. Should the pod of 4
 have left, the init container goes to NUMA node 0, the app needs 10 CPUs around it, and under single-numa-node the pod is refused.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Final
@@ -22,14 +22,16 @@ from typing import Final
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, pins_init_cpus, released
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
-from koord_numa.core.kubelet.inference.variants import emptied, one_of_each_kind, variants
+from koord_numa.core.kubelet.inference.variants import one_of_each_kind, variants
+from koord_numa.core.kubelet.inference.wanted_room import kinds_of
 from koord_numa.core.kubelet.managers.admit import Trust
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand
+from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
 from koord_numa.core.kubelet.managers.results import Grant
-from koord_numa.core.kubelet.managers.room import everything, fits_on, has_room
+from koord_numa.core.kubelet.managers.room import everything, has_room
+from koord_numa.core.kubelet.more_room import MoreRoom
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
@@ -64,7 +66,7 @@ def probes(request: PodRequest, view: KubeletView) -> Iterator[Probe]:
     if node.ids_are_real:
         return  # so is the state
     confined = is_confined(demand, node)
-    for one in _with_pods_away(request, view, confined=confined):
+    for one in _with_pods_away(request, view, orders, confined=confined):
         yield from _each_way(one, demand, orders)
     if confined and view.upper is not None:
         for order in orders:
@@ -120,22 +122,18 @@ def takes_turns(demand: PodDemand, node: KubeletNode) -> bool:
         return False
     if config.topology_scope is not KubeletScope.CONTAINER or config.topology_policy not in STRICT:
         return False
-    units = [kinds for _, part in demand.containers if (kinds := _kinds(part, node))]
+    units = [kinds for _, part in demand.containers if (kinds := kinds_of(part, node))]
     taken = [kind for kinds in units for kind in kinds]
     return len(set(taken)) > 1 and len(set(taken)) < len(taken)
 
 
-def _kinds(part: ContainerDemand, node: KubeletNode) -> list[str]:
-    """What the managers tie to NUMA nodes for the container."""
-    kinds = [name for name, count in part.devices.items() if count and name in node.devices]
-    kinds += [kind for kind, amount in (part.memory or {}).items() if amount and node.pins_memory]
-    return [*kinds, CPU] if part.cpus and node.pins_cpus else kinds
-
-
-def _with_pods_away(request: PodRequest, view: KubeletView, *, confined: bool) -> Iterator[Hypothesis]:
+def _with_pods_away(
+    request: PodRequest, view: KubeletView, orders: Sequence[CpuReuse], *, confined: bool
+) -> Iterator[Hypothesis]:
     """What is left where pods may have gone, for a pod to which that matters: whichever pods left, equal room answers alike."""
     demand = pod_demand(request)
     by_turns = takes_turns(demand, view.state.node)
+    several = MoreRoom(request, orders)
     known: set[Signature] = set()
     for one in view.hypotheses:
         if not (one.leaving or one.unlocated or one.state.pods):
@@ -143,7 +141,9 @@ def _with_pods_away(request: PodRequest, view: KubeletView, *, confined: bool) -
         # What fits one NUMA node as a whole needs nothing of any other.
         matters = confined or (by_turns and not _fits_one_numa(one, request))
         more = _with_more_room(one) if matters else _without_leaving(one, demand)
-        for after in chain(more, _with_several_away(one, request) if confined else ()):
+        # Best-effort admits what it cannot align.
+        tied = confined and one.state.node.config.topology_policy in STRICT
+        for after in chain(more, several.states(one) if tied else ()):
             if (room := after.room) not in known:
                 known.add(room)
                 yield replace(after, state=replace(after.state, requested=one.state.requested))
@@ -155,7 +155,6 @@ def _fits_one_numa(one: Hypothesis, request: PodRequest) -> bool:
     return has_room(request, one.state.node, one.state.managers)
 
 
-# One pod at a time: sets of pods matter only where they make room for an init container (``_with_several_away``).
 def _with_more_room(one: Hypothesis) -> Iterator[Hypothesis]:
     """Each pod away in turn that holds anything: it may have left, unseen, from wherever it was. Pods of one kind leave the same."""
     for each in without(one, one.leaving):
@@ -172,25 +171,6 @@ def _with_more_room(one: Hypothesis) -> Iterator[Hypothesis]:
         )
         for uid in one_of_each_kind(each, holding):
             yield released(each, uid)
-
-
-def _with_several_away(one: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
-    """
-    Each NUMA node with all the room that pods can leave there by going together, where that holds the first init container.
-
-    Best-effort admits what it cannot align.
-    """
-    node = one.state.node
-    parts = [part for container, part in pod_demand(request).containers if container.kind is ContainerKind.INIT]
-    first = next((part for part in parts if _kinds(part, node)), None)
-    if node.config.topology_policy not in STRICT or first is None:
-        return
-    for each in without(one, one.leaving):
-        for numa in node.machine.numa_ids:
-            for after in emptied(each, numa, everything(request)):
-                managers = after.state.managers
-                if fits_on(node, managers, numa, first) and not fits_on(node, managers, numa, everything(request)):
-                    yield after
 
 
 def _without_leaving(one: Hypothesis, demand: PodDemand) -> Iterator[Hypothesis]:

@@ -7,20 +7,13 @@ from typing import Final
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, may_lie_otherwise, signature, with_grant
-from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState, free_on
-from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
-from koord_numa.core.kubelet.managers.room import fits_on
+from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
+from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
-from koord_numa.core.resources import CPU, MILLI
 
 MOST_VARIANTS: Final = 6
 """So many ways in which one hypothesis may be slightly otherwise are looked at."""
-
-MOST_ROOMS: Final = 64
-"""In so many ways may pods have left room on one NUMA node, about 5 ms for one state. Where there are more, the pod waits."""
 
 
 def variants(one: Hypothesis) -> Iterator[Hypothesis]:
@@ -40,11 +33,11 @@ def _variants(one: Hypothesis) -> Iterator[Hypothesis]:
         for each in one.loose.values():
             bits |= each
         # All loose CPUs free first: the state that differs most decides most.
-        yield _free(one, bits)
+        yield freed(one, bits)
         parts = [bits & here for here in one.state.node.machine.numa_bits.values() if bits & here]
         if len(parts) > 1:
             for part in parts:
-                yield _free(one, part)
+                yield freed(one, part)
     # Policy none never deals CPUs by NUMA node, so that nothing can lie otherwise.
     if one.state.node.config.topology_policy is not KubeletPolicy.NONE:
         # Sorted: a set has no order, and the first variants win when there are more than the limit.
@@ -54,7 +47,7 @@ def _variants(one: Hypothesis) -> Iterator[Hypothesis]:
                     yield moved
 
 
-def _free(one: Hypothesis, bits: int) -> Hypothesis:
+def freed(one: Hypothesis, bits: int) -> Hypothesis:
     """With these loose CPUs free."""
     managers = one.state.managers
     state = replace(one.state, managers=ManagerState(managers.cpus | bits, managers.devices, managers.memory))
@@ -129,52 +122,6 @@ def one_of_each_kind(one: Hypothesis, uids: Iterable[str]) -> Iterator[str]:
         if kind not in known:
             known.add(kind)
             yield uid
-
-
-def emptied(one: Hypothesis, numa: int, demand: ContainerDemand) -> list[Hypothesis]:
-    """What pods that leave this NUMA node leave of the state, up to the room for all of ``demand``. Raises ``TooManyWays``."""
-    found, known = [one], {_room_on(one, numa, demand)}
-    near = 1 << numa
-    holders = [
-        uid for uid, pod in one.state.pods.items() if uid in one.spread or _mask_of(pod.grant, one.state.node) & near
-    ]
-    for uid in (*holders, *one.unlocated):
-        for before in list(found):
-            # Where the init container and all that is tied to it have room, more room harms none of them.
-            if fits_on(before.state.node, before.state.managers, numa, demand):
-                continue
-            for after in without(before, [uid]):
-                if (room := _room_on(after, numa, demand)) not in known:
-                    known.add(room)
-                    found.append(after)
-            if len(found) > MOST_ROOMS:
-                raise TooManyWays
-    return found
-
-
-def _room_on(one: Hypothesis, numa: int, demand: ContainerDemand) -> Signature:
-    """Equal where as much is free there of all that is wanted; more than is wanted makes no difference."""
-    node, managers = one.state.node, one.state.managers
-    if one.sharing.keys() & demand.devices.keys():
-        return one.room
-    free = free_on(node, managers, numa)
-    wanted = {CPU: demand.cpus * MILLI, **(demand.memory or {}), **demand.devices}
-    groups = managers.memory.groups.values() if managers.memory is not None else ()
-    return (*[min(free[name], amount) for name, amount in wanted.items() if name in free], *groups)
-
-
-def _mask_of(grant: Grant, node: KubeletNode) -> int:
-    """The NUMA nodes of which a pod holds anything."""
-    mask = 0
-    for given in grant.containers:
-        for numa, bits in node.machine.numa_bits.items():
-            mask |= bool(given.cpus.bits & bits) << numa
-        for block in given.memory:
-            mask |= block.mask
-        for resource, ids in given.devices.items():
-            for device in node.devices[resource].devices:
-                mask |= device.near if device.id in ids else 0
-    return mask
 
 
 def most_cpus(hypotheses: Iterable[Hypothesis]) -> dict[int, int]:

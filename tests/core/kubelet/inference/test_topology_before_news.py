@@ -1,0 +1,33 @@
+"""A topology that does not show a pod, before any news of its end: it may be older than the pod, or newer than its end."""
+
+from dataclasses import replace
+
+from koord_numa.core.kubelet.inference.belief import Belief
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.objects.node import Zone
+from koord_numa.core.resources import MILLI
+from tests.core.kubelet.nodes import app, node, pod
+
+
+def _zones(*used: int) -> list[Zone]:
+    whole = {"cpu": 8 * MILLI}
+    return [Zone(numa, whole, whole, {"cpu": (8 - count) * MILLI}) for numa, count in enumerate(used)]
+
+
+def test_what_came_meanwhile_stays_open() -> None:
+    """Pod b has left before c came, which a topology shows before the news of it: c may have its place."""
+    belief = Belief([Hypothesis(KubeletState.empty(replace(node("2x1x4x2"), ids_are_real=False)))])
+    for uid, cpus, when in (("a", 6, 0.0), ("b", 2, 1.0)):
+        belief.arrive(uid, pod(app(cpus)), when)
+        belief.started(uid, when)
+    assert belief.report([["a", "b"]], _zones(8, 0), lambda _: True, 10.0, certain=True) == ["a", "b"]
+    belief.arrive("c", pod(app(2)), 20.0)
+    assert belief.report([["a"]], _zones(6, 0), lambda _: True, 21.0, certain=True) == ["a"]
+    assert _free(belief) == {(0, 6)}
+    belief.depart("b", 22.0)
+    assert _free(belief) == {(2, 6), (0, 8)}
+
+
+def _free(belief: Belief) -> set[tuple[int, ...]]:
+    return {cpus_by_numa(one.state.managers.cpus, one.state.node) for one in belief.hypotheses}
