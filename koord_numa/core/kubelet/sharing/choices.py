@@ -15,16 +15,20 @@ With more than one container left after an init container neither holds, and eve
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, pins_init_cpus
+from koord_numa.core.kubelet.inference.unlocated import TooManyWays
+from koord_numa.core.kubelet.managers.admit import foreseen
 from koord_numa.core.kubelet.managers.aggregates import PodDemand
+from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.sharing.layouts import current_masks, laid_out, prefixes, widened, widest
 from koord_numa.core.kubelet.sharing.places import Unit, reached
 from koord_numa.core.kubelet.sharing.reach import Counts, Wiring, possible, without
+from koord_numa.core.kubelet.sharing.takers import Takers, takers_of
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
 MOST_CHOICES: Final = 128
@@ -37,21 +41,6 @@ MOST_WIDE: Final = 24
 
 Masks = tuple[int, ...]
 """Of the devices that a pod takes, in the order in which it takes them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Takers:
-    """The containers of one pod that take devices of one resource; ``new``: so many devices are taken before the last one's turn."""
-
-    new: int
-    init: bool  # does an init container take some of these?
-    lone: bool  # is one container left after a single init container, of all that get something of NUMA nodes?
-    counts: tuple[int, ...]
-
-    @property
-    def largest(self) -> int:
-        """The most devices that one of them takes."""
-        return max(self.counts, default=0)
 
 
 def wanted(one: Hypothesis, demand: PodDemand) -> list[str]:
@@ -72,7 +61,7 @@ def shared_in_all_ways(one: Hypothesis, demand: PodDemand) -> Iterator[Hypothesi
         return
     states = [one]
     for name in names:
-        states = [other for state in states for other in _asked(state, name, _takers(demand, name, one.state.node))]
+        states = [other for state in states for other in _asked(state, name, demand)]
     yield from (state for state in states if state is not one)
 
 
@@ -82,10 +71,10 @@ def unclear(one: Hypothesis, demand: PodDemand) -> str:
     if not names or _by_places(one, demand, names) is not None:
         return ""
     for name in names:
-        takers = _takers(demand, name, one.state.node)
+        takers = takers_of(demand, name, one.state.node)
         if not takers.init:
             continue
-        if widened(one, name, MOST_WIDE) is None or _firsts(one, name, takers) is None:
+        if widened(one, name, MOST_WIDE) is None or _firsts(one, name, takers, _anchor(one, name, demand)) is None:
             return f"which {name} its init containers get, and near which NUMA nodes these are, is not published"
     return ""
 
@@ -105,7 +94,7 @@ def _unit(demand: PodDemand, name: str, one: Hypothesis) -> Unit | None:
     config = one.state.node.config
     if config.topology_policy not in (KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE):
         return None
-    takers = _takers(demand, name, one.state.node)
+    takers = takers_of(demand, name, one.state.node)
     if config.topology_scope is KubeletScope.POD:
         unit = Unit(demand.pod.devices.get(name, 0))
     elif len(takers.counts) == 1:
@@ -127,8 +116,10 @@ def unknown_init_devices(demand: PodDemand, node: KubeletNode) -> str:
     return ""
 
 
-def _asked(one: Hypothesis, name: str, takers: _Takers) -> Iterator[Hypothesis]:
+def _asked(one: Hypothesis, name: str, demand: PodDemand) -> Iterator[Hypothesis]:
+    """Raises ``TooManyWays``."""
     yield one
+    takers = takers_of(demand, name, one.state.node)
     bases = [one]
     # Where an init container may tie later ones, more room may be worse, so that each number is asked and not only the fewest.
     bases += widened(one, name, MOST_WIDE) or () if takers.init else widest(one, name, MOST_WIDE)
@@ -136,7 +127,10 @@ def _asked(one: Hypothesis, name: str, takers: _Takers) -> Iterator[Hypothesis]:
         masks = current_masks(base, name)
         if base is not one:
             yield base
-        for first in _firsts(base, name, takers) or ():
+        firsts = _firsts(base, name, takers, _anchor(base, name, demand) if takers.init else 0)
+        if firsts is None:
+            raise TooManyWays
+        for first in firsts:
             yield laid_out(base, name, masks, first)
         if takers.largest > one.sharing[name].most:
             yield from _wired(base, name)
@@ -151,7 +145,7 @@ def arriving(one: Hypothesis, demand: PodDemand, near: int) -> Iterator[Hypothes
     yield one
     # One that assumes a wiring is a guess; the open one beside it stands for all others.
     for name in wanted(one, demand) if one.wiring is Wiring.OPEN else ():
-        takers = _takers(demand, name, one.state.node)
+        takers = takers_of(demand, name, one.state.node)
         masks = current_masks(one, name)
         yield from prefixes(one, name, {*takers.counts, demand.pod.devices.get(name, 0)})
         if takers.largest > max(_free(one, name)[0].values()):
@@ -166,40 +160,6 @@ def _wired(one: Hypothesis, name: str) -> Iterator[Hypothesis]:
     return (laid_out(one, name, masks, wiring=wiring) for wiring in Wiring if wiring is not Wiring.OPEN)
 
 
-def _takers(demand: PodDemand, name: str, node: KubeletNode) -> _Takers:
-    reusable = new = 0
-    init = False
-    takers = [(container.kind, part.devices[name]) for container, part in demand.containers if part.devices.get(name)]
-    for kind, count in takers[:-1] if _aligned_one_by_one(node) else ():
-        new += max(0, count - reusable)
-        init = init or kind is ContainerKind.INIT
-        reusable = max(reusable, count) if kind is ContainerKind.INIT else max(0, reusable - count)
-    own = [
-        container.kind
-        for container, part in demand.containers
-        if (part.cpus and node.pins_cpus)
-        or (part.memory and node.pins_memory)
-        or any(count and other in node.devices for other, count in part.devices.items())
-    ]
-    return _Takers(
-        new=new,
-        init=init,
-        lone=len(own) == len(takers) == 2 and own[0] is ContainerKind.INIT,
-        counts=tuple(count for _, count in takers),
-    )
-
-
-def _aligned_one_by_one(node: KubeletNode) -> bool:
-    """
-    May one container's devices cost another one its admission? Not where there is one hint for the whole pod, nor under best-effort
-    without memory to bind, which refuses nothing that there is enough of.
-    """
-    config = node.config
-    if config.topology_scope is not KubeletScope.CONTAINER:
-        return False
-    return config.topology_policy is not KubeletPolicy.BEST_EFFORT or node.pins_memory
-
-
 def _free(one: Hypothesis, name: str) -> tuple[dict[int, int], int]:
     """How many free devices are near each NUMA node, and how many there are."""
     shared = one.sharing[name]
@@ -208,8 +168,26 @@ def _free(one: Hypothesis, name: str) -> tuple[dict[int, int], int]:
     return {numa: max(0, each) for numa, each in free.items()}, shared.total - len(masks)
 
 
-def _firsts(one: Hypothesis, name: str, takers: _Takers) -> list[Masks] | None:
-    """The masks of the devices that decide, as choices; ``None`` where there are too many."""
+def _anchor(one: Hypothesis, name: str, demand: PodDemand) -> int:
+    """
+    The NUMA node, as a mask, near which the first devices are that the pod gets; 0 where that is open.
+
+    It follows from how many are free near each NUMA node, whatever else they are near.
+    """
+    orders = (CpuReuse.LEAST, CpuReuse.MOST) if pins_init_cpus(demand, one.state.node) else (CpuReuse.BY_ID,)
+    found = {_first_hint(foreseen(one.state, demand, one.trust, order) or (), name) for order in orders}
+    return found.pop() if len(found) == 1 else 0
+
+
+def _first_hint(grants: Sequence[ContainerGrant], name: str) -> int:
+    given = next((one for one in grants if one.devices.get(name)), None)
+    hint = None if given is None else given.hint
+    mask = hint.mask or 0 if hint is not None and hint.preferred else 0
+    return mask if mask.bit_count() == 1 else 0
+
+
+def _firsts(one: Hypothesis, name: str, takers: Takers, anchor: int) -> list[Masks] | None:
+    """The masks of the devices that decide, as choices; ``None`` where there are too many. The first taker's are near ``anchor``."""
     free, count = _free(one, name)
     if not takers.new or takers.new > count:
         return []
@@ -222,7 +200,7 @@ def _firsts(one: Hypothesis, name: str, takers: _Takers) -> list[Masks] | None:
     strict = one.state.node.config.topology_policy is not KubeletPolicy.BEST_EFFORT
     if strict and takers.lone and takers.largest <= one.sharing[name].most:
         return [first for numa in free if (first := _narrow_first(free, count, numa, takers.new)) is not None]
-    return _all_firsts(free, count, takers.new)
+    return _all_firsts(free, count, takers.new, [anchor] * min(takers.new, takers.counts[0]))
 
 
 def _narrow_first(free: Counts, count: int, numa: int, new: int) -> Masks | None:
@@ -244,7 +222,7 @@ def _wide_firsts(free: Counts, count: int, new: int) -> list[Masks]:
         return [nested]
     # What is left on each NUMA node decides, so that of equal choices one is enough, and those that leave more none.
     left: dict[tuple[int, ...], Masks] = {}
-    for first in _all_firsts(free, count, new) or ():
+    for first in _all_firsts(free, count, new, ()) or ():
         left.setdefault(tuple(without(free, first).values()), first)
     widest = [first for rest, first in left.items() if not any(_is_less(other, rest) for other in left)]
     return widest if 0 < len(widest) <= MOST_CHOICES else [nested]
@@ -259,16 +237,19 @@ def _is_less(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return one != other and all(a <= b for a, b in zip(one, other, strict=True))
 
 
-def _all_firsts(free: Counts, count: int, new: int) -> list[Masks] | None:
+def _all_firsts(free: Counts, count: int, new: int, near: Sequence[int]) -> list[Masks] | None:
+    """Every choice of masks; those of the first devices contain what ``near`` says."""
     hosts = sum(1 << numa for numa, each in free.items() if each)
-    if (1 << hosts.bit_count() * new) > 2 * MOST_CHOICES:
+    opened = hosts.bit_count() * new - sum(each.bit_count() for each in near)
+    if 1 << opened > 2 * MOST_CHOICES:
         return None
     masks = [mask for mask in range(1, hosts + 1) if not mask & ~hosts]
-    found = [first for first in product(masks, repeat=new) if possible(without(free, first), count - new)]
+    choices = [[mask for mask in masks if not each & ~mask] for each in (*near, *[0] * (new - len(near)))]
+    found = [first for first in product(*choices) if possible(without(free, first), count - new)]
     return None if len(found) > MOST_CHOICES else found
 
 
-def _steps(one: Hypothesis, name: str, takers: _Takers, near: int) -> Iterator[Masks]:
+def _steps(one: Hypothesis, name: str, takers: Takers, near: int) -> Iterator[Masks]:
     """For each NUMA node where the first devices may be, the narrowest masks, and these with one NUMA node more each."""
     free, count = _free(one, name)
     if not takers.new or takers.new > count:
