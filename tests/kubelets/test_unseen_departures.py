@@ -11,14 +11,19 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet import unseen_departures
 from koord_numa.core.kubelet.admission import TOO_MANY
+from koord_numa.core.kubelet.enough_room import has_room_in_all_ways
 from koord_numa.core.kubelet.inference import probes
 from koord_numa.core.kubelet.inference.arrivals import Replayed
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.managers.admit import Admitted, admit, foreseen
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
+from koord_numa.core.kubelet.managers.cpus import CpuReuse
+from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways
 from koord_numa.core.kubelet.unseen_departures import OnTheirWay
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig
+from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.sandbox.machines import NodeDescription, Shape, Style
@@ -230,3 +235,25 @@ def test_what_is_kept_of_earlier_questions_is_what_would_be_found_afresh(monkeyp
 
 def rooms(states: Sequence[Hypothesis]) -> list[object]:
     return [one.room for one in states]
+
+
+@pytest.mark.parametrize("seed", [53, 57, 61])
+def test_where_amounts_tell_the_whole_procedure_says_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In busy lives amounts are compared after one dry run, and all that would have been asked is asked all the same."""
+    told = 0
+
+    def checked(request: PodRequest, one: Hypothesis) -> bool:
+        nonlocal told
+        if not has_room_in_all_ways(request, one):
+            return False
+        told += 1
+        demand = pod_demand(request)
+        for laid in shared_in_all_ways(one, demand):
+            for order in (CpuReuse.LEAST, CpuReuse.MOST):
+                assert foreseen(laid.state, demand, one.trust, order) is not None
+        return True
+
+    monkeypatch.setattr(probes, "FEW", 1)
+    monkeypatch.setattr(probes, "has_room_in_all_ways", checked)
+    assert not broken(life_of(Random(seed)))
+    assert told

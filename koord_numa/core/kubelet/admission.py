@@ -13,7 +13,8 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.empty_node import fits_empty_node
 from koord_numa.core.kubelet.inference.hypothesis import pins_init_cpus
-from koord_numa.core.kubelet.inference.probes import asked, is_confined, lower_places
+from koord_numa.core.kubelet.inference.probes import Question, is_confined
+from koord_numa.core.kubelet.lower_places import lower_places
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, dry_run
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cores import THREADS
@@ -67,7 +68,8 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         return unclear
     first: DryRunAdmitted | None = None
     places: list[int] = []
-    for probe in asked(request, view):
+    question = Question(request, view)
+    for probe in question.probes():
         if probe is None:
             return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, TOO_MANY)
         verdict = dry_run(probe.state, request, probe.trust, probe.reuse)
@@ -81,6 +83,7 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         places.append(_mask(verdict.grant, probe.state.node))
     if first is None:
         raise AssertionError("a view has at least one state")
+    places += [view.state.node.machine.numa_mask] * question.anywhere
     unsure = refuse_confined_below(demand, first.grant, view)
     return unsure or _admission(demand, first, view, _Places(places), tuple(explores))
 

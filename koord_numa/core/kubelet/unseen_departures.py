@@ -22,6 +22,7 @@ from itertools import dropwhile
 from typing import Final
 
 from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.enough_room import has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.arrivals import Arrival, Replayed, without_left
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
@@ -32,7 +33,7 @@ from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_dem
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import Grant
-from koord_numa.core.kubelet.managers.room import asks_managers, everything, fits_on, has_room, together
+from koord_numa.core.kubelet.managers.room import asks_managers, everything, fits_on, together
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
@@ -87,17 +88,16 @@ class OnTheirWay:
         return all(self._leaves_room(one, request) for one in self.arrivals[0].before)
 
     def _leaves_room(self, one: Hypothesis, request: PodRequest) -> bool:
-        node = one.state.node
-        # Of devices that may be near several NUMA nodes amounts do not tell.
-        if one.sharing.keys() & everything(request).devices.keys():
+        # What the kubelet has refused holds nothing.
+        coming = [each.request for each in self.arrivals if self.fates.get(each.uid) is not False]
+        kept, node = together(map(everything, coming)), one.state.node
+        # Memory that spans NUMA nodes ties them together, which matters to a pod that wants some.
+        binds = node.pins_memory and everything(request).memory
+        if binds and not all(
+            _stays_on_one(everything(each), node) or has_room_whoever_leaves(each, one, kept) for each in coming
+        ):
             return False
-        coming = [everything(each.request) for each in self.arrivals]
-        if node.pins_memory and not all(_stays_on_one(demand, node) for demand in coming):
-            return False
-        # CPUs that are dealt out over NUMA nodes may lie on any of them.
-        moving = sum(len(given.cpus) for uid in one.spread for given in one.state.pods[uid].grant.containers)
-        kept = together([*coming, ContainerDemand(cpus=moving, memory=None, devices={})])
-        return has_room(request, node, one.state.managers, kept)
+        return has_room_whoever_leaves(request, one, kept)
 
     def states(self) -> Sequence[Hypothesis]:
         """One state for each way in which room is left where a departure changes something. Raises ``TooManyWays``."""

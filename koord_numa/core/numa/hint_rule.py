@@ -56,8 +56,10 @@ class HintRule:
     def preferred(self) -> Iterator[int]:
         """All preferred masks, narrow ones first."""
         # ``also`` may name masks of any size, so all sizes are listed.
-        if self.also is not None:
-            return (hint[0] for hint in self.hints() if hint[1] and hint[0])
+        if (also := self.also) is not None:
+            sizes = range(1, self.nodes.bit_count() + 1)
+            masks = (mask for size in sizes for mask in self._of_size(size) if size == self.size or also(mask))
+            return (mask for mask in masks if self.fits(mask))
         if self.counted is not None and self._are_many(self.size):
             return iter(common_masks([self.counted], self.size))
         return (mask for mask in self._of_size(self.size) if self.fits(mask))

@@ -40,8 +40,10 @@ def preferred_by_rules(rules: Sequence[HintRule], widest: int, distances: Distan
     size = widest + 1
     for mask in first.preferred():
         width = mask.bit_count()
-        # Width before ``prefers``: wider sets than the best so far are dropped without asking any rule.
-        if width <= min(size, widest) and all(rule.prefers(mask) for rule in others):
+        # Narrow sets come first: wider ones than the best so far do not count.
+        if width > min(size, widest):
+            break
+        if all(rule.prefers(mask) for rule in others):
             level = [*level, mask] if width == size else [mask]
             size = width
             if size == 1 and distances is None:

@@ -42,8 +42,9 @@ def test_the_answer_is_the_one_of_the_whole_procedure(some: KubeletNode, one: Po
 def test_one_numa_node_with_room_for_everything_needs_no_procedure() -> None:
     some = replace(node(memory={0: {"memory": GI}, 1: {"memory": 4 * GI}}), ids_are_real=False)
     assert has_room(pod(app(4, "a"), app(4, "b")), some, KubeletState.empty(some).managers)
-    # Which NUMA node an init container gets is open, so that each must have room for all.
-    assert not has_room(pod(init(4), app(4)), some, KubeletState.empty(some).managers)
+    # Which NUMA node an init container gets is open, so that each that may hold it must have room for all.
+    assert has_room(pod(init(4), app(4)), some, KubeletState.empty(some).managers)
+    assert not has_room(pod(init(4), app(4, memory=2 * GI)), some, KubeletState.empty(some).managers)
 
 
 def test_an_init_container_ties_the_rest_to_a_numa_node_that_is_too_small() -> None:

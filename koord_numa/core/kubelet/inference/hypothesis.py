@@ -105,10 +105,11 @@ class Hypothesis:
     def _shared_devices(self) -> Signature:
         there = (uid for uid in sorted(self.reach) if uid in self.state.pods or uid == SOMEONE)
         reaches = ((uid, _reach_keys(self.reach[uid])) for uid in there)
-        return (self.wiring, *reaches, *self._sum_keys)
+        return (self.wiring, *reaches, *self.shared_sums)
 
     @property
-    def _sum_keys(self) -> Signature:
+    def shared_sums(self) -> Signature:
+        """What is known of shared devices in use together."""
         return (
             *(shared.in_full for shared in self.sharing.values()),
             *((name, sums.held, tuple(sorted(sums.more.items()))) for name, sums in sorted(self.sums.items())),
@@ -118,7 +119,7 @@ class Hypothesis:
     def _shared_room(self) -> Signature:
         # How many shared devices are free on each NUMA node follows from those that pods hold.
         keys = sorted(key for uid in (*self.state.pods, SOMEONE) for key in _reach_keys(self.reach.get(uid, {})))
-        return (*keys, *self._sum_keys)
+        return (*keys, *self.shared_sums)
 
     @property
     def room(self) -> Signature:
@@ -236,12 +237,9 @@ def shares_socket(node: KubeletNode, mask: int) -> bool:
 
 
 def pins_init_cpus(demand: PodDemand, node: KubeletNode) -> bool:
-    """Is it open which of an init container's CPUs later containers get again?"""
-    return (
-        node.pins_cpus
-        and not node.ids_are_real
-        and any(part.cpus and container.kind is ContainerKind.INIT for container, part in demand.containers)
-    )
+    """Is it open which of an init container's CPUs later containers get again? Only where later ones ask for some."""
+    taking = [container.kind for container, part in demand.containers if part.cpus]
+    return node.pins_cpus and not node.ids_are_real and ContainerKind.INIT in taking[:-1]
 
 
 def released(before: Hypothesis, uid: str) -> Hypothesis:

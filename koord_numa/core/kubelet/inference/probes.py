@@ -6,20 +6,19 @@ fits, and one that is at least as narrow. So the states with the least room deci
 that: the kubelet puts it on the lowest NUMA node with room, later containers must include that NUMA node while they have not taken its
 share over (generateCPUTopologyHints, generateDeviceTopologyHints), and a NUMA node that becomes free below may hold the init container
 and not the rest. So do several kinds of resources in containers that are aligned one by one: the first may move for a device and take CPUs
-that its new NUMA node alone had. For such pods any number of pods that
-run may have left, unseen (``more_room``).
+that its new NUMA node alone had. For such pods any number of pods that run may have left, unseen (``more_room``).
 More room for pods that are on their way may be less for any pod that comes after them (``unseen_departures``).
 
 Example: two NUMA nodes of 16 CPUs; NUMA node 0 is full, a pod there holds 4. ``init 4, app 10`` fits on NUMA node 1. Should the pod of 4
 have left, the init container goes to NUMA node 0, the app needs 10 CPUs around it, and under single-numa-node the pod is refused.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.enough_room import has_room_in_all_ways, has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, pins_init_cpus, released
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
 from koord_numa.core.kubelet.inference.variants import one_of_each_kind, variants
@@ -28,21 +27,21 @@ from koord_numa.core.kubelet.managers.admit import Trust
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
-from koord_numa.core.kubelet.managers.results import Grant
-from koord_numa.core.kubelet.managers.room import everything, has_room
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.room import STRICT, everything, has_room, never_needs_less_room
 from koord_numa.core.kubelet.more_room import MoreRoom
-from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways
+from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways, wanted
 from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
-from koord_numa.core.resources import CPU, MILLI, total
 from koord_numa.core.value_objects import value_object
-
-STRICT: Final = (KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED)
 
 MOST_PROBES: Final = 500
 """So many states may be asked for one pod, about 30 ms: all decisions wait for it. Where there are more, the pod waits."""
+
+FEW: Final = 64
+"""After so many states amounts are compared first, which is cheaper and says less."""
 
 
 @value_object
@@ -55,40 +54,98 @@ class Probe:
     options: tuple[str, ...] = ()
 
 
-def probes(request: PodRequest, view: KubeletView) -> Iterator[Probe]:
-    """The likeliest state first. Raises ``TooManyWays``."""
-    demand, node = pod_demand(request), view.state.node
-    orders = (CpuReuse.LEAST, CpuReuse.MOST) if pins_init_cpus(demand, node) else (CpuReuse.BY_ID,)
-    # ``rooms`` has one state for each way in which room is left: the others answer alike.
-    for one in view.rooms or view.hypotheses:
-        for variant in variants(one):
-            yield from _each_way(variant, demand, orders)
-    if node.ids_are_real:
-        return  # so is the state
-    confined = is_confined(demand, node)
-    for one in _with_pods_away(request, view, orders, confined=confined):
-        yield from _each_way(one, demand, orders)
-    if confined and view.upper is not None:
-        for order in orders:
-            yield Probe(view.upper.state, Trust.INFERRED, order)
-    if view.on_their_way is not None and view.on_their_way.matters_to(request):
-        for one in view.on_their_way.states():
-            yield from _each_way(replace(one, state=replace(one.state, requested=view.state.requested)), demand, orders)
+class Question:
+    """
+    One pod asked about on one node.
 
+    ``anywhere``, once all probes are through: of some states amounts told that the kubelet admits the pod, but not on which NUMA nodes.
+    """
 
-def _each_way(one: Hypothesis, demand: PodDemand, orders: Iterable[CpuReuse]) -> Iterator[Probe]:
-    for laid in shared_in_all_ways(one, demand) if one.sharing else (one,):
-        for order in orders:
-            yield Probe(laid.state, one.trust, order, one.options)
+    def __init__(self, request: PodRequest, view: KubeletView) -> None:
+        self.anywhere = False
+        self._request, self._view = request, view
+        self._demand, self._sight = pod_demand(request), Sight(request, view.state.node)
+        self._number = 0
+        self._known: set[Signature] = set()
 
+    def probes(self) -> Iterator[Probe | None]:
+        """The states to be asked, each once, the likeliest first; ``None`` at the end where there are too many."""
+        try:
+            for probe in self._all():
+                if self._number >= MOST_PROBES:
+                    yield None
+                self._number += 1
+                yield probe
+        except TooManyWays:
+            yield None
 
-def asked(request: PodRequest, view: KubeletView) -> Iterator[Probe | None]:
-    """The states to be asked; ``None`` at the end where there are too many."""
-    try:
-        for number, probe in enumerate(probes(request, view)):
-            yield probe if number < MOST_PROBES else None
-    except TooManyWays:
-        yield None
+    def _all(self) -> Iterator[Probe]:
+        """Raises ``TooManyWays``."""
+        request, view, node = self._request, self._view, self._view.state.node
+        # ``rooms`` has one state for each way in which room is left: the others answer alike.
+        for one in view.rooms or view.hypotheses:
+            for variant in variants(one):
+                yield from self._each_way(variant)
+        if node.ids_are_real:
+            return  # so is the state
+        confined = is_confined(self._demand, node)
+        if not never_needs_less_room(request, node):
+            for one in self._with_pods_away(confined=confined):
+                yield from self._each_way(one)
+        if confined and view.upper is not None:
+            for order in self._orders:
+                yield Probe(view.upper.state, Trust.INFERRED, order)
+        if view.on_their_way is not None and view.on_their_way.matters_to(request):
+            for one in view.on_their_way.states():
+                yield from self._each_way(replace(one, state=replace(one.state, requested=view.state.requested)))
+
+    @property
+    def _orders(self) -> tuple[CpuReuse, ...]:
+        ends = pins_init_cpus(self._demand, self._view.state.node)
+        return (CpuReuse.LEAST, CpuReuse.MOST) if ends else (CpuReuse.BY_ID,)
+
+    def _each_way(self, one: Hypothesis) -> Iterator[Probe]:
+        """Of the hypothesis all states that the pod can tell apart from those that it was asked about."""
+        if not self._is_new(self._sight.of_all_ways(one), one) or self._told(one, has_room_in_all_ways):
+            return
+        laid_out = wanted(one, self._demand)
+        for laid in shared_in_all_ways(one, self._demand) if laid_out else (one,):
+            if not laid_out or self._is_new(self._sight.of(laid.state), one):
+                for order in self._orders:
+                    yield Probe(laid.state, one.trust, order, one.options)
+
+    def _is_new(self, seen: Signature, one: Hypothesis) -> bool:
+        key = (seen, one.trust, one.options)
+        if key in self._known:
+            return False
+        self._known.add(key)
+        return True
+
+    def _told(self, one: Hypothesis, told: Callable[[PodRequest, Hypothesis], bool]) -> bool:
+        """Do amounts tell of this state? Asked where many states were: they do not say where the pod comes to."""
+        if self._number < FEW or not told(self._request, one):
+            return False
+        self.anywhere = True
+        return True
+
+    def _with_pods_away(self, *, confined: bool) -> Iterator[Hypothesis]:
+        """What is left where pods may have gone, for a pod to which that matters: whichever pods left, equal room answers alike."""
+        request, view, demand = self._request, self._view, self._demand
+        node = view.state.node
+        by_turns = takes_turns(demand, node)
+        several = MoreRoom(request, self._orders)
+        for one in view.hypotheses:
+            if not (one.leaving or one.unlocated or one.state.pods):
+                continue  # no pod of it is known, so none can go
+            if self._told(one, has_room_whoever_leaves):
+                continue
+            # What fits one NUMA node as a whole needs nothing of any other.
+            matters = confined or (by_turns and not _fits_one_numa(one, request))
+            more = _with_more_room(one) if matters else _without_leaving(one, demand)
+            # Best-effort admits what it cannot align.
+            tied = confined and node.config.topology_policy in STRICT and not has_room_whoever_leaves(request, one)
+            for after in chain(more, several.states(one) if tied else ()):
+                yield replace(after, state=replace(after.state, requested=one.state.requested))
 
 
 def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
@@ -127,28 +184,6 @@ def takes_turns(demand: PodDemand, node: KubeletNode) -> bool:
     return len(set(taken)) > 1 and len(set(taken)) < len(taken)
 
 
-def _with_pods_away(
-    request: PodRequest, view: KubeletView, orders: Sequence[CpuReuse], *, confined: bool
-) -> Iterator[Hypothesis]:
-    """What is left where pods may have gone, for a pod to which that matters: whichever pods left, equal room answers alike."""
-    demand = pod_demand(request)
-    by_turns = takes_turns(demand, view.state.node)
-    several = MoreRoom(request, orders)
-    known: set[Signature] = set()
-    for one in view.hypotheses:
-        if not (one.leaving or one.unlocated or one.state.pods):
-            continue  # no pod of it is known, so none can go
-        # What fits one NUMA node as a whole needs nothing of any other.
-        matters = confined or (by_turns and not _fits_one_numa(one, request))
-        more = _with_more_room(one) if matters else _without_leaving(one, demand)
-        # Best-effort admits what it cannot align.
-        tied = confined and one.state.node.config.topology_policy in STRICT
-        for after in chain(more, several.states(one) if tied else ()):
-            if (room := after.room) not in known:
-                known.add(room)
-                yield replace(after, state=replace(after.state, requested=one.state.requested))
-
-
 def _fits_one_numa(one: Hypothesis, request: PodRequest) -> bool:
     if one.spread or one.sharing.keys() & everything(request).devices.keys():
         return False  # where CPUs or shared devices are is not known
@@ -180,67 +215,3 @@ def _without_leaving(one: Hypothesis, demand: PodDemand) -> Iterator[Hypothesis]
         return iter(())
     parts = sum(1 for _, part in demand.containers if part.cpus or part.memory or part.devices)
     return without(one, one.leaving) if parts > 1 else iter(())
-
-
-def lower_places(demand: PodDemand, grant: Grant, state: KubeletState) -> list[int]:
-    """
-    The NUMA nodes on which the first init container of this grant might be, and the rest not beside it, if pods have left.
-
-    They are those below its own that could hold it if they were empty. Its own is one of them where later containers are foreseen
-    elsewhere: with more room there they may take CPUs that it did not have, and those that it keeps tie the next container to it. None
-    under best-effort, which admits what it cannot align.
-    """
-    node = state.node
-    # As best-effort admits whatever hint wins, an init container elsewhere costs alignment and not the pod.
-    if node.config.topology_policy is KubeletPolicy.BEST_EFFORT:
-        return []
-    whole = KubeletState.empty(node)
-    for at, ((container, part), given) in enumerate(zip(demand.containers, grant.containers, strict=True)):
-        if container.kind is not ContainerKind.INIT or not (given.cpus or given.devices):
-            # The first init container with something of its own ties the rest.
-            continue
-        if given.hint is None or given.hint.mask is None:
-            return []
-        wanted = {
-            CPU: part.cpus * MILLI,
-            **{name: count for name, count in part.devices.items() if name in node.devices},
-        }
-        makes_do, own = _makes_do(demand, at, node), members(given.hint.mask)[0]
-        if not makes_do and any(one.cpus and one.hint != given.hint for one in grant.containers[at:]):
-            return [own]
-        below = [numa for numa in node.machine.numa_ids if numa < own]
-        rooms = {numa: free_on(node, whole.managers, numa) for numa in below}
-        return [
-            numa
-            for numa, room in rooms.items()
-            if all(room.get(name, 0) >= amount for name, amount in wanted.items())
-            and not (makes_do and _has_memory(demand, state, numa))
-        ]
-    return []
-
-
-def _makes_do(demand: PodDemand, at: int, node: KubeletNode) -> bool:
-    """
-    Do the containers after this init container need no more CPUs than it leaves them, and no devices?
-
-    Then they fit wherever it is: a container that takes others than those leaves these to the next one.
-    """
-    left = demand.containers[at][1].cpus
-    for container, part in demand.containers[at + 1 :]:
-        if part.cpus > left:
-            return False
-        left -= part.cpus if container.kind is not ContainerKind.INIT else 0
-    return not any(
-        name in node.devices for _, part in demand.containers for name, count in part.devices.items() if count
-    )
-
-
-def _has_memory(demand: PodDemand, state: KubeletState, numa: int) -> bool:
-    """Is the memory of all containers surely free there? Groups of NUMA nodes are not looked into."""
-    memory = state.managers.memory
-    if memory is None:
-        return True
-    if state.node.config.topology_policy is not KubeletPolicy.SINGLE_NUMA_NODE:
-        return False
-    wanted = total(part.memory for _, part in demand.containers if part.memory)
-    return all(memory.free[numa].get(kind, 0) >= amount for kind, amount in wanted.items())

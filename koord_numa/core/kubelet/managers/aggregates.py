@@ -73,15 +73,15 @@ def pod_demand(request: PodRequest) -> PodDemand:
     app_types = {
         kind for container, demand in containers if container.kind is ContainerKind.APP for kind in demand.memory or ()
     }
-    memory = _at_once(containers, lambda demand: demand.memory or {})
+    memory = at_once(containers, lambda demand: demand.memory or {})
     return PodDemand(
         qos=qos,
         containers=containers,
         pod=ContainerDemand(
-            cpus=_at_once(containers, lambda demand: {CPU: demand.cpus}).get(CPU, 0),
+            cpus=at_once(containers, lambda demand: {CPU: demand.cpus}).get(CPU, 0),
             # Types that only init containers ask for are left out, as getPodRequestedResources in the memory manager.
             memory={kind: amount for kind, amount in memory.items() if kind in app_types} if pinned else None,
-            devices=_at_once(containers, lambda demand: demand.devices),
+            devices=at_once(containers, lambda demand: demand.devices),
         ),
     )
 
@@ -112,7 +112,7 @@ def _may_be_device(resource: str) -> bool:
     return resource not in _NO_DEVICE and not is_hugepages(resource)
 
 
-def _at_once(
+def at_once(
     containers: tuple[tuple[Container, ContainerDemand], ...], amounts_of: Callable[[ContainerDemand], ResourceList]
 ) -> dict[str, int]:
     """

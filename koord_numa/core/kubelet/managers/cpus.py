@@ -6,6 +6,7 @@ Works on CPU bits that its caller keeps; the order of CPUs inside a NUMA node se
 
 from bisect import bisect_left
 from collections.abc import Mapping
+from dataclasses import field
 from enum import Enum
 from itertools import accumulate
 
@@ -238,12 +239,19 @@ class CpuStock:
         return sum(machine.numa_bits.get(numa, 0) for numa in numa_ids(mask))
 
     def _sockets(self, mask: int) -> int:
-        machine = self.node.machine
-        sockets = 0
-        for socket, bits in machine.socket_bits.items():
-            if any(bits & machine.numa_bits.get(numa, 0) for numa in numa_ids(mask)):
-                sockets |= 1 << socket
-        return sockets
+        known = _whole(self.node.machine).sockets
+        found = known.get(mask)
+        if found is None:
+            found = known[mask] = _sockets_of(self.node.machine, mask)
+        return found
+
+
+def _sockets_of(machine: CpuTopology, mask: int) -> int:
+    """The sockets, as a mask, that have CPUs on any of these NUMA nodes."""
+    here = 0
+    for numa in numa_ids(mask):
+        here |= machine.numa_bits.get(numa, 0)
+    return mask_of(socket for socket, bits in machine.socket_bits.items() if bits & here)
 
 
 def _is_one(mask: int | None) -> bool:
@@ -254,6 +262,7 @@ def _is_one(mask: int | None) -> bool:
 class _WholeMachine:
     """
     ``totals`` has the CPUs of each NUMA node that has any, ``nodes`` is the mask of these, ``reach[n]`` what the n + 1 largest have.
+    ``sockets`` keeps the sockets of sets of NUMA nodes that were asked for.
 
     NUMA nodes without CPUs (memory only) are in no CPU hint.
     """
@@ -261,6 +270,7 @@ class _WholeMachine:
     totals: Mapping[int, int]
     nodes: int
     reach: tuple[int, ...]
+    sockets: dict[int, int] = field(default_factory=dict, compare=False, repr=False)
 
     def fewest(self, needed: int) -> int:
         """How many NUMA nodes it takes at least to gather so many CPUs; all of them when they never do."""

@@ -1,0 +1,42 @@
+"""
+Do amounts alone tell that a pod is admitted in every state that a hypothesis stands for? Then none of these has to be asked.
+
+Of devices that may be near several NUMA nodes as few, or as many, are counted near each as there may be (``sharing/layouts.py``). CPUs that
+may be dealt out otherwise are missing on each NUMA node. More room may be worse for init containers (``managers/room.py``): where pods may
+leave, NUMA nodes are taken to hold these that do so on the empty node.
+"""
+
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.managers.aggregates import ContainerDemand
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.room import NOTHING, Bound, at_most, has_room_between, together
+from koord_numa.core.kubelet.sharing.layouts import Bounds, reaches_of
+from koord_numa.core.kubelet.sharing.reach import Counts, without
+from koord_numa.core.objects.request import PodRequest
+
+
+def has_room_in_all_ways(request: PodRequest, one: Hypothesis) -> bool:
+    """Whatever devices are near; CPUs are where they are."""
+    least, most = _ends(request, one)
+    return has_room_between(request, one.state.node, least, most)
+
+
+def has_room_whoever_leaves(request: PodRequest, one: Hypothesis, coming: ContainerDemand = NOTHING) -> bool:
+    """Whatever devices are near, wherever CPUs are, whichever pods leave, and with ``coming`` taken from any NUMA nodes."""
+    node = one.state.node
+    least, _ = _ends(request, one)
+    moving = sum(len(given.cpus) for uid in one.spread for given in one.state.pods[uid].grant.containers)
+    kept = together([coming, ContainerDemand(cpus=moving, memory=None, devices={})])
+    all_there = {name: one.sharing[name].counts for name in least.devices}
+    return has_room_between(request, node, least, Bound(KubeletState.empty(node).managers, all_there), kept)
+
+
+def _ends(request: PodRequest, one: Hypothesis) -> tuple[Bound, Bound]:
+    fewest: dict[str, Counts] = {}
+    most: dict[str, Counts] = {}
+    for name in one.sharing.keys() & at_most(request).devices.keys():
+        free = without(one.sharing[name].counts, (reach.must for reach in reaches_of(one, name).values()))
+        bounds = Bounds.of(one, name)
+        fewest[name] = {numa: count - bounds.high[numa] for numa, count in free.items()}
+        most[name] = {numa: count - bounds.low[numa] for numa, count in free.items()}
+    return Bound(one.state.managers, fewest), Bound(one.state.managers, most)
