@@ -11,9 +11,10 @@ from itertools import combinations, islice
 from random import Random
 from typing import Final
 
+from koord_numa.core.kubelet.inference.hypothesis import signature
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from tests.conformance.kubelet.variants import device_order, in_order, taken_in_any_order
-from tests.conformance.kubelet.worlds import NEVER, Recorded, World
+from tests.conformance.kubelet.worlds import NEVER, Played, Recorded, World
 
 WIDTH: Final = 12
 """So many histories are followed side by side."""
@@ -94,6 +95,32 @@ def moved(recorded: Recorded, index: int, dice: Random) -> Iterator[dict[str, in
     for _ in range(MOVES if movable else 0):
         chosen = dice.sample(movable, min(len(movable), dice.choice((1, 1, 2, 3))))
         yield {uid: dice.randint(may[uid][0], min(may[uid][1], index)) for uid in chosen}
+
+
+def shifted(world: World, played: Played, first: int, index: int) -> Iterator[tuple[str, int]]:
+    """
+    A pod and another event before which it may have been gone: an arrival that comes to another NUMA node for it, or to another verdict, or
+    one before which it was gone in the history that was ``played``. The latest arrivals come first.
+    """
+    recorded, may = world.recorded, windows(world.recorded, index)
+    for at in range(index - 1, first - 1, -1):
+        event, state = recorded.events[at], played.states[at]
+        if event["ev"] != "pod":
+            continue
+        came = _place(played.states[at + 1], event["uid"])
+        for uid, (begin, end) in may.items():
+            if uid in state.pods and begin <= at <= end:
+                after, _ = world.step(state, at, [uid])
+                if _place(after, event["uid"]) != came:
+                    yield uid, at
+            elif uid not in state.pods and begin < at < end and world.ends.get(uid, NEVER) <= at:
+                yield uid, at + 1
+
+
+def _place(state: KubeletState, uid: str) -> object:
+    """The NUMA nodes that the pod came to; ``None`` where it was refused."""
+    pod = state.pods.get(uid)
+    return None if pod is None else signature(pod.grant, state.node)
 
 
 class Departures:

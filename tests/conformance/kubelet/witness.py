@@ -17,7 +17,7 @@ from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from tests.conformance.kubelet.closing import closing
-from tests.conformance.kubelet.departures import Branch, Departures, Script, moved, replayed
+from tests.conformance.kubelet.departures import Branch, Departures, Script, moved, replayed, shifted
 from tests.conformance.kubelet.early import early_histories
 from tests.conformance.kubelet.variants import last_named, taken_in_any_order, variant
 from tests.conformance.kubelet.worlds import NEVER, Played, Recorded, World
@@ -40,6 +40,9 @@ RECENT: Final = 60
 
 MOST_PAIRS: Final = 12
 """Of so many pods each two are taken away together."""
+
+MOST_SHIFTS: Final = 60
+"""So many other moments for one pod are tried."""
 
 MOST_TOGETHER: Final = 250
 """So many different sets of three pods and four are taken away from one NUMA node."""
@@ -74,6 +77,8 @@ class Search:
             self._depart(truth, begin, first, index, "pods left at other moments")
             if index in self.open:
                 self._move(truth, played, index)
+            if index in self.open:
+                self._shift(truth, played, index)
         for index in sorted(self.open):
             self._hurry(index)
         self._close(truth, played)
@@ -99,6 +104,17 @@ class Search:
                 if index not in self.open:
                     return
 
+    def _shift(self, world: World, played: Played, index: int) -> None:
+        """One pod at another moment, where an arrival is treated otherwise for it."""
+        for uid, at in islice(shifted(world, played, max(0, index - RECENT), index), MOST_SHIFTS):
+            other = world.with_ends({uid: at})
+            after = other.play_on(played, min(at, world.ends.get(uid, NEVER)), index)
+            if after.agrees_until(index):
+                branch = Branch(after.states[index], Script(other.ends).before(index + 1))
+                self._look(other, [branch], index, "a pod left at another moment")
+            if index not in self.open:
+                return
+
     def _hurry(self, index: int) -> None:
         """Pods at the kubelet soon after their bind, and others that leave at any moments."""
         first = max(0, index - RECENT)
@@ -107,7 +123,7 @@ class Search:
             played, what = world.play(index + 1), "pods came early"
             if played.agrees_until(index):
                 branch = Branch(played.states[index], Script(world.ends).before(index + 1))
-                self._look(world, [branch], index, what, 2)
+                self._look(world, [branch], index, what)
             if index in self.open:
                 begin = Branch(played.states[first], Script(world.ends).before(first))
                 self._depart(world, begin, first, index, f"{what}, others left at other moments")
