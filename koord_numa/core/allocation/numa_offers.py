@@ -6,7 +6,7 @@ from dataclasses import field
 from koord_numa.core.allocation.device_hints import DeviceHints
 from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
 from koord_numa.core.cpus.cpu_request import CpuOccupancy
-from koord_numa.core.numa.hints import mask_of
+from koord_numa.core.numa.hints import mask_of, mask_of_ids
 from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
 )
@@ -44,7 +44,7 @@ class NumaOffers:
     @property
     def mask(self) -> int:
         """All NUMA nodes."""
-        return mask_of(self.accounts.numa_ids)
+        return mask_of_ids(self.accounts.numa_ids)
 
 
 def offers(rules: NodeRules, accounts: NumaFree, occupancy: CpuOccupancy) -> NumaOffers:
@@ -81,7 +81,8 @@ def _unamplified(amounts: PerNuma, ratio: float) -> PerNuma:
 
 def _without_any(numa_ids: tuple[int, ...], amounts: PerNuma) -> int:
     """The mask of the NUMA nodes that have nothing left."""
-    return mask_of(numa for numa, amount in zip(numa_ids, amounts, strict=True) if not amount)
+    # Most have something left on each.
+    return 0 if all(amounts) else mask_of([numa for numa, amount in zip(numa_ids, amounts, strict=True) if not amount])
 
 
 def _limit(free: PerNuma, cpus: PerNuma) -> PerNuma:

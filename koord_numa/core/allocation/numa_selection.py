@@ -23,7 +23,7 @@ from koord_numa.core.allocation.empty_node import fewest_if_empty
 from koord_numa.core.allocation.node_rules import NodeRules
 from koord_numa.core.allocation.numa_offers import NumaOffers
 from koord_numa.core.allocation.numa_sets import NumaSets
-from koord_numa.core.numa.distances import Distances, spread
+from koord_numa.core.numa.distances import Distances, spreads
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
 from koord_numa.core.numa.hints import Hint, masks_of_size
 from koord_numa.core.numa.policies import KOORDINATOR, Decision, decide_koordinator
@@ -115,7 +115,7 @@ def preferred(
         denied = sets.lacking | exclusivity.denied(size)
         allowed = exclusivity.undisturbed([mask for mask in fitting if not mask & denied])
         allowed = _closest(honouring_first(allowed, rules, offers), distances)
-        best = _best(allowed, lambda mask: exclusivity.score(mask, sets.score(mask)))
+        best = _best(allowed, exclusivity.scoring(sets.score))
         # The order of the filters is the order of importance: undisturbed, exclusive CPUs, distance, and last the score.
         if best is not None:
             mask, points = best
@@ -138,6 +138,8 @@ def is_possible(rules: NodeRules, offers: NumaOffers) -> bool:
 def _of_size(sets: NumaSets, size: int, exclusivity: Exclusivity) -> list[int]:
     """The sets of this size that can hold the pod, in the order in which they are compared."""
     offers = sets.offers
+    if size == 1:
+        return sets.alone()
     # comb(16, 8) is 12,870 already: beyond the limit a search by amounts replaces the list.
     if comb(len(offers.numa_ids), size) <= LISTED:
         return [mask for mask in masks_of_size(offers.mask, size) if sets.holds(mask)]
@@ -168,7 +170,7 @@ def _best(masks: Iterable[int], score_of: Callable[[int], int]) -> tuple[int, in
 def _closest(masks: list[int], distances: Distances) -> list[int]:
     if not distances or len(masks) < 2:
         return masks
-    apart = [spread(mask, distances) for mask in masks]
+    apart = spreads(masks, distances)
     nearest = min(apart)
     return [mask for mask, distance in zip(masks, apart, strict=True) if distance == nearest]
 

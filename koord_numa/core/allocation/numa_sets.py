@@ -13,7 +13,7 @@ from koord_numa.core.numa.common_masks import common_masks
 from koord_numa.core.numa.counted import Counted, fewest_that_reach
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.core.score.node_resources import counts, score_parts
+from koord_numa.core.score.node_resources import counts, score_each, score_parts
 from koord_numa.core.state.inventory import PerNuma
 from koord_numa.core.state.numa_free import Accounting
 
@@ -33,6 +33,7 @@ class NumaSets:
             self.lacking |= mask
         # By resource: its weight, how much is wanted, what each NUMA node has and how much of that is used.
         self._scored: list[tuple[int, int, PerNuma, list[int]]] | None = None
+        self._scores: list[int] | None = None  # of each NUMA node by itself
         self._wanted: list[tuple[int, PerNuma, dict[int, int]]] = []
         self.shortage, everything = False, offers.mask
         for name, amounts in offers.given.items():
@@ -75,6 +76,18 @@ class NumaSets:
         """Could the whole pod be placed on exactly this set?"""
         return self.adds_up(mask) and (self._by_amounts or (self._has_cpus(mask) and self._has_devices(mask)))
 
+    def alone(self) -> list[int]:
+        """The single NUMA nodes that could hold the whole pod, ascending: those of which ``holds`` is true."""
+        if self.shortage:
+            return []
+        fitting = list(range(len(self.position)))
+        for needed, whole, _ in self._wanted:
+            fitting = [at for at in fitting if whole[at] >= needed]
+        masks = [1 << self.offers.numa_ids[at] for at in fitting]
+        if self._by_amounts:
+            return masks
+        return [mask for mask in masks if self._has_cpus(mask) and self._has_devices(mask)]
+
     def adds_up(self, mask: int) -> bool:
         """Do its members have enough of everything together? If not, no part of the set can hold the pod either."""
         if self.shortage:
@@ -104,15 +117,14 @@ class NumaSets:
                 if counts(name, wanted) and (total := totals.get(name)) is not None
             ]
         if not mask & (mask - 1):
-            at = self.position[mask.bit_length() - 1]
-            return score_parts(
-                scoring.type,
-                [
-                    (weight, max(0, taken[at]) + more, total[at])
+            if self._scores is None:
+                # Of all at once: most pods fit one NUMA node, and those that hold it are compared.
+                each = [
+                    (weight, [used + more if used > 0 else more for used in taken], total)
                     for weight, more, total, taken in self._scored
-                    if total[at]
-                ],
-            )
+                ]
+                self._scores = score_each(scoring.type, each) or [0] * len(self.position)
+            return self._scores[self.position[mask.bit_length() - 1]]
         positions = [self.position[numa] for numa in numa_ids(mask)]
         parts = []
         for weight, more, total, taken in self._scored:

@@ -36,6 +36,14 @@ def spread(mask: int, distances: Distances) -> int:
     return sum([distances.get((a, b), UNKNOWN_DISTANCE) for a in ids for b in ids])
 
 
+def spreads(masks: Sequence[int], distances: Distances) -> list[int]:
+    """``spread`` of each of these sets."""
+    single = [mask.bit_length() - 1 for mask in masks if mask and not mask & (mask - 1)]
+    if len(single) == len(masks):
+        return [distances.get((numa, numa), UNKNOWN_DISTANCE) for numa in single]
+    return [spread(mask, distances) for mask in masks]
+
+
 def _sums_by_matrix(masks: Sequence[int], distances: Distances) -> list[int]:
     everything = 0
     for mask in masks:

@@ -4,7 +4,7 @@ Exclusivity of NUMA nodes: pods on a single NUMA node and pods that span several
 It compares sets with what is on the NUMA nodes already; who counts as what is for the ledger's readers to say.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -70,6 +70,12 @@ class Exclusivity:
     def score(self, mask: int, score: int) -> int:
         """``Preferred``: a hint on such a set is made with score 0. From the pod-level NUMA policy proposal, "Hint"; inert upstream."""
         return 0 if self.wish is NumaExclusive.PREFERRED and self.occupancy.disturbs(mask) else score
+
+    def scoring(self, score_of: Callable[[int], int]) -> Callable[[int], int]:
+        """As ``score`` of what ``score_of`` says of a set."""
+        if self.wish is not NumaExclusive.PREFERRED:
+            return score_of
+        return lambda mask: self.score(mask, score_of(mask))
 
     def undisturbed(self, masks: list[int]) -> list[int]:
         """``Preferred``: the sets where no pod of the other kind is, if there is any such set; else all of them."""

@@ -30,6 +30,12 @@ ANYWHERE: Final = Hint(None, preferred=True)
 NOWHERE: Final = Hint(None, preferred=False, unsatisfied=True)
 
 
+@lru_cache(maxsize=1024)
+def mask_of_ids(numa_ids: tuple[int, ...]) -> int:
+    """As ``mask_of``, of the NUMA nodes of a machine: the same few tuples again and again."""
+    return mask_of(numa_ids)
+
+
 def mask_of(numa_ids: Iterable[int]) -> int:
     """The set of these NUMA nodes."""
     mask = 0

@@ -60,6 +60,29 @@ def score_parts(strategy: ScoringType, parts: Sequence[tuple[int, int, int]]) ->
     return points // share if share else 0
 
 
+def score_each(strategy: ScoringType, parts: Sequence[tuple[int, Sequence[int], Sequence[int]]]) -> list[int]:
+    """
+    As ``score_parts`` of several places, with one number a place for the use and for the capacity of each resource, which counts where
+    there is any.
+    """
+    term = _TERMS.get(strategy)
+    if term is None:
+        places = range(len(parts[0][1]) if parts else 0)
+        return [
+            score_parts(strategy, [(weight, used[at], there[at]) for weight, used, there in parts if there[at]])
+            for at in places
+        ]
+    scores: list[int] = []
+    for place in zip(*[zip(used, there, strict=True) for _, used, there in parts], strict=True):
+        points = share = 0
+        for (weight, _, _), (used, there) in zip(parts, place, strict=True):
+            if there:
+                points += weight * term(used, there)
+                share += weight
+        scores.append(points // share if share else 0)
+    return scores
+
+
 def _most(used: int, capacity: int) -> int:
     # Cut at capacity: overcommitted places are full and not more than that.
     return used * MAX_SCORE // capacity if used < capacity else MAX_SCORE
