@@ -9,9 +9,16 @@ from typing import Final
 
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
-from koord_numa.core.scheduling.filters import FILTERS, NUMA_RESERVE, OF_NODE, OF_NODE_OBJECT, PRE_FILTERS, Filter
+from koord_numa.core.scheduling.filters import (
+    NUMA_RESERVE,
+    OF_NODE_OBJECT,
+    PRE_FILTERS,
+    Filter,
+    filters_of,
+    node_filters_of,
+)
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, on_node
-from koord_numa.core.scheduling.scorers import SCORERS, weight_of
+from koord_numa.core.scheduling.scorers import SCORERS
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import value_object
@@ -43,12 +50,12 @@ def refuse_everywhere(ask: SchedulingRequest) -> Rejection | None:
 
 def evaluate(ask: SchedulingRequest, seen: NodeSnapshot, profile: Profile) -> ScoredPlacement | Rejection:
     """Does this node take the pod, and with what? The score is that of the absolute scorers."""
-    return _evaluate(FILTERS, ask, seen, profile)
+    return _evaluate(filters_of(ask.request), ask, seen, profile)
 
 
 def evaluate_alone(ask: SchedulingRequest, seen: NodeSnapshot, profile: Profile) -> ScoredPlacement | Rejection:
     """As ``evaluate`` without what depends on pods elsewhere and on volumes: it may be remembered until the node changes."""
-    return _evaluate(OF_NODE, ask, seen, profile)
+    return _evaluate(node_filters_of(ask.request), ask, seen, profile)
 
 
 def fits_node_object(ask: SchedulingRequest, node: Node) -> Rejection | None:
@@ -73,7 +80,9 @@ def score_parts(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement
 
 def _points(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, profile: Profile) -> list[int]:
     """Of each scorer, in their order."""
-    return [weight_of(row, profile) * row.score(ask, seen, placement, profile) for row in SCORERS]
+    weights = profile.score_weights
+    # As ``weight_of``, whose calls would cost more than most scores.
+    return [weights.get(row.name, row.weight) * row.score(ask, seen, placement, profile) for row in SCORERS]
 
 
 def _evaluate(

@@ -23,6 +23,7 @@ from koord_numa.core.fit.storage.volume_restrictions import fits_volume_restrict
 from koord_numa.core.fit.storage.volume_zone import fits_volume_zone
 from koord_numa.core.fit.storage.volumes import refuse_claims
 from koord_numa.core.fit.taints import fits_taints, fits_unschedulable
+from koord_numa.core.objects.request import PodRequest, once_per_request
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.volumes import Storage
 from koord_numa.core.scheduling.events import (
@@ -56,12 +57,14 @@ class Filter:
     One rule. ``plugin`` is its name in metrics: kube-scheduler's or Koordinator's, where they have the rule.
 
     ``events`` tells for each reason that the rule can give which changes may lift the refusal (kube-scheduler's ``EventsToRegister``).
+    ``concerns`` is false for requests that the rule refuses nowhere: those are not held against it node by node.
     """
 
     plugin: str
     events: Mapping[Reason, Events]
     scope: Scope
     check: Check
+    concerns: Callable[[PodRequest], bool] = lambda _: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,7 @@ FILTERS: Final = (
         {Reason.NODE_NAME: frozenset({ClusterEvent.NODE_ADDED})},
         Scope.NODE_OBJECT,
         lambda ask, seen: fits_node_name(ask.request, seen.node),
+        lambda request: bool(request.constraints.node_name),
     ),
     Filter(
         "NodeUnschedulable",
@@ -183,12 +187,14 @@ FILTERS: Final = (
         {Reason.NODE_AFFINITY: ON_NODE},
         Scope.NODE_OBJECT,
         lambda ask, seen: fits_node_affinity(ask.request, seen.node),
+        lambda request: bool(request.constraints.node_selector) or request.constraints.node_terms is not None,
     ),
     Filter(
         "NodeDeclaredFeatures",
         {Reason.NODE_FEATURE: ON_NODE},
         Scope.NODE_OBJECT,
         lambda ask, seen: fits_features(ask.request, seen.node),
+        lambda request: bool(request.constraints.features),
     ),
     Filter(
         "NodeResourceTopology",
@@ -205,6 +211,7 @@ FILTERS: Final = (
         {Reason.HOST_PORT: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.CAPACITY_FREED})},
         Scope.NODE,
         lambda ask, seen: fits_ports(ask.request, seen.ports),
+        lambda request: bool(request.constraints.host_ports),
     ),
     Filter("NodeResourcesFit", {Reason.RESOURCES: ON_CAPACITY}, Scope.NODE, _resources),
     Filter("VolumeRestrictions", {Reason.DISK_CONFLICT: ON_VOLUMES}, Scope.CLUSTER, _disks),
@@ -247,4 +254,15 @@ PLUGINS: Final[Mapping[Reason, str]] = {reason: row.plugin for row in ROWS for r
 """For every reason, the plugin that gives it: the label ``plugin`` of metrics."""
 
 OF_NODE_OBJECT: Final = tuple(row for row in FILTERS if row.scope is Scope.NODE_OBJECT)
-OF_NODE: Final = tuple(row for row in FILTERS if row.scope is not Scope.CLUSTER)
+
+
+@once_per_request
+def filters_of(request: PodRequest) -> tuple[Filter, ...]:
+    """The filters that may refuse this request somewhere, in their order."""
+    return tuple(row for row in FILTERS if row.concerns(request))
+
+
+@once_per_request
+def node_filters_of(request: PodRequest) -> tuple[Filter, ...]:
+    """Those of ``filters_of`` that depend on one node only."""
+    return tuple(row for row in filters_of(request) if row.scope is not Scope.CLUSTER)
