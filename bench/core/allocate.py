@@ -17,7 +17,7 @@ from koord_numa.core.allocation.demand import AllocationDemand
 from koord_numa.core.allocation.grant import place
 from koord_numa.core.allocation.numa_offers import offers
 from koord_numa.core.allocation.numa_selection import select_numa_nodes
-from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
+from koord_numa.core.cpus.exclusivity import cpu_occupancy
 from koord_numa.core.numa.exclusive import Exclusivity
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement
@@ -25,6 +25,7 @@ from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.numa_free import accounts
+from koord_numa.core.state.numa_sums import numa_occupancy
 from tests.conformance.koordinator.rm_cases import Question, load
 from tests.conformance.vectors import cases, folder
 from tests.core.allocation.nodes import GI, held, node, pod

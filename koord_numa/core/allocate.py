@@ -24,7 +24,7 @@ from koord_numa.core.allocation.refusals import (
     overcommitted,
 )
 from koord_numa.core.cpus.cpu_request import UNOCCUPIED
-from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
+from koord_numa.core.cpus.exclusivity import cpu_occupancy
 from koord_numa.core.cpuset import EMPTY
 from koord_numa.core.numa.distances import Distances
 from koord_numa.core.numa.exclusive import UNCONSTRAINED
@@ -39,6 +39,7 @@ from koord_numa.core.score.numa_scores import Strategy as NumaScoring
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.numa_free import EVERY_POD, Accounting, NumaAccounting, NumaFree, accounts
+from koord_numa.core.state.numa_sums import numa_occupancy
 from koord_numa.core.state.shared_pools import shared_pools, socket_of
 
 __all__ = [

@@ -147,9 +147,4 @@ def _beyond(info: NodeInfo) -> list[tuple[str, int, int]]:
     if info.node is None:
         return []
     held, there = info.counted.amounts, info.node.allocatable
-    found = []
-    for name in GUARDED:
-        asked, amount = held.get(name, 0), there.get(name, 0)
-        if asked > amount:
-            found.append((name, asked, amount))
-    return found
+    return [(name, held[name], there.get(name, 0)) for name in GUARDED if held.get(name, 0) > there.get(name, 0)]

@@ -6,7 +6,7 @@ The ledger of one node: which pod holds which CPUs, and which amounts on which N
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import Assignment, Pod, PodKey, PodRequest
@@ -75,6 +75,13 @@ def holding_of(pod: Pod, assignment: Assignment | None = None) -> Holding:
     )
 
 
+class RunningSum(Protocol):
+    """Something that is summed over the pods of one ledger."""
+
+    def count(self, holding: Holding, sign: int) -> None:
+        """A pod came (1) or went (-1)."""
+
+
 @dataclass(slots=True)
 class Ledger:
     """
@@ -96,6 +103,9 @@ class Ledger:
     derived: dict[str, Any] = field(
         default_factory=dict, repr=False, compare=False
     )  # what was computed from this revision
+    sums: dict[str, RunningSum] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # by name, what is brought up to date with each pod
 
     @classmethod
     def of(cls, holdings: Iterable[Holding]) -> "Ledger":
@@ -146,7 +156,7 @@ class Ledger:
         if holding.is_unrecorded:
             self.unrecorded[uid] = holding.cpus.bits
         self._count_cpus(holding.cpus.bits)
-        self._changed()
+        self._changed(holding, 1)
 
     def release(self, uid: str) -> None:
         """Give back everything a pod holds; a pod that holds nothing is no error."""
@@ -158,7 +168,7 @@ class Ledger:
         self._count_numa(holding, -1)
         self.unrecorded.pop(uid, None)
         self._discount_cpus(holding.cpus.bits)
-        self._changed()
+        self._changed(holding, -1)
 
     def _count_cpus(self, bits: int) -> None:
         again = self.bits & bits
@@ -189,8 +199,10 @@ class Ledger:
             if not totals:
                 del self.numa[numa]
 
-    def _changed(self) -> None:
+    def _changed(self, holding: Holding, sign: int) -> None:
         self.revision += 1
+        for running in self.sums.values():
+            running.count(holding, sign)
         # What was derived from the former revision would be wrong from here on.
         self.derived.clear()
 

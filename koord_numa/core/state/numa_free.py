@@ -20,6 +20,7 @@ from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MILLI, NOTHING, add
 from koord_numa.core.state.inventory import Inventory, PerNuma
 from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.state.numa_sums import numa_left
 from koord_numa.core.value_objects import value_object
 
 ACCOUNTS: Final = "accounts"
@@ -89,15 +90,10 @@ def accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting = 
 
 
 def _accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting) -> NumaFree:
-    left = {name: list(amounts) for name, amounts in inventory.totals.items()}
-    for at, numa in enumerate(inventory.numa_ids):
-        for name, taken in ledger.numa.get(numa, NOTHING).items():
-            if name in left:
-                left[name][at] -= taken
     free = {
         # Never below zero: amounts that were recorded before the node shrank do not make other NUMA nodes' sums wrong.
         name: tuple(amounts) if min(amounts) >= 0 else tuple([max(0, amount) for amount in amounts])
-        for name, amounts in left.items()
+        for name, amounts in numa_left(inventory, ledger).items()
     }
     if CPU in free and inventory.machine is not None and (ledger.unrecorded or inventory.ratios.get(CPU, 1) > 1):
         # Otherwise recorded amounts are all that is held of CPUs.
@@ -169,4 +165,5 @@ def _takeable(accounts: NumaFree, policy: CpuBindPolicy) -> PerNuma:
     if accounts.machine is None:
         return (0,) * len(accounts.numa_ids)
     usable = shaped(policy, accounts.machine, accounts.free_cpus).bits
-    return tuple((usable & accounts.machine.numa_bits.get(numa, 0)).bit_count() for numa in accounts.numa_ids)
+    there = accounts.machine.numa_bits
+    return tuple([(usable & there.get(numa, 0)).bit_count() for numa in accounts.numa_ids])

@@ -109,7 +109,7 @@ class NodeInfo:
         """Who holds what of ``counted``, and what is kept for nominees."""
         # The ledger itself where it says the same: a copy for every decision would be most of its cost.
         if self._booked is None:
-            self._booked = self._ledger_with(self.nominees)
+            self._booked = self._ledger_with(self.nominees) if self.nominees else self.counted
         return self._booked
 
     @property

@@ -83,9 +83,8 @@ class ResourceBounds:
         if len(self._plan.wanted) != len(self._columns.resources):
             self._plan = self._make_plan()
         plan = self._plan
-        offered = self._columns.offered.take(rows, axis=1)
-        # ``take`` makes a copy, so that ``+=`` below does not write into the table.
-        used = self._columns.held.take(rows, axis=1)
+        # By resource and row from here on; a copy, so that ``+=`` does not write into the table.
+        offered, used = self._columns.amounts.take(rows, axis=0).transpose(1, 2, 0).copy()
         used += plan.wanted
         # Only what is requested can be short (fitsRequest skips zero requests).
         enough = used <= offered

@@ -16,7 +16,7 @@ preferences are added later (``preference_rows``). The bound holds because no te
   as ``MAX_SCORE``.
 
 Shapes. ``rows`` are n indices into the node table; the bounds are ``int64[n]``. ``reach`` of the NUMA table is
-``int64[resources, counts, table rows]`` and does not fall along ``counts``. ``ClassJudgement`` holds ``objects[kinds]``,
+``int64[table rows, resources, counts]`` and does not fall along ``counts``. ``ClassJudgement`` holds
 ``wanted[resources, kinds]`` and ``points[kinds, counts + 2]``, whose second index is ``fewest``: 1 to ``counts + 1``, or
 ``NOTHING_LISTED``.
 
@@ -60,13 +60,13 @@ class ClassJudgement:
     """
     What a request class makes of each kind of node, ``NEVER`` where that refuses it.
 
-    ``objects`` is what the Node objects are worth, ``wanted[resource, kind]`` has to be found on NUMA nodes, and ``points[kind, fewest]``
-    is what the number of those is worth that it takes at least.
+    ``wanted[resource, kind]`` has to be found on NUMA nodes, and ``points[kind, fewest]`` is what the number of those is worth that it
+    takes at least, together with the Node objects.
     """
 
-    objects: Ints
     points: Ints
     wanted: Ints
+    unaligned: Ints | None  # ``points`` where NUMA nodes of no kind are asked for anything
     explores: bool  # would the request explore on any kind?
     version: int  # of the table's kinds
     reach: tuple[int, ...]  # how many resources and NUMA nodes there were
@@ -112,13 +112,7 @@ class ScoreBounds:
         """Of rows whose names and labels fit."""
         columns, judged = self._columns, self._up_to_date()
         kinds, sums = columns.kinds.take(rows), self._ledger.sums(rows)
-        wanted = judged.wanted.take(kinds, axis=1)
-        fewest = columns.zones.fewest(rows, wanted)
-        if self._rules.numa_method is NodeScoring.LEAST_NUMA_NODES:
-            # No zone lists anything that is wanted: no count of NUMA nodes means anything then.
-            fewest[~columns.zones.lists_any(rows, wanted)] = NOTHING_LISTED
-        objects = self._row_by_row(rows) if self._by_numbers else judged.objects.take(kinds)
-        bound = objects + judged.points[kinds, fewest]
+        bound = self._points_at(rows, kinds, judged)
         bound += self._filling_weight * sums.filling
         bound += self._sparing_weight * sums.sparing
         if judged.explores:
@@ -127,26 +121,46 @@ class ScoreBounds:
         bound[~(sums.fits & (bound >= ZERO))] = NO
         return bound
 
+    def _points_at(self, rows: Ints, kinds: Ints, judged: ClassJudgement) -> Ints:
+        """What nodes of these kinds are worth apart from their amounts."""
+        points: Ints
+        if judged.unaligned is not None:
+            points = judged.unaligned.take(kinds)
+        else:
+            zones, wanted = self._columns.zones, judged.wanted.take(kinds, axis=1)
+            fewest = zones.fewest(rows, wanted)
+            if self._rules.numa_method is NodeScoring.LEAST_NUMA_NODES:
+                # No zone lists anything that is wanted: no count of NUMA nodes means anything then.
+                fewest[~zones.lists_any(rows, wanted)] = NOTHING_LISTED
+            points = judged.points[kinds, fewest]
+        if self._by_numbers:
+            points += self._row_by_row(rows)
+        return points
+
     def _up_to_date(self) -> ClassJudgement:
         columns, judged = self._columns, self._judgement
         # Judged again when a class number got another meaning, or the table of NUMA nodes became wider or higher.
-        if judged.version != columns.kinds_version or judged.reach != columns.zones.reach.shape[:2]:
+        if judged.version != columns.kinds_version or judged.reach != columns.zones.reach.shape[1:]:
             judged = self._judgement = self._judge()
         return judged
 
     def _judge(self) -> ClassJudgement:
         columns, alignment = self._columns, self._alignment
-        kinds, reach = columns.known_kinds, columns.zones.reach.shape[:2]
+        kinds, reach = columns.known_kinds, columns.zones.reach.shape[1:]
         width = reach[1]
-        wanted = [alignment.wanted_on(kind) for kind in kinds]
+        amounts = [alignment.wanted_on(kind) for kind in kinds]
+        # As in the table, where ``UNLIMITED`` stands for "not published per NUMA node".
+        wanted = np.array(
+            [[min(each.get(name, 0), UNLIMITED) for each in amounts] for name in columns.zones.places], dtype=np.int64
+        )
+        # Judged row by row where the kind does not tell.
+        objects = np.array([0 if self._by_numbers else self._of(kind.example) for kind in kinds], dtype=np.int64)
+        points = np.array([self._points(kind, width + 2) for kind in kinds], dtype=np.int64) + objects[:, None]
+        fewest = NOTHING_LISTED if self._rules.numa_method is NodeScoring.LEAST_NUMA_NODES else 1
         return ClassJudgement(
-            objects=np.array([self._of(kind.example) for kind in kinds], dtype=np.int64),
-            points=np.array([self._points(kind, width + 2) for kind in kinds], dtype=np.int64),
-            wanted=np.array(
-                # As in the table, where ``UNLIMITED`` stands for "not published per NUMA node".
-                [[min(amounts.get(name, 0), UNLIMITED) for amounts in wanted] for name in columns.zones.places],
-                dtype=np.int64,
-            ),
+            points=points,
+            wanted=wanted,
+            unaligned=None if wanted.any() else points[:, fewest],
             explores=any(kind.explores and alignment.splits_cores_of(kind) for kind in kinds),
             version=columns.kinds_version,
             reach=reach,

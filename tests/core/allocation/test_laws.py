@@ -11,7 +11,7 @@ from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
 from koord_numa.core.allocation.numa_offers import offers
 from koord_numa.core.allocation.numa_selection import hints, select_numa_nodes
 from koord_numa.core.cpus.core_shapes import has_shape
-from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
+from koord_numa.core.cpus.exclusivity import cpu_occupancy
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.numa.exclusive import Exclusivity
 from koord_numa.core.numa.policies import decide_koordinator
@@ -31,6 +31,7 @@ from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger, holding_of
 from koord_numa.core.state.numa_free import Accounting, NumaAccounting, accounts
+from koord_numa.core.state.numa_sums import numa_occupancy
 from tests.core.allocation.nodes import GI, node, pod
 
 SHAPES = ["1x1x4x2", "2x1x3x2", "2x2x2x2", "2x2x4x1", "1x3x2x4", "5x1x2x2"]

@@ -18,7 +18,7 @@ from koord_numa.engine.ranking.columns.image_columns import ImageColumns
 from koord_numa.engine.ranking.columns.label_columns import LabelColumns
 from koord_numa.engine.ranking.columns.name_order import SPACE, NameOrder
 from koord_numa.engine.ranking.columns.node_class import NodeClass
-from koord_numa.engine.ranking.columns.numa_table import UNLIMITED, Ints, NumaTable, longer
+from koord_numa.engine.ranking.columns.numa_table import UNLIMITED, Ints, NumaTable, longer, taller
 from koord_numa.engine.ranking.columns.pod_counts import PodCounts
 
 FIRST_ROWS: Final = 64
@@ -39,6 +39,7 @@ MOST_LINES: Final = 256
 """Resources with a line of their own. Of others, whose names any user may invent in a pod, only ``evaluate`` knows."""
 
 PODS_LINE: Final = FIRST_RESOURCES.index(PODS)
+OFFERED, HELD = 0, 1  # the second index of ``NodeTable.amounts``
 
 
 def _raise(_node: str, error: Exception) -> None:
@@ -59,10 +60,10 @@ class NodeTable:
         self.start = 0  # the journal position of journal[0]
         self.kinds: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by its number, what kind of node it is
         self.known_kinds: list[NodeClass] = [NO_NODE]
-        # By resource and row. Where nothing may go no pods are offered; the bars of single classes are not known here.
         self.resources: dict[str, int] = {name: place for place, name in enumerate(FIRST_RESOURCES)}
-        self.offered: Ints = np.zeros((len(FIRST_RESOURCES), FIRST_ROWS), dtype=np.int64)
-        self.held: Ints = np.zeros((len(FIRST_RESOURCES), FIRST_ROWS), dtype=np.int64)
+        # By row, what is offered and what is held of each resource: side by side, as the few rows that changed are read together.
+        # Where nothing may go no pods are offered; the bars of single classes are not known here.
+        self.amounts: Ints = np.zeros((FIRST_ROWS, 2, len(FIRST_RESOURCES)), dtype=np.int64)
         self.bare: set[int] = set()  # rows that offer no CPUs or no memory
         self.zones = NumaTable(FIRST_ROWS)
         self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by name: the larger the earlier, less than ``SPACE``
@@ -128,7 +129,7 @@ class NodeTable:
             try:
                 self._refresh(row)
             except Exception as error:  # noqa: BLE001 - contained: nothing goes to this node until it changes
-                self.offered[PODS_LINE, row] = 0
+                self.amounts[row, OFFERED, PODS_LINE] = 0
                 self.report(row, error)
         self._stale.clear()
         if self._epoch != self.order.epoch:
@@ -145,13 +146,11 @@ class NodeTable:
             self.on_error(record.name, error)
 
     def place(self, resource: str) -> int:
-        """Which line of ``offered`` and ``held`` a resource has; made when it is new."""
+        """Where a resource is in ``amounts``; made when it is new."""
         found = self.resources.get(resource)
         if found is None:
             found = self.resources[resource] = len(self.resources)
-            more = np.zeros((1, len(self.kinds)), dtype=np.int64)
-            self.offered = np.vstack([self.offered, more])
-            self.held = np.vstack([self.held, more])
+            self.amounts = np.pad(self.amounts, ((0, 0), (0, 0), (0, 1)))
         return found
 
     def _occupy(self, record: NodeInfo) -> int:
@@ -187,8 +186,8 @@ class NodeTable:
     def _grow(self) -> None:
         # Doubled, so that growing costs a constant share of all writes.
         size = 2 * len(self.kinds)
-        for attribute in ("kinds", "ranks", "offered", "held"):
-            setattr(self, attribute, longer(getattr(self, attribute), size))
+        self.kinds, self.ranks = longer(self.kinds, size), longer(self.ranks, size)
+        self.amounts = taller(self.amounts, size)
         self.zones.grow(size)
         self.labels.grow(size)
         self.images.grow(size)
@@ -203,7 +202,7 @@ class NodeTable:
     def _refresh(self, row: int) -> None:
         record = self.records[row]
         if record is None or record.node is None:
-            self.offered[PODS_LINE, row] = 0
+            self.amounts[row, OFFERED, PODS_LINE] = 0
             return
         node, written = record.node, self._objects[row]
         # By identity: informers hand out the same objects until they change.
@@ -216,7 +215,7 @@ class NodeTable:
             self._objects[row] = (node, record.published)
             self._set_kind(row, NodeClass.of(record, node))
             self.ranks[row] = SPACE - self.order.number(record.name)
-            self.offered[:, row] = self._line(record.allocatable, MOST_OFFERED)
+            self.amounts[row, OFFERED] = self._line(record.allocatable, MOST_OFFERED)
             self._note_bare(row, record.allocatable)
         kind = self.known_kinds[int(self.kinds[row])]
         # Pods change what is proved of whole cores, so that this is looked at on every refresh.
@@ -225,10 +224,11 @@ class NodeTable:
         booked = record.booked
         held = self._line(booked.amounts)
         held[PODS_LINE] = len(booked.holdings)
-        self.held[:, row] = held
+        self.amounts[row, HELD] = held
         takes_pods = not isinstance(record.inventory, Rejection) and not node.problem and record.barred() is None
         # Offering no pods is how a row refuses everything without a column of its own.
-        self.offered[PODS_LINE, row] = min(record.allocatable.get(PODS, UNLIMITED), MOST_OFFERED) if takes_pods else 0
+        pods = min(record.allocatable.get(PODS, UNLIMITED), MOST_OFFERED) if takes_pods else 0
+        self.amounts[row, OFFERED, PODS_LINE] = pods
         self.zones.write(row, record)
 
     def _note_bare(self, row: int, allocatable: ResourceList) -> None:
@@ -242,7 +242,9 @@ class NodeTable:
             for resource in amounts:
                 if len(self.resources) < MOST_LINES:
                     self.place(resource)
-        return [min(amounts.get(resource, 0), most) for resource in self.resources]
+        line = [amounts.get(resource, 0) for resource in self.resources]
+        # None is as large as that, outside of tests.
+        return line if max(line) <= most else [min(amount, most) for amount in line]
 
     def _set_kind(self, row: int, kind: NodeClass) -> None:
         """A kind that no row is of any more gives its number to the next new one."""

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord_numa.core.objects.node import NodeResourceTopology
-from koord_numa.core.resources import CPU, MEMORY, MILLI, NOTHING
+from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.core.state.inventory import STATIC, Inventory
 from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.state.numa_sums import numa_left
 from koord_numa.engine.cache.node_info import NodeInfo
 
 Ints = NDArray[np.int64]
@@ -26,19 +27,21 @@ ONE: Final = np.array(1)
 
 class NumaTable:
     """
-    ``reach[resource, count - 1, row]`` is what the ``count`` emptiest NUMA nodes of a row have free together; ``places`` says which
+    ``reach[row, resource, count - 1]`` is what the ``count`` emptiest NUMA nodes of a row have free together; ``places`` says which
     resource is where. Of what a kubelet has only CPUs are listed, where it hands them out itself.
+
+    Rows come first: a decision reads the few that changed, and all that a row says is then side by side in memory.
     """
 
     def __init__(self, rows: int) -> None:
         self.places: dict[str, int] = {CPU: 0, MEMORY: 1}
-        self.reach: Ints = np.full((len(self.places), 1, rows), UNLIMITED, dtype=np.int64)
+        self.reach: Ints = np.full((rows, len(self.places), 1), UNLIMITED, dtype=np.int64)
         # By row, of which inventory and ledger it was written, and of which revision of the ledger's amounts on NUMA nodes.
         self._written: dict[int, tuple[Inventory, Ledger, int]] = {}
 
     def grow(self, rows: int) -> None:
         """Make room for more rows."""
-        self.reach = longer(self.reach, rows)
+        self.reach = taller(self.reach, rows)
 
     def fewest(self, rows: Ints, wanted: Ints) -> Ints:
         """
@@ -47,7 +50,7 @@ class NumaTable:
         """
         # (resources, counts, rows) < (resources, 1, rows): how many of the first counts fall short; ``reach`` does not fall along
         # counts.
-        short = self.reach.take(rows, axis=2) < wanted[:, None, :]
+        short = self.reach.take(rows, axis=0).transpose(1, 2, 0).copy() < wanted[:, None, :]
         # What falls short of one resource falls short: the one that needs most NUMA nodes decides.
         fewest: Ints = np.logical_or.reduce(short).sum(axis=0)
         fewest += ONE
@@ -55,8 +58,8 @@ class NumaTable:
 
     def lists_any(self, rows: Ints, wanted: Ints) -> Bools:
         """Whether NUMA nodes of these rows list any of the resources that are wanted there (a line a resource, a column a row)."""
-        # ``reach[:, 0]`` is what the emptiest NUMA node has; an unlisted resource is unlimited there.
-        listed: Bools = (self.reach[:, 0].take(rows, axis=1) < UNLIMITED) & (wanted > 0)
+        # What the emptiest NUMA node has; an unlisted resource is unlimited there.
+        listed: Bools = (self.reach.take(rows, axis=0)[:, :, 0].T < UNLIMITED) & (wanted > 0)
         found: Bools = np.logical_or.reduce(listed, axis=0)
         return found
 
@@ -64,18 +67,16 @@ class NumaTable:
         """Bring one row up to date. No inventory at all means that a kubelet chooses."""
         if self._is_up_to_date(row, record):
             return
-        free = _free(record)
-        for name, amounts in free.items():
-            if name not in self.places or len(amounts) > self.reach.shape[1]:
-                self._extend(free)
-                break
-        width = self.reach.shape[1]
+        free, width = _free(record), self.reach.shape[2]
+        if not free.keys() <= self.places.keys() or max(map(len, free.values()), default=0) > width:
+            self._extend(free)
+            width = self.reach.shape[2]
         # Unlisted resources bound nothing: the row must stay an upper bound.
         lines: list[int] = []
         for name in self.places:
             lines += _reach(free[name], width) if name in free else [UNLIMITED] * width
         # One list for all lines: NumPy takes nested ones half as fast.
-        self.reach.reshape(-1, self.reach.shape[2])[:, row] = lines
+        self.reach.reshape(len(self.reach), -1)[row] = lines
 
     def forget(self, row: int) -> None:
         """The row's node is gone."""
@@ -98,25 +99,18 @@ class NumaTable:
         for name in sorted(free):
             self.places.setdefault(name, len(self.places))
         old = self.reach
-        width = max(old.shape[1], *map(len, free.values()))
-        self.reach = np.full((len(self.places), width, old.shape[2]), UNLIMITED, dtype=np.int64)
-        self.reach[: len(old), : old.shape[1]] = old
+        width = max(old.shape[2], *map(len, free.values()))
+        self.reach = np.full((len(old), len(self.places), width), UNLIMITED, dtype=np.int64)
+        self.reach[:, : old.shape[1], : old.shape[2]] = old
         # Wider rows repeat the last sum, as NUMA nodes that are not there add nothing.
-        self.reach[: len(old), old.shape[1] :] = old[:, -1:]
+        self.reach[:, : old.shape[1], old.shape[2] :] = old[:, :, -1:]
 
 
-def _free(record: NodeInfo) -> dict[str, list[int]]:
+def _free(record: NodeInfo) -> Mapping[str, list[int]]:
     """What each NUMA node has free, by resource; resources that are not listed are unlimited."""
     offer = record.inventory
     if isinstance(offer, Inventory):
-        booked = record.booked.numa
-        free = {name: list(amounts) for name, amounts in offer.totals.items()}
-        # Only what is recorded: most NUMA nodes have nothing of most resources in use.
-        for place, numa in enumerate(offer.numa_ids):
-            for name, amount in booked.get(numa, NOTHING).items():
-                if name in free:
-                    free[name][place] -= amount
-        return free
+        return numa_left(offer, record.booked)
     topology = record.topology
     if offer is None and topology is not None and _hands_out_cpus(topology):
         return {CPU: _kubelets_cpus(record, topology)}
@@ -160,6 +154,13 @@ def _reach(free: list[int], width: int) -> list[int]:
         free = [min(max(0, amount), UNLIMITED) for amount in free]
     sums = list(accumulate(free))
     return sums + sums[-1:] * (width - len(sums))
+
+
+def taller(values: NDArray[Any], rows: int) -> NDArray[Any]:
+    """The same table with room for more rows, which are zero; rows are its first dimension."""
+    grown = np.zeros((rows, *values.shape[1:]), dtype=values.dtype)
+    grown[: len(values)] = values
+    return grown
 
 
 def longer(values: NDArray[Any], rows: int) -> NDArray[Any]:
