@@ -3,7 +3,8 @@ One pod that reached the kubelet while others were about to leave: the states th
 
 Theory. Pods reach the kubelet in the order of their binds. That a pod has left is seen later than it happens, so it may have left before
 pods arrived that were bound earlier. Of all the orders only those matter in which the arriving pod is treated otherwise: where the kubelet
-decides the same with the leaving pod still there, that it leaves later stands for both.
+decides the same with the leaving pod still there, that it leaves later stands for both. With more room init containers may hold other CPUs
+than later ones take: that is another decision, although no topology shows it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,10 +12,18 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 from typing import Final
 
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, distinct, fair_share, released
+from koord_numa.core.kubelet.inference.hypothesis import (
+    Hypothesis,
+    Signature,
+    cpus_by_numa,
+    distinct,
+    fair_share,
+    released,
+)
 from koord_numa.core.kubelet.inference.replay import Effort, Outcome, arrive
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind
 
 LAG: Final = 30.0
 """Seconds: news of a pod's end or verdict come within so many."""
@@ -156,18 +165,29 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float], ef
     gone = [uid for when, uid in leaving if when <= arrival.when and uid not in state.unlocated]
     open_ = [uid for when, uid in leaving if uid not in gone and (when <= arrival.when or arrival.may_follow(when))]
     for there in without(state, gone):
-        seen: list[tuple[frozenset[str], Outcome]] = []
+        seen: list[tuple[frozenset[str], Outcome, Signature]] = []
         for away in _subsets(open_):
             uncertainty = sum(_uncertainty(arrival, left[uid], away=uid in away) for uid in open_)
             for before in without(there, away):
                 effort.left -= 1
                 for outcome, after in arrive(before, arrival.uid, arrival.request, effort).items():
+                    held = _held_by_init(after, arrival.uid)
                     # An outcome with fewer pods gone stands for the same one with more: they leave later, with the same effect.
-                    if not any(outcome == other and less <= away for less, other in seen):
+                    if not any((outcome, held) == (other, kept) and less <= away for less, other, kept in seen):
                         # Of several places at which they may have been each is another state.
                         if not away & there.unlocated.keys():
-                            seen.append((away, outcome))
+                            seen.append((away, outcome, held))
                         yield replace(after, uncertainty=after.uncertainty + uncertainty)
+
+
+def _held_by_init(after: Hypothesis, uid: str) -> Signature:
+    """How many CPUs of each NUMA node the pod's init containers hold, and how many perhaps; outcomes do not tell them apart."""
+    pod = after.state.pods.get(uid)
+    bits = 0
+    for one in pod.grant.containers if pod is not None else ():
+        bits |= one.cpus.bits if one.kind is ContainerKind.INIT else 0
+    node = after.state.node
+    return (cpus_by_numa(bits, node), cpus_by_numa(after.loose.get(uid, 0), node)) if bits else ()
 
 
 def _uncertainty(arrival: Arrival, left: float, *, away: bool) -> float:

@@ -178,6 +178,19 @@ def test_cpus_that_no_pod_needed_to_be_free_stay_uncertain() -> None:
     assert all(sum(bits.bit_count() for bits in one.loose.values()) == 1 for one in belief.hypotheses)
 
 
+def test_init_containers_may_hold_the_room_of_a_pod_that_left_before_they_came() -> None:
+    """They may have found 7 CPUs free, and 6 of them are not the same 6 for both; no topology shows what finished ones hold."""
+    belief = _belief(_node())
+    for at, (uid, request) in enumerate({"stays": pod(app(1)), "old": pod(app(1))}.items()):
+        belief.arrive(uid, request, at)
+        belief.started(uid, at)
+    belief.arrive("new", pod(init(4), init(6), app(1)), 10.0)
+    belief.started("new", 12.0)
+    assert _free(belief) == {(0, 8)}
+    belief.depart("old", 11.0)
+    assert min(_free(belief)) == (0, 8)
+
+
 def test_a_contradiction_leaves_the_belief_as_it_was() -> None:
     """No state has put these pods there."""
     belief = _belief(_node())
