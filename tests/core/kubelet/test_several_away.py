@@ -13,7 +13,7 @@ from koord_numa.core.kubelet.managers.results import KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
-from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod, sidecar
 from tests.core.kubelet.unseen import chained, initialised, refused_without
 
@@ -105,6 +105,17 @@ def test_a_yes_to_a_chain_of_containers_holds_whichever_pods_have_left(
     for asked in [chained(dice, most, number) for _ in range(12)]:
         if isinstance(would_admit(asked, view), KubeletAdmission):
             assert refused_without(state, asked) is None, asked
+
+
+def test_memory_of_which_the_hint_of_the_pod_knows_nothing_keeps_it_from_going_lower() -> None:
+    """Under scope pod only app containers' kinds are looked for: without the first pod it goes to NUMA node 0, where no pages are."""
+    pages = {numa: {"memory": 16 * GI, "hugepages-2Mi": 4 << 20} for numa in range(2)}
+    empty = KubeletState.empty(node("2x1x4x2", scope=KubeletScope.POD, memory=pages))
+    state = _lived(empty, pod(app(6)), pod(app(2, pages=2)))
+    asked = pod(init(4, pages=2), app(3))
+    assert refused_without(state, asked) == ("0",)
+    assert isinstance(would_admit(asked, _view(state)), Rejection)
+    assert isinstance(would_admit(pod(init(4), app(3)), _view(state)), KubeletAdmission)
 
 
 def test_best_effort_admits_it_anywhere() -> None:

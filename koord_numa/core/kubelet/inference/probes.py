@@ -132,7 +132,7 @@ class Question:
         """What is left where pods may have gone, for a pod to which that matters: whichever pods left, equal room answers alike."""
         request, view, demand = self._request, self._view, self._demand
         node = view.state.node
-        by_turns = takes_turns(demand, node)
+        by_turns, hidden = takes_turns(demand, node), hides_memory(demand, node)
         several = MoreRoom(request, self._orders)
         for one in view.hypotheses:
             if not (one.leaving or one.unlocated or one.state.pods):
@@ -140,11 +140,11 @@ class Question:
             if self._told(one, has_room_whoever_leaves):
                 continue
             # What fits one NUMA node as a whole needs nothing of any other.
-            matters = confined or (by_turns and not _fits_one_numa(one, request))
+            matters = confined or hidden or (by_turns and not _fits_one_numa(one, request))
             more = _with_more_room(one) if matters else _without_leaving(one, demand)
             # Best-effort admits what it cannot align.
-            tied = confined and node.config.topology_policy in STRICT and not has_room_whoever_leaves(request, one)
-            for after in chain(more, several.states(one) if tied else ()):
+            tied = (confined or hidden) and node.config.topology_policy in STRICT
+            for after in chain(more, several.states(one) if tied and not has_room_whoever_leaves(request, one) else ()):
                 yield replace(after, state=replace(after.state, requested=one.state.requested))
 
 
@@ -182,6 +182,20 @@ def takes_turns(demand: PodDemand, node: KubeletNode) -> bool:
     units = [kinds for _, part in demand.containers if (kinds := kinds_of(part, node))]
     taken = [kind for kinds in units for kind in kinds]
     return len(set(taken)) > 1 and len(set(taken)) < len(taken)
+
+
+def hides_memory(demand: PodDemand, node: KubeletNode) -> bool:
+    """
+    Does an init container ask for a kind of memory of which the hint of the whole pod knows nothing, as no app container asks for it?
+
+    Then more room may take the pod to a NUMA node without it (getPodRequestedResources in the kubelet's memorymanager/policy_static.go).
+    """
+    if not node.pins_memory or not node.aligns or node.config.topology_scope is not KubeletScope.POD:
+        return False
+    known = demand.pod.memory or {}
+    return any(
+        kind not in known for _, part in demand.containers for kind, amount in (part.memory or {}).items() if amount
+    )
 
 
 def _fits_one_numa(one: Hypothesis, request: PodRequest) -> bool:
