@@ -21,7 +21,7 @@ from typing import Final
 from koord_numa.core.kubelet.enough_room import has_room_in_all_ways, has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, pins_init_cpus, released
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
-from koord_numa.core.kubelet.inference.variants import one_of_each_kind, variants
+from koord_numa.core.kubelet.inference.variants import MOST_ASKED, one_of_each_kind, variants
 from koord_numa.core.kubelet.inference.wanted_room import kinds_of
 from koord_numa.core.kubelet.managers.admit import Trust
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
@@ -84,7 +84,7 @@ class Question:
         request, view, node = self._request, self._view, self._view.state.node
         # ``rooms`` has one state for each way in which room is left: the others answer alike.
         for one in view.rooms or view.hypotheses:
-            for variant in variants(one):
+            for variant in variants(one, MOST_ASKED):
                 yield from self._each_way(variant)
         if node.ids_are_real:
             return  # so is the state
@@ -199,7 +199,7 @@ def hides_memory(demand: PodDemand, node: KubeletNode) -> bool:
 
 
 def _fits_one_numa(one: Hypothesis, request: PodRequest) -> bool:
-    if one.spread or one.sharing.keys() & everything(request).devices.keys():
+    if one.spread or one.freed or one.sharing.keys() & everything(request).devices.keys():
         return False  # where CPUs or shared devices are is not known
     return has_room(request, one.state.node, one.state.managers)
 
