@@ -150,11 +150,11 @@ def test_a_pod_about_which_too_many_states_would_have_to_be_asked_waits(monkeypa
 def test_a_topology_may_show_pods_that_nothing_else_tells_of_and_that_are_gone() -> None:
     """The init container of 2 goes to NUMA node 1 by what is published, and to node 0 in truth, which has no 8 CPUs for the app."""
     one = life()
-    stranger = one.pod("stranger", pod(7))
-    one.agent.admit(parse_pod(stranger))
+    unwatched = one.pod("unwatched", pod(7))
+    one.agent.admit(parse_pod(unwatched))
     one.scan()
     one.deliver()
-    one.agent.remove("stranger")
+    one.agent.remove("unwatched")
     seen = one.seen()
     assert seen is not None
     assert isinstance(seen.offer, KubeletView)

@@ -68,7 +68,7 @@ def early_histories(recorded: Recorded, first: int, index: int, dice: Random) ->
 def _with_those_before(
     recorded: Recorded, binds: Mapping[str, int], movable: Sequence[str], chosen: Collection[str]
 ) -> set[str]:
-    """In the order of the binds: whoever was bound before a pod that comes early is at the kubelet before it."""
+    """In the order of the binds: pods that were bound before one that comes early are at the kubelet before it."""
     found = set(chosen)
     for uid in reversed(movable):
         if any(binds[uid] < binds[other] < recorded.begins[uid] for other in found):
