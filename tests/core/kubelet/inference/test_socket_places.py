@@ -39,7 +39,7 @@ def free(one: Hypothesis) -> tuple[int, ...]:
 
 
 def test_what_a_pod_leaves_of_a_known_sum_is_free_somewhere_and_the_rest_is_not() -> None:
-    """NUMA nodes 0 and 1 have 2 and 4 CPUs free and nobody else's. A pod of 2 leaves 2 of the 10 that three pods hold there."""
+    """NUMA nodes 0 and 1 have 2 and 4 CPUs free, used by no other pod. A pod of 2 leaves 2 of the 10 that three pods hold there."""
     before = replace(holding(a="0-3", b="4-5,8-9", c="10-11"), mixed=frozenset("abc"))
     assert free(before) == (2, 4, 8, 8)
     after = list(variants(released(before, "c"), MOST_ASKED))
