@@ -64,7 +64,9 @@ class Question:
     def __init__(self, request: PodRequest, view: KubeletView) -> None:
         self.anywhere = False
         self._request, self._view = request, view
-        self._demand, self._sight = pod_demand(request), Sight(request, view.state.node)
+        self._demand = pod_demand(request)
+        self._first: Hypothesis | None = None
+        self._seen: Sight | None = None
         self._number = 0
         self._known: set[Signature] = set()
 
@@ -106,13 +108,26 @@ class Question:
 
     def _each_way(self, one: Hypothesis) -> Iterator[Probe]:
         """Of the hypothesis all states that the pod can tell apart from those that it was asked about."""
-        if not self._is_new(self._sight.of_all_ways(one), one) or self._told(one, has_room_in_all_ways):
+        if self._first is None:
+            self._first = one
+        elif not self._is_new(self._sight.of_all_ways(one), one):
+            return
+        if self._told(one, has_room_in_all_ways):
             return
         laid_out = wanted(one, self._demand)
         for laid in shared_in_all_ways(one, self._demand) if laid_out else (one,):
             if not laid_out or self._is_new(self._sight.of(laid.state), one):
                 for order in self._orders:
                     yield Probe(laid.state, one.trust, order, one.options)
+
+    @property
+    def _sight(self) -> Sight:
+        """Made for the second state: most pods are asked about one, which there is nothing to compare with."""
+        if self._seen is None:
+            self._seen = Sight(self._request, self._view.state.node)
+            if self._first is not None:
+                self._is_new(self._seen.of_all_ways(self._first), self._first)
+        return self._seen
 
     def _is_new(self, seen: Signature, one: Hypothesis) -> bool:
         key = (seen, one.trust, one.options)
