@@ -90,7 +90,10 @@ def test_a_pod_is_asked_in_few_steps() -> None:
     )
     for _ in range(4):
         life.place(ASKED[0])
+    ways = 0
     for one in hypotheses(life):
         found = reached(one, pod_demand(parse_pod(life.pod("question", ASKED[0])).request), {GPU: Unit(1)})
         assert found is not None
-        assert len(found) <= 8 < MOST_STEPS < len(Bounds.of(one, GPU).ways(PLENTY) or ())
+        assert len(found) <= 8 < MOST_STEPS
+        ways = max(ways, len(Bounds.of(one, GPU).ways(PLENTY) or ()))
+    assert ways > MOST_STEPS

@@ -89,3 +89,15 @@ def test_a_yes_holds_on_a_node_that_was_in_use(in_full: bool, fingerprint: bool)
                 said += 1
                 assert admits(life, spec), f"{seed}: {[bin(mask) for mask in wiring]} {policy} {spec}"
     assert said > 50
+
+
+@pytest.mark.parametrize("in_full", [True, False])
+def test_what_a_pod_held_is_free_when_it_is_gone_wherever_it_was(in_full: bool) -> None:
+    """All GPUs are near both NUMA nodes: whichever of them it had, so many are free, and CPUs on one NUMA node or the other."""
+    life = used(life_of([0b11] * 4, KubeletPolicy.SINGLE_NUMA_NODE, in_full=in_full, numa=2), [gpus(2), gpus(2)])
+    assert isinstance(life.ask(gpus(1)), Rejection)
+    life.end(0)
+    while life.news:
+        life.hear()
+    assert not isinstance(life.ask(gpus(2)), Rejection)
+    assert isinstance(life.ask(gpus(3)), Rejection)

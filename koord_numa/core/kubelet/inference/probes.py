@@ -23,7 +23,7 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, 
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
 from koord_numa.core.kubelet.inference.variants import MOST_ASKED, one_of_each_kind, variants
 from koord_numa.core.kubelet.inference.wanted_room import kinds_of
-from koord_numa.core.kubelet.managers.admit import Trust
+from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
@@ -84,10 +84,8 @@ class Question:
     def _all(self) -> Iterator[Probe]:
         """Raises ``TooManyWays``."""
         request, view, node = self._request, self._view, self._view.state.node
-        # ``rooms`` has one state for each way in which room is left: the others answer alike.
-        for one in view.rooms or view.hypotheses:
-            for variant in variants(one, MOST_ASKED):
-                yield from self._each_way(variant)
+        for one in self._likely():
+            yield from self._each_way(one)
         if node.ids_are_real:
             return  # so is the state
         confined = is_confined(self._demand, node)
@@ -100,6 +98,34 @@ class Question:
         if view.on_their_way is not None and view.on_their_way.matters_to(request):
             for one in view.on_their_way.states():
                 yield from self._each_way(replace(one, state=replace(one.state, requested=view.state.requested)))
+
+    def _likely(self) -> Iterator[Hypothesis]:
+        # ``rooms`` has one state for each way in which room is left: the others answer alike.
+        for one in self._view.rooms or self._view.hypotheses:
+            for after in self._surely_gone(one) if one.leaving else (one,):
+                yield from variants(after, MOST_ASKED)
+
+    def _surely_gone(self, one: Hypothesis) -> list[Hypothesis]:
+        """
+        For a state in which pods are gone whose places are not known.
+
+        What they held is counted there, which is less room than there is: where that is too little, the pod is asked with them gone from
+        each place where they may have been.
+        """
+        states = (
+            laid.state for variant in variants(one, MOST_ASKED) for laid in shared_in_all_ways(variant, self._demand)
+        )
+        try:
+            if all(self._admits(state, one.trust) for state in states):
+                return [one]
+            gone = without(one, one.leaving)
+            return [replace(after, state=replace(after.state, requested=one.state.requested)) for after in gone]
+        except TooManyWays:
+            return [one]
+
+    def _admits(self, state: KubeletState, trust: Trust) -> bool:
+        answers = (dry_run(state, self._request, trust, order) for order in self._orders)
+        return all(isinstance(answer, DryRunAdmitted) for answer in answers)
 
     @property
     def _orders(self) -> tuple[CpuReuse, ...]:

@@ -23,6 +23,7 @@ from koord_numa.core.kubelet.managers.manager_state import ManagerState
 from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.sharing.choices import arriving, wanted
 from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
+from koord_numa.core.kubelet.sharing.passed_over import with_passed_over
 from koord_numa.core.kubelet.sharing.socket_cpus import left_by_init, located, may_lie_otherwise, offers_sockets
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
@@ -61,7 +62,8 @@ def arrive(
         for key, after in _outcomes(variant, uid, request):
             # Variants come likeliest first, so that the first hypothesis with an outcome stays.
             if key not in found:
-                found[key] = replace(_loose_again(before, variant, after), uncertainty=uncertainty)
+                after = replace(_loose_again(before, variant, after), uncertainty=uncertainty)
+                found[key] = with_passed_over(before, after, uid, request)
             elif uncertainty < found[key].uncertainty:
                 found[key] = replace(found[key], uncertainty=uncertainty)
     return found

@@ -5,7 +5,8 @@ Theory. On NUMA node n a kubelet gives a container some of the devices near n. I
 else, so that what else these devices are near (their masks) matters only to what the pod asks for *after* them, in two ways:
 
 - They are missing on the other NUMA nodes that they are near. A pod without init containers is refused the sooner the more are missing, as
-  more room never turns a yes into a no there: it is asked with the widest masks.
+  more room never turns a yes into a no there: it is asked with the widest masks, in each way in which devices in use may be near NUMA
+  nodes: the fewer these are, the wider may those be that it takes.
 - Left by an init container they tie later containers to sets of NUMA nodes that touch each of them (generateDeviceTopologyHints in the
   kubelet's devicemanager/topology_hints.go). If one container is left after them, it fits on a NUMA node m when m is in each mask and has
   enough, devices of the init container included. How many these are does not depend on the masks, and more masks that have m only add
@@ -25,7 +26,7 @@ from koord_numa.core.kubelet.managers.aggregates import PodDemand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.results import ContainerGrant
-from koord_numa.core.kubelet.sharing.layouts import current_masks, laid_out, prefixes, widened, widest
+from koord_numa.core.kubelet.sharing.layouts import Bounds, current_masks, laid_out, prefixes, wide, widened, widest
 from koord_numa.core.kubelet.sharing.places import Unit, reached
 from koord_numa.core.kubelet.sharing.reach import Counts, Wiring, possible, without
 from koord_numa.core.kubelet.sharing.takers import Takers, takers_of
@@ -120,10 +121,12 @@ def _asked(one: Hypothesis, name: str, demand: PodDemand) -> Iterator[Hypothesis
     """Raises ``TooManyWays``."""
     yield one
     takers = takers_of(demand, name, one.state.node)
-    bases = [one]
-    # Where an init container may tie later ones, more room may be worse, so that each number is asked and not only the fewest.
-    bases += widened(one, name, MOST_WIDE) or () if takers.init else widest(one, name, MOST_WIDE)
-    for base in bases:
+    # Where devices are taken before the last container's turn, those of pods may be near few NUMA nodes so that these are near more, and
+    # of an init container tie the rest: each number is asked then, and not only the fewest that may be free.
+    ways = widened(one, name, MOST_WIDE) if takers.new else widest(one, name, MOST_WIDE)
+    if ways is None and not takers.init:
+        yield _least_left(one, name, takers.new)
+    for base in (one, *(ways or ())):
         masks = current_masks(base, name)
         if base is not one:
             yield base
@@ -134,6 +137,14 @@ def _asked(one: Hypothesis, name: str, demand: PodDemand) -> Iterator[Hypothesis
             yield laid_out(base, name, masks, first)
         if takers.largest > one.sharing[name].most:
             yield from _wired(base, name)
+
+
+def _least_left(one: Hypothesis, name: str, new: int) -> Hypothesis:
+    """Less than any way leaves: devices in use near as many NUMA nodes as may be, those taken first as if they were near few."""
+    bounds = Bounds.of(one, name)
+    first = _nested_first(_free(wide(one, name, bounds.low), name)[0], new)
+    base = wide(one, name, bounds.high)
+    return laid_out(base, name, current_masks(base, name), first)
 
 
 def arriving(one: Hypothesis, demand: PodDemand, near: int) -> Iterator[Hypothesis]:

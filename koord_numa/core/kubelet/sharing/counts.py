@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from koord_numa.core.bit_sets import each as each_of
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
+from koord_numa.core.kubelet.sharing.last_named import counted_on_last, ways_of
 from koord_numa.core.kubelet.sharing.layouts import reaches_of, settled_layout
 from koord_numa.core.kubelet.sharing.reach import Counts, Place, Reach, SharedPool, Sums, without
 from koord_numa.core.objects.node import Zone
@@ -74,8 +74,10 @@ def _told(one: Hypothesis, name: str, shown: Collection[str], zones: Sequence[Zo
         search = Ways(list(held.items()), in_full)
         search.share(0, dict(used), {})
         ways = [way for way in search.found if _leaves_devices(shared, present, way)]
-        # Of many ways those that were looked at may all be impossible by chance; that is no contradiction.
-        yield _Told(name, in_full, held, used, ways or ([] if search.complete else [{}]), search.complete)
+        if not ways and not search.complete and (in_full or counted_on_last(held, used) is not None):
+            # Of many ways those that were looked at may all be impossible by chance; that is no contradiction.
+            ways = [{}]
+        yield _Told(name, in_full, held, used, ways, search.complete)
 
 
 def _settled(one: Hypothesis, told: _Told) -> Iterator[Hypothesis]:
@@ -85,7 +87,7 @@ def _settled(one: Hypothesis, told: _Told) -> Iterator[Hypothesis]:
         for way in told.ways:
             yield _with_way(one, way)
     elif told.ways:
-        yield _with_sums(one, told) if told.in_full else one
+        yield _with_sums(one, told) if told.in_full else _with_last(one, told)
 
 
 def _with_way(one: Hypothesis, way: Way) -> Hypothesis:
@@ -93,6 +95,11 @@ def _with_way(one: Hypothesis, way: Way) -> Hypothesis:
     for (uid, place), each in way.items():
         reach[uid] = {**reach[uid], place: each}
     return settled_layout(replace(one, reach=reach))
+
+
+def _with_last(one: Hypothesis, told: _Told) -> Hypothesis:
+    """With what all ways have in common to count the devices on the NUMA nodes that are named last."""
+    return _with_way(one, _alike(counted_on_last(told.held, told.used) or dict(told.held)))
 
 
 def _with_sums(one: Hypothesis, told: _Told) -> Hypothesis:
@@ -138,11 +145,14 @@ def most_used(name: str, zones: Sequence[Zone], there: int, *, in_full: bool | N
 def _alike(known: Way) -> Way:
     """With the same known of all devices of unlocated pods: which of them a pod had that leaves nothing tells."""
     theirs = [reach for (uid, _), reach in known.items() if uid == SOMEONE]
-    must, may = -1, 0
+    must, may, last = -1, 0, 0
     for reach in theirs:
         must &= reach.must
         may |= reach.must | reach.may
-    return {who: Reach(must, may & ~must) if who[0] == SOMEONE else reach for who, reach in known.items()}
+        last |= reach.last or reach.must | reach.may
+    widths = {reach.width for reach in theirs}
+    alike = Reach(must, may & ~must, widths.pop() if len(widths) == 1 else 0, last)
+    return {who: alike if who[0] == SOMEONE else reach for who, reach in known.items()}
 
 
 def _in_use(zone: Zone, name: str) -> int:
@@ -257,14 +267,9 @@ def _in_full(reach: Reach, left: Counts) -> Iterator[Reach]:
 
 def _on_last(reach: Reach, left: Counts) -> Iterator[Reach]:
     """As many counts as the device is near NUMA nodes, all on the last one."""
-    most = (reach.must | reach.may).bit_count()
-    for last in each_of(reach.last or reach.must | reach.may):
+    for last, width in ways_of(reach, left):
         must = reach.must | last
-        least = must.bit_count()
-        there = left.get(last.bit_length() - 1, 0)
-        for width in (reach.width,) if reach.width else range(least, min(most, there) + 1):
-            if least <= width <= there:
-                yield Reach(must, 0 if width == least else reach.may & ~must, width, last)
+        yield Reach(must, 0 if width == must.bit_count() else reach.may & ~must, width, last)
 
 
 def _subsets(mask: int) -> Iterator[int]:

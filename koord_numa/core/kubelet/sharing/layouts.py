@@ -12,6 +12,7 @@ from typing import Final, Self
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
 from koord_numa.core.kubelet.managers.results import ContainerGrant
+from koord_numa.core.kubelet.sharing.narrowing import narrowed
 from koord_numa.core.kubelet.sharing.reach import (
     Counts,
     Place,
@@ -34,7 +35,7 @@ FAR: Final = 10.0
 
 def reaches_of(one: Hypothesis, name: str) -> dict[int, Reach]:
     """What is known of the devices of one resource that are in use, by their place in the pool."""
-    return {place: reach for (_, place), reach in _held(one, name).items()}
+    return {place: reach for (_, place), reach in held_reaches(one, name).items()}
 
 
 def laid_out(
@@ -65,9 +66,20 @@ def settled_layout(one: Hypothesis) -> Hypothesis:
     the others.
     """
     for name in one.sharing:
+        one = _narrowed(one, name)
         bounds = Bounds.of(one, name)
         one = wide(one, name, bounds.low) if one.wiring is Wiring.OPEN else _as_wired(one, name, bounds)
     return one
+
+
+def _narrowed(one: Hypothesis, name: str) -> Hypothesis:
+    found = narrowed(held_reaches(one, name), one.sharing[name].counts)
+    if not found:
+        return one
+    reach = dict(one.reach)
+    for (uid, place), each in found.items():
+        reach[uid] = {**reach[uid], (name, place): each}
+    return replace(one, reach=reach)
 
 
 def _as_wired(one: Hypothesis, name: str, bounds: "Bounds") -> Hypothesis:
@@ -146,7 +158,7 @@ class Bounds:
     def of(cls, one: Hypothesis, name: str) -> Self:
         """Of one resource in a hypothesis."""
         shared = one.sharing[name]
-        held = _held(one, name)
+        held = held_reaches(one, name)
         free = without(shared.counts, (reach.must for reach in held.values()))
         count = shared.total - len(held)
         told = one.sums.get(name)
@@ -165,14 +177,15 @@ class Bounds:
             return cls(low, high, sum(told.more.values()), sum(told.more.values()))
         # The devices that are left are near some NUMA node each.
         room = max(0, sum(free.values()) - count)
-        return cls(low, high, *(_widths(held.values()) or (sum(low.values()), room)))
+        fewest, widest = _widths(held.values())
+        return cls(low, high, max(sum(low.values()), fewest), min(room, widest))
 
     def ways(self, most: int) -> list[dict[int, int]] | None:
         """Every way to choose numbers; ``None`` for more than ``most``."""
         return _vectors(self.low, self.high, self.fewest, min(self.most, sum(self.high.values())), most)
 
 
-def _held(one: Hypothesis, name: str) -> dict[tuple[str, int], Reach]:
+def held_reaches(one: Hypothesis, name: str) -> dict[tuple[str, int], Reach]:
     """The devices in use of one resource, by the uid of their pod, ``SOMEONE`` for those of unlocated pods, and their place."""
     return {
         (uid, place): reach
@@ -182,11 +195,14 @@ def _held(one: Hypothesis, name: str) -> dict[tuple[str, int], Reach]:
     }
 
 
-def _widths(reaches: Iterable[Reach]) -> tuple[int, int] | None:
-    """How many NUMA nodes devices are near beside those that they surely are near, at least and at most; only where widths are known."""
-    open_ = [reach for reach in reaches if not reach.exact]
-    total = sum(reach.width - reach.must.bit_count() for reach in open_)
-    return (total, total) if all(reach.width for reach in open_) else None
+def _widths(reaches: Iterable[Reach]) -> tuple[int, int]:
+    """How many NUMA nodes devices are near beside those that they surely are near, at least and at most."""
+    fewest = most = 0
+    for reach in reaches:
+        beside = reach.width - reach.must.bit_count() if reach.width else 0
+        fewest += beside
+        most += beside if reach.width else reach.may.bit_count()
+    return fewest, most
 
 
 def widened(one: Hypothesis, name: str, most: int) -> Iterator[Hypothesis] | None:
