@@ -1,23 +1,38 @@
 """
 Nodes on which devices in use are near just the NUMA nodes where a pod would find some.
 
-What is shared is not published. The devices that scans showed in use stay as they are, and the others are dealt out so that those taken
-first are near all NUMA nodes where the pod would find room otherwise.
+What is shared is not published. In ``closing`` the devices that scans showed in use stay as they are, and the others are dealt out so that
+those taken first are near all NUMA nodes where the pod would find room otherwise.
+
+In ``rewired`` histories are found by going on from one that agrees, as hardly any other node that is drawn agrees with dozens of scans:
+some devices at a time exchange NUMA nodes, or are taken in another order. What still agrees with everything that was shown is kept where
+it leaves the pod of the question no more room than before, and goes on changing.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final
 
+from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
-from tests.conformance.kubelet.worlds import Played, Recorded
+from tests.conformance.kubelet.departures import Branch, Script, replayed, windows
+from tests.conformance.kubelet.variants import device_order
+from tests.conformance.kubelet.worlds import Played, Recorded, World
 
 DRAWINGS: Final = 60
 """So many nodes are drawn for one question."""
+
+
+STEPS: Final = 1_500
+"""So many changes are tried for one question."""
+
+UPHILL: Final = 0.05
+"""So often a change is kept that leaves more room."""
 
 
 def closing(recorded: Recorded, played: Played, index: int, dice: Random) -> Iterator[KubeletNode]:
@@ -29,7 +44,7 @@ def closing(recorded: Recorded, played: Played, index: int, dice: Random) -> Ite
         rest = [device for device in pool.devices if device.id not in shown]
         if not any(device.near.bit_count() > 1 for device in rest):
             continue
-        closed = _places(state, request, name)
+        closed = places(state, request, name)
         held = state.managers.devices[name]
         wide = sum(1 for place, device in enumerate(pool.devices) if device.id not in shown and held >> place & 1)
         first = tuple(device for device in pool.devices if device.id in shown)
@@ -53,7 +68,7 @@ def _in_use_in_scans(recorded: Recorded, played: Played, index: int) -> frozense
     )
 
 
-def _places(state: KubeletState, request: PodRequest, name: str) -> list[int]:
+def places(state: KubeletState, request: PodRequest, name: str) -> list[int]:
     """The NUMA nodes to which the pod comes, one after the other as the devices of each are taken."""
     found: list[int] = []
     while True:
@@ -91,3 +106,118 @@ def _dealt(rest: list[Device], closed: Collection[int], wide: int, dice: Random)
         for place in order[: counts.get(numa, 0)]:
             masks[place] |= 1 << numa
     return masks if all(masks[: len(rest) - apart]) else None
+
+
+def rewired(truth: World, script: Script, index: int, dice: Random) -> Iterator[tuple[World, Branch]]:
+    """Histories that agree with all that was shown before this question, each with less room for its pod than some before."""
+    recorded = truth.recorded
+    request = recorded.requests[recorded.events[index]["pod"]]
+    state = replayed(truth, script, index)
+    names = _shared_and_wanted(truth, request)
+    if state is None or not names:
+        return
+    arrivals = [
+        at
+        for at, event in enumerate(recorded.events[:index])
+        if event["ev"] == "pod" and _wants(recorded.requests[event["pod"]], names)
+    ]
+    may = {uid: span for uid, span in windows(recorded, index).items() if span[0] < min(span[1], index)}
+    world, room = truth, _room(state, request, names)
+    for _ in range(STEPS):
+        if may and dice.random() < 0.2:
+            other, changed = world, _with_other_ends(script, may, index, dice)
+        else:
+            other, changed = _changed(world, script, dice.choice(names), arrivals, room, dice)
+        after = replayed(other, changed, index)
+        if after is None:
+            continue
+        left = _room(after, request, names)
+        if len(left) <= len(room) or dice.random() < UPHILL:
+            world, script, room = other, changed, left
+            yield world, Branch(after, script)
+
+
+def _with_other_ends(script: Script, may: Mapping[str, tuple[int, int]], index: int, dice: Random) -> Script:
+    ends = dict(script.ends)
+    for uid in dice.sample(sorted(may), min(len(may), dice.choice((1, 1, 2)))):
+        first, last = may[uid]
+        ends.pop(uid, None)
+        at = dice.randint(first, min(last, index + 1))
+        if at <= index:
+            ends[uid] = at
+    return replace(script, ends=ends)
+
+
+def _shared_and_wanted(world: World, request: PodRequest) -> list[str]:
+    return [
+        name
+        for name, pool in world.node.devices.items()
+        if _wants(request, [name]) and any(device.near.bit_count() > 1 for device in pool.devices)
+    ]
+
+
+def _wants(request: PodRequest, names: Sequence[str]) -> bool:
+    return any(part.devices.get(name) for _, part in pod_demand(request).containers for name in names)
+
+
+def _room(state: KubeletState, request: PodRequest, names: Sequence[str]) -> list[tuple[str, int]]:
+    """For each free device of a NUMA node where the pod may come its resource and that NUMA node."""
+    found = []
+    for name in names:
+        pool, taken = state.node.devices[name], state.managers.devices[name]
+        for numa in places(state, request, name):
+            found += [(name, numa)] * (pool.near(1 << numa) & ~taken).bit_count()
+    return found
+
+
+def _changed(
+    world: World, script: Script, name: str, arrivals: Sequence[int], room: Sequence[tuple[str, int]], dice: Random
+) -> tuple[World, Script]:
+    """The same with one change: of what two devices are near, of which is taken first in general or for one pod, or named last."""
+    pool = world.node.devices[name]
+    kind = dice.random()
+    if kind < 0.2 and arrivals:
+        order = {
+            **device_order(world.node),
+            name: tuple(dice.sample([each.id for each in pool.devices], len(pool.devices))),
+        }
+        return world, replace(script, orders={**script.orders, dice.choice(arrivals): order})
+    if kind < 0.3:
+        return _with_pool(world, name, dice.sample(pool.devices, len(pool.devices)), {}), script
+    named = dict(world.last_named or world.recorded.last_named)
+    closing = [numa for resource, numa in room if resource == name]
+    wanted = dice.choice(closing) if closing and dice.random() < 0.5 else None
+    devices = _exchanged(list(pool.devices), wanted, dice)
+    for _ in range(dice.choice((0, 0, 1))):
+        devices = _exchanged(devices, None, dice)
+    for device in devices:
+        if device.near and (not device.near >> named.get(device.id, 0) & 1 or dice.random() < 0.1):
+            named[device.id] = dice.choice(members(device.near))
+    return _with_pool(world, name, devices, named), script
+
+
+def _with_pool(world: World, name: str, devices: Sequence[Device], named: Mapping[str, int]) -> World:
+    node = replace(world.node, devices={**world.node.devices, name: DevicePool(tuple(devices))})
+    return replace(world, node=node, last_named=named or world.last_named)
+
+
+def _exchanged(devices: list[Device], numa: int | None, dice: Random) -> list[Device]:
+    """One NUMA node, the given one if any, goes from one device to another, which may give another one back."""
+    one = dice.randrange(len(devices))
+    if numa is not None:
+        having = [place for place, device in enumerate(devices) if device.near >> numa & 1]
+        one = dice.choice(having) if having else one
+    other = dice.randrange(len(devices))
+    mine, theirs = devices[one].near, devices[other].near
+    gives = [each for each in members(mine & ~theirs) if numa is None or each == numa]
+    takes = members(theirs & ~mine)
+    if not gives:
+        return devices
+    given = 1 << dice.choice(gives)
+    taken = 1 << dice.choice(takes) if takes and dice.random() < 0.8 else 0
+    if not mine & ~given | taken:
+        return devices
+    found = list(devices)
+    found[one] = replace(devices[one], near=mine & ~given | taken)
+    found[other] = replace(devices[other], near=theirs & ~taken | given)
+    return found

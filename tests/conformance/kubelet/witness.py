@@ -16,7 +16,7 @@ from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
-from tests.conformance.kubelet.closing import closing
+from tests.conformance.kubelet.closing import closing, rewired
 from tests.conformance.kubelet.departures import Branch, Departures, Script, moved, replayed, shifted
 from tests.conformance.kubelet.early import early_histories
 from tests.conformance.kubelet.variants import last_named, taken_in_any_order, variant
@@ -82,6 +82,8 @@ class Search:
         for index in sorted(self.open):
             self._hurry(index)
         self._close(truth, played)
+        for index in sorted(self.open):
+            self._rewire(truth, script, index)
         shared = any(device.near.bit_count() > 1 for pool in truth.node.devices.values() for device in pool.devices)
         for number in range(max(FEWEST_NODES, EVENTS * (MORE_SHARED if shared else 1) // last)):
             if not self.open:
@@ -141,6 +143,13 @@ class Search:
                     self._look(world, [branch], index, "a node that is equal in all that is published", 0)
                 if index not in self.open:
                     break
+
+    def _rewire(self, truth: World, script: Script, index: int) -> None:
+        """On nodes that came about from the recorded one as its devices exchanged NUMA nodes, one after the other."""
+        for world, branch in rewired(truth, script.before(index + 1), index, self.dice):
+            self._look(world, [branch], index, "a node that is equal in all that is published")
+            if index not in self.open:
+                return
 
     def _other_node(self, truth: World) -> World:
         node = variant(self.recorded, self.dice)
