@@ -26,7 +26,6 @@ def has_room_whoever_leaves(request: PodRequest, one: Hypothesis, coming: Contai
     node = one.state.node
     least, _ = _ends(request, one)
     moving = sum(len(given.cpus) for uid in one.spread for given in one.state.pods[uid].grant.containers)
-    moving += (one.freed & one.state.managers.cpus).bit_count()
     kept = together([coming, ContainerDemand(cpus=moving, memory=None, devices={})])
     all_there = {name: one.sharing[name].counts for name in least.devices}
     return has_room_between(request, node, least, Bound(KubeletState.empty(node).managers, all_there), kept)

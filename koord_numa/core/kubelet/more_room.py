@@ -177,7 +177,7 @@ def emptied(one: Hypothesis, mask: int, wanted: Wanted) -> list[Hypothesis]:
     holders.sort(key=lambda uid: bool(uid in one.spread or reaches[uid] & ~mask))
     grouped = memory is not None and any(group.bit_count() > 1 for group in memory.groups.values())
     shared = one.sharing.keys() & wanted.whole.devices.keys()
-    if one.unlocated or one.spread or one.mixed or grouped or shared or SOMEONE in one.loose:
+    if one.unlocated or one.spread or grouped or shared or SOMEONE in one.loose:
         return _one_by_one(one, mask, [*holders, *one.unlocated, *one.loose], wanted)
     near = sum(node.machine.numa_bits.get(numa, 0) for numa in members(mask))
     return [_all_gone(one, gone) for gone in _by_amounts(one, mask, _ways(one, holders, near), wanted)]

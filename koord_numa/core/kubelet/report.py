@@ -9,15 +9,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from koord_numa.core.bit_sets import lowest, members
+from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.unlocated import Rest, rest_of
-from koord_numa.core.kubelet.inference.variants import freed, known_loose
 from koord_numa.core.kubelet.managers.aggregates import is_memory
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
 from koord_numa.core.kubelet.sharing.counts import settled_devices, shared_devices_agree
-from koord_numa.core.kubelet.sharing.socket_cpus import exchanged, is_dealt
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import CPU, MILLI
@@ -94,8 +93,7 @@ def _use(one: Hypothesis, shown: Collection[str]) -> Use | None:
         for container in grant.containers:
             # The pod resources API lists running containers only, so finished init containers are not in a topology.
             if container.kind is not ContainerKind.INIT:
-                is_open = (uid in one.spread or uid in one.mixed) and not container.certain
-                _count(use, container, node, loose=in_sum or is_open)
+                _count(use, container, node, loose=in_sum or uid in one.spread or uid in one.mixed)
     if one.unlocated:
         _count_rest(use, rest_of(one), node)
     return use
@@ -242,18 +240,12 @@ def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> H
     # CPUs of init containers are not shown, so that they must not be dealt out to fit what is.
     for uid in loose:
         for container in one.state.pods[uid].grant.containers:
-            held |= container.cpus.bits if is_dealt(container) else 0
+            held |= container.cpus.bits if container.kind is not ContainerKind.INIT else 0
     # What is left for them must be just what they hold: on nodes that do not align, the places of all others are open, too.
     if sum(due.values()) != held.bit_count():
         return one
     pool = one.state.managers.cpus | held
-    # More shown than there are CPUs: init containers have left some that they may hold here.
-    given_back = sum(
-        lowest(known_loose(one) & here, max(0, due.get(numa, 0) - (pool & here).bit_count()))
-        for numa, here in numa_bits.items()
-    )
-    one, pool = freed(one, given_back), pool | given_back
-    # Still more: another pod's place is wrong too, and a later topology has to tell.
+    # More shown than there are CPUs: another pod's place is wrong too, and a later topology has to tell.
     if any(count < 0 or (pool & numa_bits.get(numa, 0)).bit_count() < count for numa, count in due.items()):
         return one
     chosen = 0
@@ -265,25 +257,21 @@ def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> H
     # One pod, or one NUMA node, leaves no choice which pod holds which CPUs.
     certain = len(loose) == 1 or sum(1 for count in due.values() if count) == 1
     dealt = _dealt(one, loose, chosen, pool & ~chosen)
-    mixed = frozenset() if certain else frozenset(loose)
-    return replace(dealt, spread=one.spread.difference(loose), mixed=mixed, freed=0)
+    return replace(dealt, spread=one.spread.difference(loose), mixed=frozenset() if certain else frozenset(loose))
 
 
 def _dealt(one: Hypothesis, loose: Sequence[str], chosen: int, free: int) -> Hypothesis:
     pods = dict(one.state.pods)
     for uid in loose:
-        containers: list[ContainerGrant] = []
-        moved: dict[int, int] = {}
+        containers = []
         for container in pods[uid].grant.containers:
-            if is_dealt(container) and container.cpus:
+            if container.kind is not ContainerKind.INIT and container.cpus:
                 own = chosen & container.cpus.bits
                 more = lowest(chosen & ~own, len(container.cpus) - own.bit_count())
                 chosen &= ~(own | more)
-                moved.update(zip(members(container.cpus.bits & ~own), members(more), strict=True))
+                container = replace(container, cpus=CpuSet(own | more))
             containers.append(container)
-        # Init containers, too: what they handed on is where it is now.
-        given = tuple(replace(container, cpus=exchanged(container.cpus, moved)) for container in containers)
-        pods[uid] = replace(pods[uid], grant=replace(pods[uid].grant, containers=given))
+        pods[uid] = replace(pods[uid], grant=replace(pods[uid].grant, containers=tuple(containers)))
     managers = one.state.managers
     state = replace(one.state, pods=pods, managers=ManagerState(free, managers.devices, managers.memory))
     return replace(one, state=state)

@@ -156,7 +156,7 @@ class OnTheirWay:
                         raise TooManyWays
                     if foreseen(gone, each.request)[0] != usual:
                         # Of what is open besides the likeliest is followed: all of it for every pod would multiply.
-                        yield replace(gone, loose={}, spread=frozenset(), freed=0)
+                        yield replace(gone, loose={}, spread=frozenset())
 
     def _may_matter(self, before: Hypothesis, highest: int) -> Iterator[str]:
         """Of pods that hold anything below the highest NUMA node one of each kind: with the same place and the same requests."""

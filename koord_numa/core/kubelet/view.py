@@ -166,10 +166,7 @@ def followed_view(
     seen = tuple(replace(one, state=replace(one.state, requested=requested)) for one in hypotheses)
     # What is published is older than the pods that are followed.
     free = (
-        FreeCpus(
-            cpus_by_numa(one.state.managers.cpus, one.state.node),
-            located=evidence.settled and not (one.spread or one.freed),
-        )
+        FreeCpus(cpus_by_numa(one.state.managers.cpus, one.state.node), located=evidence.settled and not one.spread)
         for one in hypotheses
     )
     cores = cores_of(node, frame.topology, frame.topology.zones, evidence, free)

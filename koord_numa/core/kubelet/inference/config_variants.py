@@ -12,7 +12,7 @@ from typing import Final
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
-from koord_numa.core.kubelet.managers.kubelet_node import CLOSEST_NUMA, FULL_CORES, Device, DevicePool, KubeletNode
+from koord_numa.core.kubelet.managers.kubelet_node import CLOSEST_NUMA, Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.sharing.reach import SharedPool, Wiring, assumed_pool, deal
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
@@ -45,13 +45,7 @@ def config_variants(frame: NodeConfig) -> list[Variant]:
         )
         node = replace(frame.node, devices=pools, config=config)
         if sockets is not None:
-            node = replace(
-                node,
-                machine=_with_sockets(node.machine, sockets),
-                aligns_by_socket=True,
-                packs=node.packs_sockets,
-                takes_whole_cores=node.packs_sockets and bool(published.cpu_options.get(FULL_CORES)),
-            )
+            node = replace(node, machine=_with_sockets(node.machine, sockets), aligns_by_socket=True)
         found.append((node, unlikely))
     # Stable sort: variants without unlikely options first, in the order in which they were made.
     found.sort(key=lambda variant: len(variant[1]))

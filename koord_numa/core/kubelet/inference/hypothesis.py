@@ -22,7 +22,6 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
 from koord_numa.core.kubelet.sharing.reach import Place, Reach, SharedPool, Sums, Wiring
-from koord_numa.core.kubelet.sharing.socket_cpus import is_dealt, left_by_init, may_lie_otherwise
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import value_object
@@ -40,8 +39,7 @@ class Hypothesis:
     """
     ``state`` is what the kubelet's managers hold. ``loose`` are, by pod, CPU bits that its finished init containers hold here and may have
     been taken over by its later containers in truth. ``spread`` are pods whose CPUs may be dealt out over NUMA nodes otherwise; of
-    ``mixed`` ones a topology has told the sum for every NUMA node, but not which of them holds it. ``freed`` are CPU bits that some of
-    these left since: as many, whichever of the CPUs of all of them.
+    ``mixed`` ones a topology has told the sum for every NUMA node, but not which of them holds it.
 
     ``gone`` has the grants of pods that left and that a late topology may still show, ``None`` where their place was not known.
     ``unplaced`` are pods whose place is not known, whose use is only in the sums. ``unlocated`` are pods, with what they ask for, of which
@@ -61,7 +59,6 @@ class Hypothesis:
     loose: Mapping[str, int] = field(default_factory=dict)
     spread: frozenset[str] = frozenset()
     mixed: frozenset[str] = frozenset()
-    freed: int = 0
     gone: Mapping[str, Grant | None] = field(default_factory=dict)
     unplaced: frozenset[str] = frozenset()
     unlocated: Mapping[str, PodRequest] = field(default_factory=dict)
@@ -99,7 +96,6 @@ class Hypothesis:
             (*sorted(self.unlocated), self.room_held) if self.unlocated or None in self.gone.values() else (),
             tuple(sorted(self.unexplained)),
             self.mixed,
-            cpus_by_numa(self.freed, self.state.node) if self.freed else (),
             self.options,
             variant_of(self.state.node),
             self._shared_devices if self.sharing else (),
@@ -129,7 +125,7 @@ class Hypothesis:
     def room(self) -> Signature:
         """Equal for hypotheses that leave the same room on every NUMA node, whichever pods hold the rest."""
         # Spread pods may lie otherwise, so that equal sums do not make equal room.
-        return self.signature if self.spread or self.freed else self.room_held
+        return self.signature if self.spread else self.room_held
 
     @property
     def room_held(self) -> Signature:
@@ -219,6 +215,27 @@ def _near(node: KubeletNode, resource: str, ids: Iterable[str]) -> Iterator[int]
     return (0 if pool.assumed else device.near for device in pool.devices if device.id in wanted)
 
 
+def may_lie_otherwise(one: ContainerGrant, node: KubeletNode) -> bool:
+    """Are its CPUs taken from several NUMA nodes, in numbers that depend on CPU ids?"""
+    # With one NUMA node or real ids there is only one place.
+    if not one.cpus or node.ids_are_real or len(node.machine.numa_ids) == 1:
+        return False
+    mask = one.hint.mask if one.hint is not None else None
+    # Best-effort takes CPUs beyond the hint, too: of which NUMA nodes depends on sockets and CPU ids.
+    if mask is None or mask.bit_count() > 1 or one.cpus.bits & ~node.machine.numa_bits.get(mask.bit_length() - 1, 0):
+        return True
+    return node.static_options.align_by_socket and shares_socket(node, mask)
+
+
+def shares_socket(node: KubeletNode, mask: int) -> bool:
+    """Does a socket of these NUMA nodes have others, too? Only then CPUs are taken elsewhere by align-by-socket."""
+    machine = node.machine
+    here = 0
+    for numa in members(mask):
+        here |= machine.numa_bits.get(numa, 0)
+    return any(bits & here and bits & ~here for bits in machine.socket_bits.values())
+
+
 def pins_init_cpus(demand: PodDemand, node: KubeletNode) -> bool:
     """Is it open which of an init container's CPUs later containers get again? Only where later ones ask for some."""
     taking = [container.kind for container, part in demand.containers if part.cpus]
@@ -235,25 +252,15 @@ def released(before: Hypothesis, uid: str) -> Hypothesis:
     pod = before.state.pods.get(uid)
     if pod is None:
         return before
-    after = replace(
+    return replace(
         before,
         state=before.state.without(uid),
         loose={other: bits for other, bits in before.loose.items() if other != uid},
-        spread=before.spread - {uid},
+        # Of mixed pods only the sum was known: without one of them the others' places are open again.
+        spread=(before.spread | before.mixed if uid in before.mixed else before.spread) - {uid},
+        mixed=frozenset() if uid in before.mixed else before.mixed,
         gone={**before.gone, uid: pod.grant},
     )
-    return _unmixed(after, before, uid) if uid in before.mixed else after
-
-
-def _unmixed(after: Hypothesis, before: Hypothesis, uid: str) -> Hypothesis:
-    """Of mixed pods only the sum is known: what one of them leaves is some of the CPUs of all."""
-    others = before.mixed - {uid}
-    # No topology shows what init containers still hold, so that the sum says nothing of it: all places are open again.
-    if any(left_by_init(before.state.pods[other].grant) for other in before.mixed):
-        return replace(after, spread=after.spread | others, mixed=frozenset(), freed=0)
-    bits = sum(one.cpus.bits for one in before.state.pods[uid].grant.containers if is_dealt(one))
-    # Without the last of them it is known what all have left.
-    return replace(after, mixed=others, freed=before.freed | bits if others else 0)
 
 
 def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:

@@ -14,14 +14,12 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.unreported_pods import HiddenUse
 from koord_numa.core.kubelet.managers.aggregates import is_memory
 from koord_numa.core.kubelet.managers.cores import LIKELY_THREADS
-from koord_numa.core.kubelet.managers.kubelet_node import FULL_CORES, OVER_NUMA, STATIC_CPUS, STATIC_MEMORY, KubeletNode
+from koord_numa.core.kubelet.managers.kubelet_node import FULL_CORES, STATIC_CPUS, STATIC_MEMORY, KubeletNode
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 
-BY_SOCKET: Final = "align-by-socket"
-
 SPREADING: Final = (
-    BY_SOCKET,
+    "align-by-socket",
     "distribute-cpus-across-cores",
     "prefer-align-cpus-by-uncorecache",
 )
@@ -76,7 +74,6 @@ class NodeConfig:
             else {},
             ids_are_real=False,
             packs=architecture in LIKELY_THREADS and packs_cpus(topology.kubelet),
-            packs_sockets=architecture in LIKELY_THREADS and packs_sockets(topology.kubelet),
             takes_whole_cores=packs_cpus(topology.kubelet) and bool(topology.kubelet.cpu_options.get(FULL_CORES)),
         )
         devices = {name for zone in zones for name in zone.allocatable if name != CPU and not is_memory(name)}
@@ -96,12 +93,6 @@ class NodeConfig:
 def packs_cpus(config: KubeletConfig) -> bool:
     """Are CPUs known to be taken core by core on each NUMA node? With no option that spreads them or looks at uncore caches."""
     return config.cpu_policy is not None and not any(config.cpu_options.get(name, False) for name in SPREADING)
-
-
-def packs_sockets(config: KubeletConfig) -> bool:
-    """Are CPUs known to be taken core by core of all NUMA nodes of a socket, the fullest first?"""
-    options = {name: on for name, on in config.cpu_options.items() if name != BY_SOCKET}
-    return packs_cpus(replace(config, cpu_options=options)) and not options.get(OVER_NUMA)
 
 
 def likely_config(topology: NodeResourceTopology) -> KubeletConfig:

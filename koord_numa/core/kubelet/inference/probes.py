@@ -21,7 +21,7 @@ from typing import Final
 from koord_numa.core.kubelet.enough_room import has_room_in_all_ways, has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, pins_init_cpus, released
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
-from koord_numa.core.kubelet.inference.variants import MOST_ASKED, one_of_each_kind, variants
+from koord_numa.core.kubelet.inference.variants import one_of_each_kind, variants
 from koord_numa.core.kubelet.inference.wanted_room import kinds_of
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
@@ -103,7 +103,7 @@ class Question:
         # ``rooms`` has one state for each way in which room is left: the others answer alike.
         for one in self._view.rooms or self._view.hypotheses:
             for after in self._surely_gone(one) if one.leaving else (one,):
-                yield from variants(after, MOST_ASKED)
+                yield from variants(after)
 
     def _surely_gone(self, one: Hypothesis) -> list[Hypothesis]:
         """
@@ -112,9 +112,7 @@ class Question:
         What they held is counted there, which is less room than there is: where that is too little, the pod is asked with them gone from
         each place where they may have been.
         """
-        states = (
-            laid.state for variant in variants(one, MOST_ASKED) for laid in shared_in_all_ways(variant, self._demand)
-        )
+        states = (laid.state for variant in variants(one) for laid in shared_in_all_ways(variant, self._demand))
         try:
             if all(self._admits(state, one.trust) for state in states):
                 return [one]
@@ -240,7 +238,7 @@ def hides_memory(demand: PodDemand, node: KubeletNode) -> bool:
 
 
 def _fits_one_numa(one: Hypothesis, request: PodRequest) -> bool:
-    if one.spread or one.freed or one.sharing.keys() & everything(request).devices.keys():
+    if one.spread or one.sharing.keys() & everything(request).devices.keys():
         return False  # where CPUs or shared devices are is not known
     return has_room(request, one.state.node, one.state.managers)
 

@@ -11,12 +11,13 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     Hypothesis,
     Signature,
     free_memory,
+    may_lie_otherwise,
     pins_init_cpus,
     signature,
     with_grant,
 )
 from koord_numa.core.kubelet.inference.variants import variants
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, dry_run
+from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.manager_state import ManagerState
@@ -24,7 +25,6 @@ from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.sharing.choices import arriving, wanted
 from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
 from koord_numa.core.kubelet.sharing.passed_over import with_passed_over
-from koord_numa.core.kubelet.sharing.socket_cpus import left_by_init, located, may_lie_otherwise, offers_sockets
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 
@@ -129,7 +129,7 @@ def _holding(after: Hypothesis, uid: str, bits: int) -> Hypothesis:
 
 
 def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tuple[Outcome, Hypothesis]]:
-    answers = [_answer(before, request, order) for order in _orders(request, before)]
+    answers = [dry_run(before.state, request, before.trust, order) for order in _orders(request, before)]
     admitted = [answer for answer in answers if isinstance(answer, DryRunAdmitted)]
     keys = [_outcome(before, answer) for answer in admitted]
     # Both extremes decide alike: one hypothesis stands for them, and the CPUs between them are loose.
@@ -146,25 +146,8 @@ def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tup
 
 def foreseen(before: Hypothesis, request: PodRequest) -> tuple[Outcome, Grant | None]:
     """What the kubelet most likely decides on this pod, and gives it; one dry run tells."""
-    answer = _answer(before, request, _orders(request, before)[0])
+    answer = dry_run(before.state, request, before.trust, _orders(request, before)[0])
     return (_outcome(before, answer), answer.grant) if isinstance(answer, DryRunAdmitted) else (None, None)
-
-
-def _answer(before: Hypothesis, request: PodRequest, order: CpuReuse) -> DryRunAdmitted | NotAdmitted:
-    answer = dry_run(before.state, request, before.trust, order)
-    node = before.state.node
-    if isinstance(answer, NotAdmitted) or not offers_sockets(node) or not _knows_free_cpus(before):
-        return answer
-    return replace(answer, grant=located(answer.grant, before.state.managers.cpus, node))
-
-
-def _knows_free_cpus(before: Hypothesis) -> bool:
-    """Is it known how many CPUs each NUMA node has free?"""
-    if before.spread or before.freed or before.loose:
-        return False
-    # Where init containers still hold some no topology shows.
-    left = (left_by_init(pod.grant) for pod in before.state.pods.values())
-    return not any(may_lie_otherwise(one, before.state.node) for holders in left for one in holders)
 
 
 def _orders(request: PodRequest, before: Hypothesis) -> tuple[CpuReuse, ...]:

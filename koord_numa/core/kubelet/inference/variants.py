@@ -2,32 +2,24 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, signature, with_grant
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, may_lie_otherwise, signature, with_grant
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant
-from koord_numa.core.kubelet.sharing.socket_cpus import is_dealt, may_lie_otherwise, offers_sockets
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 
 MOST_VARIANTS: Final = 6
 """So many ways in which one hypothesis may be slightly otherwise are looked at."""
 
-MOST_ASKED: Final = 16
-"""So many of them are asked for a pod that is not bound yet."""
 
-FEW_NUMA: Final = 4
-"""Of so many NUMA nodes every set may have least at once."""
-
-
-def variants(one: Hypothesis, most: int = MOST_VARIANTS) -> Iterator[Hypothesis]:
-    """The hypothesis, then states beside it that differ in what is loose or spread: each of them is possible as well."""
+def variants(one: Hypothesis) -> Iterator[Hypothesis]:
+    """The hypothesis, then every state beside it that differs in what is loose or spread: each of them is possible as well."""
     yield one
-    left = most
+    left = MOST_VARIANTS
     for other in _variants(one):
         if not left:
             return
@@ -36,80 +28,31 @@ def variants(one: Hypothesis, most: int = MOST_VARIANTS) -> Iterator[Hypothesis]
 
 
 def _variants(one: Hypothesis) -> Iterator[Hypothesis]:
-    yield from _with_loose_free(one)
-    # Policy none never deals CPUs by NUMA node, so that nothing can lie otherwise.
-    if one.state.node.config.topology_policy is KubeletPolicy.NONE:
-        return
-    numas = one.state.node.machine.numa_bits.values()
-    if one.freed or (one.spread and offers_sockets(one.state.node)):
-        # Any CPUs may be elsewhere, so that any NUMA nodes together may have least.
-        crowded = (_crowded(one, here) for here in _together(tuple(numas)))
-        yield from (other for other in crowded if other is not one)
-        return
-    # Sorted: a set has no order, and the first variants win when there are more than the limit.
-    moved = (_moved(one, uid, here) for uid in sorted(one.spread) for here in numas)
-    yield from filter(None, moved)
-
-
-def _together(numas: Sequence[int]) -> Iterator[int]:
-    """NUMA nodes that may have least at once, as CPU bits: every set of a few, of more each alone and all but one."""
-    most = len(numas) - 1
-    sizes = range(1, most + 1) if len(numas) <= FEW_NUMA else sorted({1, most})
-    for size in sizes:
-        for chosen in combinations(numas, size):
-            yield sum(chosen)
-
-
-def _crowded(one: Hypothesis, here: int) -> Hypothesis:
-    """With as many CPUs of all spread and mixed pods on these NUMA nodes as there may be."""
-    one = _freed_elsewhere(one, here)
-    for uid in sorted(one.spread):
-        one = _moved(one, uid, here) or one
-    return one
-
-
-def _roomiest(one: Hypothesis, among: int, count: int) -> int:
-    """So many of these CPUs, each from where most are free: no other choice leaves less room on the one NUMA node that has most."""
-    free, found = one.state.managers.cpus, 0
-    for _ in range(count):
-        numas = [here for here in one.state.node.machine.numa_bits.values() if here & among & ~found]
-        widest = max(numas, key=lambda here: (here & free & ~found).bit_count())
-        found |= lowest(widest & among & ~found, 1)
-    return found
-
-
-def _with_loose_free(one: Hypothesis) -> Iterator[Hypothesis]:
-    bits = 0
-    for each in one.loose.values():
-        bits |= each
-    if bits:
+    if one.loose:
+        bits = 0
+        for each in one.loose.values():
+            bits |= each
         # All loose CPUs free first: the state that differs most decides most.
         yield freed(one, bits)
         parts = [bits & here for here in one.state.node.machine.numa_bits.values() if bits & here]
         if len(parts) > 1:
             for part in parts:
                 yield freed(one, part)
+    # Policy none never deals CPUs by NUMA node, so that nothing can lie otherwise.
+    if one.state.node.config.topology_policy is not KubeletPolicy.NONE:
+        # Sorted: a set has no order, and the first variants win when there are more than the limit.
+        for uid in sorted(one.spread):
+            for here in one.state.node.machine.numa_bits.values():
+                if (moved := _moved(one, uid, here)) is not None:
+                    yield moved
 
 
 def freed(one: Hypothesis, bits: int) -> Hypothesis:
     """With these loose CPUs free."""
-    if not bits:
-        return one
     managers = one.state.managers
     state = replace(one.state, managers=ManagerState(managers.cpus | bits, managers.devices, managers.memory))
     loose = {uid: each & ~bits for uid, each in one.loose.items() if each & ~bits}
     return replace(one, state=_shrunk(state, bits), loose=loose)
-
-
-def known_loose(one: Hypothesis) -> int:
-    """The loose CPUs that are held on no other NUMA node if they are held."""
-    found = 0
-    for uid, bits in one.loose.items():
-        pod = one.state.pods.get(uid)
-        holders = [each for each in pod.grant.containers if each.cpus.bits & bits] if pod is not None else []
-        if holders and not any(may_lie_otherwise(each, one.state.node) for each in holders):
-            found |= bits
-    return found
 
 
 def _shrunk(state: KubeletState, bits: int) -> KubeletState:
@@ -135,7 +78,7 @@ def _moved(one: Hypothesis, uid: str, here: int) -> Hypothesis | None:
     count = min((managers.cpus & here).bit_count(), there.bit_count())
     if not count:
         return None
-    taken, left = _roomiest(one, managers.cpus & here, count), lowest(there, count)
+    taken, left = lowest(managers.cpus & here, count), lowest(there, count)
     place_of = dict(zip(members(left), members(taken), strict=True))
     changed = ManagerState(managers.cpus & ~taken | left, managers.devices, managers.memory)
     state = replace(one.state, managers=changed)
@@ -158,39 +101,14 @@ def _elsewhere(container: ContainerGrant, left: int, place_of: Mapping[int, int]
     return replace(container, cpus=CpuSet(bits & ~left | moved))
 
 
-def _freed_elsewhere(one: Hypothesis, here: int) -> Hypothesis:
-    """With as few as may be of the CPUs that mixed pods have left among these: they have those instead, and others are free."""
-    free = one.freed & one.state.managers.cpus & here
-    held = 0
-    for uid in one.mixed if free else ():
-        for container in filter(is_dealt, one.state.pods[uid].grant.containers):
-            held |= container.cpus.bits & ~here
-    count = min(free.bit_count(), held.bit_count())
-    if not count:
-        return one
-    taken, left = _roomiest(one, free, count), lowest(held, count)
-    swapped = dict(zip(members(left), members(taken), strict=True))
-    pods = dict(one.state.pods)
-    for uid in one.mixed:
-        grant = pods[uid].grant
-        containers = tuple(_elsewhere(each, left, swapped) for each in grant.containers)
-        pods[uid] = replace(pods[uid], grant=replace(grant, containers=containers))
-    managers = one.state.managers
-    managers = ManagerState(managers.cpus & ~taken | left, managers.devices, managers.memory)
-    return replace(one, state=replace(one.state, pods=pods, managers=managers), freed=one.freed & ~taken | left)
-
-
 def _reaches(container: ContainerGrant, here: int, node: KubeletNode) -> bool:
     mask = container.hint.mask if container.hint is not None else None
-    if mask is None:
+    # No mask, or sockets aligned: the CPUs may come from any NUMA node.
+    if mask is None or node.static_options.align_by_socket:
         return True
     near = [node.machine.numa_bits.get(numa, 0) for numa in members(mask)]
-    # Sockets aligned: the CPUs may come from any of their NUMA nodes, and under best-effort from elsewhere.
-    if node.static_options.align_by_socket:
-        sockets = node.machine.socket_bits.values()
-        return not offers_sockets(node) or any(bits & here and bits & sum(near) for bits in sockets)
     # What the hint's NUMA nodes do not have comes from any.
-    return any(here & each for each in near) or bool(container.cpus.bits & ~sum(near))
+    return here in near or bool(container.cpus.bits & ~sum(near))
 
 
 def one_of_each_kind(one: Hypothesis, uids: Iterable[str]) -> Iterator[str]:
@@ -214,7 +132,7 @@ def most_cpus(hypotheses: Iterable[Hypothesis]) -> dict[int, int]:
         # Loose CPUs may be free: the most counts them.
         for each in one.loose.values():
             bits |= each
-        for uid in one.spread | one.mixed if one.freed else one.spread:
+        for uid in one.spread:
             for container in one.state.pods[uid].grant.containers:
                 bits |= container.cpus.bits
         for numa, here in one.state.node.machine.numa_bits.items():

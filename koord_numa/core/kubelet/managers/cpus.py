@@ -140,14 +140,12 @@ class CpuStock:
         Which CPUs are taken follows from pool, number and hint alone, whatever the options and the CPU ids (allocateCPUs in the
         kubelet's cpumanager/policy_static.go, which offers free and reusable CPUs together).
         """
-        return next(
-            (bits for count, near, bits in self.same_pool if count == needed and self._offers_same(near, mask)), 0
-        )
+        return next((bits for count, near, bits in self.same_pool if count == needed and near == mask), 0)
 
     def _overlap(self, needed: int, mask: int | None) -> tuple[int, int] | None:
         """How many of the reusable CPUs are taken at least and at most; ``None`` where that is not known."""
         earlier = self.earlier
-        if earlier is None or not self._is_one(mask) or not self._offers_same(earlier.mask, mask):
+        if earlier is None or earlier.mask != mask or not _is_one(mask):
             return None
         if (size := self._whole_node(earlier)) is not None:
             return overlap_on_whole_node(size, tuple(count for _, count in earlier.takes), needed)
@@ -168,9 +166,9 @@ class CpuStock:
         It chooses from the CPUs that they chose from, by the same order. Whole cores come in ascending order, so that of two choices the
         smaller one is part of the larger. Where single CPUs may be left over they are not (``cpu_overlap``).
         """
-        if not self.node.takes_whole_cores or self.earlier is None or not self._offers_same(self.earlier.mask, mask):
+        if not self.node.takes_whole_cores or self.earlier is None or self.earlier.mask != mask:
             return False
-        if self._is_one(mask):
+        if _is_one(mask):
             return True
         # From one NUMA node's size on free NUMA nodes are taken as a whole and first, which also turns the order of the others round.
         smallest = min(bits.bit_count() for bits in self.node.machine.numa_bits.values() if bits)
@@ -205,7 +203,7 @@ class CpuStock:
             return None  # under best-effort a hint may be narrower than what is taken
         if is_first:
             return Earlier(mask, from_here.bit_count(), ((init, bits.bit_count()),))
-        if self.earlier is None or not self._offers_same(self.earlier.mask, mask):
+        if self.earlier is None or self.earlier.mask != mask:
             return None
         return Earlier(mask, self.earlier.free, (*self.earlier.takes, (init, bits.bit_count())))
 
@@ -240,15 +238,6 @@ class CpuStock:
             return sum(machine.socket_bits[socket] for socket in numa_ids(self._sockets(mask)))
         return sum(machine.numa_bits.get(numa, 0) for numa in numa_ids(mask))
 
-    def _offers_same(self, one: int | None, other: int | None) -> bool:
-        """Do hints of these masks put the same CPUs first?"""
-        by_socket = self.node.static_options.align_by_socket and one is not None and other is not None
-        return one == other or (by_socket and self._aligned(one or 0) == self._aligned(other or 0))
-
-    def _is_one(self, mask: int | None) -> bool:
-        """Do all CPUs that such a hint puts first belong to one NUMA node?"""
-        return mask is not None and self._is_on_one_numa(self._aligned(mask))
-
     def _sockets(self, mask: int) -> int:
         known = _whole(self.node.machine).sockets
         found = known.get(mask)
@@ -263,6 +252,10 @@ def _sockets_of(machine: CpuTopology, mask: int) -> int:
     for numa in numa_ids(mask):
         here |= machine.numa_bits.get(numa, 0)
     return mask_of(socket for socket, bits in machine.socket_bits.items() if bits & here)
+
+
+def _is_one(mask: int | None) -> bool:
+    return mask is not None and mask.bit_count() == 1
 
 
 @value_object

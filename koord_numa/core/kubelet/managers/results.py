@@ -48,7 +48,6 @@ class ContainerGrant:
     memory: tuple[MemoryBlock, ...] = ()
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hint: ContainerAffinity | None = None  # None under policy none
-    certain: bool = False  # do numbers alone tell of which NUMA nodes of a socket its CPUs are? (``socket_cpus``)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What several NUMA nodes have together, where no exporter says which ones these are: devices near them, CPUs of their socket."""
+"""Devices that are near several NUMA nodes, where no exporter says which ones these are."""

@@ -43,7 +43,7 @@ def with_passed_over(before: Hypothesis, after: Hypothesis, uid: str, request: P
     if not before.sharing or uid not in after.reach:
         return after
     # Of these pods it is not known where their CPUs are, so that neither is what is free.
-    if before.spread or before.freed or before.unplaced:
+    if before.spread or before.unplaced:
         return after
     unit = _first_unit(before, uid, request, after.state.pods[uid].grant.containers)
     if unit is None:
