@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.replay import holding
 from koord_numa.core.kubelet.inference.unlocated import Rest, rest_of
 from koord_numa.core.kubelet.managers.aggregates import is_memory
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
+from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.kubelet.sharing.counts import settled_devices, shared_devices_agree
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import ContainerKind
@@ -257,7 +259,17 @@ def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> H
     # One pod, or one NUMA node, leaves no choice which pod holds which CPUs.
     certain = len(loose) == 1 or sum(1 for count in due.values() if count) == 1
     dealt = _dealt(one, loose, chosen, pool & ~chosen)
-    return replace(dealt, spread=one.spread.difference(loose), mixed=frozenset() if certain else frozenset(loose))
+    mixed = frozenset() if certain else frozenset(loose)
+    return replace(_held_by_init(dealt, one, loose), spread=one.spread.difference(loose), mixed=mixed)
+
+
+def _held_by_init(dealt: Hypothesis, one: Hypothesis, loose: Sequence[str]) -> Hypothesis:
+    """Where a hint may be narrower than what is taken, init containers may still hold what later ones turn out to have elsewhere."""
+    for uid in loose if one.state.node.config.topology_policy not in STRICT else ():
+        for each in one.state.pods[uid].grant.containers:
+            if each.kind is ContainerKind.INIT:
+                dealt = holding(dealt, uid, each.cpus.bits & dealt.state.managers.cpus)
+    return dealt
 
 
 def _dealt(one: Hypothesis, loose: Sequence[str], chosen: int, free: int) -> Hypothesis:

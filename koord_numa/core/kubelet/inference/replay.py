@@ -110,12 +110,14 @@ def _loose_again(before: Hypothesis, variant: Hypothesis, after: Hypothesis) -> 
         for here in numa_bits:
             held |= lowest(after.state.managers.cpus & here, (freed & here).bit_count())
         if held:
-            after = _holding(after, uid, held)
+            after = holding(after, uid, held)
     return after
 
 
-def _holding(after: Hypothesis, uid: str, bits: int) -> Hypothesis:
+def holding(after: Hypothesis, uid: str, bits: int) -> Hypothesis:
     """With these free CPUs held, perhaps, by an init container of the pod."""
+    if not bits:
+        return after
     managers = after.state.managers
     left = ManagerState(managers.cpus & ~bits, managers.devices, managers.memory)
     loose = {**after.loose, uid: after.loose.get(uid, 0) | bits}
@@ -173,7 +175,7 @@ def _with_more_left(after: Hypothesis, uid: str) -> Hypothesis:
     for here in numa_bits:
         free = state.managers.cpus & here
         held |= lowest(free, min((init & lasting & here).bit_count(), free.bit_count()))
-    return _holding(after, uid, held) if held else after
+    return holding(after, uid, held) if held else after
 
 
 def _left_over(before: Hypothesis, ends: Sequence[DryRunAdmitted]) -> int:

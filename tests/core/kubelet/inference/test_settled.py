@@ -10,7 +10,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.report import settled
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
-from tests.core.kubelet.nodes import app, node, pod
+from tests.core.kubelet.nodes import app, init, node, pod
 
 
 def _zone(numa: int, used: int) -> Zone:
@@ -32,3 +32,16 @@ def test_as_many_cpus_are_free_as_before(policy: KubeletPolicy, used: tuple[int,
     assert after.state.managers.cpus.bit_count() == 4
     held = [len(container.cpus) for each in after.state.pods.values() for container in each.grant.containers]
     assert held == [2, 10]
+
+
+@pytest.mark.parametrize("policy", [KubeletPolicy.NONE, KubeletPolicy.BEST_EFFORT])
+def test_what_init_containers_may_hold_is_not_free_where_later_containers_are_elsewhere(policy: KubeletPolicy) -> None:
+    """The init container had 8 CPUs of NUMA node 0, and its app turns out to have just 2 of them."""
+    state = KubeletState.empty(replace(node("2x1x4x2", policy), ids_are_real=False))
+    answer = admit(state, "a", pod(init(10), app(10)))
+    assert isinstance(answer, Admitted)
+    one = Hypothesis(answer.state, spread=frozenset({"a"}))
+    assert one.state.managers.cpus.bit_count() == 6
+    after = settled(one, ["a"], [_zone(0, 2), _zone(1, 8)])
+    assert after.state.managers.cpus.bit_count() == 0
+    assert after.loose["a"].bit_count() == 6
