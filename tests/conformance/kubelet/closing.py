@@ -78,10 +78,14 @@ def places(state: KubeletState, request: PodRequest, name: str) -> list[int]:
             if isinstance(verdict, Admitted)
             else []
         )
-        if not hints or hints[0] is None or not hints[0].mask or hints[0].mask.bit_count() > 1:
+        mask = hints[0].mask if hints and hints[0] is not None else None
+        if mask is None or mask.bit_count() != 1:
             return found
-        found.append(hints[0].mask.bit_length() - 1)
-        taken = state.managers.devices[name] | state.node.devices[name].near(hints[0].mask)
+        numa = mask.bit_length() - 1
+        if numa in found:  # best-effort: it comes there without a device from there
+            return found
+        found.append(numa)
+        taken = state.managers.devices[name] | state.node.devices[name].near(mask)
         managers = replace(state.managers, devices={**state.managers.devices, name: taken})
         state = replace(state, managers=managers)
 
