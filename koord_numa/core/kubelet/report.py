@@ -68,6 +68,14 @@ def may_come_to(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) 
     return all(amount <= most.get(key, amount) for key, amount in found)
 
 
+def may_explain(one: Hypothesis, shown: Sequence[Collection[str]], zones: Sequence[Zone]) -> bool:
+    """For one of these sets of pods: as ``agrees`` where all of them have come already, else as ``may_come_to``."""
+    return any(
+        (agrees if all(one.has(uid) or uid in one.gone for uid in pods) else may_come_to)(one, pods, zones)
+        for pods in shown
+    )
+
+
 def _in_use(zone: Zone) -> dict[str, int]:
     # In use is allocatable less available: reserved amounts are in neither.
     return {name: amount - zone.available.get(name, 0) for name, amount in zone.allocatable.items()}

@@ -9,7 +9,7 @@ than later ones take: that is another decision, although no topology shows it.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, islice
+from itertools import combinations, dropwhile, islice
 from typing import Final
 
 from koord_numa.core.kubelet.inference.hypothesis import (
@@ -110,6 +110,19 @@ def surely_after(arrivals: Sequence[Arrival], place: int, must_show: Callable[[s
     ``must_show`` tells of which pods any newer topology speaks. One of refused pods, and of pods that have left since, does not.
     """
     return next((at for at in range(place, len(arrivals)) if must_show(arrivals[at].uid)), len(arrivals))
+
+
+def still_open(arrivals: Iterable[Arrival], when: float, explains: Callable[[Hypothesis], bool]) -> list[Arrival]:
+    """
+    The arrivals that later news can put in another light, at ``when``, with those states before them that explain what was published.
+
+    Pods that are about to be seen gone may have left before these came, also where a topology tells of an unknown moment.
+    """
+    found = [*dropwhile(lambda each: not each.may_follow(when), arrivals)]
+    for each in found:
+        # Where none does, what is known is of another history: all stay.
+        each.before = list(filter(explains, each.before)) or each.before
+    return found
 
 
 def not_shown(states: Iterable[Hypothesis], shown: Collection[str], counts: Callable[[str], bool]) -> set[str]:

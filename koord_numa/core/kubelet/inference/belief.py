@@ -26,6 +26,7 @@ from koord_numa.core.kubelet.inference.arrivals import (
     advance,
     bounded,
     not_shown,
+    still_open,
     surely_after,
     unexplained,
     without_left,
@@ -33,7 +34,7 @@ from koord_numa.core.kubelet.inference.arrivals import (
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, distinct
 from koord_numa.core.kubelet.inference.replay import Effort
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
-from koord_numa.core.kubelet.report import agreeing, agrees, may_come_to
+from koord_numa.core.kubelet.report import agreeing, agrees, may_come_to, may_explain
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 
@@ -136,14 +137,14 @@ class Belief:
         some hypothesis agrees with; ``None``, and no hypothesis is dropped, when there is no such set.
         """
         if not certain:
-            return self._filter(shown, zones)
+            return self._filter(shown, zones, when)
         settled = self._settle(shown[0], zones, counts, when)
         if not settled and (self.shortened or self.overflow):
             again = Again(MOST_EFFORT, leads_on=lambda one: may_come_to(one, shown[0], zones))
             settled = self._settle(shown[0], zones, counts, when, again)
         return shown[0] if settled else None
 
-    def _filter(self, shown: Sequence[Collection[str]], zones: Sequence[Zone]) -> Collection[str] | None:
+    def _filter(self, shown: Sequence[Collection[str]], zones: Sequence[Zone], when: float) -> Collection[str] | None:
         """Keep the states that agree with any of these sets. Nothing is known of the moment, so that arrivals are not replayed from it."""
         found: Collection[str] | None = None
         kept: dict[int, Hypothesis] = {}
@@ -154,8 +155,7 @@ class Belief:
             if agreeing and found is None:
                 found = pods
         if found is not None:
-            # Arrivals before the moment cannot be told from those after it.
-            self.arrivals.clear()
+            self.arrivals = still_open(self.arrivals, when, lambda one: may_explain(one, shown, zones))
             self.last = list(kept.values())
             self._conclude()
         return found
