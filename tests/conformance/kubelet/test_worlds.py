@@ -1,8 +1,10 @@
 """The histories among which witnesses are looked for: the recorded one is one of them, and each agrees with what was shown."""
 
+from itertools import islice
 from pathlib import Path
 from random import Random
 
+from tests.conformance.kubelet.caches import other_caches
 from tests.conformance.kubelet.departures import Branch, Departures, Script, replayed, windows
 from tests.conformance.kubelet.early import early_histories
 from tests.conformance.kubelet.variants import variant
@@ -12,6 +14,9 @@ from tests.conformance.vectors import cases, each_file
 
 LONG = 20
 """Of the sequences one in so many, for time."""
+
+FEW = 10
+"""So many nodes are drawn for one question, for time."""
 
 
 @each_file("kubelet-churn")
@@ -48,6 +53,25 @@ def test_a_variant_lists_what_the_recorded_node_lists(file: Path) -> None:
             for name, pool in node.devices.items():
                 known = {numa: bits.bit_count() for numa, bits in recorded.node.devices[name].on.items()}
                 assert {numa: bits.bit_count() for numa, bits in pool.on.items()} == known
+
+
+@each_file("kubelet-churn")
+def test_nodes_with_other_uncore_caches_agree_with_all_that_was_shown(file: Path) -> None:
+    tried = 0
+    for number, case in enumerate(cases(file)):
+        if number % LONG:
+            continue
+        recorded = Recorded(case)
+        truth = World(recorded, recorded.node, recorded.ends)
+        asked = (at for at, event in enumerate(recorded.events[: case.get("leak_from", NEVER)]) if event["ev"] == "ask")
+        index = next(asked)
+        for world, played in islice(other_caches(truth, index, Random(number)), FEW):
+            tried += 1
+            assert not any(shown < index for _, shown in world.play(index).wrong)
+            assert len(played.states) == index + 1
+            for numa, bits in world.node.machine.numa_bits.items():
+                assert bits.bit_count() == recorded.node.machine.numa_bits[numa].bit_count()
+    assert tried
 
 
 @each_file("kubelet-churn")

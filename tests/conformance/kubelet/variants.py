@@ -4,7 +4,7 @@ Nodes that differ from a recorded one in nothing that is published: which CPUs s
 What exporters tell are numbers per NUMA node; all else may be otherwise on a real machine.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final
@@ -20,6 +20,9 @@ from tests.conformance.kubelet.worlds import Recorded
 ARCHITECTURE: Final = "kubernetes.io/arch"
 THREADS: Final = {"amd64": (1, 2), "arm64": (1, 2)}
 """Of a core, by architecture; others have up to eight."""
+
+ORDERS: Final = ("adjacent", "apart", "anywhere", "reserved")
+"""Which CPUs of a NUMA node share cores: neighbours, as distant ones as can be, any, or each reserved one with others."""
 
 PAIR: Final = 2
 
@@ -40,10 +43,10 @@ def variant(recorded: Recorded, dice: Random) -> KubeletNode:
     devices = {name: _pool(pool, dice) for name, pool in node.devices.items()} if dice.random() < HALF else node.devices
     # The rule about whole cores follows from machine and options; it is worked out for each node.
     varied = replace(node, machine=machine, devices=devices, whole_cores=None)
-    return varied if recorded.case["published"] else _reserving(_with_options(varied, dice), dice)
+    return varied if recorded.case["published"] else reserving(_with_options(varied, dice), dice)
 
 
-def _reserving(node: KubeletNode, dice: Random) -> KubeletNode:
+def reserving(node: KubeletNode, dice: Random) -> KubeletNode:
     """Other CPUs reserved, as many on each NUMA node as before."""
     reserved = node.config.reserved_cpus or CpuSet()
     chosen: list[int] = []
@@ -54,17 +57,29 @@ def _reserving(node: KubeletNode, dice: Random) -> KubeletNode:
 
 def _machine(recorded: Recorded, dice: Random) -> CpuTopology:
     """The CPUs of each NUMA node as they are, in other cores and on other sockets."""
-    machine = recorded.node.machine
-    counts = [len(cpus) for cpus in _by_numa(machine).values()]
+    numas = recorded.node.machine.numa_ids
+    threads = dice.choice(possible_threads(recorded))
+    per_socket = dice.choice([number for number in (1, 2, 4, len(numas)) if not len(numas) % number])
+    order = dice.choice(ORDERS)
+    ids = ordered_ids(recorded, threads, order, dice)
+    # Of so many cores an uncore cache; 0: one on every socket.
+    share = dice.choice((0, 1, 2, 4, 8, 16, 64))
+    places = {numa: (place // per_socket, share) for place, numa in enumerate(numas)}
+    return machine_of(recorded, ids, threads, places, apart=order == "apart")
+
+
+def possible_threads(recorded: Recorded) -> list[int]:
+    """The numbers of threads that a core may have."""
+    counts = [len(cpus) for cpus in _by_numa(recorded.node.machine).values()]
     known = THREADS.get(recorded.case["node"]["labels"].get(ARCHITECTURE, ""), (1, 2, 4, 8))
-    threads = dice.choice([number for number in known if not any(count % number for count in counts)])
-    per_socket = dice.choice([number for number in (1, 2, 4, len(counts)) if not len(counts) % number])
-    order = dice.choice(("adjacent", "apart", "anywhere", "reserved"))
+    return [number for number in known if not any(count % number for count in counts)]
+
+
+def ordered_ids(recorded: Recorded, threads: int, order: str, dice: Random) -> dict[int, list[int]]:
+    """The CPUs of each NUMA node in one of ``ORDERS``."""
     reserved = recorded.node.config.reserved_cpus or CpuSet()
-    ids = {numa: _ordered(cpus, threads, order, reserved, dice) for numa, cpus in _by_numa(machine).items()}
-    rows = list(_rows(ids, threads, per_socket, dice, apart=order == "apart"))
-    distances = [[machine.distances.get((one, other), 10) for other in machine.numa_ids] for one in machine.numa_ids]
-    return cpu_topology_of(sorted(rows), numa_ids=machine.numa_ids, distances=distances)
+    by_numa = _by_numa(recorded.node.machine)
+    return {numa: _ordered(cpus, threads, order, reserved, dice) for numa, cpus in by_numa.items()}
 
 
 def _by_numa(machine: CpuTopology) -> dict[int, list[int]]:
@@ -92,20 +107,31 @@ def _ordered(ids: Sequence[int], threads: int, order: str, reserved: CpuSet, dic
     return found
 
 
-def _rows(
-    cpus: Mapping[int, Sequence[int]], threads: int, per_socket: int, dice: Random, *, apart: bool
-) -> Iterator[tuple[int, ...]]:
-    """Rows of a machine: siblings are neighbours, or as far apart as can be."""
-    share = dice.choice((0, 1, 2, 4, 8, 16, 64))  # of so many cores an uncore cache; 0: one on every socket
-    core = 0
-    for place, (numa, ids) in enumerate(cpus.items()):
-        cores = len(ids) // threads
-        socket = place // per_socket
-        for position, cpu in enumerate(ids):
+def machine_of(
+    recorded: Recorded,
+    ids: Mapping[int, Sequence[int]],
+    threads: int,
+    places: Mapping[int, tuple[int, int]],
+    *,
+    apart: bool,
+) -> CpuTopology:
+    """
+    A machine with these CPUs on each NUMA node, whose socket and cores in an uncore cache ``places`` has; 0: one cache a socket.
+
+    Siblings are neighbours in ``ids``, or ``apart`` as far as can be.
+    """
+    rows, core = [], 0
+    for place, (numa, cpus) in enumerate(ids.items()):
+        cores = len(cpus) // threads
+        socket, share = places[numa]
+        for position, cpu in enumerate(cpus):
             here = position % cores if apart else position // threads
             cache = (1 + place) * MOST_CACHES + here // share if share else socket
-            yield cpu, core + here, socket, numa, cache
+            rows.append((cpu, core + here, socket, numa, cache))
         core += cores
+    machine = recorded.node.machine
+    distances = [[machine.distances.get((one, other), 10) for other in machine.numa_ids] for one in machine.numa_ids]
+    return cpu_topology_of(sorted(rows), numa_ids=machine.numa_ids, distances=distances)
 
 
 def _pool(pool: DevicePool, dice: Random) -> DevicePool:

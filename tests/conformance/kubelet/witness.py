@@ -16,6 +16,7 @@ from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
+from tests.conformance.kubelet.caches import other_caches
 from tests.conformance.kubelet.closing import closing, rewired
 from tests.conformance.kubelet.departures import Branch, Departures, Script, moved, replayed, shifted
 from tests.conformance.kubelet.early import early_histories
@@ -31,6 +32,9 @@ MORE_SHARED: Final = 4
 
 FEWEST_NODES: Final = 4
 """On so many of them pods leave at other moments, too."""
+
+MOST_CACHES: Final = 40
+"""On so many nodes with other uncore caches pods leave at other moments, too."""
 
 NARROW: Final = 4
 """So many histories are followed side by side from the empty node on."""
@@ -84,6 +88,13 @@ class Search:
         self._close(truth, played)
         for index in sorted(self.open):
             self._rewire(truth, script, index)
+        self._elsewhere(truth, last)
+        for index in sorted(self.open):
+            self._other_caches(truth, index)
+        return self.found
+
+    def _elsewhere(self, truth: World, last: int) -> None:
+        """On nodes that differ in anything that is not published."""
         shared = any(device.near.bit_count() > 1 for pool in truth.node.devices.values() for device in pool.devices)
         for number in range(max(FEWEST_NODES, EVENTS * (MORE_SHARED if shared else 1) // last)):
             if not self.open:
@@ -92,7 +103,6 @@ class Search:
             self._as_recorded(world)
             if self.open and number < FEWEST_NODES:
                 self._on(world)
-        return self.found
 
     def _move(self, world: World, played: Played, index: int) -> None:
         """Some pods at other moments, of all that may have been: those of which nothing says that they are gone stay, and then any."""
@@ -148,6 +158,18 @@ class Search:
         """On nodes that came about from the recorded one as its devices exchanged NUMA nodes, one after the other."""
         for world, branch in rewired(truth, script.before(index + 1), index, self.dice):
             self._look(world, [branch], index, "a node that is equal in all that is published")
+            if index not in self.open:
+                return
+
+    def _other_caches(self, truth: World, index: int) -> None:
+        """On nodes with other uncore caches, with the recorded departures and, on some, others."""
+        what, first = "a node with other uncore caches", max(0, index - RECENT)
+        for number, (world, played) in enumerate(other_caches(truth, index, self.dice)):
+            script = Script(world.ends)
+            self._look(world, [Branch(played.states[index], script.before(index + 1))], index, what)
+            if index in self.open and number < MOST_CACHES:
+                begin = Branch(played.states[first], script.before(first))
+                self._depart(world, begin, first, index, f"{what}, pods left at other moments")
             if index not in self.open:
                 return
 

@@ -157,6 +157,18 @@ class World:
             states.append(state)
         return Played(states, wrong)
 
+    def play_while_agreeing(self, until: int) -> "Played":
+        """As ``play``, up to the first event that is not as it was shown before ``until``."""
+        played, ending = Played([KubeletState.empty(self.node)], []), self.ending()
+        for index in range(until):
+            state, matches = self.step(played.states[-1], index, ending.get(index, ()))
+            played.states.append(state)
+            if not matches:
+                played.wrong.append((index, self.recorded.shown[index]))
+            if not played.agrees_until(until):
+                break
+        return played
+
     def ending(self) -> dict[int, list[str]]:
         """The pods that are gone, by the event before which they are."""
         found: dict[int, list[str]] = {}
