@@ -135,12 +135,13 @@ class CpuStock:
 
     def _same_as_before(self, needed: int, mask: int | None) -> int:
         """
-        The CPUs of an init container that chose as many from the same pool by the same hint; 0 where there is none.
+        The CPUs of an init container that chose as many from the same pool by a hint that puts the same CPUs first; 0 where there is none.
 
-        Which CPUs are taken follows from pool, number and hint alone, whatever the options and the CPU ids (allocateCPUs in the
-        kubelet's cpumanager/policy_static.go, which offers free and reusable CPUs together).
+        Which CPUs are taken follows from pool, number and the CPUs put first alone, whatever the options and the CPU ids (allocateCPUs in
+        the kubelet's cpumanager/policy_static.go, which offers free and reusable CPUs together).
         """
-        return next((bits for count, near, bits in self.same_pool if count == needed and near == mask), 0)
+        offered = ((count, self._offers_same(near, mask), bits) for count, near, bits in self.same_pool)
+        return next((bits for count, same, bits in offered if count == needed and same), 0)
 
     def _overlap(self, needed: int, mask: int | None) -> tuple[int, int] | None:
         """How many of the reusable CPUs are taken at least and at most; ``None`` where that is not known."""
@@ -237,6 +238,12 @@ class CpuStock:
         if self.node.static_options.align_by_socket:
             return sum(machine.socket_bits[socket] for socket in numa_ids(self._sockets(mask)))
         return sum(machine.numa_bits.get(numa, 0) for numa in numa_ids(mask))
+
+    def _offers_same(self, one: int | None, other: int | None) -> bool:
+        """Do hints of these masks put the same CPUs first? With ``align-by-socket`` all that name the same sockets do."""
+        if one == other or one is None or other is None or not self.node.static_options.align_by_socket:
+            return one == other
+        return self._sockets(one) == self._sockets(other)
 
     def _sockets(self, mask: int) -> int:
         known = _whole(self.node.machine).sockets

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord_numa.core.bit_sets import lowest
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
@@ -77,3 +78,15 @@ def test_where_ids_are_made_up_nothing_else_is_feared(asked: PodRequest, more: i
     assert beside.bit_count() <= more
     if order is CpuReuse.LEAST:
         assert beside.bit_count() == more
+
+
+@pytest.mark.parametrize("order", [CpuReuse.LEAST, CpuReuse.MOST])
+def test_another_hint_of_the_same_socket_offers_the_same_cpus(order: CpuReuse) -> None:
+    """The hint names NUMA node 0, the CPUs are of NUMA node 1, which has fewer free: the next hint must name that one."""
+    real = node("2x2x4x2", KubeletPolicy.RESTRICTED, options=("align-by-socket",))
+    some = replace(real, ids_are_real=False, aligns_by_socket=True)
+    first, second, *_ = some.machine.numa_bits.values()
+    free = lowest(first, 4) | lowest(second, 2)
+    taken = held(some, free, pod(init(2), app(2)), order)
+    assert taken is not None
+    assert taken[ContainerKind.APP] == taken[ContainerKind.INIT] == lowest(second, 2)
