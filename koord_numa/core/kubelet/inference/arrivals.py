@@ -17,8 +17,8 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     Signature,
     cpus_by_numa,
     distinct,
-    fair_share,
     released,
+    variant_of,
 )
 from koord_numa.core.kubelet.inference.replay import Effort, Outcome, arrive
 from koord_numa.core.kubelet.inference.unlocated import without
@@ -234,4 +234,13 @@ def bounded(hypotheses: Iterable[Hypothesis]) -> tuple[list[Hypothesis], str]:
         found = [one for one in found if not one.unexplained]
     if len(found) <= MOST_HYPOTHESES:
         return found, ""
-    return fair_share(found, MOST_HYPOTHESES), f"more than {MOST_HYPOTHESES} states of the kubelet are possible"
+    return _fair_share(found, MOST_HYPOTHESES), f"more than {MOST_HYPOTHESES} states of the kubelet are possible"
+
+
+def _fair_share(found: Sequence[Hypothesis], most: int) -> list[Hypothesis]:
+    """The least doubtful of every variant of the node, so that none is given up for another's details."""
+    groups: dict[tuple[int, int], list[Hypothesis]] = {}
+    for one in sorted(found, key=lambda one: one.uncertainty):
+        groups.setdefault(variant_of(one.state.node), []).append(one)
+    share = max(1, most // len(groups))
+    return [one for group in groups.values() for one in group[:share]]

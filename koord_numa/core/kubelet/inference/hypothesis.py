@@ -10,7 +10,7 @@ Example: NUMA node 0 has 4 CPUs free, node 1 has 16. Pod a (8 CPUs) is bound and
 seen gone. It may have left before a came: then a is on node 0. Both hypotheses stand until a topology shows a's CPUs on one of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import Final
 
@@ -90,6 +90,7 @@ class Hypothesis:
                 groups = (*groups, *free_memory(memory))
         return (
             pods,
+            frozenset(self._held_by_init()),  # which no topology shows
             groups,
             tuple(sorted(self.unplaced)),
             # What unlocated pods hold follows from no grant, nor does what pods leave counted whose place is not known.
@@ -100,6 +101,12 @@ class Hypothesis:
             variant_of(self.state.node),
             self._shared_devices if self.sharing else (),
         )
+
+    def _held_by_init(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """By pod, how many CPUs of each NUMA node its init containers surely hold that no later container has."""
+        for uid, pod in self.state.pods.items():
+            if bits := held_by_init(pod.grant) & ~self.loose.get(uid, 0):
+                yield uid, cpus_by_numa(bits, self.state.node)
 
     @property
     def _shared_devices(self) -> Signature:
@@ -191,6 +198,17 @@ def _signature(grant: Grant, node: KubeletNode) -> Signature:
     )
 
 
+def held_by_init(grant: Grant) -> int:
+    """The CPU bits of init containers that no later container has."""
+    init = later = 0
+    for one in grant.containers:
+        if one.kind is ContainerKind.INIT:
+            init |= one.cpus.bits
+        else:
+            later |= one.cpus.bits
+    return init & ~later
+
+
 def _place(one: ContainerGrant, node: KubeletNode) -> tuple[int, ...]:
     """
     How many CPUs an init container still holds no topology shows: only where they are counts. Where CPUs are dealt out in numbers that
@@ -278,21 +296,5 @@ def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
     return list(found.values())
 
 
-def fair_share(found: Sequence[Hypothesis], most: int) -> list[Hypothesis]:
-    """The least doubtful of every variant of the node, so that none is given up for another's details."""
-    groups: dict[tuple[int, int], list[Hypothesis]] = {}
-    for one in sorted(found, key=lambda one: one.uncertainty):
-        groups.setdefault(variant_of(one.state.node), []).append(one)
-    share = max(1, most // len(groups))
-    return [one for group in groups.values() for one in group[:share]]
-
-
 def _loose_cpus(one: Hypothesis) -> int:
     return sum(bits.bit_count() for bits in one.loose.values())
-
-
-def with_grant(one: Hypothesis, uid: str, containers: tuple[ContainerGrant, ...]) -> Hypothesis:
-    """The hypothesis with these containers as what the pod was given."""
-    pod = one.state.pods[uid]
-    pods = {**one.state.pods, uid: replace(pod, grant=replace(pod.grant, containers=containers))}
-    return replace(one, state=replace(one.state, pods=pods))

@@ -14,9 +14,8 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     may_lie_otherwise,
     pins_init_cpus,
     signature,
-    with_grant,
 )
-from koord_numa.core.kubelet.inference.variants import variants
+from koord_numa.core.kubelet.inference.variants import variants, with_grant
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse

@@ -6,7 +6,7 @@ from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, may_lie_otherwise, signature, with_grant
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, may_lie_otherwise, signature
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant
@@ -138,3 +138,10 @@ def most_cpus(hypotheses: Iterable[Hypothesis]) -> dict[int, int]:
         for numa, here in one.state.node.machine.numa_bits.items():
             most[numa] = max(most.get(numa, 0), (bits & here).bit_count())
     return most
+
+
+def with_grant(one: Hypothesis, uid: str, containers: tuple[ContainerGrant, ...]) -> Hypothesis:
+    """The hypothesis with these containers as what the pod was given."""
+    pod = one.state.pods[uid]
+    pods = {**one.state.pods, uid: replace(pod, grant=replace(pod.grant, containers=containers))}
+    return replace(one, state=replace(one.state, pods=pods))

@@ -7,11 +7,12 @@ import pytest
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inference.variants import variants
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import MILLI
-from tests.core.kubelet.nodes import app, gpus, node, pod
+from tests.core.kubelet.nodes import app, gpus, init, node, pod
 
 
 def _free(belief: Belief) -> set[tuple[int, ...]]:
@@ -21,11 +22,15 @@ def _free(belief: Belief) -> set[tuple[int, ...]]:
 def _beside_its_device() -> Belief:
     """Best-effort keeps a container beside its device on NUMA node 0, whose CPUs are all taken: it gets others."""
     on = node("4x1x2x2", policy=KubeletPolicy.BEST_EFFORT, devices={"vendor.com/gpu": gpus(1)})
-    belief = Belief([Hypothesis(KubeletState.empty(replace(on, ids_are_real=False)))])
+    belief = _belief(on)
     belief.arrive("first", pod(app(4)), 0.0)
     belief.started("first", 1.0)
     belief.arrive("beside", pod(app(2, gpu=1)), 2.0)
     return belief
+
+
+def _belief(on: KubeletNode) -> Belief:
+    return Belief([Hypothesis(KubeletState.empty(replace(on, ids_are_real=False)))])
 
 
 @pytest.mark.parametrize("place", [1, 2, 3])
@@ -53,3 +58,15 @@ def test_decisions_look_at_each_numa_node_from_which_those_cpus_may_come() -> No
         cpus_by_numa(one.state.managers.cpus, one.state.node) for each in belief.hypotheses for one in variants(each)
     }
     assert rooms == {(0, 2, 4, 4), (0, 4, 2, 4), (0, 4, 4, 2)}
+
+
+def test_init_containers_may_hold_cpus_of_any_of_them() -> None:
+    """If the pod came before another one left, its init container has CPUs of NUMA node 2, else of node 1; no topology shows which."""
+    belief = _belief(node("4x1x2x2", policy=KubeletPolicy.BEST_EFFORT, devices={"vendor.com/gpu": gpus(1)}))
+    for at, (uid, count) in enumerate({"first": 4, "stays": 1, "old": 3}.items()):
+        belief.arrive(uid, pod(app(count)), at)
+        belief.started(uid, at)
+    belief.arrive("new", pod(init(3, gpu=1), app(1, gpu=1)), 6.0)
+    belief.started("new", 8.0)
+    belief.depart("old", 9.0)
+    assert _free(belief) == {(0, 3, 0, 4), (0, 0, 3, 4)}
