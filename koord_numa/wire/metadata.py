@@ -1,6 +1,6 @@
 """The metadata that every object carries, and the identity without which an object cannot even be named."""
 
-from typing import Any
+from typing import Any, Final
 
 from koord_numa.core.value_objects import value_object
 from koord_numa.wire.errors import FieldPath, quoted
@@ -32,6 +32,12 @@ class Metadata(Strict):
     def controller(self) -> str:
         """The uid of the controlling owner, or nothing."""
         return next((owner.uid for owner in self.owner_references or () if owner.controller), "")
+
+    @property
+    def has_coined_name(self) -> bool:
+        """Did a controller leave the name of this pod to the API server, which ends it with five random characters?"""
+        owners = self.owner_references or ()
+        return any(owner.controller and (owner.api_version, owner.kind) in _COINING for owner in owners)
 
 
 @value_object
@@ -87,4 +93,12 @@ def version(top: Head) -> str:
     return top.metadata.resource_version or ""
 
 
-_BLANK = Metadata()
+_BLANK: Final = Metadata()
+
+_COINING: Final = {
+    ("v1", "ReplicationController"),
+    ("apps/v1", "ReplicaSet"),
+    ("apps/v1", "DaemonSet"),
+    ("batch/v1", "Job"),
+}
+"""Controllers that give their pods a ``generateName`` and never a name (``GetPodFromTemplate`` in pkg/controller/controller_utils.go)."""

@@ -28,7 +28,9 @@ from koord_numa.wire.pod.resource_status import resource_status
 JsonObject = dict[str, Any]
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-OWNER: Final = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}
+OWNER: Final = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "set", "uid": "set", "controller": True}
+COINING: Final = {**OWNER, "kind": "ReplicaSet"}
+"""A controller whose pods never have a name that another one had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class NodeLife:
         taken = {self.objects[uid]["metadata"]["name"] for uid in there}
         # The lowest name that is free, as a StatefulSet does: names come back, and exporters tell of names only.
         name = next(name for name in (f"n{number}" for number in range(self._count)) if name not in taken)
+        if self.owner is not None and self.owner["kind"] == COINING["kind"]:
+            name = uid
         obj = self.objects[uid] = self.pod(uid, spec, name)
         self.log.append(f"{self.now:.0f} bind {uid} {spec} {answer.note} {answer.explores}")
         self.cache.hold(parse_pod(obj), answer)

@@ -1,6 +1,6 @@
 """
-The law of kubelet-owned nodes on a busy node: many pods beside one another, names that come back, schedulers that take over, refusals of
-another maker's admission plugin.
+The law of kubelet-owned nodes on a busy node: many pods beside one another, names that come back or never do, schedulers that take over,
+refusals of another maker's admission plugin.
 
 Eight lives, the same in every run; ``--law-examples`` above a hundred asks for more, other ones.
 """
@@ -15,7 +15,7 @@ from koord_numa.sandbox.machines import NodeDescription
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from tests.chaos.kinds import MACHINES, any_pod
 from tests.kubelets.law import broken
-from tests.kubelets.node_life import NodeLife
+from tests.kubelets.node_life import COINING, OWNER, JsonObject, NodeLife
 from tests.kubelets.test_admission_law import FIXED
 
 LENGTH: Final = 200
@@ -39,8 +39,8 @@ def busy_nodes() -> list[NodeDescription]:
     return [node for node in read_descriptions(MACHINES, Path()) if node.name in ("kubelet-0", "wide-0")]
 
 
-def life_of(dice: Random) -> NodeLife:
-    life = NodeLife(dice.choice(busy_nodes()))
+def life_of(dice: Random, owner: JsonObject = OWNER) -> NodeLife:
+    life = NodeLife(dice.choice(busy_nodes()), owner=owner)
     for what in dice.choices(list(ACTIONS), list(ACTIONS.values()), k=LENGTH):
         if what == "place":
             pod, _ = any_pod("any", dice)
@@ -63,7 +63,7 @@ def test_what_is_placed_on_a_busy_node_is_admitted(pytestconfig: pytest.Config) 
     first, lives = (0, FEW) if count <= FIXED else (Random().randrange(1 << 30), count // 10)
     placed = 0
     for seed in range(first, first + lives):
-        life = life_of(Random(seed))
+        life = life_of(Random(seed), COINING if seed % 2 else OWNER)
         placed += life.placed
         found = broken(life)
         assert not found, "\n".join([f"seed {seed}", *found])

@@ -1,11 +1,18 @@
-"""Would the kubelet admit the pod if nothing else were on the node? Where it would not, evicting pods cannot help."""
+"""
+Would the kubelet admit the pod if nothing else were on the node, or would it never?
+
+The first says whether evicting pods may help, the second whether a pod on its way is sure to be refused. A pod that the empty node refuses
+may be admitted on a used one, where its init container does not get the NUMA node that is too small for what follows.
+"""
 
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
+from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.predicates import check_node_fit
 from koord_numa.core.kubelet.managers.room import has_room
 from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.pod_resources import effective_requests
 
 
@@ -15,3 +22,31 @@ def fits_empty_node(request: PodRequest, node: KubeletNode) -> bool:
         return False
     empty = KubeletState.empty(node)
     return has_room(request, node, empty.managers) or isinstance(dry_run(empty, request), DryRunAdmitted)
+
+
+def never_fits(request: PodRequest, node: KubeletNode, *, keeps_cores: bool) -> bool:
+    """
+    Whether the kubelet refuses the pod whatever else is there, and wherever that is. A no says nothing.
+
+    ``keeps_cores``: it gives whole cores only, which have several threads. Their numbers are powers of two, so that odd counts are refused
+    (``Allocate`` in policy_static.go of the cpumanager). Under single-numa-node some NUMA node must have all that a unit asks for. The
+    memory manager keeps silent about a whole pod for which no set of NUMA nodes has enough, and may still find room for one container
+    after the other: in scope pod only CPUs tell. Devices may become healthy, so that their numbers tell nothing.
+    """
+    demand = pod_demand(request)
+    if keeps_cores and node.pins_cpus and any(count % 2 for count in demand.counts):
+        return True
+    if node.config.topology_policy is not KubeletPolicy.SINGLE_NUMA_NODE:
+        return False
+    units = [part for _, part in demand.containers]
+    if node.config.topology_scope is KubeletScope.POD:
+        units = [ContainerDemand(cpus=demand.pod.cpus, memory=None, devices={})]
+    return any(all(_exceeds(unit, node, numa) for numa in node.machine.numa_ids) for unit in units)
+
+
+def _exceeds(unit: ContainerDemand, node: KubeletNode, numa: int) -> bool:
+    """Does the unit ask for more than the NUMA node has when it is empty?"""
+    if node.pins_cpus and unit.cpus > (node.machine.numa_bits[numa] & ~node.reserved).bit_count():
+        return True
+    memory = (unit.memory or {}).items() if node.pins_memory else ()
+    return any(amount > node.memory.get(numa, {}).get(kind, 0) for kind, amount in memory)

@@ -206,6 +206,7 @@ class Pod:
     mirror: bool = False  # a static pod's mirror: the kubelet runs it whatever we think
     labels: tuple[tuple[str, str], ...] = ()
     owner: str = ""  # uid of the controlling owner, to recognise a pod's siblings
+    coined: bool = False  # the API server made its name at random for a controller: no earlier pod had it
     controller: WorkloadKey | None = (
         None  # that owner, of a pod without a node, if it is of a kind that is spread by default
     )

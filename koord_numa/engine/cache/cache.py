@@ -22,7 +22,6 @@ from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.preempt.node import Nominee
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.ledger import Holding, holding_of
-from koord_numa.engine.cache.absent_pods import AbsentPods
 from koord_numa.engine.cache.assumed_pod import AssumedPod
 from koord_numa.engine.cache.kubelet_evidence import is_kubelet_rejection
 from koord_numa.engine.cache.node_info import NodeInfo
@@ -94,11 +93,9 @@ class Cache:
             first, now = info.published is None, self.clock()
             if new is not None and new.resource_version != info.version:
                 info.topology_seen = now
+            # It may show pods that left before the first list, whose names others have by now.
+            info.history.young = now - self._began < RECENT
             info.set_objects(info.node, new)
-            if now - self._began < RECENT:
-                info.history.absent = (
-                    AbsentPods()
-                )  # it may show pods that left before the first list, whose names others have now
             info.unreported.topology_changed(info.topology, now, is_first=first, reading=info.history.read())
             self._note_lag(info)
             self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)

@@ -16,19 +16,30 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.inferred_state import used_starts
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.inference.variants import most_cpus
-from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
-from koord_numa.core.kubelet.managers.results import TOPOLOGY_AFFINITY, UNEXPECTED_ADMISSION
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
+from koord_numa.core.kubelet.managers.results import SMT_ALIGNMENT
 from koord_numa.core.kubelet.view import problem_of
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.absent_pods import AbsentPods
-from koord_numa.engine.cache.kubelet_evidence import KubeletEvidence
-from koord_numa.engine.cache.pod_sets import KnownPod, LastReading, Reading, is_exclusive, is_tied, order_is_known, sets
+from koord_numa.engine.cache.kubelet_evidence import KubeletEvidence, tells_of_numa
+from koord_numa.engine.cache.pod_sets import (
+    KnownPod,
+    LastReading,
+    Reading,
+    has_cpus_for,
+    is_exclusive,
+    is_tied,
+    order_is_known,
+    sets,
+)
 
 MOST_GUESSES: Final = 64
 """So many sets of pods are compared with amounts where no fingerprint tells."""
 
 ORDER_UNKNOWN: Final = "pods came in an order that is not known"
+
+SHOWN_UNKNOWN: Final = "the node was in use when it was first seen, and which pods its topology shows is not known"
 
 MOST_GONE: Final = 64
 """So many pods that left are remembered, in case a late topology still shows them."""
@@ -39,7 +50,7 @@ class KubeletHistory:
     """
     ``pods`` are known pods in the order of their binds, those that left among them until no topology can show them any more. ``shown``
     are the uids that the last understood topology showed. ``belief`` is ``None`` until it is read. ``evidence`` is about options that
-    are not published. ``now`` is when the last of all this was seen.
+    are not published. ``now`` is when the last of all this was seen. ``young``: a topology may be older than the scheduler.
     """
 
     pods: dict[str, KnownPod] = field(default_factory=dict)
@@ -49,6 +60,7 @@ class KubeletHistory:
     absent: AbsentPods = field(default_factory=AbsentPods)  # known to be, whatever is believed
     evidence: KubeletEvidence = field(default_factory=KubeletEvidence)
     now: float = 0.0
+    young: bool = False
     _reading: LastReading = field(default_factory=LastReading)
 
     def observe(self, pod: Pod, now: float) -> None:
@@ -56,18 +68,23 @@ class KubeletHistory:
         self.now = max(self.now, now)
         known = self.pods.get(pod.key.uid)
         if known is None:
-            known = KnownPod(pod.key.uid, pod.key.namespace, pod.key.name, pod.request, now)
-            known.found, known.began, known.created = pod.started, pod.started_at, pod.created
-            self.pods[known.uid] = known
-            self.absent.forget(known.uid)
+            self.pods[pod.key.uid] = known = KnownPod.of(pod, now)
+            known.had_cpus = self.frame is not None and has_cpus_for(known, self.pods.values(), self.frame)
             self._reading.forget()
-            if (belief := self._belief_of(known)) is not None:
+            self.absent.forget(known.uid)
+            self._foresee([known])
+            if known.uid not in self.absent.hopeless and (belief := self._belief_of(known)) is not None:
                 belief.arrive(known.uid, known.request, now)
             # A pod that runs has its verdict; only one on its way explores.
             if pod.explores and not pod.started:
                 self.evidence.explore(known.uid, pod.explores)
+        if pod.deleting and known.ending is None:
+            known.ending = now
+            self._reading.forget()
         if pod.started and not known.started:
             known.started, known.judged = True, now
+            self.evidence.admitted(known.request)
+            self._foresee(self.pods.values() if self.absent.hopeless else ())
             self._reading.pod_started()
             self.evidence.decided(known.uid)
             if (belief := self._belief_of(known)) is not None:
@@ -76,12 +93,22 @@ class KubeletHistory:
     def reject(self, pod: Pod, now: float) -> None:
         # Out of the history: a refused pod was never there, and no topology can show it.
         """The kubelet refused the pod, now or before this process started."""
-        self.evidence.rejected(pod)
         uid, reason = pod.key.uid, pod.reason
         known = self.pods.pop(uid, None)
+        self.evidence.rejected(pod, had_cpus=known is not None and known.had_cpus)
+        if pod.reason == SMT_ALIGNMENT:
+            self._foresee(self.pods.values())
         self._reading.forget()
         if known is not None and (belief := self._belief_of(known)) is not None:
-            belief.rejected(uid, now, tells=self._tells_of_numa(pod_demand(known.request), reason))
+            belief.rejected(uid, now, tells=tells_of_numa(known.request, reason, self.frame))
+
+    def _foresee(self, pods: Iterable[KnownPod]) -> None:
+        if self.frame is None:
+            return
+        for known in self.absent.foresee(pods, self.frame.node, keeps_cores=self.evidence.keeps_pairs):
+            # Refused for something that is not followed, as if it had never come.
+            if (belief := self._belief_of(known)) is not None:
+                belief.rejected(known.uid, self.now, tells=False)
 
     def withdraw(self, uid: str) -> None:
         """The pod never came: its bind failed. It may be bound here later, and is new then."""
@@ -105,16 +132,8 @@ class KubeletHistory:
             belief.depart(uid, now)
         # Bounded, since a topology that never comes would keep them for ever.
         gone = [each.uid for each in self.pods.values() if each.left] if len(self.pods) > MOST_GONE else []
-        for old in gone[: max(0, len(gone) - MOST_GONE)]:
+        for old in gone[:-MOST_GONE]:
             del self.pods[old]
-
-    def _tells_of_numa(self, demand: PodDemand, reason: str) -> bool:
-        """Is it refused for what is followed: not for whole cores, node-wide amounts, or devices that no zone lists?"""
-        devices = () if self.frame is None else self.frame.devices
-        unlisted = any(
-            count and name not in devices for _, part in demand.containers for name, count in part.devices.items()
-        )
-        return reason == TOPOLOGY_AFFINITY or (reason == UNEXPECTED_ADMISSION and not unlisted)
 
     def _belief_of(self, known: KnownPod) -> Belief | None:
         """The belief, for a pod that the kubelet's managers give anything; one without any hypothesis has nothing to learn."""
@@ -122,6 +141,9 @@ class KubeletHistory:
         if belief is None or self.frame is None or not (belief.hypotheses or belief.arrivals) or belief.given_up:
             return None
         return belief if is_tied(pod_demand(known.request), self.frame) else None
+
+    def _is_followed(self, known: KnownPod, frame: NodeConfig) -> bool:
+        return known.uid not in self.absent.hopeless and is_tied(pod_demand(known.request), frame)
 
     def reset(self) -> None:
         """The node is another one: nothing that is believed of its kubelet holds."""
@@ -141,7 +163,8 @@ class KubeletHistory:
             self.reset()
         self.frame = frame
         reading, belief = self._read(frame), self.belief
-        self.absent.read(reading, self.pods)
+        self.absent.read(reading, self.pods, young=self.young)
+        self._foresee(self.pods.values())
         if reading.tells and reading.shown is None:
             # Adding it to the belief would need a pod whose request is unknown.
             return  # it speaks of pods that no event has shown yet
@@ -228,60 +251,42 @@ class KubeletHistory:
         # Something may run that the history did not see.
         if topology.in_use or any(is_exclusive(pod_demand(known.request), frame) for known in shown):
             return self._begin_in_use(frame)
-        arrived = [known for known in present if known.uid in hidden and is_tied(pod_demand(known.request), frame)]
+        arrived = [known for known in present if known.uid in hidden and self._is_followed(known, frame)]
         if not order_is_known(arrived):
             return Belief([], overflow=ORDER_UNKNOWN)
         self.shown = frozenset(known.uid for known in shown)
         belief = Belief(starts(frame))
         # Pods that are not shown came after the topology: the belief begins before them.
-        self._go_on(belief, arrived)
+        for known in arrived:
+            belief.arrive(known.uid, known.request, known.bound)
+            if known.started:
+                belief.started(known.uid, known.judged)
         return belief
 
     def _begin_in_use(self, frame: NodeConfig) -> Belief:
         """From what the pods hold together that a topology shows by its fingerprint."""
         reading = self._read(frame)
         if reading.shown is None:
-            return Belief(
-                [],
-                overflow="the node was in use when it was first seen, and which pods its topology shows is not known",
-            )
+            return Belief([], overflow=SHOWN_UNKNOWN)
         order = sorted(self.pods.values(), key=lambda known: known.order)
-        tied = [known for known in order if is_tied(pod_demand(known.request), frame)]
+        tied = [known for known in order if self._is_followed(known, frame)]
         last = max((at for at, known in enumerate(order) if known.uid in reading.shown), default=-1)
         before = {known.uid for known in order[: last + 1]}
         shown = {known.uid: known.request for known in tied if known.uid in reading.shown}
         # Older pods that no topology shows are there as long as they are not seen gone.
-        others = {
-            known.uid: known.request
-            for known in tied
-            if known.uid in before and known.uid not in reading.counted and not known.left
-        }
+        older = (known for known in tied if known.uid in before and not known.left)
+        others = {known.uid: known.request for known in older if known.uid not in reading.counted}
         if not order_is_known([known for known in tied if known.uid not in before and not known.left]):
             return Belief([], overflow=ORDER_UNKNOWN)
         starts = used_starts(frame, shown, others)
         if not starts:
             return Belief([], overflow="the pods known to be there do not explain what is in use")
         belief = Belief(starts, was_used=True)
-        belief.resume(
-            [
-                Arrival(known.uid, known.request, known.bound, known.judged if known.started else None)
-                for known in tied
-                if known.uid not in before
-            ],
-            {
-                known.uid: known.left_at
-                for known in tied
-                if known.left and (known.uid in shown or known.uid not in before)
-            },
-        )
+        later = [known for known in tied if known.uid not in before]
+        arrived = [Arrival(it.uid, it.request, it.bound, it.judged if it.started else None) for it in later]
+        left = [known for known in tied if known.left and (known.uid in shown or known.uid not in before)]
+        belief.resume(arrived, {known.uid: known.left_at for known in left})
         return belief
-
-    def _go_on(self, belief: Belief, arrived: Iterable[KnownPod]) -> None:
-        """What these pods, which came after the topology, changed."""
-        for known in arrived:
-            belief.arrive(known.uid, known.request, known.bound)
-            if known.started:
-                belief.started(known.uid, known.judged)
 
     def _now_shown(self, uids: frozenset[str]) -> None:
         self.shown = uids

@@ -9,9 +9,11 @@ from typing import Final
 
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
+from koord_numa.core.kubelet.managers.room import everything
 from koord_numa.core.objects.node import NodeResourceTopology
-from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.resources import CPU, MILLI
 from koord_numa.wire.node.fingerprint import comparable, fingerprint_of, pod_hash
 
 ALL: Final = ("", "all")
@@ -28,7 +30,9 @@ class KnownPod:
 
     ``started``: its node has reported it as running. ``left``: it is gone, and the node's topology may not show that yet. ``judged`` is
     when it was seen to run. ``found``: it ran when it was first seen; the kubelet began with it at ``began`` (seconds since the epoch, 0
-    if unknown). ``unordered``: it came while no watch told the order of events.
+    if unknown). ``unordered``: it came while no watch told the order of events. ``coined``: no earlier pod had its name.
+    ``ending`` is when it was seen to be deleted, which its kubelet has yet to do. ``had_cpus``: when it was bound the node had as many
+    exclusive CPUs as it and all others could ever hold.
     """
 
     uid: str
@@ -44,6 +48,17 @@ class KnownPod:
     began: float = 0.0
     created: float = 0.0
     unordered: bool = False
+    coined: bool = False
+    ending: float | None = None
+    had_cpus: bool = False
+
+    @classmethod
+    def of(cls, pod: Pod, now: float) -> "KnownPod":
+        """One that was not known before."""
+        key, began = pod.key, pod.started_at
+        known = cls(key.uid, key.namespace, key.name, pod.request, now, found=pod.started, began=began)
+        known.created, known.coined = pod.created, pod.coined
+        return known
 
     @property
     def order(self) -> tuple[int, float, float]:
@@ -187,12 +202,27 @@ def is_tied(demand: PodDemand, frame: NodeConfig) -> bool:
     )
 
 
+def has_cpus_for(known: KnownPod, pods: Iterable[KnownPod], frame: NodeConfig) -> bool:
+    """
+    Are all CPUs that the node gives away enough for all that these pods ever hold at once? Asked only of pods with odd numbers of CPUs,
+    whose refusal tells of cores where they are.
+    """
+    if not any(count % 2 for count in pod_demand(known.request).counts):
+        return False
+    there = sum(zone.allocatable.get(CPU, 0) for zone in frame.topology.zones) // MILLI
+    return sum(everything(each.request).cpus for each in pods) <= there
+
+
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """The first so many pods in the order of their binds. ``open`` are uids of pods of which it is open whether they had left."""
+    """
+    The first so many pods in the order of their binds. ``open`` are uids of pods of which it is open whether they had left, ``ending``
+    of others that were told to end, the first one first.
+    """
 
     there: list[KnownPod]
     open: list[str]
+    ending: list[str]
 
     @classmethod
     def of(cls, pods: list[KnownPod]) -> "_Prefix":
@@ -200,13 +230,18 @@ class _Prefix:
         last = max((known.bound for known in pods), default=0.0)
         there = [known for known in pods if not known.left or known.left_at >= last]
         leaving = sorted((known for known in there if known.left), key=lambda known: known.left_at)
-        return cls(there, [known.uid for known in leaving])
+        ending = sorted((known for known in there if known.ending is not None and not known.left), key=_told_to_end)
+        return cls(there, [known.uid for known in leaving], [known.uid for known in ending])
 
     def without(self, away: Collection[str]) -> list[str]:
         """The uids of those that are there."""
         if not away:
             return [known.uid for known in self.there]
         return [known.uid for known in self.there if known.uid not in away]
+
+
+def _told_to_end(known: KnownPod) -> float:
+    return known.ending or 0.0
 
 
 def _in_order(left: list[str]) -> Iterator[set[str]]:
@@ -226,14 +261,24 @@ def _in_any_order(left: list[str]) -> Iterator[set[str]]:
 def possible_sets(old: list[KnownPod], new: list[KnownPod]) -> Iterator[list[str]]:
     """The uids of each set: all of ``old`` and the first so many of ``new``, in the order of their binds, less some that left."""
     everyone = [*old, *new]
-    has_left = any(known.left for known in everyone)
+    is_plain = not any(known.left or known.ending is not None for known in everyone)
     firsts = (everyone[:end] for end in range(len(everyone), len(old) - 1, -1))
-    prefixes = [_Prefix.of(pods) if has_left else _Prefix(pods, []) for pods in firsts]
-    # In order of likelihood: all prefixes with departures in order, then those in any order, then with one pod unseen.
+    prefixes = [_Prefix(pods, [], []) if is_plain else _Prefix.of(pods) for pods in firsts]
+    # In order of likelihood: all prefixes with departures in order, then those in any order, then with pods that no event has shown gone:
+    # those that were to end, as they were told to, any one pod, and of those that were to end any.
     for ways in (_in_order, _in_any_order):
         for prefix in prefixes:
             yield from (prefix.without(away) for away in ways(prefix.open))
     for prefix in prefixes:
-        for unseen in prefix.there:
-            if not unseen.left:
-                yield from (prefix.without({*away, unseen.uid}) for away in _in_order(prefix.open))
+        yield from _with_unseen(prefix, (prefix.ending[:end] for end in range(1, len(prefix.ending) + 1)))
+    for prefix in prefixes:
+        yield from _with_unseen(prefix, ([unseen.uid] for unseen in prefix.there if not unseen.left))
+    for prefix in prefixes:
+        sizes = range(2, len(prefix.ending))
+        yield from _with_unseen(prefix, (some for size in sizes for some in combinations(prefix.ending, size)))
+
+
+def _with_unseen(prefix: _Prefix, unseen: Iterable[Collection[str]]) -> Iterator[list[str]]:
+    """Without these either, and ever fewer of those that have left."""
+    for some in unseen:
+        yield from (prefix.without(away.union(some)) for away in _in_order(prefix.open))

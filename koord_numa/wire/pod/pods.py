@@ -129,6 +129,7 @@ def _steady_part(top: Head, spec: dict[str, Any], scheduling: SchedulingSpec, pr
         gated=bool(scheduling.scheduling_gates),
         mirror=names.MIRROR in top.annotations,
         owner=top.metadata.controller,
+        coined=top.metadata.has_coined_name,
         preempts=scheduling.preemption_policy != "Never",
         spec_text=top.annotations.get(names.RESOURCE_SPEC, ""),
         never_rebound=top.annotations.get(names.REBIND, "").lower() == "false",
@@ -166,6 +167,7 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
         mirror=part.mirror,
         labels=request.labels,
         owner=part.owner,
+        coined=part.coined,
         controller=None if node else part.controller,
         # Before the bind the annotation is a leftover or another's writing, and holds nothing.
         assignment=problems.collect(lambda: _assignment(held, path), None) if node and held is not None else None,

@@ -32,6 +32,7 @@ class SteadyPart:
     gated: bool
     mirror: bool
     owner: str
+    coined: bool
     preempts: bool
     spec_text: str
     never_rebound: bool

@@ -2,16 +2,18 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.kubelet.empty_node import fits_empty_node
+from koord_numa.core.kubelet.empty_node import fits_empty_node, never_fits
 from koord_numa.core.kubelet.managers.admit import Admitted, NotAdmitted, admit
 from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.room import has_room
 from koord_numa.core.objects.request import PodRequest
-from tests.core.kubelet.managers.test_admit import nodes, pods
+from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
+from tests.core.kubelet.managers.test_admit import fill, nodes, pods
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod
 
 SHARED = gpus(0b11, 0b01, 0b10, None, unhealthy=(1,))
@@ -37,6 +39,38 @@ def seen_nodes(draw: st.DrawFn) -> KubeletNode:
 def test_the_answer_is_the_one_of_the_whole_procedure(some: KubeletNode, one: PodRequest) -> None:
     whole = admit(KubeletState.empty(some), "new", one)
     assert fits_empty_node(one, some) == isinstance(whole, Admitted)
+
+
+@given(nodes(), st.lists(pods(), max_size=6), pods())
+def test_a_pod_that_never_fits_is_refused_in_every_state(
+    some: KubeletNode, before: list[PodRequest], one: PodRequest
+) -> None:
+    rule = some.whole_cores
+    if never_fits(one, some, keeps_cores=rule is not None and rule.threads > 1):
+        assert isinstance(admit(fill(some, before), "new", one), NotAdmitted)
+
+
+@pytest.mark.parametrize("scope", list(KubeletScope))
+def test_a_container_larger_than_each_numa_node_never_fits(scope: KubeletScope) -> None:
+    some = node(scope=scope, memory={0: {"memory": 4 * GI}, 1: {"memory": 4 * GI}})
+    assert never_fits(pod(app(10)), some, keeps_cores=False)
+    assert not never_fits(pod(app(8)), some, keeps_cores=False)
+    # As a silent memory manager may serve one container of the pod after the other.
+    assert never_fits(pod(app(1, memory=5 * GI)), some, keeps_cores=False) == (scope is KubeletScope.CONTAINER)
+    assert not never_fits(pod(app(10)), node(policy=KubeletPolicy.RESTRICTED), keeps_cores=False)
+
+
+def test_an_odd_number_of_cpus_never_fits_whole_cores() -> None:
+    some = node(policy=KubeletPolicy.NONE)
+    assert never_fits(pod(init(4), app(2, "a"), app(1, "b")), some, keeps_cores=True)
+    assert not never_fits(pod(init(4), app(2, "a"), app(1, "b")), some, keeps_cores=False)
+    assert not never_fits(pod(init(4), app(2, "a"), app(1.5, "b")), some, keeps_cores=True)
+
+
+def test_a_pod_that_the_empty_node_refuses_may_fit_a_used_one() -> None:
+    some = replace(node(memory={0: {"memory": GI}, 1: {"memory": 4 * GI}}), ids_are_real=False)
+    assert not fits_empty_node(pod(init(4, memory=GI), app(6, memory=2 * GI)), some)
+    assert not never_fits(pod(init(4, memory=GI), app(6, memory=2 * GI)), some, keeps_cores=True)
 
 
 def test_one_numa_node_with_room_for_everything_needs_no_procedure() -> None:

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.kubelet.managers.results import SMT_ALIGNMENT
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
@@ -134,6 +135,73 @@ def test_a_young_cache_takes_no_pod_for_absent() -> None:
         cache = node_with("a", "b", age=age)
         cache.observe_topology(None, shows("b", version=2))
         assert taken(cache) == counted
+
+
+def test_names_that_no_earlier_pod_had_prove_it_to_a_young_cache_too() -> None:
+    for name, counted in (("a", ["a", "b"]), ("b", ["b"])):
+        cache = node_with(age=60.0)
+        for each in "ab":
+            cache.observe_pod(None, shared(each, coined=each == name))
+        cache.observe_topology(None, shows("b", version=2))
+        assert taken(cache) == counted
+
+
+def test_pods_that_were_to_end_may_all_be_gone_before_it_is_told() -> None:
+    cache = node_with(*"abcdefg")
+    cache.observe_topology(None, shows(*"abcdefg", version=2))
+    for each in "fcbe":
+        cache.observe_pod(None, shared(each, started=True, deleting=True))
+    cache.observe_topology(None, shows(*"abdeg", version=3))
+    assert taken(cache) == [*"abdeg"]
+    cache.observe_topology(None, shows(*"adg", version=4))
+    assert taken(cache) == [*"adg"]
+
+
+def test_of_the_pods_that_were_to_end_any_may_go_first() -> None:
+    cache = node_with(*"abcd")
+    cache.observe_topology(None, shows(*"abcd", version=2))
+    for each in "abc":
+        cache.observe_pod(None, shared(each, started=True, deleting=True))
+    cache.observe_topology(None, shows(*"bd", version=3))
+    assert taken(cache) == [*"bd"]
+
+
+def own(name: str, cpus: int, **changes: object) -> Pod:
+    """A pod with CPUs of its own."""
+    return replace(make_pod(name, cpu=cpus * 1000), node="n", **changes)  # type: ignore[arg-type]  # changes are named fields
+
+
+def refused(pod: Pod) -> Pod:
+    return replace(pod, phase="Failed", reason=SMT_ALIGNMENT)
+
+
+def test_a_pod_on_its_way_that_is_larger_than_each_numa_node_is_not_counted() -> None:
+    cache = node_with("a")
+    cache.observe_pod("MODIFIED", own("wide", 10))
+    assert taken(cache) == ["a"]
+
+
+def test_odd_numbers_of_cpus_are_not_counted_where_cores_turned_out_to_be_kept() -> None:
+    cache = node_with("a")
+    for name in ("first", "other"):
+        cache.observe_pod("MODIFIED", own(name, 3))
+    assert taken(cache) == ["a", "first", "other"]
+    cache.observe_pod("MODIFIED", refused(own("first", 3)))
+    assert taken(cache) == ["a"]
+    cache.observe_pod("MODIFIED", own("next", 1))
+    cache.observe_pod("MODIFIED", own("even", 2))
+    assert taken(cache) == ["a", "even"]
+    # Against all that was concluded, so that it was wrong.
+    cache.observe_pod("MODIFIED", own("next", 1, started=True))
+    assert taken(cache) == ["a", "even", "next", "other"]
+
+
+def test_a_pod_that_may_have_lacked_cpus_tells_nothing_of_cores() -> None:
+    cache = node_with("a")
+    for name in ("first", "other"):
+        cache.observe_pod("MODIFIED", own(name, 5))
+    cache.observe_pod("MODIFIED", refused(own("other", 5)))
+    assert taken(cache) == ["a", "first"]
 
 
 def test_a_life_in_which_a_name_was_used_before_the_scheduler_came() -> None:

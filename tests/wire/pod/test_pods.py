@@ -60,6 +60,7 @@ def test_a_whole_pod() -> None:
         created=1767225600.0,
         labels=labels,
         owner="r1",
+        coined=True,
         controller=WorkloadKey(WorkloadKind.REPLICA_SET, "shop", "web"),
         images=pod.images,
         resource_version="7",
@@ -68,6 +69,20 @@ def test_a_whole_pod() -> None:
     )
     assert pod.images == ("", "", "web:latest")  # one for each container; two name none
     assert pod.request.constraints != Constraints()
+
+
+@pytest.mark.parametrize(
+    ("owner", "coined"),
+    [
+        ({"apiVersion": "batch/v1", "kind": "Job", "controller": True}, True),
+        ({"apiVersion": "apps/v1", "kind": "StatefulSet", "controller": True}, False),
+        ({"apiVersion": "apps/v1", "kind": "ReplicaSet"}, False),
+        ({"apiVersion": "example.com/v1", "kind": "ReplicaSet", "controller": True}, False),
+    ],
+)
+def test_whose_pods_have_names_that_no_other_pod_had(owner: dict[str, Any], coined: bool) -> None:
+    whole = {**owner, "name": "owner", "uid": "u"}
+    assert parse_pod(changed(POD, "metadata ownerReferences", [whole])).coined is coined
 
 
 STANDING: dict[str, tuple[Object, dict[str, Any]]] = {
