@@ -23,6 +23,7 @@ from koord_numa.cluster import deep_json
 from koord_numa.cluster.credentials import NoCredentials, load_configuration
 from koord_numa.cluster.errors import broken, refusal
 from koord_numa.cluster.impersonation import Headers
+from koord_numa.cluster.lent_session import LentSession
 from koord_numa.cluster.resources import Call
 from koord_numa.ports import Invalid, NotLeader, Unavailable
 
@@ -80,7 +81,7 @@ class Api:
             read_bufsize=READ_BUFFER,
             headers=CIMultiDict([("User-Agent", agent), ("Accept", JSON), *self._impersonation]),
         )
-        self._lent: list[aiohttp.ClientSession] = []
+        self._lent: list[LentSession] = []
         self.server = str(configuration.host).rstrip("/")
         self.cut_off = False
         """Was a leader's write (``Body.remaining``) cancelled before its answer came? It may still be carried out."""
@@ -95,7 +96,7 @@ class Api:
             if value
         }
 
-    async def new_session(self, *middlewares: ClientMiddlewareType) -> aiohttp.ClientSession:
+    async def new_session(self, *middlewares: ClientMiddlewareType) -> LentSession:
         """
         A session of its own for a client that authenticates by default headers, as Kopf does; the connections are shared.
 
@@ -115,8 +116,9 @@ class Api:
             middlewares=middlewares,
             **options,
         )
-        self._lent = [*(it for it in self._lent if not it.closed), session]
-        return session
+        lent = LentSession(session)
+        self._lent = [*(it for it in self._lent if not it.closed), lent]
+        return lent
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None = None, agent: str = AGENT, *, context: str | None = None) -> Self:
@@ -129,8 +131,9 @@ class Api:
 
     async def close(self) -> None:
         """Give every connection back. May be called again, when sessions were lent meanwhile."""
-        for session in (self._session, *self._lent):
-            await session.close()
+        await self._session.close()
+        for lent in self._lent:
+            await lent.close()
         await self._client.close()
 
     async def __aenter__(self) -> Self:

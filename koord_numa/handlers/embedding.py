@@ -14,8 +14,10 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
+from json import JSONDecodeError
 from pathlib import Path
 from random import SystemRandom
+from traceback import walk_tb
 from types import CodeType
 from typing import Any, Final, Self
 from weakref import WeakValueDictionary
@@ -23,9 +25,8 @@ from weakref import WeakValueDictionary
 import kopf
 
 from koord_numa.handlers.lifecycle import Host
+from koord_numa.handlers.supervision import EXIT_SECONDS, KOPF, KopfStalled, end_leftovers, supervise
 from koord_numa.settings import BackoffSettings
-
-KOPF: Final = str(Path(kopf.__file__).parent)
 
 PER_EVENT: Final = str(Path(KOPF, "_core")) + os.sep
 """Where Kopf's generators are that are no streams, but context managers of single events."""
@@ -33,26 +34,11 @@ PER_EVENT: Final = str(Path(KOPF, "_core")) + os.sep
 Streams = WeakValueDictionary[int, AsyncGenerator[Any, None]]
 """Asynchronous generators in the order in which they were begun: an outer one before those that it reads."""
 
-EXIT_SECONDS: Final = 5.0
-"""What Kopf's own tasks get to end after they were cancelled; a watcher gives its workers two."""
-
-ATTEMPTS: Final = 3
-"""How often they are cancelled."""
-
 RESTART: Final = BackoffSettings(initial=1.0, max=30.0)
 """Pauses between two runs of Kopf."""
 
 STEADY: Final = 60.0
 """Seconds after which a run of Kopf counts as one that worked: its end begins a new series of pauses."""
-
-WATCHER: Final = "watcher for "
-"""Beginning of the names of the tasks that watch a kind."""
-
-WATCHERS_OWN: Final = ("Scheduler.", "worker", "_wait_for_depletion")
-"""
-Beginnings of the names of coroutines that a watcher of Kopf ends when it ends. Should they end before, it waits for them for ever, and
-does not even let itself be cancelled.
-"""
 
 _log = logging.getLogger(__name__)
 
@@ -130,12 +116,15 @@ class EmbeddedKopf:
             )
             # Kopf has installed its signal handlers by now; ours replace them.
             self.spawned()
-            canceller = asyncio.create_task(_cancel_watchers_again(tasks))
+            running = asyncio.create_task(kopf.run_tasks(tasks, ignored=EveryTask()), name="kopf run")
+            supervision = asyncio.create_task(supervise(tasks), name="supervision of kopf")
             try:
-                await kopf.run_tasks(tasks, ignored=EveryTask())
+                # Whichever ends first says how the run went.
+                done, _ = await asyncio.wait({running, supervision}, return_when=asyncio.FIRST_COMPLETED)
+                await (running if running in done else supervision)
             finally:
-                canceller.cancel()
-                await _end_leftovers()
+                supervision.cancel()
+                await end_leftovers()
                 # After the tasks: a stream that is being read cannot be closed.
                 await _close(streams)
 
@@ -143,9 +132,17 @@ class EmbeddedKopf:
 def is_transient(error: BaseException) -> bool:
     """Trouble with the API server, a kind that was uninstalled, or credentials; anything else is a bug."""
     library = type(error).__module__.partition(".")[0] in ("kopf", "aiohttp")
-    # Kopf closes connections when credentials expire; aiohttp says so to whatever reads from them by a plain RuntimeError.
-    closed = isinstance(error, RuntimeError) and str(error) == "Connection closed."
-    return library or closed or isinstance(error, OSError | TimeoutError)
+    if library or isinstance(error, OSError | TimeoutError | JSONDecodeError | KopfStalled) or _of_a_connection(error):
+        return True
+    # Kopf raises a RuntimeError, from the error proper, when the task of an object fails, such as one that asks for kinds.
+    cause = error.__cause__
+    return isinstance(error, RuntimeError) and cause is not None and is_transient(cause)
+
+
+def _of_a_connection(error: BaseException) -> bool:
+    """Kopf closes connections when credentials expire; what still uses one meets any error, raised inside of aiohttp."""
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
+    return bool(modules) and modules[-1].startswith("aiohttp.")
 
 
 @contextmanager
@@ -181,42 +178,6 @@ async def _close(streams: Streams) -> None:
     """
     for stream in list(streams.values()):
         if not getattr(stream, "ag_running", False):  # else the loop is closing it already
-            await stream.aclose()
-
-
-async def _cancel_watchers_again(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """
-    When Kopf ends, cancel its watchers until they end.
-
-    Kopf cancels them once and waits without limit. One that is about to open its stream again loses that (``streaming_block`` in
-    Kopf's watching.py suppresses it), and would go on for ever.
-    """
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    while True:
-        await asyncio.sleep(EXIT_SECONDS)
-        for task in asyncio.all_tasks():
-            if runs_kopf(task) and task.get_name().startswith(WATCHER):
-                task.cancel()
-
-
-async def _end_leftovers() -> None:
-    """End the watchers of a run that failed: they would report beside those of the next run."""
-    for _ in range(ATTEMPTS):
-        left = {task for task in asyncio.all_tasks() if runs_kopf(task)}
-        if not left:
-            return
-        for task in left:
-            # Those are ended by their watcher; ended before it, it would wait for ever.
-            if not str(getattr(task.get_coro(), "__qualname__", "")).startswith(WATCHERS_OWN):
-                task.cancel()
-        done, _ = await asyncio.wait(left, timeout=EXIT_SECONDS)
-        await asyncio.gather(*done, return_exceptions=True)  # their errors are those that the run has raised
-
-
-def runs_kopf(task: asyncio.Task[Any]) -> bool:
-    """Is this a task that Kopf made for itself?"""
-    return _is_kopf(getattr(task.get_coro(), "cr_code", None))
-
-
-def _is_kopf(code: CodeType | None) -> bool:
-    return code is not None and code.co_filename.startswith(KOPF)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(EXIT_SECONDS):
+                    await stream.aclose()

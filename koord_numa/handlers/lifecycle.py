@@ -8,12 +8,16 @@ handler ends it.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import kopf
 
 from koord_numa.handlers.dispatch import Dispatcher
 from koord_numa.handlers.settings import configure
+from koord_numa.ports import ClusterError
+
+LOGIN_PAUSE: Final = 1.0
+"""Seconds until credentials are asked for again that cannot be had at the moment."""
 
 
 class Host(Protocol):
@@ -27,7 +31,7 @@ class Host(Protocol):
         ...
 
     async def new_session(self) -> Any:
-        """An ``aiohttp.ClientSession`` with fresh credentials. Kopf closes it."""
+        """What Kopf uses of an ``aiohttp.ClientSession``, with fresh credentials. Kopf closes it. Raises ``Unavailable``."""
         ...
 
     @property
@@ -58,7 +62,12 @@ def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[Host]]
     async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
         """The server, credentials and impersonation of our own requests. Kopf asks again after a 401."""
         host: Host = memo.host
-        return kopf.AiohttpSession(server=host.server, aiohttp_session=await host.new_session())
+        try:
+            session = await host.new_session()
+        except ClusterError as error:
+            # A token file that is being written. Any other error would leave Kopf waiting for credentials for ever.
+            raise kopf.TemporaryError(str(error), delay=LOGIN_PAUSE) from error
+        return kopf.AiohttpSession(server=host.server, aiohttp_session=session)
 
     @kopf.on.cleanup(registry=registry)
     async def cleanup(memo: kopf.Memo, **_: Any) -> None:

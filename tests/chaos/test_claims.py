@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Final
 
 import pytest
 
@@ -19,8 +20,8 @@ from koord_numa.wire.claims.resource_claims import parse_device_class, parse_res
 from koord_numa.wire.claims.resource_slices import parse_resource_slice
 from tests.chaos.claims import MACHINES, ClaimLaws, any_claimant
 from tests.chaos.storm import Storm
-from tests.chaos.test_chaos import CONVERGENCE, SETTINGS, ReplicaPair, short_pauses
-from tests.chaos.truth import placeable, rebuilt
+from tests.chaos.test_chaos import CONVERGENCE, SETTINGS, ReplicaPair, never_at_rest, short_pauses, unhurried
+from tests.chaos.truth import Objects, placeable, rebuilt
 from tests.e2e.world import world
 
 pytestmark = [pytest.mark.chaos, pytest.mark.e2e]
@@ -82,16 +83,24 @@ def _believed(runtime: Runtime) -> tuple[DeviceUsage, int]:
     return runtime.scheduler.claims.usage, len(runtime.scheduler.claims.assumed)
 
 
+KINDS: Final = ("resourceslices", "deviceclasses", "resourceclaims")
+
+
 async def unsettled(server: ApiServer, replicas: ReplicaPair, laws: ClaimLaws) -> list[str]:
     """Why the cluster is not at rest yet."""
-    true = rebuilt(server.store, SETTINGS)
-    claims = true.claims
-    slices = (parse_resource_slice(each).parts for each in server.store.list("resourceslices.resource.k8s.io"))
-    claims.replace_slices(each for each in slices if each is not None)
-    claims.replace_classes(map(parse_device_class, server.store.list("deviceclasses.resource.k8s.io")))
-    claims.replace_claims(map(parse_resource_claim, server.store.list("resourceclaims.resource.k8s.io")))
-    claims.synced()
-    found = [f"{name} fits and waits" for name in placeable(true, server.store)] + laws.leaks()
+    objects = Objects.of(server.store)
+    slices, classes, allocated = (server.store.list(f"{kind}.resource.k8s.io") for kind in KINDS)
+
+    def judge() -> list[str]:
+        true = rebuilt(objects, SETTINGS)
+        parts = (parse_resource_slice(each).parts for each in slices)
+        true.claims.replace_slices(each for each in parts if each is not None)
+        true.claims.replace_classes(map(parse_device_class, classes))
+        true.claims.replace_claims(map(parse_resource_claim, allocated))
+        true.claims.synced()
+        return [f"{name} fits and waits" for name in placeable(true, objects)]
+
+    found = await asyncio.to_thread(judge) + laws.leaks()
     for replica in replicas.present:
         usage, assumed = await replica.ask(_believed, (DeviceUsage(), -1))
         if assumed or usage != laws.usage():
@@ -116,12 +125,12 @@ async def test_claims_under_faults_and_fail_overs(chaos_seed: int, chaos_pods: i
             cluster.server.faults.clear()
             churn.thin_out(30)
             async with asyncio.timeout(CONVERGENCE):
-                while left:
-                    await asyncio.sleep(0.2)
+                while left and not replicas.errors:
                     cluster.rack.publish()
-                    left = await unsettled(cluster.server, replicas, laws)
+                    left = await unhurried(lambda: unsettled(cluster.server, replicas, laws))
         except TimeoutError:
-            pytest.fail(f"seed {chaos_seed} never comes to rest:\n" + "\n".join(left[:20]))
+            found = await never_at_rest(cluster.server, replicas, left)
+            pytest.fail(f"seed {chaos_seed} never comes to rest:\n{found}")
         finally:
             disruption.cancel()
             await replicas.end()

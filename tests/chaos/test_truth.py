@@ -19,7 +19,7 @@ from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from koord_numa.settings import Settings
 from koord_numa.wire.names import RESOURCE_STATUS
 from tests.chaos.kinds import GPU, MACHINES, wanting
-from tests.chaos.truth import REFUSED_AS_TOLD, broken, differences, ledgers, placeable, rebuilt, unbalanced
+from tests.chaos.truth import REFUSED_AS_TOLD, Objects, broken, differences, ledgers, placeable, rebuilt, unbalanced
 from tests.e2e.world import CRDS, JsonObject, pinned
 
 GIB = 2**30
@@ -147,7 +147,8 @@ def test_a_pod_on_two_nodes_is_noticed(rack: Fleet) -> None:
 def test_a_pod_that_fits_and_waits_is_noticed(server: ApiServer, rack: Fleet) -> None:
     for name, more in (("fits", {GPU: "1", HUGE: "1Gi"}), ("never", {GPU: "9"})):
         server.store.create(wanting(pinned(name, 1, policy="SingleNUMANode"), more))
-    assert placeable(rebuilt(server.store, Settings()), server.store) == ["fits"]
+    objects = Objects.of(server.store)
+    assert placeable(rebuilt(objects, Settings()), objects) == ["fits"]
 
 
 WRONG: dict[str, Mapping[str, Any]] = {
@@ -165,7 +166,7 @@ def held(server: ApiServer, rack: Fleet) -> tuple[str, Holding]:
     amounts = {GPU: "1", HUGE: "1Gi"}
     give(server, Given("quad-0", amounts, [("0-1", amounts)]))
     assert broken(rack, {}) == []
-    [(uid, holding)] = ledgers(rebuilt(server.store, Settings()))["quad-0"].items()
+    [(uid, holding)] = ledgers(rebuilt(Objects.of(server.store), Settings()))["quad-0"].items()
     return uid, holding
 
 
@@ -186,7 +187,7 @@ def test_pods_that_only_one_of_both_knows_are_noticed(held: tuple[str, Holding])
 
 
 def test_totals_that_are_not_sums_are_noticed(server: ApiServer, held: tuple[str, Holding]) -> None:
-    engine = rebuilt(server.store, Settings())
+    engine = rebuilt(Objects.of(server.store), Settings())
     assert unbalanced(engine) == []
     engine.cache.nodes["quad-0"].ledger.numa[0][GPU] += 1
     assert unbalanced(engine) == ["quad-0: wrong totals"]

@@ -3,10 +3,10 @@ What a scheduler that starts now would know, from the API objects alone: the mea
 simulated nodes say against what was given to them.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
@@ -19,6 +19,7 @@ from koord_numa.settings import Settings
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.node.topologies import parse_topology
 from koord_numa.wire.pod.pods import parse_pod
+from tests.e2e.world import JsonObject
 
 Ledgers = dict[str, dict[str, Holding]]
 
@@ -36,15 +37,29 @@ def broken(rack: Fleet, nodes_of: Mapping[str, set[str]]) -> list[str]:
     return [*map(str, rack.double_holds()), *map(str, untold), *moved]
 
 
-def rebuilt(store: DirectStore, settings: Settings) -> Scheduler:
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """The API objects of one moment."""
+
+    nodes: Sequence[JsonObject]
+    topologies: Sequence[JsonObject]
+    pods: Sequence[JsonObject]
+
+    @classmethod
+    def of(cls, store: DirectStore) -> Self:
+        """As they are now."""
+        return cls(store.list("nodes"), store.list(TOPOLOGIES), store.list("pods"))
+
+
+def rebuilt(objects: Objects, settings: Settings) -> Scheduler:
     """An engine that makes no request and has seen every object once."""
     silent: Any = SimpleNamespace(fresh=lambda: False, event=lambda *_, **__: None, node_event=lambda *_, **__: None)
     engine = Scheduler(settings, Dependencies(silent, silent, silent, lambda *_: {}))
-    for raw in store.list("nodes"):
+    for raw in objects.nodes:
         engine.handlers.nodes.observe(None, parse_node(raw))
-    for raw in store.list(TOPOLOGIES):
+    for raw in objects.topologies:
         engine.handlers.topologies.observe(None, parse_topology(raw))
-    for raw in store.list("pods"):
+    for raw in objects.pods:
         if raw["spec"].get("nodeName"):
             engine.handlers.bound_pods.observe(None, parse_pod(raw))
     return engine
@@ -79,9 +94,9 @@ def differences(believed: Ledgers, true: Ledgers) -> list[str]:
     return found
 
 
-def placeable(engine: Scheduler, store: DirectStore) -> list[str]:
+def placeable(engine: Scheduler, objects: Objects) -> list[str]:
     """Names of waiting pods that would fit somewhere now."""
-    waiting = [parse_pod(raw) for raw in store.list("pods") if not raw["spec"].get("nodeName")]
+    waiting = [parse_pod(raw) for raw in objects.pods if not raw["spec"].get("nodeName")]
     return [pod.key.name for pod in waiting if _fits(engine, pod)]
 
 

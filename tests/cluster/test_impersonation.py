@@ -70,7 +70,7 @@ async def test_a_kubeconfig_that_impersonates_is_honoured(tmp_path: Path, seen: 
     async with await Api.connect(path) as api:
         await api.send(Call("list", PODS))
         session = await api.new_session()
-        async with session.get(f"{url}/api/v1/pods") as response:
+        async with await session.request("get", f"{url}/api/v1/pods") as response:
             assert response.status == 200
         await session.close()
     async with await Api.connect(path, context="plain") as api:

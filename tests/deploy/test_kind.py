@@ -12,7 +12,7 @@ from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.bundled import definitions
 from koord_numa.settings import Settings
 from koord_numa.wire.pod.pods import parse_pod
-from tests.chaos.truth import rebuilt
+from tests.chaos.truth import Objects, rebuilt
 from tests.cluster.objects import node
 
 ROOT: Final = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def test_what_is_too_wide_is_refused_everywhere_and_told_why(server: ApiServer) 
 
 
 def decide(server: ApiServer, name: str) -> Placement | Unschedulable:
-    engine, pod = rebuilt(server.store, Settings()), parse_pod(server.store.get("pods", name, "default"))
+    engine, pod = rebuilt(Objects.of(server.store), Settings()), parse_pod(server.store.get("pods", name, "default"))
     request_class = engine.classes.of(pod)
     assert request_class is not None
     assert not pod.problem

@@ -1,25 +1,19 @@
-"""What a run of Kopf leaves behind is cleared away, and nothing else is touched."""
+"""Kopf is started again when it gives up, its streams are closed, and nothing else is touched."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Collection
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
+import kopf
 import pytest
-from kopf._cogs.aiokits.aiotasks import Scheduler, create_guarded_task
 
-from koord_numa.handlers import embedding as kopf_run
-from koord_numa.handlers.embedding import (
-    KOPF,
-    PER_EVENT,
-    SharedMemo,
-    _cancel_watchers_again,
-    _close,
-    _end_leftovers,
-    _kopf_streams,
-    runs_kopf,
-)
+from koord_numa.handlers import embedding, supervision
+from koord_numa.handlers.embedding import PER_EVENT, EmbeddedKopf, SharedMemo, _close, _kopf_streams
+from koord_numa.handlers.supervision import KOPF, KopfStalled
+from koord_numa.settings import BackoffSettings
 
 STREAMS = """
 from contextlib import asynccontextmanager
@@ -112,72 +106,51 @@ async def test_a_stream_that_is_being_closed_is_left_alone() -> None:
         await closing
 
 
-async def test_watchers_that_a_failed_run_left_end_in_good_order() -> None:
-    begun = asyncio.Event()
-    ended: list[str] = []
+@dataclass(slots=True)
+class Runs:
+    """Stands in for Kopf: how each of its runs goes. ``begun`` counts them."""
 
-    async def work() -> None:
-        try:
+    fates: list[BaseException | None]
+    begun: int = 0
+
+    async def spawn(self, **_: object) -> list[asyncio.Task[Any]]:
+        self.begun += 1
+        return [asyncio.create_task(asyncio.Event().wait())]
+
+    async def run(self, tasks: Collection[asyncio.Task[Any]], **_: object) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        fate = self.fates[self.begun - 1]
+        if isinstance(fate, KopfStalled):
             await asyncio.Event().wait()
-        finally:
-            ended.append("worker")
-
-    async def watcher() -> None:
-        """As Kopf's: whatever happens, it first waits until its workers are over."""
-        workers = Scheduler(limit=1)
-        try:
-            for _ in range(3):
-                await workers.spawn(work())
-            begun.set()
-            await asyncio.Event().wait()
-        finally:
-            closing = asyncio.create_task(workers.close())
-            while not closing.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.shield(closing)
-            ended.append("watcher")
-
-    task = create_guarded_task(watcher(), "watcher", cancellable=True)
-    await begun.wait()
-    await _end_leftovers()
-    assert task.cancelled()
-    assert ended == ["worker", "watcher"]  # the other two had not even begun
-    assert [task for task in asyncio.all_tasks() if runs_kopf(task)] == []
+        if fate is not None:
+            raise fate
 
 
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last answer is not awaited."""
-    monkeypatch.setattr(kopf_run, "EXIT_SECONDS", 0.01)
+async def lived(monkeypatch: pytest.MonkeyPatch, *fates: BaseException | None) -> Runs:
+    """Runs of an embedded Kopf that go like this, one after the other."""
+    runs, restarts = Runs([*fates]), list[int]()
+    monkeypatch.setattr(kopf, "spawn_tasks", runs.spawn)
+    monkeypatch.setattr(kopf, "run_tasks", runs.run)
+    monkeypatch.setattr(embedding, "RESTART", BackoffSettings(initial=0.001, max=0.001))
+    monkeypatch.setattr(supervision, "EXIT_SECONDS", 0.01)
+    host: Any = None
+    embedded = EmbeddedKopf(host, kopf.OperatorRegistry(), lambda: None, lambda: restarts.append(runs.begun))
+    try:
+        await embedded.run(asyncio.Event())
+    finally:
+        assert restarts == [*range(1, runs.begun)]
+    return runs
 
 
-async def deaf(begun: asyncio.Event) -> None:
-    """It does not hear when it is cancelled for the first time, as a watcher of Kopf that opens its stream again."""
-    begun.set()
-    with suppress(asyncio.CancelledError):
-        await asyncio.Event().wait()
-    await asyncio.Event().wait()
+async def test_a_run_that_never_ends_is_given_up_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = await lived(monkeypatch, KopfStalled(), None)
+    assert runs.begun == 2
 
 
-@pytest.mark.usefixtures("hasty")
-async def test_a_watcher_that_does_not_hear_is_told_again_when_kopf_ends() -> None:
-    begun, end = asyncio.Event(), asyncio.Event()
-    watcher = create_guarded_task(deaf(begun), "watcher for pods", cancellable=True)
-    root = create_guarded_task(end.wait(), "stop-flag checker", finishable=True)
-    await begun.wait()
-    urging = asyncio.create_task(_cancel_watchers_again([root]))
-    await asyncio.sleep(0)
-    assert not watcher.cancelling()  # Kopf is not ending yet
-    end.set()
-    await asyncio.wait({watcher})
-    assert watcher.cancelled()
-    urging.cancel()
-
-
-@pytest.mark.usefixtures("hasty")
-async def test_leftovers_that_do_not_hear_are_told_again() -> None:
-    begun = asyncio.Event()
-    watcher = create_guarded_task(deaf(begun), "watcher for pods", cancellable=True)
-    await begun.wait()
-    await _end_leftovers()
-    assert watcher.cancelled()
+async def test_a_run_that_ends_in_error_is_followed_by_another_unless_it_is_a_bug(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(KeyError, match="a bug"):
+        await lived(monkeypatch, kopf.LoginError("out of credentials"), aiohttp.ClientError(), KeyError("a bug"))

@@ -9,7 +9,7 @@ from typing import Any
 import kopf
 import pytest
 
-from koord_numa.handlers.embedding import WATCHER, WATCHERS_OWN
+from koord_numa.handlers.supervision import CREDENTIALS, WATCHER, WATCHERS_OWN
 
 
 def source(module: str) -> str:
@@ -18,6 +18,10 @@ def source(module: str) -> str:
 
 def test_watchers_are_tasks_with_this_name() -> None:
     assert f'f"{WATCHER}' in source("kopf._core.reactor.orchestration").replace("'", '"')
+
+
+def test_credentials_are_retrieved_by_a_task_with_this_name() -> None:
+    assert f'name="{CREDENTIALS}"' in source("kopf._core.reactor.running")
 
 
 def test_what_a_watcher_ends_itself_has_these_names() -> None:

@@ -2,11 +2,15 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import kopf
 import pytest
 
-from koord_numa.app.runtime import Options
+from koord_numa.app.runtime import Options, Runtime
+from koord_numa.handlers import lifecycle
 from koord_numa.operator import serve
+from koord_numa.ports import Unavailable
 from koord_numa.sandbox.apiserver import DeleteOptions, Effect, Fault
 from koord_numa.settings import LeaseSettings, PodSource, Settings
 from tests.cluster.objects import PATIENCE, until
@@ -86,6 +90,32 @@ async def test_kopf_giving_up_does_not_end_the_process(
         await until(lambda: not rack.unbound())
         await until(runtime.lease.fresh)
     assert rack.complaints() == []
+
+
+async def test_kopf_waits_for_credentials_that_cannot_be_had_for_a_moment(
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_session = Runtime.new_session
+    refusals = [Unavailable("no credentials at the moment: a token file that is empty")]
+
+    async def late(runtime: Runtime) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await new_session(runtime)
+
+    monkeypatch.setattr(Runtime, "new_session", late)
+    monkeypatch.setattr(lifecycle, "LOGIN_PAUSE", 0.01)
+    spawn, runs = kopf.spawn_tasks, list[object]()
+
+    async def counted(**options: Any) -> Any:
+        runs.append(options)
+        return await spawn(**options)
+
+    monkeypatch.setattr(kopf, "spawn_tasks", counted)
+    async with operating(rack.server, tmp_path, monkeypatch):
+        await until(lambda: "pods" in kopf_watches(rack.server))
+    assert not refusals
+    assert len(runs) == 1
 
 
 async def test_a_task_that_dies_ends_the_process(rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ async def watch(api: Api, pause: float, plural: str = "configmaps", *, seconds: 
     """A watch of ConfigMaps from the beginning, where those of ``plural`` are read in batches."""
     session = await api.new_session(in_batches(plural, pause))
     params = {"watch": "true", "resourceVersion": "0", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
-    return await session.get(f"{api.server}/api/v1/configmaps", params=params)
+    return await session.request("get", f"{api.server}/api/v1/configmaps", params=params)
 
 
 async def lines(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, str]]:
@@ -78,7 +78,7 @@ async def test_every_event_arrives_in_its_order_with_bookmarks_and_the_end(serve
 
 async def test_lists_and_other_watches_are_read_as_ever(api: Api) -> None:
     session = await api.new_session(in_batches("configmaps", PAUSE))
-    async with session.get(f"{api.server}/api/v1/configmaps") as listed:
+    async with await session.request("get", f"{api.server}/api/v1/configmaps") as listed:
         assert isinstance(listed.content, aiohttp.StreamReader)
         assert (await listed.json())["items"] == []
     async with await watch(api, PAUSE, "pods") as other:
