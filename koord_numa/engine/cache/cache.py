@@ -13,7 +13,7 @@ Nothing here decides or talks to anyone.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from koord_numa.core.kubelet.assumed_options import StatedOptions
 from koord_numa.core.objects.node import Node, NodeResourceTopology
@@ -22,6 +22,7 @@ from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.preempt.node import Nominee
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.ledger import Holding, holding_of
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.assumed_pod import AssumedPod
 from koord_numa.engine.cache.kubelet_evidence import is_kubelet_rejection
 from koord_numa.engine.cache.node_info import NodeInfo
@@ -168,10 +169,10 @@ class Cache:
         if name is None:
             return
         info = self.nodes[name]
-        pod = info.pods.get(uid)
+        pod = info.pods[uid]
         info.history.leave(uid, self.clock())
         info.discount(uid)
-        self.index.remove(uid)
+        self.index.remove(info, pod)
         self.on_change(ClusterEvent.CAPACITY_FREED, info, pod)
         self._forget_if_empty(info)
 
@@ -254,10 +255,10 @@ class Cache:
     def _count(self, info: NodeInfo, pod: Pod, holding: Holding) -> None:
         uid, shows_options = pod.key.uid, info.observe(pod, self.clock())
         known = info.pods.get(uid)
+        self.index.add(info, pod, known)
         if known is not None and info.ledger.holdings[uid] == holding:
             info.pods[uid] = pod
             self._note_start(info, pod, is_news=shows_options)
-            self.index.add(info, pod)
             if known.labels != pod.labels or known.deleting != pod.deleting:
                 self.on_change(ClusterEvent.POD_BOUND, info, pod)
             return
@@ -268,7 +269,6 @@ class Cache:
             self._note_lag(info)
         else:
             self._note_start(info, pod, is_news=False)
-        self.index.add(info, pod)
         self.on_change(ClusterEvent.POD_BOUND if known is None else ClusterEvent.CAPACITY_FREED, info, pod)
 
     def _note_start(self, info: NodeInfo, pod: Pod, *, is_news: bool) -> None:

@@ -1,7 +1,8 @@
 """
-Counted pods, indexed by what other pods may ask about them: their namespace, their affinity terms, their claims.
+Counted pods, indexed by what other pods may ask about them: their affinity terms, their claims.
 
-Nearly all pending pods are picked by none of these terms; only the others have to look around.
+Nearly all pending pods are picked by none of these terms; only the others have to look around. Of a pod without terms and claims nothing
+is kept: its node has it.
 """
 
 from collections import Counter
@@ -26,11 +27,11 @@ class PodListener(Protocol):
 
     namespaces: Mapping[str, Labels]
 
-    def add(self, node: str, pod: Pod) -> None:
-        """A pod is counted on a node, or counted again."""
+    def add(self, node: str, pod: Pod, former: Pod | None = None) -> None:
+        """A pod is counted on a node; ``former`` is what was counted for it there until now."""
 
-    def remove(self, uid: str) -> None:
-        """A pod is not counted any more; one that never was is no error."""
+    def remove(self, node: str, pod: Pod) -> None:
+        """A pod is not counted on a node any more; it is the same as when it was counted."""
 
     def namespaces_changed(self) -> None:
         """Labels of namespaces changed."""
@@ -43,8 +44,6 @@ class PodIndex:
     """
 
     namespaces: dict[str, Labels] = field(default_factory=dict)
-    _places: dict[str, Place] = field(default_factory=dict)
-    _by_namespace: dict[str, dict[str, Place]] = field(default_factory=dict)
     _with_terms: dict[str, Place] = field(default_factory=dict)
     _terms: Counter[PodTerm] = field(default_factory=Counter)
     _term_index: TermIndex = field(default_factory=TermIndex, compare=False)
@@ -54,47 +53,39 @@ class PodIndex:
     _volumes: dict[str, NodeVolumes] = field(default_factory=dict)  # by node, of nodes with pods that use volumes
     _listener: PodListener | None = field(default=None, compare=False)
 
-    def feed(self, listener: PodListener) -> None:
-        """Tell of every pod from now on, and of all that are counted already."""
+    def feed(self, listener: PodListener, records: Iterable[NodeInfo]) -> None:
+        """Tell of every pod from now on, and of all that are counted already, on these nodes."""
         listener.namespaces = self.namespaces
-        for record, pod in self._places.values():
-            listener.add(record.name, pod)
+        for record in records:
+            for pod in record.pods.values():
+                listener.add(record.name, pod)
         self._listener = listener
 
-    def add(self, record: NodeInfo, pod: Pod) -> None:
-        """A pod is counted, or counted again."""
-        uid, place = pod.key.uid, (record, pod)
-        if self._listener is not None:
-            # Before ``_remove``, since the listener replaces what it knows of the pod by itself.
-            self._listener.add(record.name, pod)
+    def add(self, record: NodeInfo, pod: Pod, former: Pod | None = None) -> None:
+        """A pod is counted on a node; ``former`` is what was counted for it there until now."""
         terms = _terms_of(pod.request.constraints)
-        self._count(terms, 1)  # before its former terms are taken out: a term that stays is no news to waiting pods
-        if uid in self._places:
-            self._remove(uid)
-        self._places[uid] = place
-        self._by_namespace.setdefault(pod.key.namespace, {})[uid] = place
         if terms:
-            self._with_terms[uid] = place
-        self._count_volumes(place, 1)
-
-    def remove(self, uid: str) -> None:
-        """The pod is not counted any more."""
+            self._count(terms, 1)  # before its former terms are taken out: a term that stays is no news to waiting pods
+        if former is not None:
+            self._remove(record, former)
         if self._listener is not None:
-            self._listener.remove(uid)
-        self._remove(uid)
+            self._listener.add(record.name, pod, former)
+        if terms:
+            self._with_terms[pod.key.uid] = (record, pod)
+        self._count_volumes(record, pod, 1)
 
-    def _remove(self, uid: str) -> None:
-        place = self._places.pop(uid, None)
-        if place is None:
-            return
-        namespace, demands = place[1].key.namespace, place[1].request.constraints
-        neighbours = self._by_namespace[namespace]
-        del neighbours[uid]
-        if not neighbours:
-            del self._by_namespace[namespace]
-        if self._with_terms.pop(uid, None) is not None:
-            self._count(_terms_of(demands), -1)
-        self._count_volumes(place, -1)
+    def remove(self, record: NodeInfo, pod: Pod) -> None:
+        """The pod is not counted on the node any more; it is the one that ``add`` was given last."""
+        if self._listener is not None:
+            self._listener.remove(record.name, pod)
+        self._remove(record, pod)
+
+    def _remove(self, record: NodeInfo, pod: Pod) -> None:
+        terms = _terms_of(pod.request.constraints)
+        if terms:
+            del self._with_terms[pod.key.uid]
+            self._count(terms, -1)
+        self._count_volumes(record, pod, -1)
 
     def label_namespace(self, name: str, labels: Labels | None) -> bool:
         """A namespace has these labels, or is gone when there are none; tells whether that is news."""
@@ -138,23 +129,27 @@ class PodIndex:
         """The claims and disks that counted pods use, by node."""
         return self._volumes
 
-    def near(self, demands: Constraints, namespace: str) -> list[tuple[Node, Pod]]:
-        """Every counted pod that can matter to these demands, with its node."""
+    def near(self, demands: Constraints, namespace: str, records: Iterable[NodeInfo]) -> list[tuple[Node, Pod]]:
+        """Every pod counted on these nodes, which are all, that can matter to these demands, with its node."""
         # Spreading counts pods of the same namespace only.
         wanted = {namespace} if demands.spread else set()
         for term in _terms_of(demands):
             if term.namespace_selector is not None:
                 # Any namespace may be selected, so that all pods are near.
-                return list(_on_nodes(self._places.values()))
+                return list(_on_nodes((record, pod) for record in records for pod in record.pods.values()))
             wanted.update(term.namespaces)
         # Pods with terms matter whatever this pod asks: their terms may pick it.
         found = dict(self._with_terms)
-        for name in wanted:
-            found.update(self._by_namespace.get(name, {}))
+        if wanted:
+            found |= {
+                uid: (record, pod)
+                for record in records
+                for uid, pod in record.pods.items()
+                if pod.key.namespace in wanted
+            }
         return list(_on_nodes(found.values()))
 
-    def _count_volumes(self, place: Place, sign: int) -> None:
-        record, pod = place
+    def _count_volumes(self, record: NodeInfo, pod: Pod, sign: int) -> None:
         demands = pod.request.constraints
         if not demands.claims and not demands.disks:
             return

@@ -4,7 +4,7 @@ Decides where a pod goes, now: remembered rankings for classes that do not care 
 It reads the cluster state and changes nothing in it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from cachetools import LRUCache
@@ -29,6 +29,7 @@ from koord_numa.core.scheduling.request import (
     with_claims,
 )
 from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.claims.late_check import ClaimCheck, ExtendedAsk
@@ -82,7 +83,7 @@ class NodeSelection:
         self._rules: dict[str, Profile] = {}
         self.storage = listers.volumes
         self.claims = listers.claims
-        state.index.feed(columns.pods)
+        state.index.feed(columns.pods, state.nodes.values())
 
     def decide(self, request_class: RequestClass, images: tuple[str, ...] = ()) -> Placement | Unschedulable:
         """The best place for a pod of this class (with these images) in the state of this moment, or every node's refusal."""
@@ -245,7 +246,7 @@ class NodeSelection:
         if not _looks_around(request_class):
             return self._ask(request_class)
         request, index = request_class.request, self._state.index
-        placed = index.near(request.constraints, request.namespace)
+        placed = index.near(request.constraints, request.namespace, self._state.nodes.values())
         nodes = [record.node for record in self._state.nodes.values() if record.node is not None]
         return replace(
             self._ask(request_class),

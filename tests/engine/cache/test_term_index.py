@@ -56,10 +56,11 @@ def test_pickers_are_the_terms_that_select(
     for name, found in NAMESPACES.items():
         index.label_namespace(name, found)
     info = NodeInfo("n")
-    for number, term in enumerate(terms):
-        index.add(info, pod(f"placed-{number}", "a", (), term))
-    for number in range(min(removed, len(terms))):
-        index.remove(f"uid-placed-{number}")
+    placed = [pod(f"placed-{number}", "a", (), term) for number, term in enumerate(terms)]
+    for each in placed:
+        index.add(info, each)
+    for each in placed[:removed]:
+        index.remove(info, each)
     waiting = pod("waiting", namespace, labels)
     assert index.pickers(waiting) == {term for term in terms[removed:] if picked(term, waiting)}
 

@@ -215,12 +215,11 @@ def test_the_index_of_placed_pods_forgets_everything() -> None:
     pods = [demanding(f"pod-{i}", anti_affinity=(near("web"),), claims=("data",)) for i in range(3)]
     for pod in pods:
         index.add(record.nodes["node"], pod)
-        index.add(record.nodes["node"], pod)
+        index.add(record.nodes["node"], pod, pod)
     assert index.pickers(demanding("web", "web")) == frozenset({near("web")})
     assert index.claims() == {("default", "data"): 3}
     for pod in pods:
-        index.remove(pod.key.uid)
-        index.remove(pod.key.uid)
+        index.remove(record.nodes["node"], pod)
     index.take_news()
     assert (index, bool(index._term_index)) == (PodIndex(), False)
 

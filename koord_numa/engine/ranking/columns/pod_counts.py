@@ -11,10 +11,9 @@ Example: twenty replicas with ``app: web`` on three nodes are one kind. The coun
 with the nodes in zones a, a and b its sums are ``{a: 14, b: 6}``.
 """
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 from cachetools import LRUCache
@@ -156,7 +155,7 @@ class _Kind:
     """The pods of one kind by node name, and the counts that they matter to with their weight."""
 
     kind: PodKind
-    nodes: Counter[str] = field(default_factory=Counter)
+    nodes: dict[str, int] = field(default_factory=dict)
     counts: list[tuple[Count, int]] = field(default_factory=list)
 
 
@@ -168,32 +167,25 @@ class PodCounts:
         self.namespaces: Namespaces = {}
         self._size = rows
         self._kinds: dict[PodKind, _Kind] = {}
-        self._placed: dict[str, tuple[_Kind, str]] = {}  # by uid: kind and node name
-        self._on_node: dict[str, Counter[_Kind]] = {}
         self._counts: LRUCache[Hashable, Count] = LRUCache(maxsize=REMEMBERED_COUNTS)
         self._kinds_by_anchor: AnchorIndex[_Kind] = AnchorIndex()
         self._counts_by_anchor: AnchorIndex[Count] = AnchorIndex()
 
-    def add(self, node: str, pod: Pod) -> None:
-        """A pod is counted on a node, or counted again."""
-        uid, kind = pod.key.uid, PodKind(pod.key.namespace, pod.labels, pod.deleting, terms_of(pod.request))
-        placed = self._placed.get(uid)
-        if placed is not None:
-            if placed[1] == node and placed[0].kind == kind:  # a change that other pods cannot ask about
+    def add(self, node: str, pod: Pod, former: Pod | None = None) -> None:
+        """A pod is counted on a node; ``former`` is what was counted for it there until now."""
+        kind = _kind_of(pod)
+        if former is not None:
+            if _kind_of(former) == kind:  # a change that other pods cannot ask about
                 return
-            self.remove(uid)
+            self.remove(node, former)
         known = self._kinds.get(kind)
         if known is None:
             known = self._kinds[kind] = self._new_kind(kind)
-        self._placed[uid] = (known, node)
         self._move(known, node, 1)
 
-    def remove(self, uid: str) -> None:
-        """A pod is not counted any more; one that never was is no error."""
-        placed = self._placed.pop(uid, None)
-        if placed is None:
-            return
-        known, node = placed
+    def remove(self, node: str, pod: Pod) -> None:
+        """A pod is not counted on a node any more; it is the same as when it was counted."""
+        known = self._kinds[_kind_of(pod)]
         self._move(known, node, -1)
         if not known.nodes:
             del self._kinds[known.kind]
@@ -209,9 +201,11 @@ class PodCounts:
 
     def occupy(self, node: str, row: int) -> None:
         """A node got a row: pods that are there already are counted in it."""
-        for known, pods in self._on_node.get(node, Counter[_Kind]()).items():
-            for count, weight in known.counts:
-                count.add(row, weight * pods)
+        for known in self._kinds.values():
+            # Most kinds matter to no count, and none before the first pod that looks around.
+            if known.counts and (pods := known.nodes.get(node)):
+                for count, weight in known.counts:
+                    count.add(row, weight * pods)
 
     def vacate(self, row: int) -> None:
         """The node of a row is gone."""
@@ -231,15 +225,12 @@ class PodCounts:
         self._purge()
 
     def _move(self, known: _Kind, node: str, sign: int) -> None:
-        here = self._on_node.get(node)
-        if here is None:
-            here = self._on_node[node] = Counter()
-        _change(known.nodes, node, sign)
-        _change(here, known, sign)
-        if not here:
-            del self._on_node[node]
-        row = self._row_of(node)
-        if row is not None:
+        left = known.nodes.get(node, 0) + sign
+        if left:
+            known.nodes[node] = left
+        else:
+            del known.nodes[node]
+        if known.counts and (row := self._row_of(node)) is not None:
             for count, weight in known.counts:
                 count.add(row, sign * weight)
 
@@ -282,12 +273,5 @@ class PodCounts:
             known.counts = [(count, weight) for count, weight in known.counts if not count.dropped]
 
 
-Key = TypeVar("Key", bound=Hashable)
-
-
-def _change(counter: Counter[Key], key: Key, sign: int) -> None:
-    left = counter.get(key, 0) + sign
-    if left:
-        counter[key] = left
-    else:
-        del counter[key]
+def _kind_of(pod: Pod) -> PodKind:
+    return PodKind(pod.key.namespace, pod.labels, pod.deleting, terms_of(pod.request))
