@@ -5,7 +5,6 @@ Pure and repeatable: same request, inventory, ledger and options, same answer. T
 (NodeNUMAResource: Filter, then Reserve), with one difference: whatever would fail late there is refused here.
 """
 
-from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.allocation.demand import AllocationDemand, CpuUse, demand_of
@@ -41,6 +40,7 @@ from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.numa_free import EVERY_POD, Accounting, NumaAccounting, NumaFree, accounts
 from koord_numa.core.state.numa_sums import numa_occupancy
 from koord_numa.core.state.shared_pools import shared_pools, socket_of
+from koord_numa.core.value_objects import replace
 
 __all__ = [
     "Accounting",

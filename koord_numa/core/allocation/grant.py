@@ -2,8 +2,6 @@
 Carries an elected set of NUMA nodes out: shares of every amount, then CPUs. It chooses no set and knows no policy.
 """
 
-from dataclasses import replace
-
 from koord_numa.core.allocation.cpu_exclusivity import PCPU_LEVEL_BROKEN, outcome
 from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
 from koord_numa.core.allocation.numa_offers import NumaOffers
@@ -17,6 +15,7 @@ from koord_numa.core.objects.verdicts import Exclusivity, Placement, Rejection
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.state.numa_free import Accounting
+from koord_numa.core.value_objects import replace
 
 Shares = tuple[tuple[int, ResourceList], ...]
 """Amounts by NUMA node, ascending."""

@@ -4,7 +4,6 @@ The rules of one node applied to one pod: which NUMA policy is in force, and whe
 Labels, kubelet settings and the pod's own words meet here; nothing looks at what is free.
 """
 
-from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.allocation.demand import NOT_WHOLE, AllocationDemand, CpuUse
@@ -27,7 +26,7 @@ from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.numa_free import Accounting
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import replace, value_object
 
 POLICY_MISMATCH: Final = "node(s) NUMA Topology policy not match"
 NO_CPU_TOPOLOGY: Final = "node(s) invalid CPU Topology"

@@ -6,11 +6,12 @@ is then treated by what its kubelet has shown (``exploration.py``).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from koord_numa.core.kubelet.inference.node_config import likely_config
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.vocabulary import CpuOwner
+from koord_numa.core.value_objects import replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Memory blocks over several NUMA nodes count in full on each of them (resource-to
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
@@ -22,6 +22,7 @@ from koord_numa.core.kubelet.sharing.counts import settled_devices, shared_devic
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.value_objects import replace
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ replay and not that of all. Where even that takes too many dry runs, the answer 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import dropwhile
 from typing import Final
 
@@ -36,6 +36,7 @@ from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.managers.room import asks_managers, everything, fits_on, together
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 
 MANY: Final = 1 << 30
 """More NUMA nodes than there are."""
@@ -188,7 +189,7 @@ def expecting(
     if belief is not None and hypotheses and has_places(hypotheses[0].state.node):
         coming = [*dropwhile(lambda each: each.known is not None, belief.arrivals)]
         # Copies, as a belief writes the states before them when it replays.
-        arrivals += [replace(each) for each in coming]
+        arrivals += [each.copy() for each in coming]
         for each in belief.arrivals[: len(belief.arrivals) - len(coming)]:
             each.replayed = Replayed()  # nothing is asked about it any more
     for uid, request in nominees.items():

@@ -5,7 +5,7 @@ Gathers facts once per change of the node; ``admission.py`` decides on them. Wha
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Final
 
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, cpus_by_numa
@@ -13,6 +13,7 @@ from koord_numa.core.kubelet.inference.inferred_state import Published, infer_st
 from koord_numa.core.kubelet.inference.init_reuse import without_leftovers
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.inference.unreported_pods import without_hidden
+from koord_numa.core.kubelet.known_demands import holdings_by_uid, known_demands
 from koord_numa.core.kubelet.managers.admit import Trust
 from koord_numa.core.kubelet.managers.aggregates import is_memory, pod_demand
 from koord_numa.core.kubelet.managers.cores import (
@@ -32,7 +33,7 @@ from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeQos
 from koord_numa.core.pod_resources import has_pod_level, kube_qos
 from koord_numa.core.resources import PODS, total
 from koord_numa.core.state.ledger import Holding, Ledger
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import replace, value_object
 
 MOST_NUMA: Final = 16
 """A kubelet looks at every set of NUMA nodes; no kubelet starts that has 131,072 sets to look at."""
@@ -128,16 +129,13 @@ def inferred_view(
 ) -> KubeletView:
     """As ``kubelet_view``, with all that is known of the kubelet's options."""
     topology = frame.topology
-    hidden = [held for held in holdings if held.pod.uid in unpublished]
-    known = [pod_demand(held.request) for held in holdings if held.request is not None]
-    shown = known
-    if hidden:
-        others = (held for held in holdings if held.pod.uid not in unpublished)
-        shown = [pod_demand(held.request) for held in others if held.request is not None]
+    there, demands = holdings_by_uid(holdings), known_demands(holdings)
+    hidden = {uid: held for uid, held in there.items() if uid in unpublished}
+    known, shown = tuple(demands.pods.values()), demands.shown_leftovers(unpublished)
     # First what init containers still hold, then pods that are not shown yet: both are missing from what exporters publish.
     zones = without_hidden(without_leftovers(topology.zones, shown), hidden, topology, frame.hidden)
     # Only devices near several NUMA nodes are missing on other ones than their pod's.
-    on_their_way = [pod_demand(held.request) for held in hidden if held.request is not None] if frame.devices else []
+    on_their_way = [demands.pods[uid] for uid in hidden if uid in demands.pods] if frame.devices else ()
     facts = Published(frame, zones, _requested(holdings), known, on_their_way)
     guess = infer_state(facts)
     return KubeletView(
@@ -170,10 +168,10 @@ def followed_view(
         for one in hypotheses
     )
     cores = cores_of(node, frame.topology, frame.topology.zones, evidence, free)
-    # First wins: hypotheses are in the order of likelihood.
+    # First wins: hypotheses are in the order of likelihood. Most often there is one, which there is nothing to compare with.
     rooms: dict[Signature, Hypothesis] = {}
     for one in seen:
-        rooms.setdefault(one.room, one)
+        rooms.setdefault(one.room if len(seen) > 1 else (), one)
     return KubeletView(
         node=node.name,
         newer=newer_version(node.kubelet),

@@ -12,7 +12,6 @@ gets NUMA node 1 under any policy, though without the claim it would have been N
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from math import comb
 from typing import Final
 
@@ -31,6 +30,7 @@ from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.score.node_resources import MAX_SCORE
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.value_objects import replace
 
 HARD: Final = frozenset({NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED})
 """Policies under which devices must be on the NUMA nodes of the pod."""

@@ -1,6 +1,5 @@
 """What a node gives to a pod: CPUs that the scheduler chooses, or a kubelet's admission as far as it can be foreseen."""
 
-from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.allocate import allocate_demand
@@ -20,6 +19,7 @@ from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.value_objects import replace
 
 _NOT_BY_KUBELETS: Final = "its kubelet chooses the CPUs: no exclusive policy is honoured"
 

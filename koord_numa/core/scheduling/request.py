@@ -1,7 +1,7 @@
 """What a decision is asked: one pod's request by the rules of its scheduler name, and what other pods and volumes mean for it."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from koord_numa.core.allocate import demand_of
 from koord_numa.core.allocation.demand import AllocationDemand
@@ -18,7 +18,7 @@ from koord_numa.core.objects.vocabulary import NodeScoring, ScoringType, Unknown
 from koord_numa.core.objects.volumes import Storage
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MEMORY, ResourceList
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import replace, value_object
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ It knows nothing of who holds what: that is the ledger.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
@@ -16,6 +16,7 @@ from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import CpuOwner, NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
 from koord_numa.core.pod_resources import amplify_all
 from koord_numa.core.resources import CPU, MILLI, ResourceList, is_batch, subtract_to_zero
+from koord_numa.core.value_objects import replace
 
 FULL_PCPUS_ONLY: Final = "full-pcpus-only"
 DISTRIBUTE_ACROSS_NUMA: Final = "distribute-cpus-across-numa"

@@ -1,6 +1,6 @@
 """One node as a decision sees it: the Node, what it offers, who holds what, and whether it is barred. Facts only, no rules."""
 
-from dataclasses import field, replace
+from dataclasses import field
 
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.constraints import HostPort
@@ -11,7 +11,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.resources import CPU, ResourceList
 from koord_numa.core.state.inventory import Inventory, inventory, reserve
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import replace, value_object
 
 Offer = Inventory | KubeletView | Rejection
 """What a node has to give: CPUs that are ours to choose, or a kubelet that chooses, or nothing and why."""

@@ -5,7 +5,7 @@ A record exists as soon as anything mentions the name, because facts come in any
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.kubelet.assumed_options import StatedOptions, with_stated_options
@@ -22,6 +22,7 @@ from koord_numa.core.resources import PODS, ResourceList
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot, Offer, allocatable_of, inventory_of
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cpu_conflicts import clash
 from koord_numa.engine.cache.kubelet_history import KubeletHistory
 from koord_numa.engine.cache.topology_lag import UnreportedPods
@@ -107,8 +108,7 @@ class NodeInfo:
     @property
     def booked(self) -> Ledger:
         """Who holds what of ``counted``, and what is kept for nominees."""
-        # The ledger itself where it says the same: a copy for every decision would be most of its cost.
-        if self._booked is None:
+        if self._booked is None:  # the ledger itself where it says the same: a copy would be most of a decision's cost
             self._booked = self._ledger_with(self.nominees) if self.nominees else self.counted
         return self._booked
 
@@ -172,8 +172,8 @@ class NodeInfo:
         self.pods[pod.key.uid] = pod
         # Popped first: the same pod may be counted again without its ports.
         self._ports.pop(pod.key.uid, None)
-        if pod.request.constraints.host_ports:
-            self._ports[pod.key.uid] = pod.request.constraints.host_ports
+        if ports := pod.request.constraints.host_ports:
+            self._ports[pod.key.uid] = ports
         self.ledger.hold(holding)
         self.touch()
 

@@ -5,7 +5,7 @@ Interned while anything refers to them; two pods are of one class exactly when t
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from koord_numa.core.claims.pod_claims import PodClaims
@@ -15,6 +15,7 @@ from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, ResourceList
 from koord_numa.core.selectors import selects
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.settings import ProfileSettings, Settings
 

@@ -1,11 +1,10 @@
 """The rows whose nodes a request names: by ``nodeName``, by ``nodeSelector``, by required node affinity. From columns, not node by node."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.scheduling.request import SchedulingRequest
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.ranking.columns.label_columns import NAME_FIELD, LabelColumns
 from koord_numa.engine.ranking.columns.numa_table import Bools
 

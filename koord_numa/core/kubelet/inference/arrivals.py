@@ -8,7 +8,7 @@ than later ones take: that is another decision, although no topology shows it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations, dropwhile, islice
 from typing import Final
 
@@ -24,6 +24,7 @@ from koord_numa.core.kubelet.inference.replay import Effort, Outcome, arrive
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.value_objects import replace
 
 LAG: Final = 30.0
 """Seconds: news of a pod's end or verdict come within so many."""
@@ -96,6 +97,10 @@ class Arrival:
     known: float | None = None
     before: list[Hypothesis] = field(default_factory=list)
     replayed: Replayed = field(default_factory=Replayed, compare=False, repr=False)
+
+    def copy(self) -> "Arrival":
+        """The arrival as it is now, with the same ``replayed``."""
+        return Arrival(self.uid, self.request, self.when, self.known, self.before, self.replayed)
 
     def may_follow(self, left: float) -> bool:
         """May a pod have left before this one came that was seen gone at ``left``?"""

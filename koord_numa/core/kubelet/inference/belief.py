@@ -184,7 +184,7 @@ class Belief:
             # Not shown, though it counts: it left before the topology was made, and the news of it is still to come.
             self.left.update(dict.fromkeys(news, when))
             # Copies, as a replay writes ``before``: a topology that fits no state changes nothing.
-            self.arrivals = [replace(each) for each in self.arrivals]
+            self.arrivals = [each.copy() for each in self.arrivals]
             self._replay(0, how, until=place)
             absent |= not_shown(self._states(place), shown, counts)
         # What nothing explains so far is not replayed after this, and so would never be explained.

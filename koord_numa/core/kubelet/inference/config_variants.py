@@ -5,7 +5,6 @@ Every variant is a node of its own; hypotheses start on each, and those that a p
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import product
 from typing import Final
 
@@ -17,6 +16,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.sharing.reach import SharedPool, Wiring, assumed_pool, deal
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.value_objects import replace
 
 ALIGN_BY_SOCKET: Final = "align-by-socket"
 MOST_VARIANTS: Final = 8

@@ -11,7 +11,7 @@ seen gone. It may have left before a came: then a is on node 0. Both hypotheses 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Final
 
 from koord_numa.core.bit_sets import members
@@ -24,7 +24,7 @@ from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
 from koord_numa.core.kubelet.sharing.reach import Place, Reach, SharedPool, Sums, Wiring
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import replace, value_object
 
 Signature = tuple[object, ...]
 """Where a pod sits: equal for grants that no topology could tell apart."""

@@ -5,7 +5,6 @@ CPU and device ids are made up; only how many there are on each NUMA node is kno
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
@@ -25,7 +24,7 @@ from koord_numa.core.objects.node import KubeletConfig, Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MILLI, ResourceList, total, without_zeros
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import replace, value_object
 
 MOST_STARTS: Final = 32
 """In so many states may a used node be begun with."""

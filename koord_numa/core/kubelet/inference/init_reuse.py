@@ -5,7 +5,6 @@ The pod resources API lists running containers only, so what it leaves out is es
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from koord_numa.core.bit_sets import lowest
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, pins_init_cpus
@@ -17,6 +16,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState, Manager
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 
 
 def without_leftovers(zones: Sequence[Zone], pods: Sequence[PodDemand]) -> tuple[Zone, ...]:

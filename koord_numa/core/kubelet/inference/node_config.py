@@ -5,7 +5,7 @@ Worked out once for a node and its topology; ``inferred_state.py`` fills in what
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Self
 
@@ -17,6 +17,7 @@ from koord_numa.core.kubelet.managers.cores import LIKELY_THREADS
 from koord_numa.core.kubelet.managers.kubelet_node import FULL_CORES, STATIC_CPUS, STATIC_MEMORY, KubeletNode
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.resources import CPU, MILLI, ResourceList
+from koord_numa.core.value_objects import replace
 
 SPREADING: Final = (
     "align-by-socket",

@@ -14,7 +14,6 @@ have left, the init container goes to NUMA node 0, the app needs 10 CPUs around 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import chain
 from typing import Final
 
@@ -35,7 +34,7 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import replace, value_object
 
 MOST_PROBES: Final = 500
 """So many states may be asked for one pod, about 30 ms: all decisions wait for it. Where there are more, the pod waits."""

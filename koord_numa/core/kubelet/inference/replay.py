@@ -1,7 +1,7 @@
 """What follows from a hypothesis when a pod reaches the kubelet: every decision that it may have taken, replayed."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest
@@ -26,6 +26,7 @@ from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
 from koord_numa.core.kubelet.sharing.passed_over import with_passed_over
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.value_objects import replace
 
 Outcome = Signature | None
 """What tells a kubelet's decisions on one pod apart; ``None``: it refuses the pod."""

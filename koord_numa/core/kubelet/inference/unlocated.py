@@ -8,7 +8,7 @@ held stays counted (``Hypothesis.leaving``) unless an arrival is treated otherwi
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
@@ -23,6 +23,7 @@ from koord_numa.core.kubelet.sharing.reach import Place, Reach
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import without_zeros
+from koord_numa.core.value_objects import replace
 
 MOST_WAYS: Final = 64
 """In so many ways may one hypothesis go on after pods have left."""

@@ -28,31 +28,32 @@ class HiddenUse:
     They hold as long as the topology differs in nothing but in what is available.
     """
 
-    __slots__ = ("_found", "_sums")
+    __slots__ = ("_found", "_parts", "_sums")
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[Holding, Parts]] = {}  # by uid
+        self._found: dict[str, Holding] = {}  # by uid
+        self._parts: dict[str, Parts] = {}  # of those that were found, by uid
         self._sums: dict[int, dict[str, int]] = {}  # by NUMA id
 
     def of(
-        self, hidden: Sequence[Holding], zones: Sequence[Zone], topology: NodeResourceTopology
+        self, hidden: Mapping[str, Holding], zones: Sequence[Zone], topology: NodeResourceTopology
     ) -> Mapping[int, ResourceList]:
-        """The most that these pods may hold on each NUMA node, all together. Not to be changed, and valid until it is asked again."""
+        """
+        The most that these pods, by uid, may hold on each NUMA node, all together. Not to be changed, and valid until it is asked again.
+        """
         found = self._found
-        for holding in hidden:
-            uid = holding.pod.uid
-            known = found.get(uid)
+        for uid, holding in hidden.items():
             # By identity: a holding is replaced when anything about it changes.
-            if known is None or known[0] is not holding:
-                parts = tuple(_wherever(holding, zones, topology))
-                if known is not None:
-                    self._add(known[1], -1)
-                found[uid] = (holding, parts)
-                self._add(parts, 1)
+            if found.get(uid) is not holding:
+                if uid in found:
+                    self._add(self._parts[uid], -1)
+                found[uid], self._parts[uid] = holding, tuple(_wherever(holding, zones, topology))
+                self._add(self._parts[uid], 1)
         # All that are hidden are found by now, so that those are more only when some are hidden no longer.
         if len(found) > len(hidden):
-            for uid in found.keys() - {holding.pod.uid for holding in hidden}:
-                self._add(found.pop(uid)[1], -1)
+            for uid in found.keys() - hidden.keys():
+                del found[uid]
+                self._add(self._parts.pop(uid), -1)
         return self._sums
 
     def _add(self, parts: Parts, sign: int) -> None:
@@ -63,9 +64,14 @@ class HiddenUse:
 
 
 def without_hidden(
-    zones: Sequence[Zone], hidden: Sequence[Holding], topology: NodeResourceTopology, known: HiddenUse | None = None
+    zones: Sequence[Zone],
+    hidden: Mapping[str, Holding],
+    topology: NodeResourceTopology,
+    known: HiddenUse | None = None,
 ) -> tuple[Zone, ...]:
-    """The zones with less available: what these pods may hold there. ``known`` saves work, and is brought up to date."""
+    """
+    The zones with less available: what these pods, by uid, may hold there. ``known`` saves work, and is brought up to date.
+    """
     if not hidden:
         return tuple(zones)
     return _without(zones, (HiddenUse() if known is None else known).of(hidden, zones, topology))

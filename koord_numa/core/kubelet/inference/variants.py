@@ -1,7 +1,6 @@
 """States beside a hypothesis that are possible as well: what is loose may be free, and what is spread may lie on other NUMA nodes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
@@ -11,6 +10,7 @@ from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
+from koord_numa.core.value_objects import replace
 
 MOST_VARIANTS: Final = 6
 """So many ways in which one hypothesis may be slightly otherwise are looked at."""

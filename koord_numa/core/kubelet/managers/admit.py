@@ -5,7 +5,7 @@ Topology manager (policy and scope), then device, CPU and memory manager per con
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -31,7 +31,7 @@ from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import replace, value_object
 
 ANYWHERE: Final = ContainerAffinity(mask=None, preferred=False)
 """What the managers read from the hint store when no hint was stored, as under policy none."""

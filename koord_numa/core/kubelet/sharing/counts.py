@@ -7,7 +7,6 @@ them is possible.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.bit_sets import members
@@ -17,7 +16,7 @@ from koord_numa.core.kubelet.sharing.layouts import reaches_of, settled_layout
 from koord_numa.core.kubelet.sharing.reach import Counts, Place, Reach, SharedPool, Sums, without
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import ContainerKind
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import replace, value_object
 
 MOST_WAYS: Final = 64
 """So many ways to share the counts out are looked at."""

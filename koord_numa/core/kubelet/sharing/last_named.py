@@ -9,12 +9,12 @@ Example: three devices near NUMA node 0 and others, counts of 2 on NUMA nodes 1,
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Final, TypeVar
 
 from koord_numa.core.bit_sets import each as each_of
 from koord_numa.core.kubelet.sharing.reach import Counts, Reach
+from koord_numa.core.value_objects import replace
 
 MOST_LEFT: Final = 2_000
 """So many counts that may be left after one device are looked at."""

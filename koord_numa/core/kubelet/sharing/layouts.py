@@ -6,7 +6,7 @@ follow. The masks of its pool are one way to have these numbers, and what this m
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Self
 
 from koord_numa.core.bit_sets import members
@@ -23,6 +23,7 @@ from koord_numa.core.kubelet.sharing.reach import (
     left_of,
     without,
 )
+from koord_numa.core.value_objects import replace
 
 PAIR: Final = 2
 

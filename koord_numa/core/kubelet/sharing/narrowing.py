@@ -7,10 +7,10 @@ is held, also when the others are given back.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TypeVar
 
 from koord_numa.core.kubelet.sharing.reach import Counts, Reach, without
+from koord_numa.core.value_objects import replace
 
 Holder = TypeVar("Holder")
 

@@ -10,7 +10,6 @@ CPUs free on NUMA node 1: both devices in use are near NUMA node 1, too, and the
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
@@ -20,7 +19,7 @@ from koord_numa.core.kubelet.sharing.layouts import held_reaches, settled_layout
 from koord_numa.core.kubelet.sharing.reach import Reach
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletScope
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import replace, value_object
 
 
 @value_object

@@ -5,7 +5,7 @@ A kind knows nothing of names, labels, amounts or pods.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from koord_numa.core.kubelet.inference.node_config import likely_config
@@ -15,6 +15,7 @@ from koord_numa.core.objects.node import KubeletConfig, Node, Taint
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
 from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
 
 

@@ -92,19 +92,25 @@ WHEREVER: dict[str, tuple[tuple[Zone, ...], KubeletScope, Holding, Missing]] = {
 def test_a_hidden_pod_is_missing_wherever_it_may_be(
     published: tuple[Zone, ...], scope: KubeletScope, holding: Holding, expected: Missing
 ) -> None:
-    assert missing(published, without_hidden(published, [holding], topology(published, scope))) == expected
+    assert missing(published, without_hidden(published, by_uid([holding]), topology(published, scope))) == expected
+
+
+def by_uid(hidden: list[Holding]) -> dict[str, Holding]:
+    """As they are known."""
+    return {holding.pod.uid: holding for holding in hidden}
 
 
 def test_a_kubelet_that_prefers_neighbours_may_go_up() -> None:
     wide = held("a", pod(app(10)), (0, {"cpu": 10000}), (1, {"cpu": 10000}))
-    found = without_hidden(FOUR, [wide], topology(FOUR, CONTAINER, closest=True))
+    found = without_hidden(FOUR, by_uid([wide]), topology(FOUR, CONTAINER, closest=True))
     assert missing(FOUR, found) == {numa: {"cpu": 10000} for numa in range(4)}
 
 
 def test_hidden_pods_add_up_and_no_hidden_pod_changes_nothing() -> None:
     hidden = [held("a", pod(app(2)), (0, {"cpu": 2000})), held("b", pod(app(1)), (1, {"cpu": 1000}))]
-    assert missing(TWO, without_hidden(TWO, hidden, topology(TWO, POD))) == {0: {"cpu": 3000}, 1: {"cpu": 1000}}
-    assert without_hidden(TWO, [], topology(TWO, POD)) == TWO
+    found = without_hidden(TWO, by_uid(hidden), topology(TWO, POD))
+    assert missing(TWO, found) == {0: {"cpu": 3000}, 1: {"cpu": 1000}}
+    assert without_hidden(TWO, {}, topology(TWO, POD)) == TWO
 
 
 HOLDINGS = [
@@ -119,13 +125,13 @@ HOLDINGS = [
 @given(st.lists(st.lists(st.sampled_from(HOLDINGS), unique_by=lambda holding: holding.pod.uid), max_size=8))
 def test_sums_that_are_kept_are_those_of_the_pods_hidden_now(hidden_in_turn: list[list[Holding]]) -> None:
     published, known = topology(FOUR, CONTAINER), HiddenUse()
-    for hidden in hidden_in_turn:
+    for hidden in map(by_uid, hidden_in_turn):
         assert without_hidden(FOUR, hidden, published, known) == without_hidden(FOUR, hidden, published)
 
 
 def test_where_nothing_is_published_nothing_is_missing() -> None:
     hidden = [held("a", pod(app(2)), (1, {"cpu": 2000})), held("b", pod(app(2)))]
-    assert without_hidden((), hidden, topology((), POD)) == ()
+    assert without_hidden((), by_uid(hidden), topology((), POD)) == ()
 
 
 @pytest.mark.parametrize(
