@@ -94,13 +94,16 @@ def _at_most(left: Sequence[tuple[int, int]], used: int) -> int:
 
 def _most_left(request: PodRequest, empty: KubeletState) -> int:
     """The most CPUs that init containers of the pod may hold beside those of containers that keep running."""
-    if not empty.node.pins_cpus or not pins_init_cpus(pod_demand(request), empty.node):
+    if not empty.node.pins_cpus:
         return 0
+    parts = pod_demand(request).containers
+    every = sum(part.cpus for container, part in parts if container.kind is ContainerKind.INIT)
+    if not every or not pins_init_cpus(pod_demand(request), empty.node):
+        return every  # no later container takes any of them
     # The node need not have been empty when the pod came.
     answer = dry_run(empty, request, Trust.INFERRED, CpuReuse.LEAST)
-    parts = pod_demand(request).containers
     if not isinstance(answer, DryRunAdmitted) or _may_be_parted(request, empty.node):
-        return sum(part.cpus for container, part in parts if container.kind is ContainerKind.INIT)
+        return every
     init = lasting = 0
     for one in answer.grant.containers:
         if one.kind is ContainerKind.INIT:

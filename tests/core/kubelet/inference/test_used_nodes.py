@@ -171,6 +171,13 @@ def test_cpus_of_init_containers_may_be_held_beside_cpus_of_their_pod() -> None:
     assert [cpus_by_numa(one.loose[SOMEONE], one.state.node) for one in starts] == [(3, 0)]
 
 
+def test_cpus_of_init_containers_are_held_where_no_other_container_has_any() -> None:
+    """No topology shows the pod, which may be on either NUMA node: shared CPUs are not the init container's."""
+    starts = used_starts(_two(5, 0), {"a": pod(app(5))}, {"b": pod(init(3), app(1.5))})
+    assert [cpus_by_numa(one.state.managers.cpus, one.state.node) for one in starts] == [(0, 5)]
+    assert [cpus_by_numa(one.loose[SOMEONE], one.state.node) for one in starts] == [(3, 3)]
+
+
 def test_memory_counted_in_full_tells_groups() -> None:
     """Equal use of two NUMA nodes is one block on both, or one on each, by what the pods hold in all."""
     supply = {numa: {"memory": 10} for numa in range(3)}
