@@ -62,6 +62,8 @@ def place(rules: NodeRules, offers: NumaOffers, chosen: Placement) -> Placement 
 def _shares(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | Rejection:
     """What each NUMA node of the set takes of every amount."""
     ids = offers.numa_ids
+    if not mask & (mask - 1) and (alone := _share_alone(rules, offers, mask)) is not None:
+        return alone
     positions = [index for index, numa in enumerate(ids) if mask >> numa & 1]
     shares: dict[int, dict[str, int]] = {ids[at]: {} for at in positions}
     short: list[str] = []
@@ -77,6 +79,20 @@ def _shares(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | Rejecti
         return insufficient(rules, offers, sorted(short))
     # A NUMA node without a share is left out, so that the ledger does not count the pod as spanning it.
     return tuple([(numa, amounts) for numa, amounts in shares.items() if amounts])
+
+
+def _share_alone(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | None:
+    """As ``_shares`` of a single NUMA node, which takes everything; ``None`` where it has too little."""
+    numa = mask.bit_length() - 1
+    at, amounts, units = offers.numa_ids.index(numa), rules.amounts, offers.units
+    share = {}
+    for name, given in offers.given.items():
+        amount = amounts[name]
+        if amount > given[at] or amount % units[name]:
+            return None
+        if amount:
+            share[name] = amount
+    return ((numa, share),) if share else ()
 
 
 def _cpus_of(rules: NodeRules, binding: CpuBinding, offers: NumaOffers, numa: Shares) -> CpuPick | NotEnoughCpus:

@@ -105,16 +105,20 @@ def preferred(
     """
     sets = NumaSets(rules, offers)
     # If even the widest set that nothing strikes falls short, no smaller one can hold the pod: one sum instead of 2^n.
-    if not offers.given or not sets.adds_up(sets.unlacking):
+    if not offers.given or not sets.may_fit:
         return None
     for size in _searched_sizes(sets):
         # The same bound for sets of several, which must do without the closed NUMA nodes.
         if size > 1 and not sets.adds_up(sets.unlacking & ~_closed(exclusivity)):
             return None
-        fitting = [mask for mask in _of_size(sets, size, exclusivity) if suits is None or suits(mask)]
+        fitting = _of_size(sets, size, exclusivity)
+        if suits is not None:
+            fitting = [mask for mask in fitting if suits(mask)]
         denied = sets.lacking | exclusivity.denied(size)
-        allowed = exclusivity.undisturbed([mask for mask in fitting if not mask & denied])
-        allowed = _closest(honouring_first(allowed, rules, offers), distances)
+        allowed = [mask for mask in fitting if not mask & denied] if denied else fitting
+        if len(allowed) > 1:  # one set is not compared with others
+            allowed = honouring_first(exclusivity.undisturbed(allowed), rules, offers)
+            allowed = _closest(allowed, distances)
         best = _best(allowed, exclusivity.scoring(sets.score))
         # The order of the filters is the order of importance: undisturbed, exclusive CPUs, distance, and last the score.
         if best is not None:

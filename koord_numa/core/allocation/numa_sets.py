@@ -4,6 +4,8 @@ The sets of NUMA nodes of one node judged for one request: which could hold the 
 It answers for single sets; which sets are looked at, and in which order, is ``numa_selection.py``'s.
 """
 
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from koord_numa.core.allocation.node_rules import NodeRules
@@ -26,29 +28,33 @@ class NumaSets:
 
     def __init__(self, rules: NodeRules, offers: NumaOffers) -> None:
         self.rules, self.offers = rules, offers
-        ids = offers.accounts.numa_ids
-        self.position = dict(zip(ids, range(len(ids)), strict=True))
         self.lacking = 0  # NUMA nodes that some resource strikes
         for mask in offers.lacking.values():
             self.lacking |= mask
         # By resource: its weight, how much is wanted, what each NUMA node has and how much of that is used.
         self._scored: list[tuple[int, int, PerNuma, list[int]]] | None = None
         self._scores: list[int] | None = None  # of each NUMA node by itself
-        self._wanted: list[tuple[int, PerNuma, dict[int, int]]] = []
-        self.shortage, everything = False, offers.mask
+        self._wanted: list[
+            tuple[int, PerNuma]
+        ] = []  # by resource: how much is needed, and the whole units of each NUMA node
+        self._sums: list[dict[int, int]] | None = None  # by resource, what sets have together
+        self._alone: list[int] | None = None
+        self.shortage = False
         for name, amounts in offers.given.items():
             unit, needed = offers.units[name], rules.amounts[name]
             # Parts of a unit on different NUMA nodes do not make a unit, so that amounts are cut before they are added.
             whole = tuple([amount // unit * unit for amount in amounts]) if unit > 1 else amounts
-            sums = {1 << numa: amount for numa, amount in zip(ids, whole, strict=True)}
-            # The empty set ends the recursion of ``_sum``; the widest one is asked for first.
-            sums[0], sums[everything] = 0, sum(whole)
-            self._wanted.append((needed, whole, sums))
+            self._wanted.append((needed, whole))
             # Known before any set is looked at: then none can hold the pod.
-            self.shortage = self.shortage or sums[everything] < needed or needed % unit != 0
+            self.shortage = self.shortage or sum(whole) < needed or needed % unit != 0
         # Amounts that add up are enough where CPUs limit them already and no devices have to be there too.
         by_amounts = rules.binding is None or (rules.accounting is Accounting.EVERY_POD and CPU in offers.given)
         self._by_amounts = by_amounts and offers.devices is None
+
+    @property
+    def position(self) -> Mapping[int, int]:
+        """The place of each NUMA node among the amounts."""
+        return _positions(self.offers.accounts.numa_ids)
 
     @property
     def unlacking(self) -> int:
@@ -58,16 +64,17 @@ class NumaSets:
     @property
     def fewest(self) -> int:
         """No set of fewer NUMA nodes can hold the pod."""
-        if all(max(whole) >= needed for needed, whole, _ in self._wanted):
-            return 1
-        return max(fewest_that_reach(dict(enumerate(whole)), needed) for needed, whole, _ in self._wanted)
+        for needed, whole in self._wanted:
+            if max(whole) < needed:
+                return max(fewest_that_reach(dict(enumerate(whole)), needed) for needed, whole in self._wanted)
+        return 1
 
     def found(self, size: int, nodes: int) -> list[int]:
         """Sets of this size within ``nodes`` that can hold the pod, found by search where there are too many to list."""
         ids = self.offers.numa_ids
         families = [
             Counted({numa: amount for numa, amount in zip(ids, whole, strict=True) if nodes >> numa & 1}, needed)
-            for needed, whole, _ in self._wanted
+            for needed, whole in self._wanted
         ]
         # Common masks are ascending numbers; comparisons expect them lexicographic in the ids, as ``masks_of_size`` lists them.
         return sorted(common_masks(families, size), key=numa_ids)[:COMPARED]
@@ -78,12 +85,27 @@ class NumaSets:
 
     def alone(self) -> list[int]:
         """The single NUMA nodes that could hold the whole pod, ascending: those of which ``holds`` is true."""
+        if self._alone is None:
+            self._alone = [] if self.shortage else self._found_alone()
+        return self._alone
+
+    @property
+    def may_fit(self) -> bool:
+        """Has the widest set that no resource strikes enough of everything? If not, no smaller set can hold the pod either."""
         if self.shortage:
-            return []
-        fitting = list(range(len(self.position)))
-        for needed, whole, _ in self._wanted:
+            return False
+        # What a single one of its members holds need not be added up.
+        unlacking = self.unlacking
+        return bool(sum(self.alone()) & unlacking) or self.adds_up(
+            unlacking
+        )  # the sum of different bits is their union
+
+    def _found_alone(self) -> list[int]:
+        ids = self.offers.numa_ids
+        fitting: Sequence[int] = range(len(ids))
+        for needed, whole in self._wanted:
             fitting = [at for at in fitting if whole[at] >= needed]
-        masks = [1 << self.offers.numa_ids[at] for at in fitting]
+        masks = [1 << ids[at] for at in fitting]
         if self._by_amounts:
             return masks
         return [mask for mask in masks if self._has_cpus(mask) and self._has_devices(mask)]
@@ -92,7 +114,16 @@ class NumaSets:
         """Do its members have enough of everything together? If not, no part of the set can hold the pod either."""
         if self.shortage:
             return False
-        for needed, _, sums in self._wanted:
+        if mask == self.offers.mask:
+            return True  # there is no shortage
+        if self._sums is None:
+            # Made for the first set of several: most pods fit one NUMA node of a node on which nothing is used up.
+            ids = self.offers.numa_ids
+            # The empty set ends the recursion of ``_sum``.
+            self._sums = [
+                {0: 0, **{1 << numa: has for numa, has in zip(ids, whole, strict=True)}} for _, whole in self._wanted
+            ]
+        for (needed, _), sums in zip(self._wanted, self._sums, strict=True):
             # Most masks are asked for several times (size by size, then by score): the sums are kept.
             known = sums.get(mask)
             if (_sum(sums, mask) if known is None else known) < needed:
@@ -123,7 +154,7 @@ class NumaSets:
                     (weight, [used + more if used > 0 else more for used in taken], total)
                     for weight, more, total, taken in self._scored
                 ]
-                self._scores = score_each(scoring.type, each) or [0] * len(self.position)
+                self._scores = score_each(scoring.type, each) or [0] * len(self.offers.numa_ids)
             return self._scores[self.position[mask.bit_length() - 1]]
         positions = [self.position[numa] for numa in numa_ids(mask)]
         parts = []
@@ -152,6 +183,11 @@ class NumaSets:
         return shares is not None and all(
             share <= MILLI * self.offers.cpus[at] for share, at in zip(shares, positions, strict=True)
         )
+
+
+@lru_cache(maxsize=1024)
+def _positions(ids: tuple[int, ...]) -> Mapping[int, int]:
+    return {numa: at for at, numa in enumerate(ids)}
 
 
 def _sum(sums: dict[int, int], mask: int) -> int:

@@ -72,6 +72,19 @@ def score_each(strategy: ScoringType, parts: Sequence[tuple[int, Sequence[int], 
             score_parts(strategy, [(weight, used[at], there[at]) for weight, used, there in parts if there[at]])
             for at in places
         ]
+    total, share = [0] * len(parts[0][1]) if parts else [], 0
+    for weight, used, there in parts:
+        if not all(there):
+            return _score_places(term, parts)
+        share += weight
+        total = [points + weight * term(taken, has) for points, taken, has in zip(total, used, there, strict=True)]
+    return [points // share for points in total] if share else total
+
+
+def _score_places(
+    term: Callable[[int, int], int], parts: Sequence[tuple[int, Sequence[int], Sequence[int]]]
+) -> list[int]:
+    """Where some places have nothing of a resource: it does not count there."""
     scores: list[int] = []
     for place in zip(*[zip(used, there, strict=True) for _, used, there in parts], strict=True):
         points = share = 0

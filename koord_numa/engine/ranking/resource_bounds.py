@@ -31,11 +31,11 @@ FULL: Final = np.array(MAX_SCORE)
 
 @value_object
 class Sums:
-    """Per row: does the request fit the node's amounts, and two parts of the score."""
+    """Per row: does the request fit the node's amounts, and two parts of the score. ``ahead`` is what sparing takes off ``MAX_SCORE``."""
 
     fits: Bools
     filling: Ints
-    sparing: Ints
+    ahead: Ints | None  # ``None`` where nothing is taken off any row
 
 
 Some = slice | list[int]
@@ -52,19 +52,22 @@ class Plan:
     scored: Some
     weights: Ints
     everywhere: Ints | None  # the sum of the weights, where only resources are scored that all but ``bare`` nodes have
-    common: tuple[int, int]
+    common: slice
     devices: list[int]
     by_claim: list[int]  # a row that has none of these serves them by claim
 
 
 @value_object
 class Taken:
-    """By resource and row: what there is, what is used with the pod, is there any at all, and how much is used, in percent."""
+    """
+    By resource and row: what there is, what is used with the pod, and how much that is in percent. ``common`` are the percents of CPU and
+    memory, 100 at most.
+    """
 
     offered: Ints
     used: Ints
-    there: Bools
     percent: Ints
+    common: Ints
 
 
 class ResourceBounds:
@@ -91,12 +94,13 @@ class ResourceBounds:
         if plan.by_claim:
             enough[plan.by_claim] |= offered[plan.by_claim] <= ZERO
         fits: Bools = np.logical_and.reduce(enough[plan.needed], axis=0)
-        there = offered > ZERO
-        # Where nothing is offered the divisor is 1 and the result is set to 0 after it.
-        percent = used * FULL // np.maximum(offered, ONE)
-        percent *= there
-        taken = Taken(offered, used, there, percent)
-        return Sums(fits, self._with_claims(self._filling(taken), taken), self._sparing(taken))
+        percent = used * FULL
+        # Where nothing is offered the divisor is 1.
+        percent //= np.maximum(offered, ONE)
+        if self._columns.bare or plan.everywhere is None:
+            percent *= offered > ZERO  # of nothing no part is used
+        taken = Taken(offered, used, percent, np.minimum(FULL, percent[plan.common]))
+        return Sums(fits, self._with_claims(self._filling(taken), taken), self._ahead(taken))
 
     def _make_plan(self) -> Plan:
         columns, weights = self._columns, self._rules.weights
@@ -106,7 +110,7 @@ class ResourceBounds:
                 columns.place(name)
         lines = columns.resources
         wanted = {PODS: 1, **self._amounts}
-        common = (lines[CPU], lines[MEMORY])
+        common = (lines[CPU], lines[MEMORY])  # neighbours: ``FIRST_RESOURCES``
         scored = {line: weights[name] for name, line in lines.items() if name in weights and self._counts(name)}
         return Plan(
             # Cut as amounts in the table are, so that sums stay within 64 bits.
@@ -115,7 +119,7 @@ class ResourceBounds:
             scored=_some(list(scored)),
             weights=np.array(list(scored.values()), dtype=np.int64),
             everywhere=np.array(sum(scored.values())) if scored and set(scored) <= set(common) else None,
-            common=common,
+            common=slice(common[0], common[1] + 1),
             devices=[line for name, line in lines.items() if is_device(name)],
             by_claim=[line for name, line in lines.items() if name in self._extended],
         )
@@ -130,7 +134,11 @@ class ResourceBounds:
         for name in scored_by_claim(self._extended, self._rules):
             line = self._columns.resources.get(name)
             # Beyond the table's limit nothing is known of any row.
-            filling = np.full_like(filling, MAX_SCORE) if line is None else np.where(taken.there[line], filling, FULL)
+            filling = (
+                np.full_like(filling, MAX_SCORE)
+                if line is None
+                else np.where(taken.offered[line] > ZERO, filling, FULL)
+            )
         return filling
 
     def _filling(self, taken: Taken) -> Ints:
@@ -140,7 +148,7 @@ class ResourceBounds:
         if strategy is ScoringType.BALANCED_ALLOCATION:
             return _balance(taken.offered[plan.scored], taken.used[plan.scored])
         if strategy is ScoringType.MOST_ALLOCATED:
-            terms = np.minimum(FULL, taken.percent[plan.scored])
+            terms = taken.common if plan.scored == plan.common else np.minimum(FULL, taken.percent[plan.scored])
         else:
             offered = taken.offered[plan.scored]
             terms = np.maximum(ZERO, offered - taken.used[plan.scored]) * FULL // np.maximum(offered, ONE)
@@ -149,21 +157,24 @@ class ResourceBounds:
         if plan.everywhere is not None and not self._columns.bare:
             return points // plan.everywhere
         # Weights of resources that the node has; without any the divisor is 1.
-        return np.asarray(points // np.maximum(plan.weights.dot(taken.there[plan.scored]), ONE), dtype=np.int64)
+        return np.asarray(
+            points // np.maximum(plan.weights.dot(taken.offered[plan.scored] > ZERO), ONE), dtype=np.int64
+        )
 
-    def _sparing(self, taken: Taken) -> Ints:
+    def _ahead(self, taken: Taken) -> Ints | None:
+        """By how many points the fullest of CPU and memory is ahead of the least used device."""
         plan = self._plan
         if not plan.devices:
-            return np.full(taken.offered.shape[1], MAX_SCORE, dtype=np.int64)
+            return None
         first, *others = plan.devices
         # Rows without the device are at 100, as those are never at risk; above it nothing is ahead either.
-        least: Ints = np.where(taken.there[first], taken.percent[first], FULL)
+        least: Ints = np.where(taken.offered[first] > ZERO, taken.percent[first], FULL)
         for line in others:
-            np.minimum(least, taken.percent[line], out=least, where=taken.there[line])
-        cpu, memory = plan.common
-        common = np.maximum(taken.percent[cpu], taken.percent[memory])
-        ahead: Ints = np.maximum(ZERO, np.minimum(FULL, common) - least)
-        return FULL - ahead
+            np.minimum(least, taken.percent[line], out=least, where=taken.offered[line] > ZERO)
+        ahead: Ints = np.maximum(taken.common[0], taken.common[1])
+        ahead -= least
+        np.maximum(ZERO, ahead, out=ahead)
+        return ahead
 
 
 def _some(numbers: list[int]) -> Some:

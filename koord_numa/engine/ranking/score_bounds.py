@@ -47,6 +47,7 @@ from koord_numa.engine.ranking.resource_bounds import ZERO, ResourceBounds
 from koord_numa.engine.ranking.selected_rows import SelectedRows, names_nodes, of_any_node
 
 NO: Final = -1
+REFUSED: Final = np.array(NO)
 NEVER: Final = -(1 << 40)
 """Points that no other part of a score can make up for."""
 EXPLORES: Final = NEVER // 2
@@ -89,7 +90,8 @@ class ScoreBounds:
         least = without_resources(ask, (name for name, _ in extended)) if extended else ask
         self._alignment = RequestAlignment.of(least, rules)
         # Arrays of no dimension: NumPy would convert integers in every operation.
-        self._filling_weight = np.array(self._weights["resources"])
+        # A weight of 1, which is the usual one, costs no operation.
+        self._filling_weight = None if self._weights["resources"] == 1 else np.array(self._weights["resources"])
         self._sparing_weight = np.array(self._weights["devices"])
         self._ends = ((least, self._alignment), (ask, RequestAlignment.of(ask, rules))) if extended else ()
         self._ledger = ResourceBounds(ask, rules, columns)
@@ -112,13 +114,16 @@ class ScoreBounds:
         """Of rows whose names and labels fit."""
         columns, judged = self._columns, self._up_to_date()
         kinds, sums = columns.kinds.take(rows), self._ledger.sums(rows)
+        # What every row earns for sparing is in the points of its kind.
         bound = self._points_at(rows, kinds, judged)
-        bound += self._filling_weight * sums.filling
-        bound += self._sparing_weight * sums.sparing
+        bound += sums.filling if self._filling_weight is None else self._filling_weight * sums.filling
+        if sums.ahead is not None:
+            bound -= self._sparing_weight * sums.ahead
         if judged.explores:
             bound[(bound < ZERO) & (bound > MAY_EXPLORE)] = 0
         # A sum below zero has ``NEVER`` in it: some part refuses.
-        bound[~(sums.fits & (bound >= ZERO))] = NO
+        bound = np.where(sums.fits, bound, REFUSED)
+        np.maximum(bound, REFUSED, out=bound)
         return bound
 
     def _points_at(self, rows: Ints, kinds: Ints, judged: ClassJudgement) -> Ints:
@@ -156,6 +161,7 @@ class ScoreBounds:
         # Judged row by row where the kind does not tell.
         objects = np.array([0 if self._by_numbers else self._of(kind.example) for kind in kinds], dtype=np.int64)
         points = np.array([self._points(kind, width + 2) for kind in kinds], dtype=np.int64) + objects[:, None]
+        points += self._weights["devices"] * MAX_SCORE  # less what ``Sums.ahead`` takes off
         fewest = NOTHING_LISTED if self._rules.numa_method is NodeScoring.LEAST_NUMA_NODES else 1
         return ClassJudgement(
             points=points,

@@ -1,5 +1,6 @@
 """Machines with more NUMA nodes than anyone enumerates: elections stay exact in what they promise, and end."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import combinations
 
@@ -62,6 +63,32 @@ def test_a_searched_set_is_as_narrow_as_any(free: list[tuple[int, int]], cpus: i
         assert found.mask is not None
         assert found.mask.bit_count() == min(sizes)
         assert sets.holds(found.mask)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 8).map(lambda n: n * 1000), st.integers(0, 5)), min_size=1, max_size=5),
+    st.integers(1, 12),
+    st.integers(0, 8),
+)
+@settings(max_examples=100)
+def test_sums_tell_what_sets_hold(free: list[tuple[int, int]], cpus: int, memory: int) -> None:
+    """Of every set, and without the sums that are spared: those of all NUMA nodes, and of a set one of which holds the pod."""
+    rules = NodeRules({"cpu": 1000 * cpus, "memory": memory}, policy=BEST_EFFORT)
+    room = offers(rules, accounts(uneven(free), Ledger()), cpu_occupancy(Ledger()))
+    sets, numas = NumaSets(rules, room), range(len(free))
+
+    def holds(chosen: Iterable[int]) -> bool:
+        """By adding up."""
+        mine = list(chosen)
+        return all(sum(room.given[name][numa] for numa in mine) >= rules.amounts[name] for name in room.given)
+
+    for mask in range(1 << len(free)):
+        chosen = [numa for numa in numas if mask >> numa & 1]
+        assert sets.adds_up(mask) == holds(chosen)
+        if len(chosen) == 1:
+            assert (mask in sets.alone()) == holds(chosen)
+    striking = {numa for name in room.given for numa in numas if not room.given[name][numa]}
+    assert sets.may_fit == holds(set(numas) - striking)
 
 
 @pytest.mark.parametrize("count", [16, MAX_NUMA])

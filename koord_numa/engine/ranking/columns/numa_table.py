@@ -52,7 +52,7 @@ class NumaTable:
         # counts.
         short = self.reach.take(rows, axis=0).transpose(1, 2, 0).copy() < wanted[:, None, :]
         # What falls short of one resource falls short: the one that needs most NUMA nodes decides.
-        fewest: Ints = np.logical_or.reduce(short).sum(axis=0)
+        fewest: Ints = np.add.reduce(np.logical_or.reduce(short))
         fewest += ONE
         return fewest
 
