@@ -162,8 +162,12 @@ def _may_move(after: Hypothesis, mask: int, parts: Sequence[ContainerDemand], hi
     )
 
 
+def covers(one: Hypothesis, numa: int, part: ContainerDemand) -> bool:
+    """Is all free on one NUMA node that the container wants of it?"""
+    return _covers(free_on(one.state.node, one.state.managers, numa), part, one.state.node)
+
+
 def _covers(free: ResourceList, part: ContainerDemand, node: KubeletNode) -> bool:
-    """Is all free there that the container wants of one NUMA node?"""
     wanted = {**part.devices, **(part.memory or {}), CPU: part.cpus * MILLI}
     return all(free.get(name, 0) >= wanted[name] for name in kinds_of(part, node))
 

@@ -3,22 +3,24 @@ Where pods on their way may be other than foreseen, because a pod that runs has 
 
 Theory. Which NUMA node a pod gets is foreseen with every pod in its place that is not seen gone. If one of them has left before the pod
 reaches the kubelet, there is more room for that pod, and it may go elsewhere: what it takes there is missing for a pod that is decided on
-now. So a yes must hold with any one pod gone before any of those arrivals whose verdict is not known. Only what a departure changes is
-replayed: where the kubelet decides the same without the pod, that it leaves later stands for both. A pod needs no replay that has room
-even if all of those arrivals are on its NUMA node, nor one that is equal to all of them: each NUMA node has places for so many of them,
-every one takes a place, and a departure takes none away.
+now. So a yes must hold with any one pod gone before any of those arrivals whose verdict is not known, and under a strict policy also with
+several that together leave room for a container of it on one NUMA node, before each of them. Only what departures change is replayed: where
+the kubelet decides the same with a pod still there, that it leaves later stands for both, and so the fewest are taken away. A pod needs no
+replay that has room even if all of those arrivals are on its NUMA node, nor one that is equal to all of them: each NUMA node has places for
+so many of them, every one takes a place, and a departure takes none away.
 
 Example: NUMA node 0 has 1 CPU and 1 GPU free, node 1 has 8 CPUs and 2 GPUs. Pod a (2 CPUs) is on its way and goes to NUMA node 1, pod b
 (1 CPU, 1 GPU) after it to NUMA node 0. If a pod of 1 CPU on NUMA node 0 has left meanwhile, a is on NUMA node 0 and b on node 1, and a
 pod of 2 GPUs that is decided on now finds them on no NUMA node.
 
-One pod at a time: pairs would be quadratic. What is found for an arrival is kept with it, so that the next pod on its way costs its own
-replay and not that of all. Where even that takes too many dry runs, the answer waits for a verdict or a topology.
+Several at a time are found by the amounts that they leave of one NUMA node, as pairs would be quadratic. What is found for an arrival is
+kept with it, so that the next pod on its way costs its own replay and not that of all. Where even that takes too many dry runs, the answer
+waits for a verdict or a topology.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import dropwhile
+from itertools import chain, dropwhile
 from typing import Final
 
 from koord_numa.core.bit_sets import members
@@ -29,11 +31,13 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
 from koord_numa.core.kubelet.inference.replay import Effort, admitted, arrive, foreseen
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
 from koord_numa.core.kubelet.inference.variants import one_of_each_kind
+from koord_numa.core.kubelet.inference.wanted_room import Wanted
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import Grant
-from koord_numa.core.kubelet.managers.room import asks_managers, everything, fits_on, together
+from koord_numa.core.kubelet.managers.room import STRICT, asks_managers, everything, fits_on, together
+from koord_numa.core.kubelet.more_room import covers, emptied
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
@@ -127,37 +131,41 @@ class OnTheirWay:
         # By identity: a belief writes new lists where it replays.
         if known.before is not each.before or known.left != left:
             known.states = None
-            known.away = list(self._with_one_away(each, effort))
+            known.away = list(self._with_pods_away(each.before, each, effort))
             known.before, known.left = each.before, left
         if known.states is None or known.earlier is not earlier or known.fate != fate:
             afterwards: dict[Signature, Hypothesis] = {}
-            for one in (*earlier.values(), *known.away):
+            several = _follows_several(each.before)
+            later = self._with_pods_away(earlier.values() if several else (), each, effort)
+            for one in (*earlier.values(), *known.away, *later):
                 for after in self._next(one, each, effort):
-                    afterwards.setdefault(after.room, after)
+                    # Of others that leave later it matters which are there.
+                    afterwards.setdefault((after.room, after.signature) if several else after.room, after)
             known.earlier, known.fate, known.states = earlier, fate, afterwards
         return known.states
 
-    def _with_one_away(self, each: Arrival, effort: Effort) -> Iterator[Hypothesis]:
-        """The states before the arrival with one pod gone, where the kubelet decides otherwise on the arrival for it."""
+    def _with_pods_away(self, states: Iterable[Hypothesis], each: Arrival, effort: Effort) -> Iterator[Hypothesis]:
+        """These states before the arrival with as few pods gone as make the kubelet decide otherwise on it."""
         known: set[Signature] = set()
         rooms: set[Signature] = set()
-        for before in each.before:
+        for before in states:
             if (room := before.room) in known:
                 continue
             known.add(room)
             effort.left -= 1
             usual, grant = foreseen(before, each.request)
-            for uid in self._may_matter(before, _highest_place(grant)):
-                for gone in without(before, [uid]):
-                    if (room := gone.room) in rooms:
-                        continue
-                    rooms.add(room)
-                    effort.left -= 1
-                    if effort.left < 0:
-                        raise TooManyWays
-                    if foreseen(gone, each.request)[0] != usual:
-                        # Of what is open besides the likeliest is followed: all of it for every pod would multiply.
-                        yield replace(gone, loose={}, spread=frozenset())
+            highest = _highest_place(grant)
+            single = (gone for uid in self._may_matter(before, highest) for gone in without(before, [uid]))
+            for gone in chain(single, _several_away(before, each.request, highest)):
+                if (room := gone.room) in rooms:
+                    continue
+                rooms.add(room)
+                effort.left -= 1
+                if effort.left < 0:
+                    raise TooManyWays
+                if foreseen(gone, each.request)[0] != usual:
+                    # Of what is open besides the likeliest is followed: all of it for every pod would multiply.
+                    yield replace(gone, loose={}, spread=frozenset())
 
     def _may_matter(self, before: Hypothesis, highest: int) -> Iterator[str]:
         """Of pods that hold anything below the highest NUMA node one of each kind: with the same place and the same requests."""
@@ -228,6 +236,25 @@ def _stays_on_one(demand: ContainerDemand, node: KubeletNode) -> bool:
     restricted = node.config.topology_policy is KubeletPolicy.RESTRICTED
     empty = KubeletState.empty(node).managers
     return restricted and any(fits_on(node, empty, numa, demand) for numa in node.machine.numa_ids)
+
+
+def _follows_several(states: Sequence[Hypothesis]) -> bool:
+    """Are several departures followed? Under other policies they would be too many for what the kubelet may refuse there."""
+    return bool(states) and states[0].state.node.config.topology_policy in STRICT
+
+
+def _several_away(before: Hypothesis, request: PodRequest, highest: int) -> Iterator[Hypothesis]:
+    """Departures of pods that together leave room for a container of the pod on one NUMA node below this one."""
+    if not _follows_several([before]):
+        return
+    node, parts = before.state.node, [part for _, part in pod_demand(request).containers]
+    if node.config.topology_scope is KubeletScope.POD:
+        parts = [everything(request)]
+    wanted = Wanted.of(parts, node, one_numa=True)
+    for numa in node.machine.numa_ids:
+        for gone in emptied(before, 1 << numa, wanted) if numa < highest else ():
+            if gone is not before and any(covers(gone, numa, part) for part in parts):
+                yield gone
 
 
 def _highest_place(grant: Grant | None) -> int:

@@ -13,7 +13,7 @@ Example: two NUMA nodes of 16 CPUs; NUMA node 0 is full, a pod there holds 4. ``
 have left, the init container goes to NUMA node 0, the app needs 10 CPUs around it, and under single-numa-node the pod is refused.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Final
 
@@ -89,14 +89,27 @@ class Question:
             return  # so is the state
         confined = is_confined(self._demand, node)
         if not never_needs_less_room(request, node):
-            for one in self._with_pods_away(confined=confined):
+            for one in self._with_pods_away(view.hypotheses, confined=confined):
                 yield from self._each_way(one)
         if confined and view.upper is not None:
             for order in self._orders:
                 yield Probe(view.upper.state, Trust.INFERRED, order)
-        if view.on_their_way is not None and view.on_their_way.matters_to(request):
-            for one in view.on_their_way.states():
-                yield from self._each_way(replace(one, state=replace(one.state, requested=view.state.requested)))
+        yield from self._on_their_way(confined=confined)
+
+    def _on_their_way(self, *, confined: bool) -> Iterator[Probe]:
+        """Where pods on their way went elsewhere because others had left, and where more left after they came."""
+        request, coming = self._request, self._view.on_their_way
+        if coming is None or not coming.matters_to(request):
+            return
+        requested = self._view.state.requested
+        states = [replace(one, state=replace(one.state, requested=requested)) for one in coming.states()]
+        for one in states:
+            yield from self._each_way(one)
+        node = self._view.state.node
+        # Of best-effort that would be too many for what it may refuse.
+        if node.config.topology_policy in STRICT and not never_needs_less_room(request, node):
+            for one in self._with_pods_away(states, confined=confined):
+                yield from self._each_way(one)
 
     def _likely(self) -> Iterator[Hypothesis]:
         # ``rooms`` has one state for each way in which room is left: the others answer alike.
@@ -166,22 +179,22 @@ class Question:
         self.anywhere = True
         return True
 
-    def _with_pods_away(self, *, confined: bool) -> Iterator[Hypothesis]:
+    def _with_pods_away(self, states: Iterable[Hypothesis], *, confined: bool) -> Iterator[Hypothesis]:
         """What is left where pods may have gone, for a pod to which that matters: whichever pods left, equal room answers alike."""
-        request, view, demand = self._request, self._view, self._demand
-        node = view.state.node
+        request, demand = self._request, self._demand
+        node = self._view.state.node
         by_turns, hidden = takes_turns(demand, node), hides_memory(demand, node)
         several = MoreRoom(request, self._orders)
-        for one in view.hypotheses:
+        for one in states:
             if not (one.leaving or one.unlocated or one.state.pods):
                 continue  # no pod of it is known, so none can go
             if self._told(one, has_room_whoever_leaves):
                 continue
             # What fits one NUMA node as a whole needs nothing of any other.
             matters = confined or hidden or (by_turns and not _fits_one_numa(one, request))
-            more = _with_more_room(one) if matters else _without_leaving(one, demand)
             # Best-effort admits what it cannot align.
             tied = (confined or hidden) and node.config.topology_policy in STRICT
+            more = _with_more_room(one) if matters else _without_leaving(one, demand)
             for after in chain(more, several.states(one) if tied and not has_room_whoever_leaves(request, one) else ()):
                 yield replace(after, state=replace(after.state, requested=one.state.requested))
 
