@@ -57,7 +57,7 @@ def hints(
     sets = NumaSets(rules, offers)
     # ``mask & (mask - 1)`` is non-zero for sets of several: a closed NUMA node may still be used alone.
     masks = (mask for mask in all_masks(offers) if not (mask & closed and mask & (mask - 1)))
-    fitting = [(mask, exclusivity.score(mask, sets.score(mask))) for mask in masks if sets.holds(mask)]
+    fitting = [(mask, exclusivity.score(mask, sets.score(mask))) for mask in sets.holding(masks)]
     found: dict[str, list[Hint]] = {}
     for name in offers.given:
         accepted = [(mask, points) for mask, points in fitting if not sets.touches(mask, name)]
@@ -146,9 +146,9 @@ def _of_size(sets: NumaSets, size: int, exclusivity: Exclusivity) -> list[int]:
         return sets.alone()
     # comb(16, 8) is 12,870 already: beyond the limit a search by amounts replaces the list.
     if comb(len(offers.numa_ids), size) <= LISTED:
-        return [mask for mask in masks_of_size(offers.mask, size) if sets.holds(mask)]
+        return sets.holding(masks_of_size(offers.mask, size))
     nodes = sets.unlacking & ~_closed(exclusivity) if size > 1 else sets.unlacking
-    return [mask for mask in sets.found(size, nodes) if sets.holds(mask)]
+    return sets.holding(sets.found(size, nodes))
 
 
 def _closed(exclusivity: Exclusivity) -> int:

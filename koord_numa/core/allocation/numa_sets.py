@@ -4,7 +4,7 @@ The sets of NUMA nodes of one node judged for one request: which could hold the 
 It answers for single sets; which sets are looked at, and in which order, is ``numa_selection.py``'s.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -81,7 +81,18 @@ class NumaSets:
 
     def holds(self, mask: int) -> bool:
         """Could the whole pod be placed on exactly this set?"""
-        return self.adds_up(mask) and (self._by_amounts or (self._has_cpus(mask) and self._has_devices(mask)))
+        return bool(self.holding((mask,)))
+
+    def holding(self, masks: Iterable[int]) -> list[int]:
+        """Those of the sets that could hold the whole pod, in their order."""
+        if self.shortage:
+            return []
+        masks = list(masks)
+        for (needed, _), sums in zip(self._wanted, self._sums_of_sets(), strict=True):
+            masks = [mask for mask in masks if (sums[mask] if mask in sums else _sum(sums, mask)) >= needed]
+        if self._by_amounts:
+            return masks
+        return [mask for mask in masks if self._has_cpus(mask) and self._has_devices(mask)]
 
     def alone(self) -> list[int]:
         """The single NUMA nodes that could hold the whole pod, ascending: those of which ``holds`` is true."""
@@ -94,11 +105,9 @@ class NumaSets:
         """Has the widest set that no resource strikes enough of everything? If not, no smaller set can hold the pod either."""
         if self.shortage:
             return False
-        # What a single one of its members holds need not be added up.
+        # What a single one of its members holds need not be added up; the sum of different bits is their union.
         unlacking = self.unlacking
-        return bool(sum(self.alone()) & unlacking) or self.adds_up(
-            unlacking
-        )  # the sum of different bits is their union
+        return bool(sum(self.alone()) & unlacking) or self.adds_up(unlacking)
 
     def _found_alone(self) -> list[int]:
         ids = self.offers.numa_ids
@@ -116,19 +125,21 @@ class NumaSets:
             return False
         if mask == self.offers.mask:
             return True  # there is no shortage
+        for (needed, _), sums in zip(self._wanted, self._sums_of_sets(), strict=True):
+            # Most masks are asked for several times (size by size, then by score): the sums are kept.
+            if (sums[mask] if mask in sums else _sum(sums, mask)) < needed:
+                return False
+        return True
+
+    def _sums_of_sets(self) -> list[dict[int, int]]:
+        """Made for the first set of several: most pods fit one NUMA node of a node on which nothing is used up."""
         if self._sums is None:
-            # Made for the first set of several: most pods fit one NUMA node of a node on which nothing is used up.
             ids = self.offers.numa_ids
             # The empty set ends the recursion of ``_sum``.
             self._sums = [
                 {0: 0, **{1 << numa: has for numa, has in zip(ids, whole, strict=True)}} for _, whole in self._wanted
             ]
-        for (needed, _), sums in zip(self._wanted, self._sums, strict=True):
-            # Most masks are asked for several times (size by size, then by score): the sums are kept.
-            known = sums.get(mask)
-            if (_sum(sums, mask) if known is None else known) < needed:
-                return False
-        return True
+        return self._sums
 
     def touches(self, mask: int, name: str) -> bool:
         """Does the set contain a NUMA node that has nothing left of this resource?"""
@@ -191,9 +202,8 @@ def _positions(ids: tuple[int, ...]) -> Mapping[int, int]:
 
 
 def _sum(sums: dict[int, int], mask: int) -> int:
-    known = sums.get(mask)
-    if known is None:
-        # A set is its lowest member and the rest: each sum costs one addition and is shared by all supersets.
-        low = mask & -mask
-        known = sums[mask] = _sum(sums, mask ^ low) + sums[low]
-    return known
+    # A set is its lowest member and the rest: each sum costs one addition and is shared by all supersets.
+    low = mask & -mask
+    rest = mask ^ low
+    found = sums[mask] = (sums[rest] if rest in sums else _sum(sums, rest)) + sums[low]
+    return found
