@@ -57,11 +57,10 @@ class ConflictingWriters:
     def node_changed(self, info: NodeInfo) -> None:
         """Compare what pods hold on the node, with one another and with what there is."""
         self._check_overcommit(info)
-        known = self.double_holds.get(info.name, ())
         # Asked with every change of a node: with no shared CPU, now or before, there is nothing to compare.
-        if not (info.ledger.shared or known):
+        if not (info.ledger.more or info.name in self.double_holds):
             return
-        found = double_holds(info.ledger)
+        known, found = self.double_holds.get(info.name, ()), double_holds(info.ledger)
         for conflict in found:
             if conflict not in known:
                 self._report_double_hold(info.name, conflict)
@@ -147,4 +146,10 @@ def _beyond(info: NodeInfo) -> list[tuple[str, int, int]]:
     if info.node is None:
         return []
     held, there = info.counted.amounts, info.node.allocatable
-    return [(name, held[name], there.get(name, 0)) for name in GUARDED if held.get(name, 0) > there.get(name, 0)]
+    found = []
+    # A loop, since a comprehension makes a function at every call.
+    for name in GUARDED:
+        asked, offered = held.get(name, 0), there.get(name, 0)
+        if asked > offered:
+            found.append((name, asked, offered))
+    return found

@@ -150,12 +150,11 @@ class Ledger:
             # Replacing is release and hold, so that sums are right whatever the same pod held before.
             self.release(uid)
         self.holdings[uid] = holding
-        _count(self.amounts, holding.amounts, 1)
-        _count(self.unplaced, holding.unplaced, 1)
-        self._count_numa(holding, 1)
-        if holding.is_unrecorded:
-            self.unrecorded[uid] = holding.cpus.bits
-        self._count_cpus(holding.cpus.bits)
+        self._count_amounts(holding, 1)
+        if holding.cpus.bits:
+            self._count_cpus(holding.cpus.bits)
+            if holding.is_unrecorded:
+                self.unrecorded[uid] = holding.cpus.bits
         self._changed(holding, 1)
 
     def release(self, uid: str) -> None:
@@ -163,11 +162,10 @@ class Ledger:
         holding = self.holdings.pop(uid, None)
         if holding is None:
             return
-        _count(self.amounts, holding.amounts, -1)
-        _count(self.unplaced, holding.unplaced, -1)
-        self._count_numa(holding, -1)
-        self.unrecorded.pop(uid, None)
-        self._discount_cpus(holding.cpus.bits)
+        self._count_amounts(holding, -1)
+        if holding.cpus.bits:
+            self._discount_cpus(holding.cpus.bits)
+            self.unrecorded.pop(uid, None)
         self._changed(holding, -1)
 
     def _count_cpus(self, bits: int) -> None:
@@ -190,14 +188,18 @@ class Ledger:
             self.more.pop()
         self.bits &= ~bits
 
-    def _count_numa(self, holding: Holding, sign: int) -> None:
+    def _count_amounts(self, holding: Holding, sign: int) -> None:
+        """Amounts of the node and of NUMA nodes; many pods have but the first of the three."""
+        _count(self.amounts, holding.amounts, sign)
+        if holding.unplaced:
+            _count(self.unplaced, holding.unplaced, sign)
         if holding.numa:
             self.numa_revision += 1
-        for numa, amounts in holding.numa:
-            totals = self.numa.setdefault(numa, {})
-            _count(totals, amounts, sign)
-            if not totals:
-                del self.numa[numa]
+            for numa, amounts in holding.numa:
+                totals = self.numa.setdefault(numa, {})
+                _count(totals, amounts, sign)
+                if not totals:
+                    del self.numa[numa]
 
     def _changed(self, holding: Holding, sign: int) -> None:
         self.revision += 1

@@ -116,7 +116,9 @@ class UnreportedPods:
 
     def discard(self, uid: str) -> None:
         """The pod is reported, or not counted any more."""
-        self._reports.pop(uid, None)
+        # Whatever is known of a pod, it has a report.
+        if self._reports.pop(uid, None) is None:
+            return
         self._since.pop(uid, None)
         self._met.discard(uid)
         self._hidden.discard(uid)
