@@ -16,12 +16,12 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     Hypothesis,
     Signature,
     cpus_by_numa,
-    distinct,
     released,
     variant_of,
 )
 from koord_numa.core.kubelet.inference.replay import Effort, Outcome, arrive
 from koord_numa.core.kubelet.inference.unlocated import without
+from koord_numa.core.kubelet.inference.variants import distinct
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import replace
@@ -172,7 +172,7 @@ def unexplained(one: Hypothesis, uid: str, *, admitted: bool) -> Hypothesis:
     """The hypothesis with a pod in or out against what it foresees."""
     marked = one.unexplained | {uid}
     if admitted:
-        return replace(one, unplaced=one.unplaced | {uid}, unexplained=marked)
+        return replace(one, unplaced=one.unplaced | {uid}, unexplained=marked, packing=None)
     gone = released(one, uid)
     return replace(gone, gone={other: grant for other, grant in gone.gone.items() if other != uid}, unexplained=marked)
 

@@ -31,9 +31,10 @@ from koord_numa.core.kubelet.inference.arrivals import (
     unexplained,
     without_left,
 )
-from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, distinct
+from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
 from koord_numa.core.kubelet.inference.replay import Effort
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
+from koord_numa.core.kubelet.inference.variants import distinct
 from koord_numa.core.kubelet.report import agreeing, agrees, may_come_to, may_explain
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
@@ -190,8 +191,7 @@ class Belief:
         # What nothing explains so far is not replayed after this, and so would never be explained.
         there = [one for one in self._states(place) if not one.unexplained and all(one.has(uid) for uid in shown)]
         until = surely_after(self.arrivals, place, lambda uid: self._stays(uid) and counts(uid))
-        # The topology may be newer than arrivals that it would not show: pods may have left after them. Unlocated ones are
-        # placed by the sums of the topology, and so are gone before.
+        # It may be newer than arrivals that it would not show, and pods have left after them. Unlocated ones its sums place: gone before.
         away = absent if until == place else {uid for uid in absent for one in there if uid in one.unlocated}
         here = (after for one in there for after in without(one, away))
         try:

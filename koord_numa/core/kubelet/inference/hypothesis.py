@@ -17,6 +17,7 @@ from typing import Final
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.managers.admit import Trust
 from koord_numa.core.kubelet.managers.aggregates import PodDemand
+from koord_numa.core.kubelet.managers.cpu_overlap import CoreUse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.memory import MemoryTable
@@ -52,7 +53,7 @@ class Hypothesis:
     ``sharing`` are the resources whose devices may be near several NUMA nodes, and ``reach`` says for those that a pod holds or held, by
     its uid, near which ones; those of unlocated pods are ``SOMEONE``'s. The masks of other devices in the state's pools are one way in
     which they may be. ``sums`` is, by resource, what is known of some of the devices in use together. ``wiring`` is a guess that is likely
-    right, beside a hypothesis in which it is open.
+    right, beside a hypothesis in which it is open. ``packing`` is how cores are in use, by place (``init_reuse.py``), where that is known.
     """
 
     state: KubeletState
@@ -71,6 +72,7 @@ class Hypothesis:
     reach: Mapping[str, Mapping[Place, Reach]] = field(default_factory=dict)
     sums: Mapping[str, Sums] = field(default_factory=dict)
     wiring: Wiring = Wiring.OPEN
+    packing: tuple[CoreUse, ...] | None = None
 
     def has(self, uid: str) -> bool:
         """Did the kubelet admit this pod, and is it still there?"""
@@ -149,8 +151,9 @@ class Hypothesis:
             self._shared_room if self.sharing else (),
             tuple(bits.bit_count() for bits in managers.devices.values()),
             cpus_by_numa(managers.cpus, node),
-            # Loose CPUs may be held or free: they belong to the room on either side.
+            # Loose CPUs may be held or free: they belong to the room on either side, and so does how many may be held together.
             cpus_by_numa(loose, node),
+            tuple(use.least_free for use in self.packing) if loose and self.packing is not None else (),
             tuple(
                 # Only what is near matters of a device, not its made-up id.
                 tuple(sorted(node.devices[name].devices[at].near for at in members(bits)))
@@ -278,23 +281,5 @@ def released(before: Hypothesis, uid: str) -> Hypothesis:
         spread=(before.spread | before.mixed if uid in before.mixed else before.spread) - {uid},
         mixed=frozenset() if uid in before.mixed else before.mixed,
         gone={**before.gone, uid: pod.grant},
+        packing=None if any(one.cpus for one in pod.grant.containers) else before.packing,
     )
-
-
-def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
-    """Each once, in order; of equal ones that with most CPUs loose, whose variants are the others, and the least uncertainty."""
-    found: dict[Signature, Hypothesis] = {}
-    for one in hypotheses:
-        key = one.signature
-        known = found.get(key)
-        if known is None:
-            found[key] = one
-            continue
-        uncertainty = min(one.uncertainty, known.uncertainty)
-        best = one if _loose_cpus(one) > _loose_cpus(known) else known
-        found[key] = best if best.uncertainty == uncertainty else replace(best, uncertainty=uncertainty)
-    return list(found.values())
-
-
-def _loose_cpus(one: Hypothesis) -> int:
-    return sum(bits.bit_count() for bits in one.loose.values())

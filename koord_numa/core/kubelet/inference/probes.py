@@ -19,6 +19,7 @@ from typing import Final
 
 from koord_numa.core.kubelet.enough_room import has_room_in_all_ways, has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, pins_init_cpus, released
+from koord_numa.core.kubelet.inference.init_reuse import without_excess
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
 from koord_numa.core.kubelet.inference.variants import one_of_each_kind, variants
 from koord_numa.core.kubelet.inference.wanted_room import kinds_of
@@ -83,11 +84,11 @@ class Question:
     def _all(self) -> Iterator[Probe]:
         """Raises ``TooManyWays``."""
         request, view, node = self._request, self._view, self._view.state.node
-        for one in self._likely():
+        confined = is_confined(self._demand, node)
+        for one in self._likely(confined=confined):
             yield from self._each_way(one)
         if node.ids_are_real:
             return  # so is the state
-        confined = is_confined(self._demand, node)
         if not never_needs_less_room(request, node):
             for one in self._with_pods_away(view.hypotheses, confined=confined):
                 yield from self._each_way(one)
@@ -111,11 +112,12 @@ class Question:
             for one in self._with_pods_away(states, confined=confined):
                 yield from self._each_way(one)
 
-    def _likely(self) -> Iterator[Hypothesis]:
+    def _likely(self, *, confined: bool) -> Iterator[Hypothesis]:
         # ``rooms`` has one state for each way in which room is left: the others answer alike.
         for one in self._view.rooms or self._view.hypotheses:
             for after in self._surely_gone(one) if one.leaving else (one,):
-                yield from variants(after)
+                # To pods that are tied to an init container's place more room may be less.
+                yield from variants(after if confined else without_excess(after))
 
     def _surely_gone(self, one: Hypothesis) -> list[Hypothesis]:
         """

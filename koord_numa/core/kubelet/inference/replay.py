@@ -15,6 +15,7 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     pins_init_cpus,
     signature,
 )
+from koord_numa.core.kubelet.inference.init_reuse import packing_after
 from koord_numa.core.kubelet.inference.variants import variants, with_grant
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
@@ -204,6 +205,7 @@ def _placed(before: Hypothesis, uid: str, request: PodRequest, answer: DryRunAdm
         state=before.state.with_pod(uid, request, answer.grant, answer.managers),
         loose={**before.loose, uid: loose} if loose else before.loose,
         spread=spread,
+        packing=packing_after(before, answer.grant.containers),
     )
     return with_reach(before, after, uid, answer.grant.containers)
 

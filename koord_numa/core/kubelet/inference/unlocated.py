@@ -13,7 +13,8 @@ from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, distinct, released
+from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, released
+from koord_numa.core.kubelet.inference.variants import distinct
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import ManagerState

@@ -111,6 +111,28 @@ def _reaches(container: ContainerGrant, here: int, node: KubeletNode) -> bool:
     return here in near or bool(container.cpus.bits & ~sum(near))
 
 
+def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
+    """Each once, in order; of equal ones that with most CPUs loose, whose variants are the others, and the least uncertainty."""
+    found: dict[Signature, Hypothesis] = {}
+    for one in hypotheses:
+        key = one.signature
+        known = found.get(key)
+        if known is None:
+            found[key] = one
+            continue
+        best = one if _loose_cpus(one) > _loose_cpus(known) else known
+        uncertainty = min(one.uncertainty, known.uncertainty)
+        packing = best.packing if one.packing == known.packing else None
+        if (best.uncertainty, best.packing) != (uncertainty, packing):
+            best = replace(best, uncertainty=uncertainty, packing=packing)
+        found[key] = best
+    return list(found.values())
+
+
+def _loose_cpus(one: Hypothesis) -> int:
+    return sum(bits.bit_count() for bits in one.loose.values())
+
+
 def one_of_each_kind(one: Hypothesis, uids: Iterable[str]) -> Iterator[str]:
     """Of these pods those that would leave different room behind: of several with equal requests and places, the first."""
     known: set[Signature] = set()
