@@ -1,5 +1,6 @@
 """
-The kubelet's recorded answers to sequences of pods, against the exact model and against what a scheduler can conclude.
+The kubelet's recorded answers to sequences of pods, against the exact model and against what a scheduler can conclude; and our model of
+its managers against the kubelet itself: the CPUs that it assigns, and hints merged under its policies.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,6 +9,8 @@ from typing import Any
 
 from koord_numa.core.kubelet.managers.admit import NotAdmitted, admit
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from tests.conformance.kubelet import cpu as kubelet_cpu
+from tests.conformance.kubelet import tm as kubelet_tm
 from tests.conformance.kubelet.admission import Sequence, exported, load, published, written
 from tests.conformance.kubelet.seen import (
     Score,
@@ -115,3 +118,13 @@ def test_kubelet_admission_with_cpu_options_published(file: Path, record_propert
     assert score.admits
     assert score.wrong_yes.total() <= 0.001 * score.steps, str(score)
     assert score.wrong_no.total() <= 0.2 * score.admits, str(score)
+
+
+@each_file("kubelet-cpu")
+def test_kubelet_cpu(file: Path, conforms: Conforms) -> None:
+    conforms(kubelet_cpu.ORACLE, file)
+
+
+@each_file("kubelet-tm")
+def test_kubelet_tm(file: Path, conforms: Conforms) -> None:
+    conforms(kubelet_tm.ORACLE, file)
