@@ -29,7 +29,7 @@ from koord_numa.core.kubelet.managers.results import (
     KubeletAdmission,
 )
 from koord_numa.core.kubelet.sharing.choices import unclear, unknown_init_devices
-from koord_numa.core.kubelet.socket_alignment import lost_to_sockets
+from koord_numa.core.kubelet.unsupported_policies import lost_to_sockets
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection

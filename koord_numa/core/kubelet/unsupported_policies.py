@@ -2,13 +2,17 @@
 What a pod may demand of CPUs and NUMA nodes that a kubelet, and not we, hands out: nothing may be promised that it will not keep.
 
 A kubelet knows no CPU bind policies and no NUMA policy of a pod. A demand is met only where the kubelet's own configuration
-happens to guarantee it; everything else is refused here, before the kubelet's procedure is asked whether it would admit the pod.
+happens to guarantee it; everything else is refused here, before the kubelet's procedure is asked whether it would admit the pod. So is what
+align-by-socket may spoil where the kubelet is not followed: a container's CPUs come from any NUMA node of its sockets, which no exporter
+publishes (where it is followed, hypotheses try the sockets out: ``inference/config_variants``).
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
+from koord_numa.core.kubelet.inference.config_variants import ALIGN_BY_SOCKET
+from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
+from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
@@ -24,6 +28,9 @@ from koord_numa.core.objects.vocabulary import (
 from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.qos import is_pinned_by_static_kubelet, may_use_cpuset
 from koord_numa.core.resources import CPU
+
+_TOGETHER: Final = 2
+"""So many containers with CPUs of their own may take them from one another."""
 
 _WHOLE_CORES: Final = "full-pcpus-only"
 _KEEPS: Final[Mapping[NumaPolicy, KubeletPolicy]] = {
@@ -107,3 +114,23 @@ def _refuse_bind_policy(request: PodRequest, config: KubeletConfig) -> Rejection
 
 def _unkept(message: str, detail: str) -> Rejection:
     return Rejection(Reason.BIND_POLICY, message, detail, resolvable=False)
+
+
+def lost_to_sockets(demand: PodDemand, view: KubeletView) -> str:
+    """
+    Why one container may take CPUs away that the next one must have on its NUMA node; empty when none can.
+
+    By getAlignedCPUs in the kubelet's cpumanager/policy_static.go. Only ``restricted`` refuses for it, as ``best-effort`` admits what it
+    cannot align and ``single-numa-node`` excludes the option; pod scope looks for the CPUs of all containers at once.
+    """
+    node = view.state.node
+    config = node.config
+    if node.ids_are_real or view.followed or not node.pins_cpus or not config.cpu_options.get(ALIGN_BY_SOCKET):
+        return ""
+    if config.topology_policy is not KubeletPolicy.RESTRICTED or config.topology_scope is not KubeletScope.CONTAINER:
+        return ""
+    taking = [container.name for container, part in demand.containers if part.cpus]
+    if len(taking) < _TOGETHER:
+        return ""
+    first, second = taking[:2]
+    return f"container {first} may take CPUs of any NUMA node of its socket, of which {second} needs some, and sockets are not published"
