@@ -183,16 +183,20 @@ def _left_over(before: Hypothesis, ends: Sequence[DryRunAdmitted]) -> int:
     """CPU bits of init containers that are held at one end of what may be and free at the other."""
     least, most = ends
     loose = 0
-    held = [one.cpus.bits for one in least.grant.containers if one.kind is ContainerKind.INIT]
-    kept = 0
+    held = kept = 0
     for one in least.grant.containers:
-        kept |= one.cpus.bits if one.kind is not ContainerKind.INIT else 0
+        if one.kind is ContainerKind.INIT:
+            held |= one.cpus.bits
+        else:
+            kept |= one.cpus.bits
+    own = held & ~kept
     for here in before.state.node.machine.numa_bits.values():
         more = (most.managers.cpus & here).bit_count() - (least.managers.cpus & here).bit_count()
-        own = 0
-        for bits in held:
-            own |= bits & here & ~kept
-        loose |= lowest(own, min(max(0, more), own.bit_count()))
+        loose |= lowest(own & here, min(max(0, more), (own & here).bit_count()))
+    if any(may_lie_otherwise(one, before.state.node) for one in least.grant.containers):
+        # What is taken over of one NUMA node may save CPUs of another, so that only the sum tells.
+        more = most.managers.cpus.bit_count() - least.managers.cpus.bit_count() - loose.bit_count()
+        loose |= lowest(own & ~loose, min(max(0, more), (own & ~loose).bit_count()))
     return loose
 
 

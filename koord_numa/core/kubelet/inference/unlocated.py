@@ -20,6 +20,7 @@ from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNod
 from koord_numa.core.kubelet.managers.manager_state import ManagerState
 from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant, MemoryBlock
+from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.kubelet.sharing.reach import Place, Reach
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -153,10 +154,34 @@ def _aligned(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[C
     if not (binds or _needs_a_place(unit, node)):
         yield [_grant(container, 0, (), {}) for container, _ in unit], rest
         return
-    cells = list(rest.memory) if binds else [1 << numa for numa in node.machine.numa_ids]
-    for cell in cells:
+    has_devices = any(name in node.devices for _, part in unit for name, count in part.devices.items() if count)
+    tried: set[tuple[int, int, int]] = set()
+    for cell in list(rest.memory) if binds else [1 << numa for numa in node.machine.numa_ids]:
         for numa in members(cell) if _needs_a_place(unit, node) else members(cell)[:1]:
-            yield from _taken(unit, rest, node, cell, 1 << numa)
+            for cpus in _cpus_near(unit, rest.cpus, node, numa):
+                # Without devices it does not matter which NUMA node of a socket the hint names.
+                place = (cell if binds else 0, cpus, numa if has_devices else 0)
+                if place in tried:
+                    continue
+                tried.add(place)
+                for grants, left in _taken(unit, replace(rest, cpus=cpus), node, cell, 1 << numa):
+                    yield grants, replace(left, cpus=left.cpus | rest.cpus & ~cpus)
+
+
+def _cpus_near(unit: Unit, cpus: int, node: KubeletNode, numa: int) -> Iterator[int]:
+    """
+    Of these CPUs those that a unit aligned to the NUMA node may have: with ``align-by-socket`` as many as it asks for of any NUMA nodes of
+    the socket, in every way that differs. Best-effort refuses nothing for where CPUs are.
+    """
+    machine = node.machine
+    near = machine.numa_bits.get(numa, 0)
+    socket = next((bits for bits in machine.socket_bits.values() if bits & near), near)
+    count = sum(part.cpus for _, part in unit) if node.pins_cpus else 0
+    by_socket = node.static_options.align_by_socket and node.config.topology_policy in STRICT
+    if not count or socket == near or not by_socket:
+        yield cpus & near
+    else:
+        yield from _from_each([cpus & here for here in machine.numa_bits.values() if here & socket], count)
 
 
 def _needs_a_place(unit: Unit, node: KubeletNode) -> bool:
@@ -175,17 +200,14 @@ def _anywhere(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[
 def _taken(
     unit: Unit, rest: Rest, node: KubeletNode, cell: int, near: int
 ) -> Iterator[tuple[list[ContainerGrant], Rest]]:
-    """What the unit may hold with memory in ``cell`` and the rest on ``near``; nothing where the sums have less."""
+    """What the unit may hold with memory in ``cell`` and devices on ``near``; nothing where the sums have less."""
     cpus, memory = rest.cpus, {mask: dict(kinds) for mask, kinds in rest.memory.items()}
-    here = 0
-    for numa in members(near):
-        here |= node.machine.numa_bits.get(numa, 0)
     held: list[tuple[int, tuple[MemoryBlock, ...]]] = []
     for _, part in unit:
         count = part.cpus if node.pins_cpus else 0
-        if (cpus & here).bit_count() < count:
+        if cpus.bit_count() < count:
             return
-        own = lowest(cpus & here, count)
+        own = lowest(cpus, count)
         cpus &= ~own
         blocks = tuple(
             MemoryBlock(kind, amount, cell)
@@ -271,26 +293,10 @@ def _given_back(managers: ManagerState, grant: Grant, left: Rest, node: KubeletN
             after.devices[resource] &= ~sum(1 << at for at, device in enumerate(pool) if device.id in ids)
         for block in given.memory:
             if after.memory is not None:
-                _credit(after.memory, block)
+                after.memory.credit(block)
     if after.memory is not None:
         for mask in {block.mask for given in grant.containers for block in given.memory}:
             # The blocks of unlocated pods count as one, as their number is not known.
             if not any(left.memory[mask].values()):
-                _end_block(after.memory, mask)
+                after.memory.end_block(mask)
     return after
-
-
-def _credit(table: MemoryTable, block: MemoryBlock) -> None:
-    rest = block.amount
-    for numa in members(block.mask):
-        part = min(rest, table.held[numa].get(block.resource, 0))
-        table.hold(numa, block.resource, -part)
-        rest -= part
-
-
-def _end_block(table: MemoryTable, mask: int) -> None:
-    for numa in members(mask):
-        table.blocks[numa] -= 1
-        if table.blocks[numa] <= 0:
-            table.blocks[numa] = 0
-            table.groups[numa] = 1 << numa

@@ -179,6 +179,21 @@ class MemoryTable:
             self.hold(numa, block.resource, -part)
             rest -= part
 
+    def credit(self, block: MemoryBlock) -> None:
+        """Give back what a block holds; its group stays, as others may be in it."""
+        rest = block.amount
+        for numa in members(block.mask):
+            part = min(rest, self.held[numa].get(block.resource, 0))
+            self.hold(numa, block.resource, -part)
+            rest -= part
+
+    def end_block(self, mask: int) -> None:
+        """One block less in this group, which ends with its last."""
+        for numa in members(mask):
+            self.blocks[numa] = max(0, self.blocks[numa] - 1)
+            if not self.blocks[numa]:
+                self.groups[numa] = 1 << numa
+
     def hold(self, numa: int, kind: str, amount: int) -> None:
         """So many bytes of a NUMA node are held that were free; below zero the other way round."""
         if amount:
