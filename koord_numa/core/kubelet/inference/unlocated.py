@@ -154,7 +154,7 @@ def _aligned(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[C
     if not (binds or _needs_a_place(unit, node)):
         yield [_grant(container, 0, (), {}) for container, _ in unit], rest
         return
-    has_devices = any(name in node.devices for _, part in unit for name, count in part.devices.items() if count)
+    has_devices = _has_devices(unit, node)
     tried: set[tuple[int, int, int]] = set()
     for cell in list(rest.memory) if binds else [1 << numa for numa in node.machine.numa_ids]:
         for numa in members(cell) if _needs_a_place(unit, node) else members(cell)[:1]:
@@ -169,14 +169,12 @@ def _aligned(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[C
 
 
 def _cpus_near(unit: Unit, cpus: int, node: KubeletNode, numa: int) -> Iterator[int]:
-    """
-    Of these CPUs those that a unit aligned to the NUMA node may have: with ``align-by-socket`` as many as it asks for of any NUMA nodes of
-    the socket, in every way that differs. Best-effort refuses nothing for where CPUs are.
-    """
+    """Of these CPUs those that a unit aligned to the NUMA node may have; with ``align-by-socket`` any of the socket, in every way."""
     machine = node.machine
     near = machine.numa_bits.get(numa, 0)
     socket = next((bits for bits in machine.socket_bits.values() if bits & near), near)
     count = sum(part.cpus for _, part in unit) if node.pins_cpus else 0
+    # Best-effort refuses nothing for where CPUs are.
     by_socket = node.static_options.align_by_socket and node.config.topology_policy in STRICT
     if not count or socket == near or not by_socket:
         yield cpus & near
@@ -184,11 +182,12 @@ def _cpus_near(unit: Unit, cpus: int, node: KubeletNode, numa: int) -> Iterator[
         yield from _from_each([cpus & here for here in machine.numa_bits.values() if here & socket], count)
 
 
+def _has_devices(unit: Unit, node: KubeletNode) -> bool:
+    return any(count and name in node.devices for _, part in unit for name, count in part.devices.items())
+
+
 def _needs_a_place(unit: Unit, node: KubeletNode) -> bool:
-    return any(
-        (part.cpus and node.pins_cpus) or any(count and name in node.devices for name, count in part.devices.items())
-        for _, part in unit
-    )
+    return _has_devices(unit, node) or (node.pins_cpus and any(part.cpus for _, part in unit))
 
 
 def _anywhere(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[ContainerGrant], Rest]]:
