@@ -154,13 +154,12 @@ def _aligned(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[C
     if not (binds or _needs_a_place(unit, node)):
         yield [_grant(container, 0, (), {}) for container, _ in unit], rest
         return
-    has_devices = _has_devices(unit, node)
     tried: set[tuple[int, int, int]] = set()
     for cell in list(rest.memory) if binds else [1 << numa for numa in node.machine.numa_ids]:
         for numa in members(cell) if _needs_a_place(unit, node) else members(cell)[:1]:
             for cpus in _cpus_near(unit, rest.cpus, node, numa):
                 # Without devices it does not matter which NUMA node of a socket the hint names.
-                place = (cell if binds else 0, cpus, numa if has_devices else 0)
+                place = (cell if binds else 0, cpus, numa if _has_devices(unit, node) else 0)
                 if place in tried:
                     continue
                 tried.add(place)
@@ -170,8 +169,7 @@ def _aligned(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[C
 
 def _cpus_near(unit: Unit, cpus: int, node: KubeletNode, numa: int) -> Iterator[int]:
     """Of these CPUs those that a unit aligned to the NUMA node may have; with ``align-by-socket`` any of the socket, in every way."""
-    machine = node.machine
-    near = machine.numa_bits.get(numa, 0)
+    machine, near = node.machine, node.machine.numa_bits.get(numa, 0)
     socket = next((bits for bits in machine.socket_bits.values() if bits & near), near)
     count = sum(part.cpus for _, part in unit) if node.pins_cpus else 0
     # Best-effort refuses nothing for where CPUs are.
