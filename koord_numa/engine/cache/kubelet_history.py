@@ -28,7 +28,6 @@ from koord_numa.engine.cache.pod_sets import (
     LastReading,
     Reading,
     has_cpus_for,
-    is_exclusive,
     is_tied,
     order_is_known,
     sets,
@@ -249,7 +248,7 @@ class KubeletHistory:
         present = [known for known in sorted(self.pods.values(), key=lambda known: known.order) if not known.left]
         shown = [known for known in present if known.uid not in hidden]
         # Something may run that the history did not see.
-        if topology.in_use or any(is_exclusive(pod_demand(known.request), frame) for known in shown):
+        if topology.in_use or any(is_tied(pod_demand(known.request), frame) for known in shown):
             return self._begin_in_use(frame)
         arrived = [known for known in present if known.uid in hidden and self._is_followed(known, frame)]
         if not order_is_known(arrived):

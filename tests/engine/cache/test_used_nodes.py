@@ -5,8 +5,8 @@ from dataclasses import replace
 from koord_numa.core.kubelet.managers.results import TOPOLOGY_AFFINITY
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
-from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
+from koord_numa.core.objects.request import Container, Pod, PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy
 from koord_numa.core.resources import CPU
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.wire.node.fingerprint import fingerprint
@@ -117,3 +117,14 @@ def test_what_nothing_explains_is_begun_again_with_the_next_topology() -> None:
     view = _view(cache)
     assert view.followed
     assert _free(view) == {(1, 8)}
+
+
+def test_a_pod_of_which_only_init_containers_have_cpus_uses_a_node_that_looks_empty() -> None:
+    """Its finished init container may hold 5 CPUs of either NUMA node, which no topology shows."""
+    own, shared = {"cpu": 5000, "memory": 1}, {"cpu": 500, "memory": 1}
+    parts = (Container("i", ContainerKind.INIT, own, own), Container("a", ContainerKind.APP, shared, shared))
+    there = replace(_running("a", 1, 100.0), request=PodRequest(containers=parts))
+    cache = _started(there, topology=_shows((8, 8), version="1"))
+    view = _view(cache)
+    assert not view.followed
+    assert _free(view) == {(3, 3)}
