@@ -7,6 +7,8 @@ hold; a "no" may be wrong, and says which assumption decided.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
@@ -66,7 +68,7 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         explores.append(view.cores.option)
     if (unclear := _unclear_places(demand, view)) is not None:
         return unclear
-    first: DryRunAdmitted | None = None
+    first: tuple[DryRunAdmitted, KubeletState] | None = None
     places: list[int] = []
     question = Question(request, view)
     for probe in question.probes():
@@ -79,13 +81,13 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
                 return _rejection(request, verdict, view, probe.state)
             explores += [option for option in probe.options if option not in explores]
             continue
-        first = first or verdict
+        first = first or (verdict, probe.state)
         places.append(_mask(verdict.grant, probe.state.node))
     if first is None:
         raise AssertionError("a view has at least one state")
     places += [view.state.node.machine.numa_mask] * question.anywhere
-    unsure = refuse_confined_below(demand, first.grant, view)
-    return unsure or _admission(demand, first, view, _Places(places), tuple(explores))
+    unsure = refuse_confined_below(demand, first[0].grant, view)
+    return unsure or _admission(demand, first[0], view, _Places(places, first[1]), tuple(explores))
 
 
 def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
@@ -202,31 +204,28 @@ def _largest(wanted: ResourceList, rooms: Mapping[int, ResourceList]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The masks that a pod has in all states that are possible."""
+    """The masks that a pod has in all states that are possible, the first of which is ``before``."""
 
     masks: Sequence[int]
+    before: KubeletState
 
     @property
     def union(self) -> int:
         """Every NUMA node on which it may be."""
-        found = 0
-        for mask in self.masks:
-            found |= mask
-        return found
+        return reduce(or_, self.masks, 0)
 
 
 def _mask(grant: Grant, node: KubeletNode) -> int:
-    mask = 0
-    for place in _places(grant, node):
-        mask |= place
-    return mask
+    return reduce(or_, _places(grant, node), 0)
 
 
 def _admission(
     demand: PodDemand, verdict: DryRunAdmitted, view: KubeletView, places: _Places, explores: tuple[str, ...]
 ) -> KubeletAdmission:
     node, exact = view.state.node, view.state.node.ids_are_real
-    taken = {numa: _taken(node, view.state.managers, verdict.managers, numa) for numa in node.machine.numa_ids}
+    # Of the state that was asked, which may have more free than the likeliest: the difference to any other is not the pod's.
+    before = places.before
+    taken = {numa: _taken(before.node, before.managers, verdict.managers, numa) for numa in node.machine.numa_ids}
     certain = all(place.bit_count() == 1 for place in _places(verdict.grant, node)) and len(set(places.masks)) == 1
     mask = places.union
     if not certain and not exact:

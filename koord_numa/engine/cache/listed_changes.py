@@ -1,5 +1,5 @@
 """
-What a list of all bound pods changes on the nodes whose kubelets are followed, after a watch has ended.
+What a list of all bound pods changes on the nodes whose kubelets are followed: the first one, and those after a watch has ended.
 
 A watch tells binds and departures in their order; a list tells pods by name. Where more than one thing happened on a node in between, the
 kubelet's state does not follow from it any more, until a topology shows the pods.
@@ -26,7 +26,8 @@ class ListedChanges:
         cls, cache: Cache, listed: Iterable[Pod], contained: Callable[[Pod], AbstractContextManager[None]]
     ) -> "ListedChanges":
         """
-        Against what is counted before the list is told. Only pods that the kubelet of a followed node gives something matter.
+        Against what is counted before the list is told. Only pods that the kubelet of a followed node gives something matter, and on
+        nodes that are not followed yet those on their way.
 
         ``contained`` is entered for every pod that is looked at: one whose request cannot be worked out costs itself only.
         """
@@ -56,4 +57,6 @@ class ListedChanges:
 
 def _matters(cache: Cache, pod: Pod) -> bool:
     info = cache.nodes.get(pod.node)
-    return info is not None and info.history.belief is not None and info.history.is_tied(pod)
+    if info is None or info.history.belief is None:
+        return not pod.started  # pods on their way are to be followed from the first list on
+    return info.history.is_tied(pod)

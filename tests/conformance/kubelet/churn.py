@@ -7,6 +7,7 @@ cache through ``wire/`` and asks ``core.scheduling.evaluate``, as a scheduling c
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -16,6 +17,7 @@ from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.engine.cache.cache import Cache
+from koord_numa.engine.cache.listed_changes import ListedChanges
 from koord_numa.ports import DELETED
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.node.topologies import parse_topology
@@ -150,8 +152,11 @@ class _Replay:
         """The cache of a scheduler that starts now, after its first lists: in the order of names, as an API server has them."""
         cache = Cache(lambda *_: None, clock=lambda: self.now)
         cache.observe_node(None, parse_node(node_object(self.case)))
-        for uid in sorted(self.listed):
-            cache.observe_pod(None, self.listed[uid])
+        listed = [self.listed[uid] for uid in sorted(self.listed)]
+        changes = ListedChanges.of(cache, listed, lambda _: nullcontext())
+        for pod in listed:
+            cache.observe_pod(None, pod)
+        changes.lose_order(cache)
         if self.topology is not None:
             cache.observe_topology(None, parse_topology(self.topology))
         return cache

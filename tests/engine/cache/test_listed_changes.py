@@ -100,3 +100,15 @@ def test_a_pod_that_cannot_be_looked_at_costs_no_other(monkeypatch: pytest.Monke
     world.engine.handlers.bound_pods.replace([on_node(name, 1) for name in ("a", "b", "c", "odd")])
     assert {pod.key.name for pod in world.engine.cache.pods()} == {"a", "b", "c", "odd"}
     assert lost(world) == ORDER_UNKNOWN
+
+
+def test_pods_on_their_way_in_the_first_list_come_in_an_order_that_is_not_known() -> None:
+    """As they are listed by name: b may have come first, and be where a is foreseen."""
+    world = make_world(make_node("node"))
+    world.engine.handlers.topologies.observe("ADDED", shows(0, 0, version="1"))
+    world.engine.handlers.bound_pods.replace([on_node("a", 3, started=False)])
+    assert lost(world) == ""
+    world = make_world(make_node("node"))
+    world.engine.handlers.topologies.observe("ADDED", shows(0, 0, version="1"))
+    world.engine.handlers.bound_pods.replace([on_node(name, 3, started=False) for name in "ab"])
+    assert lost(world) == ORDER_UNKNOWN

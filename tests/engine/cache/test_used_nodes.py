@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
-from koord_numa.core.kubelet.managers.results import TOPOLOGY_AFFINITY
+from koord_numa.core.kubelet.admission import would_admit
+from koord_numa.core.kubelet.managers.results import TOPOLOGY_AFFINITY, KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, Pod, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy
 from koord_numa.core.resources import CPU
 from koord_numa.engine.cache.cache import Cache
+from koord_numa.ports import DELETED
 from koord_numa.wire.node.fingerprint import fingerprint
 from tests.engine.world import list_into, make_node, make_pod
 
@@ -128,3 +130,18 @@ def test_a_pod_of_which_only_init_containers_have_cpus_uses_a_node_that_looks_em
     view = _view(cache)
     assert not view.followed
     assert _free(view) == {(3, 3)}
+
+
+def test_a_pod_is_counted_with_what_it_takes_of_the_state_that_was_asked() -> None:
+    """Of a, which has left either NUMA node, its 4 CPUs stay counted: the new pod takes 5 all the same, and not just one more."""
+    pods = [_running("a", 4, 100.0), _running("b", 4, 200.0), _running("c", 3, 300.0)]
+    cache = Cache(lambda *_: None)
+    shown = _shows((2, 3), "a", "b", "c", version="1")
+    list_into(cache, nodes=[make_node("n", cpu=16)], pods=pods, topologies=[shown])
+    assert _view(cache).followed
+    cache.observe_pod(DELETED, pods[0])
+    view = _view(cache)
+    assert _free(view) == {(2, 3)}
+    admission = would_admit(make_pod("new", cpu=5000).request, view)
+    assert isinstance(admission, KubeletAdmission)
+    assert admission.numa == ((0, {"cpu": 5000}), (1, {"cpu": 5000}))
