@@ -199,13 +199,22 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float], ef
 
 
 def _held_by_init(after: Hypothesis, uid: str) -> Signature:
-    """How many CPUs of each NUMA node the pod's init containers hold, and how many perhaps; outcomes do not tell them apart."""
+    """
+    How many CPUs of each NUMA node the pod's init containers hold, and how many perhaps; outcomes do not tell them apart.
+
+    Of other pods as well how many perhaps: what one state takes to be free for the arrival another may have held all the same.
+    """
     pod = after.state.pods.get(uid)
     bits = 0
     for one in pod.grant.containers if pod is not None else ():
         bits |= one.cpus.bits if one.kind is ContainerKind.INIT else 0
+    if not bits and not after.loose:
+        return ()
     node = after.state.node
-    return (cpus_by_numa(bits, node), cpus_by_numa(after.loose.get(uid, 0), node)) if bits else ()
+    return (
+        cpus_by_numa(bits, node),
+        *((other, cpus_by_numa(loose, node)) for other, loose in sorted(after.loose.items())),
+    )
 
 
 def _uncertainty(arrival: Arrival, left: float, *, away: bool) -> float:

@@ -1,0 +1,24 @@
+"""CPUs that finished init containers may still hold, where it is not known which other pods had left when the next one came."""
+
+from dataclasses import replace
+
+from koord_numa.core.kubelet.inference.belief import Belief
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from tests.core.kubelet.nodes import app, init, node, pod
+
+
+def test_they_may_be_held_all_the_same_where_another_pod_had_left() -> None:
+    """The last pod fits NUMA node 0 if the init container holds one CPU less, or if the first pod had left: then nothing is left there."""
+    belief = Belief([Hypothesis(KubeletState.empty(replace(node("2x1x4x2"), ids_are_real=False)))])
+    for uid, request, when in (("small", pod(app(1)), 0.0), ("tied", pod(init(2), app(1)), 1.0)):
+        belief.arrive(uid, request, when)
+        belief.started(uid, when)
+    belief.arrive("last", pod(app(5)), 90.0)
+    belief.depart("small", 100.0)
+    belief.started("last", 101.0)
+    assert {cpus_by_numa(one.state.managers.cpus, one.state.node) for one in belief.hypotheses} == {
+        (5, 3),  # on NUMA node 1
+        (0, 8),  # the first pod had left; where it had not, the CPU that is loose is free
+    }
+    assert all(one.loose for one in belief.hypotheses)
