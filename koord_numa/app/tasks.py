@@ -1,8 +1,11 @@
 """Supervises long-running tasks: the first that ends by itself is the failure of all."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Coroutine, Set
+from typing import Any, Final
+
+CANCEL_AGAIN: Final = 5.0
+"""Seconds that a task gets to end before it is cancelled once more."""
 
 
 class Ended(Exception):
@@ -28,16 +31,11 @@ class TaskSupervisor:
         tasks = {task for name in names if (task := self._tasks.pop(name, None)) is not None}
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _cancelled(tasks)
 
     async def stop(self, *names: str) -> None:
         """Cancel these tasks, or all when none is named, and wait until they are over."""
-        chosen = [self._tasks.pop(name) for name in (names or tuple(self._tasks)) if name in self._tasks]
-        for task in chosen:
-            task.cancel()
-        await asyncio.gather(*chosen, return_exceptions=True)
+        await _cancelled({self._tasks.pop(name) for name in (names or tuple(self._tasks)) if name in self._tasks})
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         # A task that was taken out before it ended was asked to end.
@@ -47,3 +45,17 @@ class TaskSupervisor:
         if expected or self.failure.done():
             return
         self.failure.set_result(error or Ended(f"{task.get_name()} ended by itself"))
+
+
+async def _cancelled(tasks: Set[asyncio.Task[None]]) -> None:
+    """
+    Cancel tasks until all of them are over.
+
+    Once is not enough: a task that awaits another one never hears of it when that one ends otherwise at the same moment.
+    """
+    left = tasks
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN)
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -16,10 +16,14 @@ class LentSession:
     """What Kopf uses of an ``aiohttp.ClientSession``: ``request``, ``headers``, ``closed`` and ``close``."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
-        self.closed = False
-        """Are new requests refused?"""
+        self._closed = False
         self._session = session
         self._under_way = 0
+
+    @property
+    def closed(self) -> bool:
+        """Are new requests refused? Also when the connections are closed that it shares."""
+        return self._closed or self._session.closed
 
     @property
     def headers(self) -> CIMultiDict[str]:
@@ -47,7 +51,7 @@ class LentSession:
 
     async def close(self) -> None:
         """Begin nothing more; what is on its way goes on. May be called again."""
-        self.closed = True
+        self._closed = True
         await self._close_behind_the_last()
 
     def _refuse_when_closed(self) -> None:
@@ -55,5 +59,5 @@ class LentSession:
             raise RuntimeError("Session is closed")
 
     async def _close_behind_the_last(self) -> None:
-        if self.closed and not self._under_way:
+        if self._closed and not self._under_way:
             await self._session.close()

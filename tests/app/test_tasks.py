@@ -1,8 +1,13 @@
 """The supervisor notices the first of its tasks that ends."""
 
 import asyncio
+from contextlib import suppress
 
+import pytest
+
+from koord_numa.app import tasks
 from koord_numa.app.tasks import Ended, TaskSupervisor
+from tests.cluster.objects import PATIENCE
 
 
 async def forever() -> None:
@@ -23,6 +28,31 @@ async def test_stopping_is_no_failure() -> None:
     supervisor.start("b", forever())
     await supervisor.stop("a")
     await supervisor.stop()
+    assert not supervisor.failure.done()
+
+
+async def test_a_task_that_does_not_hear_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It awaits another one, which ends with an error of its own when it is cancelled."""
+
+    async def breaks() -> None:
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            raise TimeoutError from None
+
+    async def deaf() -> None:
+        with suppress(TimeoutError):
+            await asyncio.create_task(breaks())
+        await forever()
+
+    monkeypatch.setattr(tasks, "CANCEL_AGAIN", 0.01)
+    supervisor = TaskSupervisor()
+    supervisor.start("a", deaf())
+    supervisor.start("b", deaf())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE):
+        await supervisor.stop("a")
+        await supervisor.finish(0.0, "b")
     assert not supervisor.failure.done()
 
 

@@ -3,12 +3,8 @@ What a replica knows, does and waits for when a cluster never comes to rest: the
 """
 
 import asyncio
-import gc
-import linecache
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -16,9 +12,8 @@ from koord_numa.app.debug import Dump, pod_dump
 from koord_numa.app.runtime import Runtime
 from koord_numa.sandbox.apiserver import ApiError, ApiServer
 from tests.chaos.replicas import Replica
+from tests.chaos.stacks import stacks
 from tests.e2e.world import JsonObject
-
-DRIVEN: Final = (CoroutineType, GeneratorType, AsyncGeneratorType, asyncio.Future)
 
 MOST: Final = 12
 """So many waiting pods are described."""
@@ -49,7 +44,7 @@ def _in_store(server: ApiServer, name: str) -> str:
 
 async def _described(replica: Replica, names: list[str]) -> list[str]:
     def describe(runtime: Runtime) -> list[str]:
-        return [*_sources(runtime), *_queue(runtime, names), *_tasks()]
+        return [*_sources(runtime), *_queue(runtime, names), *stacks(asyncio.get_running_loop())]
 
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
@@ -77,42 +72,3 @@ def _queue(runtime: Runtime, names: Iterable[str]) -> Iterator[str]:
     for name in names:
         dump: Dump | None = pod_dump(scheduler, "default", name, lambda: runtime.lease.holder)
         yield f"{name}: {'unknown' if dump is None else orjson.dumps(dump).decode()}"
-
-
-def _tasks() -> Iterator[str]:
-    """What the tasks of the event loop wait for, outermost frame first; those that wait for the same come together."""
-    names: dict[tuple[str, ...], list[str]] = {}
-    for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
-        cancelled = (f"cancelled {task.cancelling()} times",) if task.cancelling() else ()
-        names.setdefault((*cancelled, *_awaited(task.get_coro())), []).append(task.get_name())
-    for lines, alike in names.items():
-        yield f"{len(alike)} tasks: {', '.join(alike[:3])}"
-        yield from (f"  {line}" for line in lines)
-
-
-def _awaited(awaitable: Any) -> Iterator[str]:
-    """As ``asyncio.Task.get_stack``, which shows of a task that waits the outermost frame only."""
-    while awaitable is not None:
-        frame, inner = _step(awaitable)
-        if frame is not None:
-            file, line = frame.f_code.co_filename, frame.f_lineno
-            place = "/".join(Path(file).parts[-3:])
-            yield f"{place}:{line} {frame.f_code.co_name}: {linecache.getline(file, line).strip()}"
-        if isinstance(awaitable, asyncio.Task):
-            yield f"task {awaitable.get_name()}"
-        awaitable = inner
-
-
-def _step(awaitable: Any) -> tuple[FrameType | None, Any]:
-    """The frame of a coroutine, generator or asynchronous generator, and what it awaits."""
-    match awaitable:
-        case CoroutineType():
-            return awaitable.cr_frame, awaitable.cr_await
-        case GeneratorType():
-            return awaitable.gi_frame, awaitable.gi_yieldfrom
-        case AsyncGeneratorType():
-            return awaitable.ag_frame, awaitable.ag_await
-        case asyncio.Future():
-            return None, None
-    # A step of an asynchronous generator, or an iterator of ``__await__``: it refers to what it drives, and does not say so.
-    return None, next((it for it in gc.get_referents(awaitable) if isinstance(it, DRIVEN)), None)

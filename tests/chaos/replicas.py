@@ -16,6 +16,7 @@ from koord_numa.app.runtime import Options, Runtime
 from koord_numa.handlers.embedding import EmbeddedKopf
 from koord_numa.operator import triggers  # with the handlers of its life cycle
 from koord_numa.settings import Settings
+from tests.chaos.stacks import stacks
 from tests.cluster.objects import PATIENCE
 
 T = TypeVar("T")
@@ -57,8 +58,7 @@ class Replica:
         """Wait until it has ended."""
         await asyncio.to_thread(self._thread.join, PATIENCE)
         if self._thread.is_alive():
-            tasks = "; ".join(map(repr, asyncio.all_tasks(self._loop)))
-            self.errors.append(f"does not end: {tasks}")
+            self.errors.append("\n  ".join(("does not end:", *stacks(self._loop))))
 
     async def ask(self, question: Callable[[Runtime], T], default: T) -> T:
         """Let its own loop answer; the default while it is not there."""

@@ -243,6 +243,7 @@ async def test_chaos(chaos_seed: int, chaos_pods: int, tmp_path: Path) -> None:
         held = tally(cluster.rack)
         print(f"{churn.created} pods, {bound} bound, {storm.hits} faults of {len(storm.kinds)} kinds, held {held}")
         assert broken(cluster.rack, churn.nodes_of) == []
-        assert replicas.errors == []
+        if replicas.errors:
+            pytest.fail("\n".join(replicas.errors))
         assert bound > churn.created // 3
         assert {"cpus", "memory", GPU, "hugepages-2Mi", "hugepages-1Gi"} <= held.keys()
