@@ -25,6 +25,7 @@ from koord_numa.cluster.errors import broken, refusal
 from koord_numa.cluster.impersonation import Headers
 from koord_numa.cluster.lent_session import LentSession
 from koord_numa.cluster.resources import Call
+from koord_numa.cluster.write_deadline import FencedBody, fenced, with_deadline
 from koord_numa.ports import Invalid, NotLeader, Unavailable
 
 AGENT: Final = f"koord-numa/{__version__}"
@@ -38,9 +39,6 @@ REQUEST_TIMEOUT: Final = 15.0
 
 CONNECT_TIMEOUT: Final = 5.0
 """Seconds to get a connection."""
-
-SHORTEST_WRITE: Final = 0.5
-"""Seconds that a write under a lease must have left; a write takes some milliseconds, and up to this much on a busy server."""
 
 READ_BUFFER: Final = 2**21
 """Bytes: one watch event of the largest object that etcd takes fits in."""
@@ -206,25 +204,32 @@ class Api:
     ) -> aiohttp.ClientResponse:
         """The beginning of an answer, to be closed by the caller."""
         headers: dict[str, str] = {}
-        data: bytes | None = None
+        data: bytes | FencedBody | None = None
         if body is not None:
             headers["Content-Type"] = body.content_type
             data = encoded(call, body.value)
         await self._authenticate(headers)
         # As late as possible: the time that authenticating takes is not the server's.
-        if body is not None and body.remaining is not None:
-            params, limits = _fenced(call, body.remaining(), params)
-        return await self._session.request(
-            call.method,
-            self.server + call.path,
-            params=params,
-            data=data,
-            headers=headers,
-            timeout=limits,
-            # A redirect would carry the token to another host.
-            allow_redirects=False,
-            **self._options,
-        )
+        if isinstance(data, bytes) and body is not None and body.remaining is not None:
+            data = fenced(call, data, body.remaining, REQUEST_TIMEOUT)
+            params = with_deadline(params, data.seconds)
+            limits = aiohttp.ClientTimeout(total=data.seconds, sock_connect=min(data.seconds, CONNECT_TIMEOUT))
+        try:
+            return await self._session.request(
+                call.method,
+                self.server + call.path,
+                params=params,
+                data=data,
+                headers=headers,
+                timeout=limits,
+                # A redirect would carry the token to another host.
+                allow_redirects=False,
+                **self._options,
+            )
+        except aiohttp.ClientConnectionError as error:
+            if isinstance(data, FencedBody) and data.withheld:
+                raise NotLeader(f"{call}: the lease ended before the request could be sent") from error
+            raise
 
     async def _authenticate(self, headers: dict[str, str]) -> None:
         """Tokens of a service account change on disk; the configuration's own hook re-reads them. Raises ``Unavailable``."""
@@ -237,23 +242,6 @@ class Api:
             headers["Authorization"] = token
         elif self.configuration.username:
             headers["Authorization"] = self.configuration.get_basic_auth_token()
-
-
-def _fenced(
-    call: Call, remaining: float, params: Mapping[str, str] | None
-) -> tuple[Mapping[str, str], aiohttp.ClientTimeout]:
-    """
-    The query and the client's timeout of a write that must not be carried out after ``remaining`` seconds.
-
-    ``timeout`` in the query is the server's deadline for the whole request, counted from when it receives it
-    (``WithRequestDeadline`` in k8s.io/apiserver); what has not reached etcd by then fails. Raises ``NotLeader``.
-    """
-    if remaining < SHORTEST_WRITE:
-        raise NotLeader(f"{call}: the lease ends in {remaining:.1f} s, too soon for a write")
-    seconds = min(remaining, REQUEST_TIMEOUT)
-    # Milliseconds, as the server parses a Go duration.
-    query = {**(params or {}), "timeout": f"{int(seconds * 1000)}ms"}
-    return query, aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, CONNECT_TIMEOUT))
 
 
 def encoded(call: Call, value: Any) -> bytes:

@@ -139,6 +139,28 @@ async def test_a_bind_that_is_delayed_until_the_lease_has_ended_is_not_carried_o
     assert asked.status != 201
 
 
+@pytest.mark.parametrize("connected", [False, True])
+async def test_a_bind_of_a_process_that_stood_still_before_it_was_sent_is_withheld(
+    server: ApiServer, api: Api, connected: bool
+) -> None:
+    """Its deadline is set, then the lease ends: the server would count the deadline from when the bind arrives."""
+    key = parse_pod(server.store.create(pod("a"))).key
+    if connected:
+        await ApiBinder(api).read_pod(key)
+    looks = iter([10.0, 0.1])
+    with pytest.raises(NotLeader, match="ended before the request could be sent"):
+        await ApiBinder(api, lambda: next(looks)).bind(key, "n", {})
+    assert (await ApiBinder(api).read_pod(key)).node == ""
+    assert not api.cut_off
+
+
+async def test_the_server_is_promised_less_than_the_lease_has_left(server: ApiServer, api: Api) -> None:
+    key = parse_pod(server.store.create(pod("a"))).key
+    await ApiBinder(api, left(10.0)).bind(key, "n", {})
+    (asked,) = [asked for asked in server.requests if asked.subresource == "binding"]
+    assert "timeout=9000ms" in asked.query
+
+
 async def test_new_cpus_for_a_placed_pod_are_fenced_as_well(server: ApiServer, api: Api) -> None:
     found = parse_pod(server.store.create(pod("a", node="n")))
     with pytest.raises(NotLeader):
