@@ -24,7 +24,7 @@ from itertools import chain, dropwhile
 from typing import Final
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.enough_room import has_room_whoever_leaves
+from koord_numa.core.kubelet.enough_room import has_room_anywhere, has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.arrivals import Arrival, Replayed, without_left
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
@@ -95,6 +95,8 @@ class OnTheirWay:
     def _leaves_room(self, one: Hypothesis, request: PodRequest) -> bool:
         # What the kubelet has refused holds nothing.
         coming = [each.request for each in self.arrivals if self.fates.get(each.uid) is not False]
+        if has_room_anywhere(request, one, coming):
+            return True
         kept, node = together(map(everything, coming)), one.state.node
         # Memory that spans NUMA nodes ties them together, which matters to a pod that wants some.
         binds = node.pins_memory and everything(request).memory

@@ -61,15 +61,15 @@ def has_room_between(
     if not _is_known(peak, node, least.managers, kept):
         return False
     if needs_no_place(request, node):
-        return _suffices(node, least.managers, peak, kept)
+        return suffices(node, least.managers, peak, kept)
     if not node.aligns:
         # Only memory is bound to NUMA nodes, and by itself.
         memory = ContainerDemand(cpus=0, memory=peak.memory, devices={})
-        return _suffices(node, least.managers, peak, kept) and _some_fits(node, least, memory, kept)
+        return suffices(node, least.managers, peak, kept) and some_fits(node, least, memory, kept)
     tying = _tying(request, node)
     if node.static_options.align_by_socket and peak.cpus and not _has_plain_sockets(node):
         return False
-    if not _some_fits(node, least, peak, kept):
+    if not some_fits(node, least, peak, kept):
         return False
     if node.config.topology_scope is KubeletScope.POD:
         # Types that only init containers ask for are in no hint.
@@ -114,8 +114,8 @@ def never_needs_less_room(request: PodRequest, node: KubeletNode) -> bool:
     return any(_may_hold(node, empty, numa, part) for numa in node.machine.numa_ids)
 
 
-def _suffices(node: KubeletNode, managers: ManagerState, demand: ContainerDemand, kept: ContainerDemand) -> bool:
-    """Has the node as a whole all of it, beside what is kept?"""
+def suffices(node: KubeletNode, managers: ManagerState, demand: ContainerDemand, kept: ContainerDemand) -> bool:
+    """Has the node as a whole all these CPUs and devices, beside what is kept?"""
     if demand.cpus and node.pins_cpus and managers.cpus.bit_count() < demand.cpus + kept.cpus:
         return False
     return all(
@@ -229,7 +229,7 @@ def _fits(node: KubeletNode, bound: Bound, numa: int, demand: ContainerDemand, k
     )
 
 
-def _some_fits(node: KubeletNode, least: Bound, demand: ContainerDemand, kept: ContainerDemand) -> bool:
+def some_fits(node: KubeletNode, least: Bound, demand: ContainerDemand, kept: ContainerDemand) -> bool:
     """Has some NUMA node all of it by itself, however ``kept`` is spread over them?"""
     numas = [numa for numa in node.machine.numa_ids if _fits(node, least, numa, demand, NOTHING)]
     if kept is NOTHING or not numas:
