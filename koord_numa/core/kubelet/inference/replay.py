@@ -193,7 +193,8 @@ def _left_over(before: Hypothesis, ends: Sequence[DryRunAdmitted]) -> int:
     for here in before.state.node.machine.numa_bits.values():
         more = (most.managers.cpus & here).bit_count() - (least.managers.cpus & here).bit_count()
         loose |= lowest(own & here, min(max(0, more), (own & here).bit_count()))
-    if any(may_lie_otherwise(one, before.state.node) for one in least.grant.containers):
+    node = before.state.node
+    if node.static_options.align_by_socket and any(may_lie_otherwise(one, node) for one in least.grant.containers):
         # What is taken over of one NUMA node may save CPUs of another, so that only the sum tells.
         more = most.managers.cpus.bit_count() - least.managers.cpus.bit_count() - loose.bit_count()
         loose |= lowest(own & ~loose, min(max(0, more), (own & ~loose).bit_count()))
