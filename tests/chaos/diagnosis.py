@@ -3,7 +3,7 @@ What a replica knows, does and waits for when a cluster never comes to rest: the
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import orjson
@@ -11,6 +11,7 @@ import orjson
 from koord_numa.app.debug import Dump, pod_dump
 from koord_numa.app.runtime import Runtime
 from koord_numa.sandbox.apiserver import ApiError, ApiServer
+from koord_numa.sandbox.machines.simulated_node import TOPOLOGIES
 from tests.chaos.replicas import Replica
 from tests.chaos.stacks import stacks
 from tests.e2e.world import JsonObject
@@ -26,8 +27,9 @@ async def diagnosis(server: ApiServer, replicas: Iterable[Replica], waiting: Ite
     """For people: waiting pods as the API server has them; then for each replica its lease, its sources, its queue and its tasks."""
     names = sorted(waiting)[:MOST]
     lines = [f"{name}: {_in_store(server, name)}" for name in names]
+    published = {it["metadata"]["name"]: it["metadata"]["resourceVersion"] for it in server.store.list(TOPOLOGIES)}
     for replica in replicas:
-        lines += ["", f"{replica.identity}:", *await _described(replica, names)]
+        lines += ["", f"{replica.identity}:", *await _described(replica, names, published)]
     return "\n".join(lines)
 
 
@@ -42,9 +44,10 @@ def _in_store(server: ApiServer, name: str) -> str:
     return str({**metadata, "phase": status.get("phase"), "scheduled": conditions})
 
 
-async def _described(replica: Replica, names: list[str]) -> list[str]:
+async def _described(replica: Replica, names: list[str], published: Mapping[str, str]) -> list[str]:
     def describe(runtime: Runtime) -> list[str]:
-        return [*_sources(runtime), *_queue(runtime, names), *stacks(asyncio.get_running_loop())]
+        topologies = _topologies(runtime, published)
+        return [*_sources(runtime), *topologies, *_queue(runtime, names), *stacks(asyncio.get_running_loop())]
 
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
@@ -63,6 +66,16 @@ def _sources(runtime: Runtime) -> Iterator[str]:
             yield f"{informer.kind}: synced {informer.synced}, stuck {informer.stuck:.0f} s, {informer.problem!r}"
     for resync in runtime.informers.resyncs:
         yield f"resync of {resync.name}: synced {resync.synced}, {resync.problem!r}"
+
+
+def _topologies(runtime: Runtime, published: Mapping[str, str]) -> Iterator[str]:
+    """Nodes whose topology is known in another version than the API server has."""
+    for name, info in runtime.scheduler.cache.nodes.items():
+        known, there = info.version, published.get(name)
+        used = info.topology is not None
+        if known != there or not used:
+            node = "" if info.node is None else info.node.uid
+            yield f"topology of {name}: known {known}, published {there}, used {used}, node {node}, {info.published}"
 
 
 def _queue(runtime: Runtime, names: Iterable[str]) -> Iterator[str]:

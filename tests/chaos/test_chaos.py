@@ -137,13 +137,13 @@ async def unsettled(server: ApiServer, replicas: ReplicaPair) -> list[str]:
     """Why the cluster is not at rest yet: pods that would fit and wait, ledgers that are not what the objects say."""
     objects = Objects.of(server.store)
 
-    def judge() -> tuple[Scheduler, list[str]]:
+    def judge() -> tuple[Scheduler, dict[str, str]]:
         true = rebuilt(objects, SETTINGS)
         return true, placeable(true, objects)
 
     # In a thread: on a busy machine it takes seconds, in which the API server of this event loop would answer no one.
     true, waiting = await asyncio.to_thread(judge)
-    found = [f"{name} fits and waits" for name in waiting]
+    found = [f"{name} fits on {node} and waits" for name, node in waiting.items()]
     for replica in replicas.present:
         believed, wrong = await replica.ask(_believed, UNKNOWN)
         lines = [*wrong, *differences(believed, ledgers(true))]

@@ -98,7 +98,7 @@ async def unsettled(server: ApiServer, replicas: ReplicaPair, laws: ClaimLaws) -
         true.claims.replace_classes(map(parse_device_class, classes))
         true.claims.replace_claims(map(parse_resource_claim, allocated))
         true.claims.synced()
-        return [f"{name} fits and waits" for name in placeable(true, objects)]
+        return [f"{name} fits on {node} and waits" for name, node in placeable(true, objects).items()]
 
     found = await asyncio.to_thread(judge) + laws.leaks()
     for replica in replicas.present:

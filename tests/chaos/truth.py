@@ -94,12 +94,13 @@ def differences(believed: Ledgers, true: Ledgers) -> list[str]:
     return found
 
 
-def placeable(engine: Scheduler, objects: Objects) -> list[str]:
-    """Names of waiting pods that would fit somewhere now."""
+def placeable(engine: Scheduler, objects: Objects) -> dict[str, str]:
+    """Names of waiting pods that would fit somewhere now, each with the node that it would get."""
     waiting = [parse_pod(raw) for raw in objects.pods if not raw["spec"].get("nodeName")]
-    return [pod.key.name for pod in waiting if _fits(engine, pod)]
+    return {pod.key.name: node for pod in waiting if (node := _node_of(engine, pod))}
 
 
-def _fits(engine: Scheduler, pod: Pod) -> bool:
+def _node_of(engine: Scheduler, pod: Pod) -> str:
     request_class = engine.classes.of(pod)
-    return request_class is not None and isinstance(engine.handle.selector.decide(request_class), Placement)
+    found = None if request_class is None else engine.handle.selector.decide(request_class)
+    return found.node if isinstance(found, Placement) else ""
