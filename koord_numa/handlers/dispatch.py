@@ -98,6 +98,9 @@ class Dispatcher:
         self.parsers = parsers
         self.scheduler_names = scheduler_names
         self._is_pending = is_pending
+        self._topology_uids: dict[
+            str, str
+        ] = {}  # by name, of the topologies in the store as far as Kopf has reported them
 
     def waiting_pod(self, event: kopf.RawEvent) -> None:
         """
@@ -114,7 +117,23 @@ class Dispatcher:
         _hand_over("pod", event, (self.stores.waiting_pods, "uid"), self.parsers.waiting_pod)
 
     def topology(self, event: kopf.RawEvent) -> None:
-        """A NodeResourceTopology."""
+        """
+        A NodeResourceTopology.
+
+        Kopf has a task for each uid, so that events of one that was deleted may come after those of the next one of its name.
+        """
+        raw = event["object"]
+        name, uid = meta(raw, "name"), meta(raw, "uid")
+        known = self.stores.topologies.get(name)
+        another = self._topology_uids.get(name) != uid
+        if another and known is not None and is_older(meta(raw, "resourceVersion"), known.resource_version):
+            if event["type"] == DELETED:
+                self.parsers.topology.gone(raw)
+            return
+        if event["type"] == DELETED:
+            self._topology_uids.pop(name, None)
+        else:
+            self._topology_uids[name] = uid
         _hand_over("NodeResourceTopology", event, (self.stores.topologies, "name"), self.parsers.topology)
 
     def rebind(self, event: kopf.RawEvent) -> None:
@@ -154,6 +173,15 @@ def known_version(store: ObjectStore[V], key: str, raw: Mapping[str, Any]) -> V 
     version = meta(raw, "resourceVersion")
     # An empty version compares with nothing.
     return known if known is not None and version and known.resource_version == version else None
+
+
+def is_older(version: str, than: str) -> bool:
+    """
+    Was this resourceVersion before the other one? Both of one kind, compared as the decimal numbers that Kubernetes 1.35 promises.
+
+    What is no such number is older than nothing.
+    """
+    return version.isdecimal() and than.isdecimal() and int(version) < int(than)
 
 
 def meta(raw: Mapping[str, Any], key: str) -> str:

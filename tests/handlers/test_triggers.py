@@ -123,6 +123,33 @@ async def test_the_task_of_a_topology_waits_for_the_next_one_and_others_end_soon
     assert TOPOLOGY_IDLE > 60  # exporters' period
 
 
+def topology(uid: str, version: str) -> Mapping[str, Any]:
+    return {**TOPOLOGY, "metadata": {"name": "n", "uid": uid, "resourceVersion": version}}
+
+
+@pytest.mark.parametrize("late", [("DELETED", "8"), ("MODIFIED", "7"), (None, "7")])
+def test_what_comes_late_of_a_deleted_topology_does_not_touch_the_next_one(
+    recorded: Recorded, memo: kopf.Memo, late: tuple[str | None, str]
+) -> None:
+    """Kopf hands over the events of each uid in a task of its own."""
+    TRIGGERS.hand_over_topology(event=event("ADDED", topology("first", "5")), memo=memo)
+    TRIGGERS.hand_over_topology(event=event("ADDED", topology("second", "10")), memo=memo)
+    kind, version = late
+    TRIGGERS.hand_over_topology(event=event(kind, topology("first", version)), memo=memo)
+    known = recorded.topologies.get("n")
+    assert known is not None
+    assert (known.resource_version, len(recorded.heard)) == ("10", 2)
+    TRIGGERS.hand_over_topology(event=event("DELETED", topology("second", "12")), memo=memo)
+    assert len(recorded.topologies) == 0
+
+
+def test_versions_of_one_topology_that_go_back_are_believed(recorded: Recorded, memo: kopf.Memo) -> None:
+    """As after etcd was restored from a backup."""
+    for version in ("500", "20", "not a number"):
+        TRIGGERS.hand_over_topology(event=event("MODIFIED", topology("u", version)), memo=memo)
+    assert [version for _, version, _ in recorded.heard] == ["MODIFIED"] * 3
+
+
 async def test_pods_of_other_schedulers_are_not_handed_over(recorded: Recorded, memo: kopf.Memo) -> None:
     TRIGGERS.hand_over_pod(event=event("ADDED", with_uid(pod("a", scheduler="default-scheduler"))), memo=memo)
     assert recorded.heard == []
