@@ -9,10 +9,10 @@ from tests.conformance.kubelet.churn import LONG, by_class, class_of
 from tests.conformance.kubelet.witness import without_witness
 from tests.conformance.vectors import Case, cases, each_file
 
-EVERY: Final = 12
+EVERY: Final = 20
 """So many long sequences are one that the suite has time for; a folder of vectors that is named is judged in full."""
 
-SAMPLE: Final = 6
+SAMPLE: Final = 4
 """For so many wrong nos the suite has time to look for a witness."""
 
 MOST_WRONG_NO: Final = {f"{LONG}, published": 0.06, f"{LONG}, unpublished": 0.10}
@@ -31,7 +31,7 @@ shared devices, which the search for witnesses deals out at random (``tests/kube
 """
 
 SAMPLE_SLACK: Final = 1.5
-"""A twelfth of the sequences strays that far from all of them."""
+"""A twentieth of the sequences strays that far from all of them."""
 
 
 def chosen(file: Path) -> Iterator[Case]:
