@@ -98,9 +98,8 @@ class Dispatcher:
         self.parsers = parsers
         self.scheduler_names = scheduler_names
         self._is_pending = is_pending
-        self._topology_uids: dict[
-            str, str
-        ] = {}  # by name, of the topologies in the store as far as Kopf has reported them
+        # By name, of the topologies in the store as far as Kopf has reported them.
+        self._topology_uids: dict[str, str] = {}
 
     def waiting_pod(self, event: kopf.RawEvent) -> None:
         """
@@ -181,7 +180,8 @@ def is_older(version: str, than: str) -> bool:
 
     What is no such number is older than nothing.
     """
-    return version.isdecimal() and than.isdecimal() and int(version) < int(than)
+    # Of numbers without leading zeros the longer text is the larger one; as texts they may have any length.
+    return version.isdecimal() and than.isdecimal() and (len(version), version) < (len(than), than)
 
 
 def meta(raw: Mapping[str, Any], key: str) -> str:
