@@ -183,7 +183,7 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float], ef
     gone = [uid for when, uid in leaving if when <= arrival.when and uid not in state.unlocated]
     open_ = [uid for when, uid in leaving if uid not in gone and (when <= arrival.when or arrival.may_follow(when))]
     for there in without(state, gone):
-        seen: list[tuple[frozenset[str], Outcome, Signature]] = []
+        seen: list[tuple[frozenset[str], Outcome, HeldByInit]] = []
         for away in _subsets(open_):
             uncertainty = sum(_uncertainty(arrival, left[uid], away=uid in away) for uid in open_)
             for before in without(there, away):
@@ -191,29 +191,44 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float], ef
                 for outcome, after in arrive(before, arrival.uid, arrival.request, effort).items():
                     held = _held_by_init(after, arrival.uid)
                     # An outcome with fewer pods gone stands for the same one with more: they leave later, with the same effect.
-                    if not any((outcome, held) == (other, kept) and less <= away for less, other, kept in seen):
+                    if not any(
+                        outcome == other and less <= away and kept.covers(held, away) for less, other, kept in seen
+                    ):
                         # Of several places at which they may have been each is another state.
                         if not away & there.unlocated.keys():
                             seen.append((away, outcome, held))
                         yield replace(after, uncertainty=after.uncertainty + uncertainty)
 
 
-def _held_by_init(after: Hypothesis, uid: str) -> Signature:
+@dataclass(frozen=True, slots=True)
+class HeldByInit:
     """
-    How many CPUs of each NUMA node the pod's init containers hold, and how many perhaps; outcomes do not tell them apart.
+    How many CPUs of each NUMA node a pod's init containers hold, and how many perhaps those of every pod, by uid.
 
-    Of other pods as well how many perhaps: what one state takes to be free for the arrival another may have held all the same.
+    Outcomes do not tell it apart. What one state takes to be free for the arrival another may have held all the same.
     """
+
+    own: Signature
+    perhaps: Mapping[str, tuple[int, ...]]
+
+    def covers(self, other: "HeldByInit", gone: Collection[str]) -> bool:
+        """Is what the other tells of pods that stay told by this one, too? What pods hold that leave is free whenever they do."""
+        return self.own == other.own and all(
+            self.perhaps.get(uid) == other.perhaps.get(uid)
+            for uid in self.perhaps.keys() | other.perhaps.keys()
+            if uid not in gone
+        )
+
+
+def _held_by_init(after: Hypothesis, uid: str) -> HeldByInit:
     pod = after.state.pods.get(uid)
     bits = 0
     for one in pod.grant.containers if pod is not None else ():
         bits |= one.cpus.bits if one.kind is ContainerKind.INIT else 0
-    if not bits and not after.loose:
-        return ()
     node = after.state.node
-    return (
-        cpus_by_numa(bits, node),
-        *((other, cpus_by_numa(loose, node)) for other, loose in sorted(after.loose.items())),
+    return HeldByInit(
+        cpus_by_numa(bits, node) if bits else (),
+        {other: cpus_by_numa(loose, node) for other, loose in after.loose.items()},
     )
 
 

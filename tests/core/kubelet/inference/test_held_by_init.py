@@ -22,3 +22,17 @@ def test_they_may_be_held_all_the_same_where_another_pod_had_left() -> None:
         (0, 8),  # the first pod had left; where it had not, the CPU that is loose is free
     }
     assert all(one.loose for one in belief.hypotheses)
+
+
+def test_those_of_a_pod_that_leaves_tell_nothing_apart() -> None:
+    """It holds CPUs until it leaves, before the next pod comes or after: what is free then is the same."""
+    belief = Belief([Hypothesis(KubeletState.empty(replace(node("2x1x4x2"), ids_are_real=False)))])
+    belief.arrive("tied", pod(init(2), app(1)), 0.0)
+    belief.started("tied", 1.0)
+    belief.arrive("next", pod(app(1)), 90.0)
+    belief.depart("tied", 100.0)
+    belief.started("next", 101.0)
+    (before,), (after,) = belief.last, belief.hypotheses
+    assert before.loose.keys() == {"tied"}
+    assert cpus_by_numa(after.state.managers.cpus, after.state.node) == (7, 8)
+    assert not after.loose
