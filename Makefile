@@ -7,6 +7,9 @@ DEV    := $(VENV)/.installed-dev
 IMAGE  ?= koord-numa:dev
 REPOSITORY ?= koord-numa/koord-numa
 
+# Where the environment forbids byte code, as containers often do, each process that tests start would compile the package anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check lint types imports unit fix bench chaos chaos-round docs docs-output dist krew chart image version clean
 

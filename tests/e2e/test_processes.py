@@ -1,14 +1,14 @@
-"""The operator as people run it: processes that are started, stopped, killed and doubled."""
+"""The operator as people run it: processes that are started, stopped, killed and doubled. The first test starts the installed programs."""
 
 import asyncio
-from asyncio.subprocess import Process
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 
 import pytest
 
 from tests.cluster.objects import until
-from tests.e2e.world import BIN, BRIEF_LEASE, World, ended, kopf_watches, mixed_pods, world
+from tests.e2e.world import BIN, BRIEF_LEASE, PROGRAM, World, ended, kopf_watches, mixed_pods, world
+from tests.preloaded import Running
 
 pytestmark = pytest.mark.e2e
 
@@ -20,7 +20,7 @@ def holder(cluster: World) -> str:
     return str(lease["spec"]["holderIdentity"]) if lease else ""
 
 
-async def leader_and_standby(cluster: World) -> Process:
+async def leader_and_standby(cluster: World) -> Running:
     """The process that leads, ``first``; ``second`` runs and has everything that it needs to take over."""
     first = await cluster.schedule(KOORD_NUMA_IDENTITY="first")
     await until(lambda: holder(cluster) == "first")
@@ -29,7 +29,7 @@ async def leader_and_standby(cluster: World) -> Process:
     return first
 
 
-@pytest.mark.parametrize("command", [pytest.param((), id="koord-numa run"), pytest.param(KOPF_RUN, id="kopf run")])
+@pytest.mark.parametrize("command", [pytest.param(PROGRAM, id="koord-numa run"), pytest.param(KOPF_RUN, id="kopf run")])
 async def test_200_pods_on_20_machines(tmp_path: Path, command: tuple[str, ...]) -> None:
     async with world(tmp_path) as cluster:
         cluster.create(mixed_pods(100))
@@ -59,13 +59,14 @@ async def test_killed_in_the_middle_and_started_again(tmp_path: Path) -> None:
 
 
 async def test_the_same_run_twice_gives_the_same_placement(tmp_path: Path) -> None:
+    """By processes with nothing in common: their hashes have other seeds, so that their sets have other orders."""
     placements = []
     for attempt in ("first", "second"):
         folder = tmp_path / attempt
         folder.mkdir()
         async with world(folder) as cluster:
             cluster.create(mixed_pods(60))
-            await cluster.schedule()
+            await cluster.schedule(*PROGRAM)
             await until(lambda: not cluster.unbound())
             placements.append(
                 {

@@ -3,7 +3,6 @@ A StatefulSet whose claims wait for their first consumer, through the whole prog
 whatever is interrupted or fails on the way, every pod ends up where its volume is.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from koord_numa.sandbox.apiserver import DeleteOptions
 from koord_numa.sandbox.volumes import SELECTED_NODE, VolumeController
 from tests.cluster.objects import until
 from tests.e2e.world import LEASE, JsonObject, World, ended, pinned, world
+from tests.preloaded import Running
 
 pytestmark = pytest.mark.e2e
 
@@ -174,9 +174,7 @@ async def test_a_provisioner_that_never_answers_is_given_up_after_the_timeout(tm
 
 
 @asynccontextmanager
-async def with_node_selected(
-    folder: Path, cpus: int = 4
-) -> AsyncIterator[tuple[World, VolumeController, asyncio.subprocess.Process]]:
+async def with_node_selected(folder: Path, cpus: int = 4) -> AsyncIterator[tuple[World, VolumeController, Running]]:
     """A scheduler that has selected a node for ``db-0``, and a controller that makes no volume there yet."""
     async with world(folder, MACHINES) as cluster:
         cluster.server.store.create(MADE)

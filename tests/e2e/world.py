@@ -15,10 +15,15 @@ from koord_numa.sandbox.apiserver.store.storage import HISTORY
 from koord_numa.sandbox.machines.fleet import Fleet
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from tests.cluster.objects import PATIENCE, pod_document
+from tests.preloaded import Forked, Running
 
 ROOT: Final = Path(__file__).parents[2]
 CRDS: Final = (ROOT / "crds" / "noderesourcetopologies.yaml", ROOT / "crds" / "rebindresources.yaml")
 BIN: Final = Path(sys.executable).parent
+
+RUN: Final = ("run", "--log-level", "warning")
+PROGRAM: Final = (str(BIN / "koord-numa"), *RUN)
+"""The installed script, for tests of what only a process of its own shows: how it starts, and what differs from process to process."""
 
 PAIR: Final = {"sockets": 2, "numa": 1, "cores": 8, "threads": 2, "memory": "64Gi"}
 """Two NUMA nodes of sixteen CPUs: 0-7,16-23 and 8-15,24-31."""
@@ -83,7 +88,7 @@ class World:
     server: ApiServer
     rack: Fleet
     folder: Path
-    schedulers: list[asyncio.subprocess.Process] = field(default_factory=list)
+    schedulers: list[Running] = field(default_factory=list)
 
     @property
     def kubeconfig(self) -> Path:
@@ -117,25 +122,26 @@ class World:
         failed = [pod["metadata"]["name"] for pod in self.server.store.list("pods", fields="status.phase=Failed")]
         return [*map(str, self.rack.refusals), *map(str, self.rack.double_holds()), *failed]
 
-    async def schedule(self, *command: str, **environment: str) -> asyncio.subprocess.Process:
+    async def schedule(self, *command: str, **environment: str) -> Running:
         """
-        Start a scheduler as its own process: ``koord-numa run`` unless told otherwise.
+        Start a scheduler as its own process: ``koord-numa run``, forked with its imports done, unless told otherwise.
 
         All have one identity unless told otherwise: one that follows a killed one has its lease.
         """
-        command = command or (str(BIN / "koord-numa"), "run", "--log-level", "warning")
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            env={
-                **os.environ,
-                "KUBECONFIG": str(self.kubeconfig),
-                "KOORD_NUMA_CONFIG": str(self.configuration),
-                "KOORD_NUMA_METRICS_PORT": "0",
-                "KOORD_NUMA_IDENTITY": "scheduler",
-                "PYTHONPATH": str(ROOT),
-                **environment,
-            },
-        )
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(self.kubeconfig),
+            "KOORD_NUMA_CONFIG": str(self.configuration),
+            "KOORD_NUMA_METRICS_PORT": "0",
+            "KOORD_NUMA_IDENTITY": "scheduler",
+            "PYTHONPATH": str(ROOT),
+            **environment,
+        }
+        process: Running
+        if command:
+            process = await asyncio.create_subprocess_exec(*command, env=environment)
+        else:
+            process = await Forked.start(*RUN, environment=environment)
         self.schedulers.append(process)
         return process
 
@@ -169,7 +175,7 @@ def kopf_watches(server: ApiServer) -> list[str]:
     return [asked.resource for asked in server.requests if asked.verb == "watch" and "kopf" in asked.user_agent.lower()]
 
 
-async def ended(process: asyncio.subprocess.Process, number: signal.Signals) -> int:
+async def ended(process: Running, number: signal.Signals) -> int:
     """Send a signal and wait for the end; returns the exit code."""
     process.send_signal(number)
     return await asyncio.wait_for(process.wait(), PATIENCE)

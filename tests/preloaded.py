@@ -1,0 +1,79 @@
+"""
+``koord-numa`` as a process that has no need to load it: forked by a server that has imported it once, which is most of what a start costs.
+
+What follows the imports is the program's own: command line, environment, signals, event loop, exit status. What Python draws once for a
+process is shared by all that are forked: the seed of its hashes. Tests of that, and one of each command, start the installed script.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Protocol
+
+from koord_numa.cli import main
+
+_SERVERS = multiprocessing.get_context("forkserver")
+_SERVERS.set_forkserver_preload(["koord_numa.cli.commands.run", __name__])
+
+
+class Running(Protocol):
+    """What tests need of a process, as ``asyncio.subprocess.Process`` has it."""
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, negative for a signal; ``None`` while it runs or nobody has waited for it."""
+
+    def send_signal(self, signal: signal.Signals) -> None:
+        """Send a signal."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+    async def wait(self) -> int:
+        """Wait for the end; returns the exit status."""
+
+
+class Forked:
+    """One process, which inherits the standard output of the tests, and nothing to read."""
+
+    def __init__(self, arguments: tuple[str, ...], environment: Mapping[str, str]) -> None:
+        self._process = _SERVERS.Process(target=_main, args=(arguments, dict(environment)), daemon=True)
+
+    @classmethod
+    async def start(cls, *arguments: str, environment: Mapping[str, str]) -> "Forked":
+        """``koord-numa`` with these arguments."""
+        made = cls(arguments, environment)
+        await asyncio.to_thread(made._process.start)  # the first one waits for the server's imports
+        return made
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, signal: signal.Signals) -> None:
+        if self._process.pid is not None and self._process.exitcode is None:
+            os.kill(self._process.pid, signal)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    async def wait(self) -> int:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._process.sentinel, over.set)
+        try:
+            await over.wait()
+        finally:
+            loop.remove_reader(self._process.sentinel)
+        self._process.join()
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+
+def _main(arguments: tuple[str, ...], environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["koord-numa", *arguments]
+    main()
