@@ -80,7 +80,7 @@ def _digest(obj: dict[str, Any]) -> tuple[bytes, int] | None:
         return None
     # What is left out is used as it is, so that its type matters.
     loose = (spec.get("nodeName"), metadata.get("resourceVersion"), *map(annotations.get, _AT_BIND))
-    if not all(isinstance(each, str | None) for each in loose):
+    if not all(isinstance(each, str | None) for each in loose) or not _is_generation(metadata.get("generation")):
         return None
     parts = (
         {key: value for key, value in metadata.items() if key not in _LOOSE},
@@ -94,10 +94,15 @@ def _digest(obj: dict[str, Any]) -> tuple[bytes, int] | None:
     return blake2b(text, digest_size=16).digest(), len(text)
 
 
+def _is_generation(value: object) -> bool:
+    return value is None or (type(value) is int and abs(value) < 1 << 63)
+
+
 _AT_BIND: Final = (names.RESOURCE_STATUS, names.EXPLORES)
 """Annotations that a pod gets with its node."""
 
-_LOOSE: Final = frozenset({"annotations", "managedFields", "resourceVersion"})
+_LOOSE: Final = frozenset({"annotations", "generation", "managedFields", "resourceVersion"})
+"""A bind changes the spec, and with it the generation."""
 
 _PARTS: Final[ParsedCache[str, tuple[bytes, SteadyPart]]] = ParsedCache(32 << 20)
 """By uid."""

@@ -37,7 +37,7 @@ CHANGES: dict[str, Sequence[object]] = {
     "metadata deletionTimestamp": [None, "2026-01-01T00:00:00Z"],
     "metadata ownerReferences": [None, POD["metadata"]["ownerReferences"]],
     "metadata managedFields": [None, [{"manager": "kubelet"}], 5],
-    "metadata generation": [1, 2, "x"],
+    "metadata generation": [1, 2, "x", True, 1 << 63],
     "metadata namespace": ["shop", "other"],
     "status": [
         None,
@@ -99,9 +99,10 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_pod_is_read_once_from_its_creation_until_it_runs(heads: list[str]) -> None:
-    waiting = changed(POD, "metadata resourceVersion", "1")
+    waiting = changed(changed(POD, "metadata resourceVersion", "1"), "metadata generation", 1)
     bound = changed(changed(waiting, "spec nodeName", "worker-1"), "metadata resourceVersion", "2")
-    bound = annotated(bound, names.RESOURCE_STATUS, HELD)
+    # By the bind, which changes the spec.
+    bound = changed(annotated(bound, names.RESOURCE_STATUS, HELD), "metadata generation", 2)
     starting = changed(changed(bound, "status phase", "Running"), "metadata resourceVersion", "3")
     ready = changed(changed(starting, "status conditions", READY), "metadata resourceVersion", "4")
     found = [parse_pod(each) for each in (waiting, bound, starting, ready)]
