@@ -39,6 +39,10 @@ class ObjectStore(Protocol[T]):
         """Report a deletion that is known already."""
         ...
 
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Stores:

@@ -19,6 +19,15 @@ LAST_PAUSE: Final = 10.0
 IDLE: Final = 0.5
 """Seconds after which Kopf ends the task of a quiet object; with its own 5 s a big list keeps a task for every object."""
 
+WAITING_IDLE: Final = 15.0
+"""
+The same for a pod that waits for a node while there are few of them (``FEW_WAITING``). Its next event comes when it is bound, and to end
+its task before and start another one then costs a tenth of all CPU time that a pod of a backlog takes.
+"""
+
+FEW_WAITING: Final = 5_000
+"""Tasks of so many pods occupy some 60 MB."""
+
 TOPOLOGY_IDLE: Final = 75.0
 """
 The same for a topology, in which a task that is still there saves a fifth of what an update costs. Exporters publish once a minute, and a

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import kopf
 
-from koord_numa.handlers.settings import IDLE, TOPOLOGY_IDLE
+from koord_numa.handlers.settings import FEW_WAITING, IDLE, TOPOLOGY_IDLE, WAITING_IDLE
+from koord_numa.ports import DELETED
 from koord_numa.settings import PodSource
 from koord_numa.wire import names
 
@@ -33,7 +34,8 @@ def registry(source: PodSource) -> kopf.OperatorRegistry:
 def hand_over_pod(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> bool:
     """The server selects pods without a node; one that gets a node arrives as deleted."""
     memo.dispatcher.waiting_pod(event)
-    memo.queueing.idle_timeout = IDLE
+    goes_on = event["type"] != DELETED and len(memo.dispatcher.stores.waiting_pods) <= FEW_WAITING
+    memo.queueing.idle_timeout = WAITING_IDLE if goes_on else IDLE
     return False
 
 

@@ -18,6 +18,7 @@ from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.handlers.settings import (
     IDLE,
     TOPOLOGY_IDLE,
+    WAITING_IDLE,
     EndlessPauses,
     NoDiffs,
     NoProgress,
@@ -114,13 +115,26 @@ async def test_the_task_of_a_topology_waits_for_the_next_one_and_others_end_soon
     waits = {}
     TRIGGERS.hand_over_topology(event=event(None, TOPOLOGY), memo=memo)
     waits["topology"] = memo.queueing.idle_timeout
-    TRIGGERS.hand_over_pod(event=event("ADDED", with_uid(pod("a"))), memo=memo)
+    TRIGGERS.hand_over_pod(event=event("DELETED", with_uid(pod("a"))), memo=memo)
     waits["pod"] = memo.queueing.idle_timeout
     TRIGGERS.hand_over_topology(event=event(None, TOPOLOGY), memo=memo)
     await TRIGGERS.rebind(event=event("DELETED", REBIND), memo=memo)
     waits["rebind"] = memo.queueing.idle_timeout
     assert waits == {"topology": TOPOLOGY_IDLE, "pod": IDLE, "rebind": IDLE}
     assert TOPOLOGY_IDLE > 60  # exporters' period
+
+
+def test_the_task_of_a_pod_waits_for_its_bind_unless_many_wait(
+    memo: kopf.Memo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triggers, "FEW_WAITING", 2)
+    waits = []
+    for kind, name in (("ADDED", "a"), ("MODIFIED", "a"), ("ADDED", "b"), ("ADDED", "c"), ("DELETED", "a")):
+        TRIGGERS.hand_over_pod(event=event(kind, with_uid(pod(name))), memo=memo)
+        waits.append(memo.queueing.idle_timeout)
+    TRIGGERS.hand_over_pod(event=event("MODIFIED", with_uid(pod("b"))), memo=memo)
+    waits.append(memo.queueing.idle_timeout)
+    assert waits == [WAITING_IDLE, WAITING_IDLE, WAITING_IDLE, IDLE, IDLE, WAITING_IDLE]
 
 
 def topology(uid: str, version: str) -> Mapping[str, Any]:
