@@ -79,7 +79,9 @@ class OnTheirWay:
         node, place = first.state.node, everything(request)
         if first.sharing.keys() & place.devices.keys() or not _counts_places(node):
             return False
-        if not all(_is_one_unit(each, node) and everything(each) == place for each in (request, *self._requests())):
+        # By identity: pods of one kind share their request.
+        requests = {id(each): each for each in (request, *self._requests())}.values()
+        if not all(_is_one_unit(each, node) and everything(each) == place for each in requests):
             return False
         # What is larger than any NUMA node is nothing that places can be counted of.
         empty = KubeletState.empty(node).managers

@@ -63,7 +63,9 @@ def arrive(
         for key, after in _outcomes(variant, uid, request):
             # Variants come likeliest first, so that the first hypothesis with an outcome stays.
             if key not in found:
-                after = replace(_loose_again(before, variant, after), uncertainty=uncertainty)
+                after = _loose_again(before, variant, after)
+                if after.uncertainty != uncertainty:
+                    after = replace(after, uncertainty=uncertainty)
                 found[key] = with_passed_over(before, after, uid, request)
             elif uncertainty < found[key].uncertainty:
                 found[key] = replace(found[key], uncertainty=uncertainty)

@@ -113,8 +113,11 @@ def _reaches(container: ContainerGrant, here: int, node: KubeletNode) -> bool:
 
 def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
     """Each once, in order; of equal ones that with most CPUs loose, whose variants are the others, and the least uncertainty."""
+    there = list(hypotheses)
+    if len(there) < 2:
+        return there  # mostly: a signature costs more than all the rest
     found: dict[Signature, Hypothesis] = {}
-    for one in hypotheses:
+    for one in there:
         key = one.signature
         known = found.get(key)
         if known is None:

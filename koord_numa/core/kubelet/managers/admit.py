@@ -16,7 +16,7 @@ from koord_numa.core.kubelet.managers.devices import DeviceStock
 from koord_numa.core.kubelet.managers.hint_managers import CpuManager, DeviceManager, MemoryManager
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
-from koord_numa.core.kubelet.managers.memory import MemoryTable, Reusable
+from koord_numa.core.kubelet.managers.memory import MemoryTable, Reusable, hand_over
 from koord_numa.core.kubelet.managers.predicates import check_node_fit
 from koord_numa.core.kubelet.managers.results import (
     UNEXPECTED_ADMISSION,
@@ -31,7 +31,7 @@ from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.value_objects import replace, value_object
+from koord_numa.core.value_objects import value_object
 
 ANYWHERE: Final = ContainerAffinity(mask=None, preferred=False)
 """What the managers read from the hint store when no hint was stored, as under policy none."""
@@ -93,16 +93,25 @@ def dry_run(
     Containers are handled init containers first, each seeing what is left by those before it, as the admission scopes in
     scope_*.go of the kubelet's topologymanager. ``reuse``: which CPUs later containers get of those that init containers leave.
     """
-    demand = pod_demand(request)
+    demand, too_full = pod_demand(request), _too_full(state, request)
+    # What the managers give follows from these and their state alone.
+    question = (demand, state.node, trust, reuse)
+    known: DryRunAdmitted | None = state.managers.known(question)
+    if known is not None and too_full is None:
+        return known
     attempt = _Attempt(state.node, state.managers.copy(), trust, reuse)
     # The node-level check comes last, as in the kubelet, which runs the resource managers' admission first.
-    rejection = attempt.run(demand) or check_node_fit(
-        effective_requests(request), state.requested, state.node.allocatable
-    )
+    rejection = attempt.run(demand) or too_full
     if rejection is not None:
         return NotAdmitted(rejection, state.with_memory(attempt.clean_up()), attempt.failed)
     attempt.start()
-    return DryRunAdmitted(Grant(demand.qos, tuple(attempt.grants)), attempt.managers)
+    answer = DryRunAdmitted(Grant(demand.qos, tuple(attempt.grants)), attempt.managers)
+    state.managers.remember(question, answer)
+    return answer
+
+
+def _too_full(state: KubeletState, request: PodRequest) -> AdmitRejection | None:
+    return check_node_fit(effective_requests(request), state.requested, state.node.allocatable)
 
 
 def foreseen(state: KubeletState, demand: PodDemand, trust: Trust, reuse: CpuReuse) -> list[ContainerGrant] | None:
@@ -262,7 +271,7 @@ class _Attempt:
             # Init containers run one after the other, so the larger one's memory is what is left, not their sum.
             kept = max(left, block.amount) if kind is ContainerKind.INIT else max(0, left - block.amount)
             self.reusable_memory[place] = kept
-        _hand_over(blocks, self.grants)
+        hand_over(blocks, self.grants)
         return blocks
 
     def _devices(self, resource: str) -> DeviceStock:
@@ -281,20 +290,3 @@ class _Attempt:
             return None
         taken = self.reusable_cpus, self.earlier, self.same_pool
         return CpuStock(self.node, self.managers.cpus, *taken, exact=self.trust is Trust.EXACT)
-
-
-def _hand_over(blocks: tuple[MemoryBlock, ...], earlier: list[ContainerGrant]) -> None:
-    """Take what these blocks cover off the blocks of earlier init containers, which may end up empty but stay listed."""
-    for block in blocks:
-        rest = block.amount
-        for place, grant in enumerate(earlier):
-            if grant.kind is not ContainerKind.INIT:
-                continue  # only blocks of init containers are handed over; sidecars keep running
-            shrunk = []
-            for old in grant.memory:
-                if old.resource == block.resource and old.mask == block.mask:
-                    part = min(rest, old.amount)
-                    rest -= part
-                    old = replace(old, amount=old.amount - part)
-                shrunk.append(old)
-            earlier[place] = replace(grant, memory=tuple(shrunk))

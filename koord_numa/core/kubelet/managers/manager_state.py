@@ -7,6 +7,8 @@ than a few small copies. ``admit.py`` decides; this module only keeps the manage
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import is_
+from typing import Any, Final
 
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.memory import MemoryTable
@@ -17,18 +19,39 @@ from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MILLI, PODS, ResourceList, add, subtract, without_zeros
 from koord_numa.core.value_objects import replace, value_object
 
+MOST_ANSWERS: Final = 4
+"""So many pods' answers are remembered with a state of the managers."""
+
 
 @dataclass(slots=True)
 class ManagerState:
-    """What is free right now. A draft to be changed while one pod is admitted; never changed once it is part of a state."""
+    """
+    What is free right now. A draft to be changed while one pod is admitted; never changed once it is part of a state.
+
+    ``answers`` are what ``dry_run`` was asked last in states with these managers, and answered: who decides on a pod and then counts it in
+    asks the same twice.
+    """
 
     cpus: int  # bits of the CPUs that may become exclusive
     devices: dict[str, int]  # resource -> bits of the devices that some pod has
     memory: MemoryTable | None  # None: the memory manager is off
+    # Excluded from comparison and text: a cache is no part of the value.
+    answers: tuple[tuple[tuple[object, ...], Any], ...] = field(default=(), init=False, repr=False, compare=False)
 
     def copy(self) -> "ManagerState":
         """A draft of its own."""
         return ManagerState(self.cpus, dict(self.devices), self.memory.copy() if self.memory is not None else None)
+
+    def known(self, question: tuple[object, ...]) -> Any:
+        """What was answered to this question, whose parts are compared by identity; ``None`` where it was not asked of late."""
+        for asked, answer in self.answers:
+            if all(map(is_, asked, question)):
+                return answer
+        return None
+
+    def remember(self, question: tuple[object, ...], answer: object) -> None:
+        """Keep an answer, in the place of the oldest one."""
+        self.answers = (*self.answers[1 - MOST_ANSWERS :], (question, answer))
 
     def release(self, grant: Grant, node: KubeletNode, kept_memory: Mapping[str, bool]) -> None:
         """Give back what a pod was given: CPUs and devices of all containers, memory of those in ``kept_memory``."""

@@ -14,12 +14,15 @@ from koord_numa.core.kubelet.managers.results import (
     UNEXPECTED_ADMISSION,
     AdmitRejection,
     ContainerAffinity,
+    ContainerGrant,
     MemoryBlock,
 )
 from koord_numa.core.numa.counted import fewest_that_reach
 from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule
 from koord_numa.core.numa.hints import masks_of_size, numa_ids
+from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import ResourceList
+from koord_numa.core.value_objects import replace
 
 FEW: Final = 2
 """With so many NUMA nodes every mask is looked at."""
@@ -234,6 +237,23 @@ class MemoryTable:
                 if all(self._supplied(mask, kind) >= amount for kind, amount in demand.items()):
                     return size
         return count
+
+
+def hand_over(blocks: tuple[MemoryBlock, ...], earlier: list[ContainerGrant]) -> None:
+    """Take what these blocks cover off the blocks of earlier init containers, which may end up empty but stay listed."""
+    for block in blocks:
+        rest = block.amount
+        for place, grant in enumerate(earlier):
+            if grant.kind is not ContainerKind.INIT:
+                continue  # only blocks of init containers are handed over; sidecars keep running
+            shrunk = []
+            for old in grant.memory:
+                if old.resource == block.resource and old.mask == block.mask:
+                    part = min(rest, old.amount)
+                    rest -= part
+                    old = replace(old, amount=old.amount - part)
+                shrunk.append(old)
+            earlier[place] = replace(grant, memory=tuple(shrunk))
 
 
 def _sum(amounts: Mapping[int, ResourceList], mask: int, kind: str) -> int:
