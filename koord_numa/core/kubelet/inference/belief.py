@@ -7,9 +7,8 @@ Theory. What is told comes late and out of order, so the latest arrivals are kep
 another light (a pod that may have left before it came, a verdict that was not foreseen) lets everything from there on be replayed. A
 topology whose pods are known settles what was before it: only states that agree with it are kept, and replays begin there.
 
-Every choice doubles the states, so a replay may take ``EFFORT`` dry runs: where that does not do, the states are given up for which news
-must have been latest. Should a topology contradict those that are left, what came before it is replayed once more with more effort, and
-without states that cannot come to what it shows.
+Every choice doubles the states, so a replay may take ``EFFORT`` dry runs: where that does not do, those are given up for which news must
+have been latest. Should a topology contradict the rest, all is replayed once more with more effort, without states that cannot come to it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -35,7 +34,8 @@ from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
 from koord_numa.core.kubelet.inference.replay import Effort
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
 from koord_numa.core.kubelet.inference.variants import distinct
-from koord_numa.core.kubelet.report import agreeing, agrees, may_come_to, may_explain
+from koord_numa.core.kubelet.reports.prospect import Prospect
+from koord_numa.core.kubelet.reports.report import agreeing, agrees, may_explain
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 
@@ -141,7 +141,7 @@ class Belief:
             return self._filter(shown, zones, when)
         settled = self._settle(shown[0], zones, counts, when)
         if not settled and (self.shortened or self.overflow):
-            again = Again(MOST_EFFORT, leads_on=lambda one: may_come_to(one, shown[0], zones))
+            again = Again(MOST_EFFORT, leads_on=Prospect(shown[0], zones, self.arrivals).may_come)
             settled = self._settle(shown[0], zones, counts, when, again)
         return shown[0] if settled else None
 

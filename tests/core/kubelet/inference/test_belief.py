@@ -13,7 +13,7 @@ from koord_numa.core.kubelet.managers.admit import Admitted, DryRunAdmitted, Not
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.report import may_come_to
+from koord_numa.core.kubelet.reports.report import may_come_to
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope

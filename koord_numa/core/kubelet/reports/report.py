@@ -39,11 +39,11 @@ class Use:
 
 def agrees(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bool:
     """Could an exporter have published these zones when just these pods ran, if the hypothesis is true?"""
-    use = _use(one, shown)
+    use = use_of(one, shown)
     if use is None:
         return False
     node = one.state.node
-    published = {zone.numa: _in_use(zone) for zone in zones}
+    published = {zone.numa: in_use(zone) for zone in zones}
     return (
         (not node.pins_cpus or _cpus_agree(use, published))
         and (not node.pins_memory or _memory_agrees(use, published))
@@ -54,7 +54,7 @@ def agrees(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bo
 
 def may_come_to(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bool:
     """Can these zones be published later, when more of these pods have come? Those that are there must not use more than the zones show."""
-    use = _use(one, [uid for uid in shown if uid in one.state.pods])
+    use = use_of(one, [uid for uid in shown if uid in one.state.pods])
     if use is None:
         return True
     found = [((numa, CPU), count * MILLI) for numa, count in use.cpus.items()]
@@ -62,7 +62,7 @@ def may_come_to(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) 
     most = {
         (zone.numa, name): amount
         for zone in zones
-        for name, amount in _in_use(zone).items()
+        for name, amount in in_use(zone).items()
         if zone.available.get(name, 0) > 0
     }
     found += [*use.memory.items(), *use.devices.items()]
@@ -77,7 +77,8 @@ def may_explain(one: Hypothesis, shown: Sequence[Collection[str]], zones: Sequen
     )
 
 
-def _in_use(zone: Zone) -> dict[str, int]:
+def in_use(zone: Zone) -> dict[str, int]:
+    """What a zone shows in use."""
     # In use is allocatable less available: reserved amounts are in neither.
     return {name: amount - zone.available.get(name, 0) for name, amount in zone.allocatable.items()}
 
@@ -87,7 +88,8 @@ def _grant(one: Hypothesis, uid: str) -> Grant | None:
     return pod.grant if pod is not None else one.gone.get(uid)
 
 
-def _use(one: Hypothesis, shown: Collection[str]) -> Use | None:
+def use_of(one: Hypothesis, shown: Collection[str]) -> Use | None:
+    """What these pods use by the hypothesis; ``None`` where it does not have one of them."""
     node = one.state.node
     use = Use(dict.fromkeys(node.machine.numa_ids, 0))
     # Without alignment CPUs come from anywhere, so that of unlocated pods only the sum over all NUMA nodes is known.
@@ -242,11 +244,11 @@ def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> H
         return one
     if one.unlocated and not one.state.node.aligns:
         return one  # of unlocated pods only the sum over all NUMA nodes is known
-    use = _use(replace(one, spread=frozenset(loose), mixed=frozenset()), shown)
+    use = use_of(replace(one, spread=frozenset(loose), mixed=frozenset()), shown)
     if use is None or use.partly:
         return one
     numa_bits = one.state.node.machine.numa_bits
-    due = {zone.numa: _in_use(zone).get(CPU, 0) // MILLI - use.cpus.get(zone.numa, 0) for zone in zones}
+    due = {zone.numa: in_use(zone).get(CPU, 0) // MILLI - use.cpus.get(zone.numa, 0) for zone in zones}
     held = 0
     # CPUs of init containers are not shown, so that they must not be dealt out to fit what is.
     for uid in loose:
