@@ -18,13 +18,17 @@ WANTED = re.compile(
     r"/sys$|/sys/devices/system/(cpu|node)/(?!.*/(cpufreq|cpuidle|memory\d+)(/|$))|/sys/bus/pci/devices/"
     r"|/sys/devices/pci.*/(class|numa_node)$|/proc/meminfo$"
 )
-"""What of an archive is unpacked: most files in them describe nothing that the agent reads."""
+GEOMETRY = re.compile(
+    r"/cache/index\d+/(coherency_line_size|number_of_sets|physical_line_partition|size|ways_of_associativity)$"
+)
+"""What of an archive is unpacked: most files in them describe nothing that the agent reads, of caches not what they look like inside."""
 
 
 def unpack(archive: Path, folder: Path) -> Path:
     """Unpack a recorded tree; returns the path of its ``sys``."""
     with tarfile.open(archive) as tar:
-        tar.extractall(folder, [member for member in tar if WANTED.search(member.name)], filter="data")
+        wanted = (member for member in tar if WANTED.search(member.name) and not GEOMETRY.search(member.name))
+        tar.extractall(folder, list(wanted), filter="data")
     return next(path for path in folder.glob("*/sys"))
 
 
