@@ -33,7 +33,8 @@ demo: $(STAMP)  ## Fill a simulated rack through the real operator and show the 
 
 test: check  ## The same as check: lint, types, import contracts and all tests
 
-check: lint types imports unit  ## Everything that CI runs
+check: $(DEV)  ## Everything that CI runs
+	$(MAKE) --no-print-directory --jobs 2 lint types imports unit # types and tests side by side
 
 lint: $(DEV)
 	$(BIN)/ruff format --check .

@@ -1,6 +1,5 @@
 """Pods with claims on simulated machines: every driver's and kubelet's check passes, and what is deleted is given back."""
 
-import asyncio
 import functools
 from collections import Counter
 from pathlib import Path
@@ -14,7 +13,7 @@ from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, Effect, Fault
 from koord_numa.sandbox.apiserver.rules.claim_rules import claim_causes
 from koord_numa.sandbox.devices import ClaimController, ClaimKubelets, device_classes, slices_of
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
-from tests.cluster.objects import PATIENCE, until
+from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, World, ended, world
 
 pytestmark = pytest.mark.e2e
@@ -138,10 +137,8 @@ def validation_errors(claim: JsonObject) -> list[str]:
 
 
 async def bound(cluster: World) -> None:
-    """Wait until every pod has a node. Looked at seldom: the server runs in this process too."""
-    async with asyncio.timeout(PATIENCE):
-        while cluster.unbound():  # noqa: ASYNC110  (what is awaited is a condition of the whole system)
-            await asyncio.sleep(0.5)
+    """Wait until every pod has a node."""
+    await until(lambda: not cluster.unbound())
 
 
 async def test_pods_with_claims_pass_every_check_of_their_drivers(tmp_path: Path) -> None:
