@@ -32,7 +32,9 @@ PCPU_LEVEL_BROKEN = "PCPULevel is not honoured: too few cores are free of pods w
 def honouring_first(masks: list[int], rules: NodeRules, offers: NumaOffers) -> list[int]:
     """Those of the sets on which the pod's exclusive policy can be honoured; all of them when there is none or no policy."""
     machine, binding = offers.accounts.machine, rules.binding
-    if len(masks) < 2 or machine is None or binding is None or binding.downgrade is Downgrade.NONE:
+    if len(masks) < 2 or machine is None or binding is None or binding.exclusive is CpuExclusivePolicy.NONE:
+        return masks
+    if binding.downgrade is Downgrade.NONE:
         return masks  # Koordinator, which downgrades nothing, does not look ahead either
     if not _held(binding.exclusive, offers.occupancy, machine):
         return masks

@@ -4,7 +4,7 @@ The sets of NUMA nodes of one node judged for one request: which could hold the 
 It answers for single sets; which sets are looked at, and in which order, is ``numa_selection.py``'s.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -16,6 +16,7 @@ from koord_numa.core.numa.counted import Counted, fewest_that_reach
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.score.node_resources import counts, score_each, score_parts
+from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.state.inventory import PerNuma
 from koord_numa.core.state.numa_free import Accounting
 
@@ -64,6 +65,8 @@ class NumaSets:
     @property
     def fewest(self) -> int:
         """No set of fewer NUMA nodes can hold the pod."""
+        if self._alone:
+            return 1
         for needed, whole in self._wanted:
             if max(whole) < needed:
                 return max(fewest_that_reach(dict(enumerate(whole)), needed) for needed, whole in self._wanted)
@@ -150,23 +153,16 @@ class NumaSets:
         scoring = self.rules.scoring
         if scoring is None:
             return 0
-        # Made at the first score only: most decisions end without comparing two sets.
-        if self._scored is None:
-            totals, free, wanted = self.offers.accounts.total, self.offers.free, self.rules.weighed
-            self._scored = [
-                (weight, wanted.get(name, 0), total, [has - left for has, left in zip(total, free[name], strict=True)])
-                for name, weight in scoring.weights.items()
-                if counts(name, wanted) and (total := totals.get(name)) is not None
-            ]
         if not mask & (mask - 1):
             if self._scores is None:
-                # Of all at once: most pods fit one NUMA node, and those that hold it are compared.
-                each = [
-                    (weight, [used + more if used > 0 else more for used in taken], total)
-                    for weight, more, total, taken in self._scored
-                ]
-                self._scores = score_each(scoring.type, each) or [0] * len(self.offers.numa_ids)
+                self._scores = self._scores_alone(scoring)
             return self._scores[self.position[mask.bit_length() - 1]]
+        # Made at the first score of several only: most pods fit one NUMA node.
+        if self._scored is None:
+            self._scored = [
+                (weight, more, total, [has - left for has, left in zip(total, free, strict=True)])
+                for weight, more, total, free in self._scored_resources(scoring)
+            ]
         positions = [self.position[numa] for numa in numa_ids(mask)]
         parts = []
         for weight, more, total, taken in self._scored:
@@ -177,6 +173,22 @@ class NumaSets:
             if capacity:
                 parts.append((weight, used + more if used > 0 else more, capacity))
         return score_parts(scoring.type, parts)
+
+    def _scored_resources(self, scoring: Strategy) -> Iterator[tuple[int, int, PerNuma, PerNuma]]:
+        """Of each resource that counts its weight, how much is wanted, what each NUMA node has and how much of that is free."""
+        totals, free, wanted = self.offers.accounts.total, self.offers.free, self.rules.weighed
+        for name, weight in scoring.weights.items():
+            if name in totals and counts(name, wanted):
+                yield weight, wanted.get(name, 0), totals[name], free[name]
+
+    def _scores_alone(self, scoring: Strategy) -> list[int]:
+        """The score of each NUMA node by itself. Of all at once: those that hold the pod are compared."""
+        parts = [
+            # More may be free than there is, where a required bind policy finds CPUs that no amount speaks of: nothing is used then.
+            (weight, [more + has - left if has > left else more for has, left in zip(total, free, strict=True)], total)
+            for weight, more, total, free in self._scored_resources(scoring)
+        ]
+        return score_each(scoring.type, parts) or [0] * len(self.offers.numa_ids)
 
     def _has_devices(self, mask: int) -> bool:
         return self.offers.devices is None or self.offers.devices.fits(mask)

@@ -77,7 +77,7 @@ def score_each(strategy: ScoringType, parts: Sequence[tuple[int, Sequence[int], 
         if not all(there):
             return _score_places(term, parts)
         share += weight
-        total = [points + weight * term(taken, has) for points, taken, has in zip(total, used, there, strict=True)]
+        total = [points + weight * score for points, score in zip(total, map(term, used, there), strict=True)]
     return [points // share for points in total] if share else total
 
 

@@ -135,7 +135,7 @@ def _held_cpu(inventory: Inventory, machine: CpuTopology, ledger: Ledger, accoun
 def _free_cpus(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting) -> CpuSet:
     if accounting.references == 1:
         # CPUs may be shared only by embedding code; without sharing the set of held CPUs is enough.
-        return inventory.cpus - ledger.cpus
+        return CpuSet(inventory.cpus.bits & ~ledger.bits)
     full = CpuSet.of(cpu for cpu, count in ledger.references.items() if count >= accounting.references)
     return inventory.cpus - full
 

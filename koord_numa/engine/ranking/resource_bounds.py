@@ -31,9 +31,9 @@ FULL: Final = np.array(MAX_SCORE)
 
 @value_object
 class Sums:
-    """Per row: does the request fit the node's amounts, and two parts of the score. ``ahead`` is what sparing takes off ``MAX_SCORE``."""
+    """Per row: do the node's amounts fall short, and two parts of the score. ``ahead`` is what sparing takes off ``MAX_SCORE``."""
 
-    fits: Bools
+    short: Bools
     filling: Ints
     ahead: Ints | None  # ``None`` where nothing is taken off any row
 
@@ -90,17 +90,17 @@ class ResourceBounds:
         offered, used = self._columns.amounts.take(rows, axis=0).transpose(1, 2, 0).copy()
         used += plan.wanted
         # Only what is requested can be short (fitsRequest skips zero requests).
-        enough = used <= offered
+        lacks = used > offered
         if plan.by_claim:
-            enough[plan.by_claim] |= offered[plan.by_claim] <= ZERO
-        fits: Bools = np.logical_and.reduce(enough[plan.needed], axis=0)
+            lacks[plan.by_claim] &= offered[plan.by_claim] > ZERO
+        short: Bools = np.logical_or.reduce(lacks[plan.needed])  # over the resources, the first axis
         percent = used * FULL
         # Where nothing is offered the divisor is 1.
         percent //= np.maximum(offered, ONE)
         if self._columns.bare or plan.everywhere is None:
             percent *= offered > ZERO  # of nothing no part is used
         taken = Taken(offered, used, percent, np.minimum(FULL, percent[plan.common]))
-        return Sums(fits, self._with_claims(self._filling(taken), taken), self._ahead(taken))
+        return Sums(short, self._with_claims(self._filling(taken), taken), self._ahead(taken))
 
     def _make_plan(self) -> Plan:
         columns, weights = self._columns, self._rules.weights
@@ -168,7 +168,8 @@ class ResourceBounds:
             return None
         first, *others = plan.devices
         # Rows without the device are at 100, as those are never at risk; above it nothing is ahead either.
-        least: Ints = np.where(taken.offered[first] > ZERO, taken.percent[first], FULL)
+        least = taken.percent[first]
+        np.putmask(least, taken.offered[first] <= ZERO, FULL)
         for line in others:
             np.minimum(least, taken.percent[line], out=least, where=taken.offered[line] > ZERO)
         ahead: Ints = np.maximum(taken.common[0], taken.common[1])

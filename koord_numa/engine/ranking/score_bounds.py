@@ -122,8 +122,8 @@ class ScoreBounds:
         if judged.explores:
             bound[(bound < ZERO) & (bound > MAY_EXPLORE)] = 0
         # A sum below zero has ``NEVER`` in it: some part refuses.
-        bound = np.where(sums.fits, bound, REFUSED)
         np.maximum(bound, REFUSED, out=bound)
+        np.putmask(bound, sums.short, REFUSED)
         return bound
 
     def _points_at(self, rows: Ints, kinds: Ints, judged: ClassJudgement) -> Ints:
