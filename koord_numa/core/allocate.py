@@ -35,7 +35,7 @@ from koord_numa.core.objects.verdicts import Alignment, Exclusivity, Placement, 
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, NumaExclusive, NumaPolicy, RestrictedRule
 from koord_numa.core.resources import MILLI
 from koord_numa.core.score.numa_scores import Strategy as NumaScoring
-from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.inventory import Inventory, NodeTraits
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.numa_free import EVERY_POD, Accounting, NumaAccounting, NumaFree, accounts
 from koord_numa.core.state.numa_sums import numa_occupancy
@@ -56,6 +56,9 @@ _NOTHING_TO_ALIGN: Final = (
     "no NUMA alignment was attempted: the pod requests nothing that the node's NUMA nodes publish"
 )
 
+REMEMBERED: Final = 256
+"""For so many traits a demand keeps its rules. They quote what is wrong with a topology, which may be anything."""
+
 _DISTURBS: Final = "it shares a NUMA node with pods of the other kind (singleNUMANodeExclusive: Preferred)"
 
 _POOLED: Final = frozenset({NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE})
@@ -72,7 +75,7 @@ def allocate(
 
 def policy_in_force(demand: AllocationDemand, inventory: Inventory) -> NumaPolicy:
     """The NUMA policy that the pod is placed by on this node; ``NONE`` also where their rules keep them apart."""
-    rules = node_rules(demand, inventory)
+    rules = node_rules(demand, inventory.traits)
     return NumaPolicy.NONE if isinstance(rules, Rejection) else rules.policy
 
 
@@ -85,7 +88,7 @@ def allocate_demand(
     ``devices`` of the pod's claims join the merge: the set of NUMA nodes must hold them too. BestEffort does without them where no set
     as narrow as an empty node would allow holds everything.
     """
-    rules = node_rules(demand, inventory)
+    rules = _rules(demand, inventory.traits)
     if isinstance(rules, Rejection):
         return rules
     free = accounts(
@@ -106,6 +109,16 @@ def allocate_demand(
     if rules.policy is NumaPolicy.NONE or not offered.given:
         return place(rules, offered, Placement(inventory.node, note=rules.note or _NOTHING_TO_ALIGN))
     return _aligned(demand, rules, inventory, offered, ledger)
+
+
+def _rules(demand: AllocationDemand, traits: NodeTraits) -> NodeRules | Rejection:
+    """As ``node_rules``, worked out once for all nodes that share their traits."""
+    known: NodeRules | Rejection | None = demand.derived.get(traits)
+    if known is None:
+        if len(demand.derived) >= REMEMBERED:
+            demand.derived.clear()
+        known = demand.derived[traits] = node_rules(demand, traits)
+    return known
 
 
 def _numa_offers(rules: NodeRules, free: NumaFree, ledger: Ledger) -> NumaOffers:

@@ -4,8 +4,10 @@ What one pod demands, the same for every node: amounts, whether its CPUs are its
 Made once per request class. Rules of a node (label, kubelet, what is free) come later, in ``node_rules.py``.
 """
 
+from collections.abc import Hashable
 from dataclasses import field
 from enum import Enum
+from typing import Any
 
 from koord_numa.core.allocation.options import AllocateOptions
 from koord_numa.core.objects.request import CpuBind, PodRequest
@@ -68,6 +70,9 @@ class AllocationDemand:
     why_shared: str = ""
     claims: bool = False
     options: AllocateOptions = field(default_factory=AllocateOptions)
+    derived: dict[Hashable, Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # what others worked out for it, by what of a node they did
 
     @property
     def cpu(self) -> int:

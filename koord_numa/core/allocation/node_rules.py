@@ -24,7 +24,7 @@ from koord_numa.core.objects.vocabulary import (
 from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.score.numa_scores import Strategy
-from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.inventory import NodeTraits
 from koord_numa.core.state.numa_free import Accounting
 from koord_numa.core.value_objects import replace, value_object
 
@@ -104,53 +104,50 @@ class NodeRules:
         return {**self.amounts, CPU: amplify(self.amounts[CPU], self.ratio)}
 
 
-def node_rules(demand: AllocationDemand, inventory: Inventory) -> NodeRules | Rejection:
+def node_rules(demand: AllocationDemand, node: NodeTraits) -> NodeRules | Rejection:
     """The rules for this pod on this node, or the rule that keeps them apart; no such refusal can be resolved by evicting pods."""
     # As Koordinator's FilterByNUMANode: two stated policies that differ exclude each other, none gives way.
-    if NumaPolicy.NONE not in (demand.numa, inventory.policy) and demand.numa is not inventory.policy:
-        return _refuse(
-            Reason.NUMA_POLICY, POLICY_MISMATCH, f"the pod wants {demand.numa}, the node has {inventory.policy}"
-        )
+    if NumaPolicy.NONE not in (demand.numa, node.policy) and demand.numa is not node.policy:
+        return _refuse(Reason.NUMA_POLICY, POLICY_MISMATCH, f"the pod wants {demand.numa}, the node has {node.policy}")
     # The kubelet's refusal comes first: it would hold whatever binding is found.
-    binding = _smt_refusal(demand, inventory) or _binding(demand, inventory)
+    binding = _smt_refusal(demand, node) or _binding(demand, node)
     if isinstance(binding, Rejection):
         return binding
-    policy = _policy(demand, inventory, binding)
+    policy = _policy(demand, node, binding)
     if isinstance(policy, Rejection):
         return policy
     return NodeRules(
         amounts=demand.amounts,
         binding=binding,
         policy=policy,
-        strategy=_strategy(demand, inventory) or demand.options.strategy,
-        scoring=_scoring(_strategy(demand, inventory), demand.options.scoring),
+        strategy=_strategy(demand, node) or demand.options.strategy,
+        scoring=_scoring(_strategy(demand, node), demand.options.scoring),
         accounting=demand.options.accounting,
-        # A ratio below one would make CPUs lighter than they are; the annotation only amplifies.
-        ratio=max(1, inventory.ratios.get(CPU, 1)),
+        ratio=node.ratio,
         restricted=demand.options.restricted,
         exclusive=demand.numa_exclusive,
-        note=_note(demand, inventory, binding) if policy is NumaPolicy.NONE else "",
+        note=_note(demand, node, binding) if policy is NumaPolicy.NONE else "",
     )
 
 
-def _binding(demand: AllocationDemand, inventory: Inventory) -> CpuBinding | Rejection | None:
+def _binding(demand: AllocationDemand, node: NodeTraits) -> CpuBinding | Rejection | None:
     """CPUs of its own: by the pod's own right, because a static kubelet would pin it, or because the node binds every pod."""
-    imposed = _IMPOSED.get(inventory.bind)
+    imposed = _IMPOSED.get(node.bind)
     if demand.use is CpuUse.POOL_OF_ONE_NUMA:
         # ``imposed`` needs a CPU request: a pod without one has nothing to bind.
         if imposed and demand.cpu:
             return _refuse(Reason.BIND_POLICY, BIND_CONFLICT, f"the node binds CPUs ({imposed}), the pod shares a pool")
-        return None if inventory.machine else _no_machine(inventory)
-    if not _wants_own(demand, inventory):
+        return None if node.machine else _no_machine(node)
+    if not _wants_own(demand, node):
         return None
     # CPUs handed out by claim (the dra.cpu driver) are not the CPU manager's to pin: two allocators would hand out the same CPU.
-    if inventory.cpus_by_claim:
-        return _not_by_claim(demand, inventory)
+    if node.cpus_by_claim:
+        return _not_by_claim(demand, node)
     if not demand.has_whole_cpus:
         return NOT_WHOLE
-    if inventory.machine is None:
-        return _no_machine(inventory)
-    if imposed is CpuBindPolicy.FULL_PCPUS and (refusal := _full_cores_only(demand, inventory.machine)):
+    if node.machine is None:
+        return _no_machine(node)
+    if imposed is CpuBindPolicy.FULL_PCPUS and (refusal := _full_cores_only(demand, node.machine)):
         return refusal
     wanted = demand.required
     if imposed and wanted not in (CpuBindPolicy.NONE, imposed):
@@ -162,7 +159,7 @@ def _binding(demand: AllocationDemand, inventory: Inventory) -> CpuBinding | Rej
         chosen = demand.preferred if demand.preferred in _IMPOSED.values() else CpuBindPolicy.FULL_PCPUS
         return CpuBinding(chosen, exclusive=demand.cpu_exclusive)
     binding = CpuBinding(required, required=True, exclusive=demand.cpu_exclusive)
-    return _whole_cores(demand, inventory, binding)
+    return _whole_cores(demand, node, binding)
 
 
 def _full_cores_only(demand: AllocationDemand, machine: CpuTopology) -> Rejection | None:
@@ -181,10 +178,10 @@ def _full_cores_only(demand: AllocationDemand, machine: CpuTopology) -> Rejectio
     return None
 
 
-def _smt_refusal(demand: AllocationDemand, inventory: Inventory) -> Rejection | None:
+def _smt_refusal(demand: AllocationDemand, node: NodeTraits) -> Rejection | None:
     """A static kubelet with full-pcpus-only refuses (SMTAlignmentError) when any *container* it pins would split a core."""
-    threads = inventory.machine.threads_per_core if inventory.machine else 0
-    if not inventory.kubelet_whole_cores or not threads:
+    threads = node.machine.threads_per_core if node.machine else 0
+    if not node.kubelet_whole_cores or not threads:
         return None
     # Container by container, as the kubelet admits them; the sum of two odd containers may be even and still be refused.
     broken = [cpus for cpus in demand.pinned if cpus % threads]
@@ -197,56 +194,56 @@ def _smt_refusal(demand: AllocationDemand, inventory: Inventory) -> Rejection | 
     )
 
 
-def _not_by_claim(demand: AllocationDemand, inventory: Inventory) -> Rejection | None:
+def _not_by_claim(demand: AllocationDemand, node: NodeTraits) -> Rejection | None:
     """Why a pod for CPUs of its own cannot get them by claim; that its claims hold some is seen when they are allocated."""
-    if _is_pinned(demand, inventory):  # dra-driver-cpu wants the CPU manager's policy none
+    if _is_pinned(demand, node):  # dra-driver-cpu wants the CPU manager's policy none
         return _refuse(Reason.BIND_POLICY, CPUS_BY_CLAIM, "and whose kubelet would pin the pod to other ones")
     return None if demand.claims else NO_CPUS_WITHOUT_CLAIM
 
 
-def own_cpus_by_claim(demand: AllocationDemand, inventory: Inventory) -> bool:
+def own_cpus_by_claim(demand: AllocationDemand, node: NodeTraits) -> bool:
     """Is the pod one for CPUs of its own, on a node where its claims have to give them? No cpuset is chosen for it then."""
-    return demand.claims and inventory.cpus_by_claim and _wants_own(demand, inventory)
+    return demand.claims and node.cpus_by_claim and _wants_own(demand, node)
 
 
-def _wants_own(demand: AllocationDemand, inventory: Inventory) -> bool:
-    imposed = inventory.bind in _IMPOSED and demand.cpu > 0
-    return demand.use is CpuUse.OWN or imposed or _is_pinned(demand, inventory)
+def _wants_own(demand: AllocationDemand, node: NodeTraits) -> bool:
+    imposed = node.bind in _IMPOSED and demand.cpu > 0
+    return demand.use is CpuUse.OWN or imposed or _is_pinned(demand, node)
 
 
-def _is_pinned(demand: AllocationDemand, inventory: Inventory) -> bool:
-    return inventory.static_kubelet and demand.pinnable
+def _is_pinned(demand: AllocationDemand, node: NodeTraits) -> bool:
+    return node.static_kubelet and demand.pinnable
 
 
-def _whole_cores(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding) -> CpuBinding | Rejection:
+def _whole_cores(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding) -> CpuBinding | Rejection:
     """SMT alignment, as the kubelet's full-pcpus-only demands it."""
-    threads = inventory.machine.threads_per_core if inventory.machine else 0
+    threads = node.machine.threads_per_core if node.machine else 0
     cpus = NodeRules(demand.amounts, binding).cpus
     if binding.policy is CpuBindPolicy.FULL_PCPUS and threads and cpus % threads:
         return _refuse(Reason.CPU_COUNT, BROKEN_CORE, f"{cpus} CPUs are no whole cores of {threads}")
     return binding
 
 
-def _policy(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding | None) -> NumaPolicy | Rejection:
+def _policy(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding | None) -> NumaPolicy | Rejection:
     """Pod over node over what holds when neither says anything."""
-    stated = demand.numa if demand.numa is not NumaPolicy.NONE else inventory.policy
-    policy = _unstated(demand, inventory, binding) if stated is NumaPolicy.NONE else stated
+    stated = demand.numa if demand.numa is not NumaPolicy.NONE else node.policy
+    policy = _unstated(demand, node, binding) if stated is NumaPolicy.NONE else stated
     # With zones any policy can be evaluated; without them what follows depends on who asked for alignment.
-    if policy is NumaPolicy.NONE or inventory.zones:
+    if policy is NumaPolicy.NONE or node.has_zones:
         return policy
     # A default that was not asked for never refuses a node; a stated policy does unless the operator permits it.
     if stated is NumaPolicy.NONE or demand.options.without_topology is WithoutTopology.PERMIT:
         return NumaPolicy.NONE
     # A topology that was published and is unusable is another fault than one that is missing: the reason tells which to repair.
-    reason = Reason.BAD_TOPOLOGY if inventory.problem else Reason.NO_TOPOLOGY
+    reason = Reason.BAD_TOPOLOGY if node.problem else Reason.NO_TOPOLOGY
     return _refuse(
         reason,
         NO_NUMA_DATA,
-        inventory.problem or f"no NodeResourceTopology describes its NUMA nodes, which {stated} needs",
+        node.problem or f"no NodeResourceTopology describes its NUMA nodes, which {stated} needs",
     )
 
 
-def _unstated(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding | None) -> NumaPolicy:
+def _unstated(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding | None) -> NumaPolicy:
     """
     The configured default, for pods with CPUs of their own only.
 
@@ -255,19 +252,19 @@ def _unstated(demand: AllocationDemand, inventory: Inventory, binding: CpuBindin
     exactly what BestEffort does.
     """
     if (
-        (binding is None and not own_cpus_by_claim(demand, inventory))
-        or inventory.never_aligned
-        or _strategy(demand, inventory) is NumaAllocateStrategy.DISTRIBUTE_EVENLY
+        (binding is None and not own_cpus_by_claim(demand, node))
+        or node.never_aligned
+        or _strategy(demand, node) is NumaAllocateStrategy.DISTRIBUTE_EVENLY
     ):
         return NumaPolicy.NONE
     default = demand.options.numa_policy
     # Distributing a kubelet needs the NUMA nodes counted, which ``None`` would skip.
-    return NumaPolicy.BEST_EFFORT if inventory.spans_evenly and default is NumaPolicy.NONE else default
+    return NumaPolicy.BEST_EFFORT if node.spans_evenly and default is NumaPolicy.NONE else default
 
 
-def _strategy(demand: AllocationDemand, inventory: Inventory) -> NumaAllocateStrategy | None:
+def _strategy(demand: AllocationDemand, node: NodeTraits) -> NumaAllocateStrategy | None:
     """The node's label, else the pod's annotation; ``None`` where neither names one."""
-    return inventory.strategy or demand.strategy
+    return node.strategy or demand.strategy
 
 
 def _scoring(strategy: NumaAllocateStrategy | None, configured: Strategy | None) -> Strategy | None:
@@ -278,21 +275,21 @@ def _scoring(strategy: NumaAllocateStrategy | None, configured: Strategy | None)
     return replace(configured, type=_FILLING[strategy])
 
 
-def _note(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding | None) -> str:
-    if not inventory.zones and (inventory.policy, demand.numa) != (NumaPolicy.NONE, NumaPolicy.NONE):
+def _note(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding | None) -> str:
+    if not node.has_zones and (node.policy, demand.numa) != (NumaPolicy.NONE, NumaPolicy.NONE):
         return "no NUMA alignment was attempted: the node publishes no NUMA data"
     if binding is not None:
-        why = "the node publishes no NUMA data" if not inventory.zones else "none is configured"
-        if _strategy(demand, inventory) is NumaAllocateStrategy.DISTRIBUTE_EVENLY:
+        why = "the node publishes no NUMA data" if not node.has_zones else "none is configured"
+        if _strategy(demand, node) is NumaAllocateStrategy.DISTRIBUTE_EVENLY:
             why = "the CPUs are distributed evenly"
         return f"no NUMA alignment was attempted: neither pod nor node names a NUMA policy, and {why}"
-    why = "its CPUs come by claim" if own_cpus_by_claim(demand, inventory) else demand.why_shared
+    why = "its CPUs come by claim" if own_cpus_by_claim(demand, node) else demand.why_shared
     return f"no NUMA alignment was attempted: neither pod nor node names a NUMA policy, and {why}"
 
 
-def _no_machine(inventory: Inventory) -> Rejection:
-    reason = Reason.BAD_TOPOLOGY if inventory.problem else Reason.NO_TOPOLOGY
-    return _refuse(reason, NO_CPU_TOPOLOGY, inventory.problem or "no NodeResourceTopology describes its CPUs")
+def _no_machine(node: NodeTraits) -> Rejection:
+    reason = Reason.BAD_TOPOLOGY if node.problem else Reason.NO_TOPOLOGY
+    return _refuse(reason, NO_CPU_TOPOLOGY, node.problem or "no NodeResourceTopology describes its CPUs")
 
 
 def _refuse(reason: Reason, message: str, detail: str) -> Rejection:

@@ -108,7 +108,7 @@ def _refuse_without_cpus(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejectio
         return Rejection(Reason.NUMA_POLICY, NO_CPUS_BY_CLAIM, detail, resolvable=False)
     if isinstance(ask.demand, Rejection) or not isinstance(seen.offer, Inventory):
         return None
-    return NO_CPUS_WITHOUT_CLAIM if own_cpus_by_claim(ask.demand, seen.offer) else None
+    return NO_CPUS_WITHOUT_CLAIM if own_cpus_by_claim(ask.demand, seen.offer.traits) else None
 
 
 def _policy_of_kubelet_is_none(view: KubeletView) -> bool:

@@ -6,6 +6,7 @@ It knows nothing of who holds what: that is the ledger.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
@@ -24,6 +25,27 @@ STATIC: Final = "static"
 
 PerNuma = tuple[int, ...]
 """One number per NUMA node of the inventory, in the order of ``numa_ids``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeTraits:
+    """
+    What the rules of allocation ask about a node, apart from amounts: nodes of one model under one configuration share one object. Its
+    fields are those of ``Inventory``; ``ratio`` is that of CPUs, and ``has_zones`` whether NUMA nodes publish amounts.
+    """
+
+    machine: CpuTopology | None
+    policy: NumaPolicy
+    bind: NodeBindPolicy
+    strategy: NumaAllocateStrategy | None
+    ratio: float
+    has_zones: bool
+    spans_evenly: bool
+    static_kubelet: bool
+    kubelet_whole_cores: bool
+    never_aligned: bool
+    cpus_by_claim: bool
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +88,38 @@ class Inventory:
     totals: Mapping[str, PerNuma] = field(
         init=False, repr=False, compare=False
     )  # ``zones`` by resource, sorted by name
+    cpus: CpuSet = field(init=False, repr=False, compare=False)  # every CPU that may ever be given to a pod
+    traits: NodeTraits = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         names = sorted({name for _, offer in self.zones for name in offer})
         totals = {name: tuple(offer.get(name, 0) for _, offer in self.zones) for name in names}
         object.__setattr__(self, "numa_ids", tuple(numa for numa, _ in self.zones))
         object.__setattr__(self, "totals", totals)
+        object.__setattr__(self, "cpus", self.machine.all - self.reserved if self.machine else EMPTY)
+        object.__setattr__(self, "traits", _traits_of(self))
 
-    @property
-    def cpus(self) -> CpuSet:
-        """Every CPU that may ever be given to a pod."""
-        return self.machine.all - self.reserved if self.machine else EMPTY
+
+def _traits_of(node: Inventory) -> NodeTraits:
+    return _shared_traits(
+        node.machine,
+        node.policy,
+        node.bind,
+        node.strategy,
+        # A ratio below one would make CPUs lighter than they are; the annotation only amplifies.
+        max(1, node.ratios.get(CPU, 1)),
+        bool(node.zones),
+        node.spans_evenly,
+        node.static_kubelet,
+        node.kubelet_whole_cores,
+        node.never_aligned,
+        node.cpus_by_claim,
+        node.problem,
+    )
+
+
+# Nodes come in models. Those that were forgotten are made again, which costs a look at each class's rules.
+_shared_traits: Final = lru_cache(maxsize=1024)(NodeTraits)
 
 
 def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | Rejection:

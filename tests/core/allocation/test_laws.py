@@ -1,11 +1,12 @@
 """Laws of allocation on random nodes and sequences of pods: nothing is given twice, nothing is forgotten, the order is irrelevant."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.allocate import AllocateOptions, allocate
+from koord_numa.core.allocate import AllocateOptions, allocate, allocate_demand, demand_of
 from koord_numa.core.allocation.grant import place
 from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
 from koord_numa.core.allocation.numa_offers import offers
@@ -58,6 +59,18 @@ def nodes(draw: st.DrawFn) -> Inventory:
         bind=draw(st.sampled_from([NodeBindPolicy.NONE, NodeBindPolicy.NONE, *NodeBindPolicy])),
         strategy=draw(st.sampled_from([None, *NumaAllocateStrategy])),
     )
+
+
+traits = st.fixed_dictionaries(
+    {
+        "policy": st.sampled_from([NumaPolicy.NONE, *POLICIES]),
+        "static_kubelet": st.booleans(),
+        "kubelet_whole_cores": st.booleans(),
+        "never_aligned": st.booleans(),
+        "cpus_by_claim": st.booleans(),
+        "spans_evenly": st.booleans(),
+    }
+)
 
 
 @st.composite
@@ -170,6 +183,23 @@ def test_a_pod_that_leaves_gives_everything_back(
         ledger.release("last")
         assert accounts(where, ledger) == before
         assert allocate(request, where, ledger, given_options) == answer
+
+
+@given(st.lists(st.tuples(nodes(), traits, st.lists(pods(), max_size=3)), min_size=2, max_size=4), pods(), options)
+@settings(max_examples=100)
+def test_a_demand_that_has_seen_other_nodes_gets_what_a_new_one_gets(
+    cluster: list[tuple[Inventory, dict[str, Any], list[PodRequest]]],
+    request: PodRequest,
+    given_options: AllocateOptions,
+) -> None:
+    demand = demand_of(request, given_options)
+    for made, others, requests in cluster:
+        where = replace(made, **others)
+        ledger = filled(where, requests, given_options)
+        remembered = demand if isinstance(demand, Rejection) else allocate_demand(demand, where, ledger)
+        assert remembered == allocate(request, where, ledger, given_options)
+        for name in {each.name for each in fields(where.traits)} - {"ratio", "has_zones"}:
+            assert getattr(where.traits, name) == getattr(where, name)
 
 
 @given(nodes(), st.lists(pods(), max_size=4), pods())
