@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -17,6 +18,9 @@ from koord_numa.cli import main
 
 _SERVERS = multiprocessing.get_context("forkserver")
 _SERVERS.set_forkserver_preload(["koord_numa.cli.commands.run", __name__])
+
+_STATUSES = threading.Lock()
+"""An exit status can be read once, and a start looks which of the others have ended."""
 
 
 class Running(Protocol):
@@ -26,7 +30,7 @@ class Running(Protocol):
     def returncode(self) -> int | None:
         """The exit status, negative for a signal; ``None`` while it runs or nobody has waited for it."""
 
-    def send_signal(self, signal: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals, /) -> None:
         """Send a signal."""
 
     def kill(self) -> None:
@@ -46,19 +50,24 @@ class Forked:
     async def start(cls, *arguments: str, environment: Mapping[str, str]) -> "Forked":
         """``koord-numa`` with these arguments."""
         made = cls(arguments, environment)
-        await asyncio.to_thread(made._process.start)  # the first one waits for the server's imports
+        await asyncio.to_thread(made._start)  # the first one waits for the server's imports
         return made
+
+    def _start(self) -> None:
+        with _STATUSES:
+            self._process.start()
 
     @property
     def returncode(self) -> int | None:
-        return self._process.exitcode
+        with _STATUSES:
+            return self._process.exitcode
 
-    def send_signal(self, signal: signal.Signals) -> None:
-        if self._process.pid is not None and self._process.exitcode is None:
-            os.kill(self._process.pid, signal)
+    def send_signal(self, number: signal.Signals, /) -> None:
+        if self._process.pid is not None and self.returncode is None:
+            os.kill(self._process.pid, number)
 
     def kill(self) -> None:
-        self._process.kill()
+        self.send_signal(signal.SIGKILL)
 
     async def wait(self) -> int:
         loop, over = asyncio.get_running_loop(), asyncio.Event()
@@ -67,9 +76,9 @@ class Forked:
             await over.wait()
         finally:
             loop.remove_reader(self._process.sentinel)
-        self._process.join()
-        assert self._process.exitcode is not None
-        return self._process.exitcode
+        status = self.returncode
+        assert status is not None
+        return status
 
 
 def _main(arguments: tuple[str, ...], environment: dict[str, str]) -> None:
