@@ -14,6 +14,7 @@ from typing import Final
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.empty_node import fits_empty_node
+from koord_numa.core.kubelet.enough_room import unclear_devices
 from koord_numa.core.kubelet.inference.hypothesis import pins_init_cpus
 from koord_numa.core.kubelet.inference.probes import Question, is_confined
 from koord_numa.core.kubelet.lower_places import lower_places
@@ -30,7 +31,7 @@ from koord_numa.core.kubelet.managers.results import (
     Grant,
     KubeletAdmission,
 )
-from koord_numa.core.kubelet.sharing.choices import unclear, unknown_init_devices
+from koord_numa.core.kubelet.sharing.choices import unknown_init_devices
 from koord_numa.core.kubelet.unsupported_policies import lost_to_sockets
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
@@ -66,7 +67,7 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         if not view.cores.option or (view.cores.option == THREADS and spoiled.resolvable):
             return spoiled
         explores.append(view.cores.option)
-    if (unclear := _unclear_places(demand, view)) is not None:
+    if (unclear := _unclear_places(request, view)) is not None:
         return unclear
     first: tuple[DryRunAdmitted, KubeletState] | None = None
     places: list[int] = []
@@ -106,13 +107,13 @@ def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
     return None
 
 
-def _unclear_places(demand: PodDemand, view: KubeletView) -> Rejection | None:
+def _unclear_places(request: PodRequest, view: KubeletView) -> Rejection | None:
     """
     What is not published: where memory is in use, and what later containers must stay near (sockets, an init container's device).
 
     A device near several NUMA nodes ties them: which one it gets is not known (generateDeviceTopologyHints in topology_hints.go).
     """
-    node = view.state.node
+    node, demand = view.state.node, pod_demand(request)
     # Unexplained use may be a group of NUMA nodes, which a new block would join or be refused for.
     if demand.pod.memory and view.state.managers.memory is not None and not view.groups_known:
         return Rejection(Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE, UNEXPLAINED)
@@ -120,8 +121,7 @@ def _unclear_places(demand: PodDemand, view: KubeletView) -> Rejection | None:
         return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)
     if node.ids_are_real or not is_confined(demand, node):
         return None
-    ways = (unclear(one, demand) for one in view.rooms) if view.followed else [unknown_init_devices(demand, node)]
-    detail = next(filter(None, ways), "")
+    detail = unclear_devices(request, view.rooms) if view.followed else unknown_init_devices(demand, node)
     return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail) if detail else None
 
 

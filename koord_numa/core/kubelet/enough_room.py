@@ -11,7 +11,7 @@ NUMA nodes or more. No such group comes to be where no hint needs more than two 
 that has the memory keeps it, or shares it with the others of its group, so that some set has it wherever other pods are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
@@ -28,10 +28,13 @@ from koord_numa.core.kubelet.managers.room import (
     suffices,
     together,
 )
+from koord_numa.core.kubelet.sharing.choices import unclear
 from koord_numa.core.kubelet.sharing.layouts import Bounds, reaches_of
 from koord_numa.core.kubelet.sharing.reach import Counts, without
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.resources import ResourceList
+from koord_numa.core.value_objects import replace
 
 FEW: Final = 2
 """A part of so many NUMA nodes that is not all of them is one."""
@@ -41,6 +44,17 @@ def has_room_in_all_ways(request: PodRequest, one: Hypothesis) -> bool:
     """Whatever devices are near; CPUs are where they are."""
     least, most = _ends(request, one)
     return has_room_between(request, one.state.node, least, most) or has_room_anywhere(request, one)
+
+
+def has_room_however_shared(request: PodRequest, one: Hypothesis) -> bool:
+    """Which devices the pod gets, and near what, is open in more ways than can be asked: is it admitted all the same?"""
+    return has_room_anywhere(request, one) and bool(unclear(one, pod_demand(request)))
+
+
+def unclear_devices(request: PodRequest, states: Iterable[Hypothesis]) -> str:
+    """Of which devices the pod may get some in more ways than can be asked, and be refused, in words; empty where there are none."""
+    ways = (unclear(one, pod_demand(request)) for one in states if not has_room_anywhere(request, one))
+    return next(filter(None, ways), "")
 
 
 def has_room_whoever_leaves(request: PodRequest, one: Hypothesis, coming: ContainerDemand = NOTHING) -> bool:
@@ -78,11 +92,17 @@ def has_room_anywhere(request: PodRequest, one: Hypothesis, coming: Sequence[Pod
         return False
     if not all(_finds_devices(each, node) and (few or _needs_few(each, one)) for each in (request, *coming)):
         return False
-    wanted, kept = everything(request), together(map(everything, coming))
+    kept = together(map(everything, coming))
+    # A container gets the devices that init containers before it leave, whatever its hint; of their CPUs it may get others.
+    wanted = replace(everything(request), devices=_with_reuse(request))
     if not (table.knows(wanted.memory or ()) and suffices(node, one.state.managers, wanted, kept)):
         return False
     memory = ContainerDemand(cpus=0, memory=wanted.memory, devices={})
     return some_fits(node, Bound(one.state.managers), memory, kept)
+
+
+def _with_reuse(request: PodRequest) -> ResourceList:
+    return {name: at_most(request).devices.get(name, 0) for name in everything(request).devices}
 
 
 def _finds_devices(request: PodRequest, node: KubeletNode) -> bool:

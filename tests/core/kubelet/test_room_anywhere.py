@@ -5,12 +5,19 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.enough_room import has_room_anywhere
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.admit import admit
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.results import Charge, KubeletAdmission
+from koord_numa.core.kubelet.sharing.choices import unclear
+from koord_numa.core.kubelet.sharing.reach import SharedPool
+from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod
 from tests.core.kubelet.test_enough_room import admits
@@ -87,3 +94,34 @@ def test_a_group_of_three_numa_nodes_may_be_cut_through() -> None:
     assert not has_room_anywhere(asked, Hypothesis(state))
     assert has_room_anywhere(asked, Hypothesis(state.without("wide")))
     assert not has_room_anywhere(asked, Hypothesis(state.without("wide")), [pod(app(1, memory=20 * GI))])
+
+
+def _on_shared_gpus(free: int) -> Hypothesis:
+    """Eight NUMA nodes with eight GPUs near two of them each, of which no exporter says which ones; so many are free."""
+    masks = [1 << numa | 1 << (numa + 1) % 8 for numa in range(8)]
+    here = _node("8x1x4x1", gpus(*masks))
+    state = KubeletState.empty(here)
+    for number in range(8 - free):
+        state = admit(state, str(number), pod(app(0.5, memory=GI, gpu=1))).state
+    return Hypothesis(state, sharing={"vendor.com/gpu": SharedPool(dict.fromkeys(range(8), 2), 8)})
+
+
+def test_devices_of_an_init_container_are_taken_over_in_any_way() -> None:
+    asked = pod(init(0.5, "i", memory=GI, gpu=1), app(1, "a", memory=GI, gpu=1))
+    one = _on_shared_gpus(free=1)
+    assert admits(one.state, asked)
+    assert has_room_anywhere(asked, one)
+    assert not has_room_anywhere(pod(app(1, "a", memory=GI, gpu=1), app(1, "b", memory=GI, gpu=1)), one)
+
+
+def test_more_ways_than_can_be_asked_refuse_no_pod_that_has_room_anywhere() -> None:
+    asked = pod(init(0.5, "i", memory=GI, gpu=2), app(1, "a", memory=GI, gpu=2))
+    one = _on_shared_gpus(free=6)
+    view = KubeletView("n", (one,), rooms=(one,), followed=True)
+    assert unclear(one, pod_demand(asked))
+    answer = would_admit(asked, view)
+    assert isinstance(answer, KubeletAdmission)
+    assert answer.charge is Charge.EVERYWHERE
+    # With three devices its containers may need three NUMA nodes, and group their memory.
+    wide = pod(init(0.5, "i", memory=GI, gpu=3), app(1, "a", memory=GI, gpu=3))
+    assert isinstance(would_admit(wide, view), Rejection)

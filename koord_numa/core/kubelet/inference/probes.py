@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Final
 
-from koord_numa.core.kubelet.enough_room import has_room_in_all_ways, has_room_whoever_leaves
+from koord_numa.core.kubelet.enough_room import has_room_however_shared, has_room_in_all_ways, has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, pins_init_cpus, released
 from koord_numa.core.kubelet.inference.init_reuse import without_excess
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
@@ -153,7 +153,9 @@ class Question:
         if self._told(one, has_room_in_all_ways):
             return
         laid_out = wanted(one, self._demand)
-        for laid in shared_in_all_ways(one, self._demand) if laid_out else (one,):
+        told = bool(laid_out) and has_room_however_shared(self._request, one)
+        self.anywhere = self.anywhere or told
+        for laid in shared_in_all_ways(one, self._demand) if laid_out and not told else (one,):
             if not laid_out or self._is_new(self._sight.of(laid.state), one):
                 for order in self._orders:
                     yield Probe(laid.state, one.trust, order, one.options)
