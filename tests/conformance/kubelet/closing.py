@@ -7,10 +7,14 @@ those taken first are near all NUMA nodes where the pod would find room otherwis
 In ``rewired`` histories are found by going on from one that agrees, as hardly any other node that is drawn agrees with dozens of scans:
 some devices at a time exchange NUMA nodes, or are taken in another order. What still agrees with everything that was shown is kept where
 it leaves the pod of the question no more room than before, and goes on changing.
+
+In ``annealed`` changes are kept that contradict what was shown, the fewer the longer it goes on, so that it comes to nodes that no row of
+such steps leads to: where the devices that are free are near others than those where the pod finds all else that it asks for.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import exp
 from random import Random
 from typing import Final
 
@@ -20,7 +24,7 @@ from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
-from tests.conformance.kubelet.departures import Branch, Script, replayed, windows
+from tests.conformance.kubelet.departures import Branch, Script, graded, replayed, windows
 from tests.conformance.kubelet.variants import device_order
 from tests.conformance.kubelet.worlds import Played, Recorded, World
 
@@ -33,6 +37,13 @@ STEPS: Final = 1_500
 
 UPHILL: Final = 0.05
 """So often a change is kept that leaves more room."""
+
+
+RUNS: Final = 4
+"""So often ``annealed`` begins again with the recorded node."""
+
+COOLING: Final = (400, 1.0, 0.2)
+"""So many changes are tried in each run, and how far a change may be from what is wanted, first and last."""
 
 
 def closing(recorded: Recorded, played: Played, index: int, dice: Random) -> Iterator[KubeletNode]:
@@ -141,6 +152,68 @@ def rewired(truth: World, script: Script, index: int, dice: Random) -> Iterator[
             yield world, Branch(after, script)
 
 
+def annealed(truth: World, script: Script, index: int, dice: Random) -> Iterator[tuple[World, Branch]]:
+    """Histories that agree with all that was shown before this question, with no device free where its pod finds all else."""
+    request = truth.recorded.requests[truth.recorded.events[index]["pod"]]
+    names = _shared_and_wanted(truth, request)
+    steps, first, last = COOLING
+    for _ in range(RUNS if names else 0):
+        world, wanting = truth, _wanting(truth, script, index, names)
+        for step in range(steps):
+            warmth = first * (last / first) ** (step / steps)
+            other = _exchanging(world, dice.choice(names), dice)
+            after = _wanting(other, script, index, names)
+            if after <= wanting or dice.random() < exp((wanting - after) / warmth):
+                world, wanting = other, after
+                state = None if wanting else replayed(world, script, index)
+                if state is not None:
+                    yield world, Branch(state, script)
+
+
+def _wanting(world: World, script: Script, index: int, names: Sequence[str]) -> int:
+    """By how much the history is not what is wanted: what contradicts scans and verdicts, and the devices that are free for the pod."""
+    differences, state = graded(world, script, index)
+    request = world.recorded.requests[world.recorded.events[index]["pod"]]
+    return differences + sum(
+        (state.node.devices[name].near(1 << numa) & ~state.managers.devices[name]).bit_count()
+        for name in names
+        for numa in _with_all_else(state, request, name)
+    )
+
+
+def _with_all_else(state: KubeletState, request: PodRequest, name: str) -> list[int]:
+    """The NUMA nodes to which the pod would come if all devices of this resource were free there and near no other."""
+    found = []
+    for numa in state.node.machine.numa_ids:
+        pool = DevicePool(tuple(replace(device, near=1 << numa) for device in state.node.devices[name].devices))
+        node = replace(state.node, devices={**state.node.devices, name: pool})
+        managers = replace(state.managers, devices={**state.managers.devices, name: 0})
+        if isinstance(admit(replace(state, node=node, managers=managers), "question", request), Admitted):
+            found.append(numa)
+    return found
+
+
+def _exchanging(world: World, name: str, dice: Random) -> World:
+    """The same with one change or two of what devices are near and which are named last, or of which is taken first."""
+    devices = list(world.node.devices[name].devices)
+    if dice.random() < 0.15:
+        one, other = dice.sample(range(len(devices)), 2)
+        devices[one], devices[other] = devices[other], devices[one]
+    else:
+        for _ in range(dice.choice((1, 1, 2))):
+            devices = _exchanged(devices, None, dice)
+    return _with_pool(world, name, devices, _named(world, devices, dice))
+
+
+def _named(world: World, devices: Sequence[Device], dice: Random) -> dict[str, int]:
+    """Which NUMA node the plugin names last of each device: as before where that is near it, most of the time."""
+    named = dict(world.last_named or world.recorded.last_named)
+    for device in devices:
+        if device.near and (not device.near >> named.get(device.id, 0) & 1 or dice.random() < 0.1):
+            named[device.id] = dice.choice(members(device.near))
+    return named
+
+
 def _with_other_ends(script: Script, may: Mapping[str, tuple[int, int]], index: int, dice: Random) -> Script:
     ends = dict(script.ends)
     for uid in dice.sample(sorted(may), min(len(may), dice.choice((1, 1, 2)))):
@@ -188,16 +261,12 @@ def _changed(
         return world, replace(script, orders={**script.orders, dice.choice(arrivals): order})
     if kind < 0.3:
         return _with_pool(world, name, dice.sample(pool.devices, len(pool.devices)), {}), script
-    named = dict(world.last_named or world.recorded.last_named)
     closing = [numa for resource, numa in room if resource == name]
     wanted = dice.choice(closing) if closing and dice.random() < 0.5 else None
     devices = _exchanged(list(pool.devices), wanted, dice)
     for _ in range(dice.choice((0, 0, 1))):
         devices = _exchanged(devices, None, dice)
-    for device in devices:
-        if device.near and (not device.near >> named.get(device.id, 0) & 1 or dice.random() < 0.1):
-            named[device.id] = dice.choice(members(device.near))
-    return _with_pool(world, name, devices, named), script
+    return _with_pool(world, name, devices, _named(world, devices, dice)), script
 
 
 def _with_pool(world: World, name: str, devices: Sequence[Device], named: Mapping[str, int]) -> World:

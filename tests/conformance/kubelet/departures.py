@@ -36,6 +36,10 @@ MOVES: Final = 24
 """So many times random pods leave at random moments."""
 
 
+WRONG_VERDICT: Final = 4
+"""A verdict that is not the one that was shown weighs as much as so many CPUs or devices."""
+
+
 @dataclass(frozen=True)
 class Script:
     """What makes a history on one node: the events before which pods are gone, and the orders of devices by the event they are taken at."""
@@ -210,6 +214,22 @@ def _key(state: KubeletState) -> object:
     )
 
 
+def graded(world: World, script: Script, index: int) -> tuple[int, KubeletState]:
+    """As ``replayed``, with how much contradicts what was shown: 0 where nothing does."""
+    recorded = world.recorded
+    ending = replace(world, ends=script.ends).ending()
+    state, differences = KubeletState.empty(world.node), 0
+    for at in range(index):
+        if at in script.orders:
+            state = in_order(state, script.orders[at])
+        state, matches = world.step(state, at, ending.get(at, ()))
+        if not matches and recorded.shown[at] < index:
+            event = recorded.events[at]
+            scan = event["ev"] == "scan"
+            differences += max(1, world.differences(state, event["nrt"])) if scan else WRONG_VERDICT
+    return differences + WRONG_VERDICT * len(_late(recorded, state, index)), state
+
+
 def replayed(world: World, script: Script, index: int) -> KubeletState | None:
     """The state before event ``index``, played again from the empty node by the script; ``None`` where it contradicts what was shown."""
     recorded = world.recorded
@@ -221,6 +241,9 @@ def replayed(world: World, script: Script, index: int) -> KubeletState | None:
         state, matches = world.step(state, at, ending.get(at, ()))
         if not matches and recorded.shown[at] < index:
             return None
-    # A pod that was shown to be gone before the question must not be there any more.
-    late = [uid for uid in state.pods if recorded.shown.get(recorded.ends.get(uid, NEVER), NEVER) < index]
-    return None if late else state
+    return None if _late(recorded, state, index) else state
+
+
+def _late(recorded: Recorded, state: KubeletState, index: int) -> list[str]:
+    """Pods that are still there although they were shown to be gone before this event."""
+    return [uid for uid in state.pods if recorded.shown.get(recorded.ends.get(uid, NEVER), NEVER) < index]

@@ -1,11 +1,12 @@
 """The histories among which witnesses are looked for: the recorded one is one of them, and each agrees with what was shown."""
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
 
 from tests.conformance.kubelet.caches import other_caches
-from tests.conformance.kubelet.departures import Branch, Departures, Script, replayed, windows
+from tests.conformance.kubelet.departures import Branch, Departures, Script, graded, replayed, windows
 from tests.conformance.kubelet.early import early_histories
 from tests.conformance.kubelet.variants import variant
 from tests.conformance.kubelet.witness import Search, refusing
@@ -117,6 +118,23 @@ def test_histories_with_other_departures_agree_when_they_are_played_again(file: 
             assert again is not None
             assert again.managers == branch.state.managers
             assert again.pods.keys() == branch.state.pods.keys()
+
+
+@each_file("kubelet-churn")
+def test_only_histories_that_agree_with_what_was_shown_are_without_differences(file: Path) -> None:
+    for number, case in enumerate(cases(file)):
+        if number % LONG:
+            continue
+        recorded, dice = Recorded(case), Random(number)
+        index = min(case.get("leak_from", NEVER), LONG, len(recorded.events))
+        truth = World(recorded, recorded.node, recorded.ends)
+        script = Script(truth.ends).before(index + 1)
+        for world in (truth, *(replace(truth, node=variant(recorded, dice)) for _ in range(FEW))):
+            differences, state = graded(world, script, index)
+            again = replayed(world, script, index)
+            assert (again is not None) is (differences == 0)
+            assert again is None or again.managers == state.managers
+        assert graded(truth, script, index)[0] == 0
 
 
 @each_file("kubelet-churn")

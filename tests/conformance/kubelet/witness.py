@@ -17,7 +17,7 @@ from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from tests.conformance.kubelet.caches import other_caches
-from tests.conformance.kubelet.closing import closing, rewired
+from tests.conformance.kubelet.closing import annealed, closing, rewired
 from tests.conformance.kubelet.departures import Branch, Departures, Script, moved, replayed, shifted
 from tests.conformance.kubelet.early import early_histories
 from tests.conformance.kubelet.variants import last_named, taken_in_any_order, variant
@@ -32,6 +32,9 @@ MORE_SHARED: Final = 4
 
 FEWEST_NODES: Final = 4
 """On so many of them pods leave at other moments, too."""
+
+MOST_VARIED: Final = 8
+"""So are they on so many of those that agree with all that was shown."""
 
 MOST_CACHES: Final = 40
 """On so many nodes with other uncore caches pods leave at other moments, too."""
@@ -66,6 +69,9 @@ class Search:
     open: set[int]
     found: dict[int, str] = field(default_factory=dict)
     dice: Random = field(default_factory=lambda: Random(1))
+    tries: dict[int, int] = field(
+        default_factory=dict
+    )  # on so many other nodes pods have left at other moments, by question
 
     def run(self) -> dict[int, str]:
         """Witnesses, by question; questions without one are missing."""
@@ -87,7 +93,9 @@ class Search:
             self._hurry(index)
         self._close(truth, played)
         for index in sorted(self.open):
-            self._rewire(truth, script, index)
+            self._anneal(truth, script, index)
+            if index in self.open:
+                self._rewire(truth, script, index)
         self._elsewhere(truth, last)
         for index in sorted(self.open):
             self._other_caches(truth, index)
@@ -161,6 +169,13 @@ class Search:
             if index not in self.open:
                 return
 
+    def _anneal(self, truth: World, script: Script, index: int) -> None:
+        """On nodes whose devices came to be near other NUMA nodes through such that contradict what was shown."""
+        for world, branch in annealed(truth, script.before(index + 1), index, self.dice):
+            self._look(world, [branch], index, "a node that is equal in all that is published")
+            if index not in self.open:
+                return
+
     def _other_caches(self, truth: World, index: int) -> None:
         """On nodes with other uncore caches, with the recorded departures and, on some, others."""
         what, first = "a node with other uncore caches", max(0, index - RECENT)
@@ -178,12 +193,17 @@ class Search:
         return replace(truth, node=node, last_named=last_named(node, self.dice))
 
     def _as_recorded(self, world: World) -> None:
-        """On another node, with the recorded departures."""
-        played = world.play(max(self.open))
+        """On another node, with the recorded departures and, where that agrees with all that was shown, others of the latest ones."""
+        played, what = world.play(max(self.open)), "a node that is equal in all that is published"
         for index in sorted(self.open):
-            if played.agrees_until(index):
-                branch = Branch(played.states[index], Script(world.ends).before(index + 1))
-                self._look(world, [branch], index, "a node that is equal in all that is published", 0)
+            if not played.agrees_until(index):
+                continue
+            script, first = Script(world.ends), max(0, index - RECENT)
+            self._look(world, [Branch(played.states[index], script.before(index + 1))], index, what)
+            self.tries[index] = self.tries.get(index, 0) + 1
+            if index in self.open and self.tries[index] <= MOST_VARIED:
+                begin = Branch(played.states[first], script.before(first))
+                self._depart(world, begin, first, index, f"{what}, pods left at other moments")
 
     def _on(self, world: World) -> None:
         """On another node: a history to the last question, and from each of its states on other moments."""
@@ -256,7 +276,7 @@ def _from_one_numa(state: KubeletState, numa: int) -> Iterator[tuple[str, ...]]:
             one.cpus.bits & here or any(block.mask >> numa & 1 for block in one.memory) for one in pod.grant.containers
         )
     ]
-    sets = chain.from_iterable(combinations(there, count) for count in (3, 4))
+    sets = chain.from_iterable(combinations(there, count) for count in (2, 3, 4))
     kinds = {tuple(sorted(repr(state.pods[uid].requests) for uid in away)): away for away in islice(sets, MOST_SETS)}
     return iter(list(kinds.values())[:MOST_TOGETHER])
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.managers.aggregates import is_memory
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
@@ -27,6 +28,10 @@ from tests.conformance.vectors import Case
 
 NEVER: Final = 1 << 40
 """The index of an event that does not come."""
+
+
+MOST_APART: Final = 4
+"""A larger difference of one amount is as bad as one of so many."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +193,16 @@ class World:
         if event["ev"] == "scan" and recorded.shown[index] < NEVER:
             return state, agrees(recorded, state, event["nrt"], self.last_named)
         return state, True
+
+    def differences(self, state: KubeletState, nrt: Mapping[str, Any]) -> int:
+        """How many CPUs and devices the exporter would have published otherwise in this state, by NUMA node, and amounts of memory."""
+        free = _available(self.recorded, state, self.last_named or self.recorded.last_named)
+        return sum(
+            min(abs(free[place].get(name, 0) - amount), 1 if is_memory(name) else MOST_APART)
+            for name, amounts in nrt["available"].items()
+            for place, amount in enumerate(amounts)
+            if amount is not None
+        )
 
     def with_ends(self, changed: Mapping[str, int]) -> "World":
         """The same with other moments for some pods."""
