@@ -107,6 +107,8 @@ def _cpus_of(rules: NodeRules, binding: CpuBinding, offers: NumaOffers, numa: Sh
         # Counted over the whole pick: the refusal compares with what the pod asked for, not with one NUMA node's share.
         if isinstance(found, NotEnoughCpus):
             return replace(found, found=len(taken) + found.found)
+        if len(numa) == 1 and len(found.cpus) == rules.cpus:
+            return found
         taken |= found.cpus
         notes += [note for note in found.notes if note not in notes]
     return CpuPick(taken, notes=tuple(notes)) if len(taken) == rules.cpus else NotEnoughCpus(rules.cpus, len(taken))

@@ -50,13 +50,14 @@ class NumaOffers:
 def offers(rules: NodeRules, accounts: NumaFree, occupancy: CpuOccupancy) -> NumaOffers:
     """What the NUMA nodes can give by these rules now."""
     # Without a machine (no CPU list published) amounts are all there is; binding pods never get here then.
-    cpus = accounts.takeable(rules.binding.demanded) if rules.binding and accounts.machine else ()
+    binding = rules.binding
+    cpus = accounts.takeable(binding.demanded) if binding is not None and accounts.machine is not None else ()
     free = _usable(rules, accounts, cpus)
     # Only resources that some NUMA node publishes can be aligned; the others are the plain predicate's.
     given = {name: free[name] for name in rules.amounts if name in accounts.total}
     units = dict.fromkeys(given, 1)
-    if rules.binding and CPU in given:
-        units[CPU] = _cpu_unit(rules.binding, accounts)
+    if binding is not None and CPU in given:
+        units[CPU] = _cpu_unit(binding, accounts)
         if rules.accounting is Accounting.EVERY_POD:
             # Amounts may promise more CPUs than are free (pods without own CPUs are counted too), and fewer: the smaller one
             # binds.

@@ -64,7 +64,7 @@ def pick_cpus(
     A required FullPCPUs never splits a core and a required SpreadByPCPUs never takes two CPUs of one.
     """
     wish, notes = _without_smt(wish, machine)
-    pool = available & machine.all
+    pool = CpuSet(available.bits & machine.bits)
     # Shape the pool first: the take only prefers shapes, so that a demand has to hold for every CPU it may touch.
     if wish.required:
         pool = shaped(wish.request.bind, machine, available, preferred)

@@ -81,6 +81,8 @@ def score_parts(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement
 def _points(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, profile: Profile) -> list[int]:
     """Of each scorer, in their order."""
     weights = profile.score_weights
+    if not weights:
+        return [row.weight * row.score(ask, seen, placement, profile) for row in SCORERS]
     # As ``weight_of``, whose calls would cost more than most scores.
     return [weights.get(row.name, row.weight) * row.score(ask, seen, placement, profile) for row in SCORERS]
 
