@@ -78,16 +78,19 @@ def waiting_pods(scheduler_names: Sequence[str]) -> str:
     return ",".join(sorted(wanted))
 
 
+_NOTHING: Final = kopf.BodyEssence()
+
+
 class NoDiffs(kopf.DiffBaseStorage):
     """Remembers no last-seen state."""
 
     def build(self, *, body: kopf.Body, extra_fields: object = None) -> kopf.BodyEssence:
         """Nothing about an object is essential to Kopf."""
-        return kopf.BodyEssence()
+        return _NOTHING
 
     def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
-        """Nothing was stored."""
-        return None
+        """The same as is built, so that Kopf finds no difference to describe in each event."""
+        return _NOTHING
 
     def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
         """Stores nothing."""
