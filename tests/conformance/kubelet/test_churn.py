@@ -21,13 +21,13 @@ MOST_WRONG_NO: Final = {f"{LONG}, published": 0.06, f"{LONG}, unpublished": 0.10
 MOST_AFTER_RESTART: Final = {f"{LONG}, published": 0.27, f"{LONG}, unpublished": 0.27}
 """The same of a scheduler that starts in the middle."""
 
-WITNESSED: Final = ("S1", "S2", "S3", "L3", "R", "F1", "F2", "F3")
+WITNESSED: Final = ("S1", "S2", "S3", "L3", "R", "A", "F1", "F2", "F3")
 """Classes in which no pod waits that every kubelet would take which agrees with what was shown."""
 
-MOST_UNWITNESSED: Final = {"A": 0.05, "L1": 0.05, "D": 0.03}
+MOST_UNWITNESSED: Final = {"L1": 0.05, "D": 0.03}
 """
-Of what the kubelet admits, in classes where some wait all the same: CPUs spread in sockets, odd CPUs of several init containers, and
-shared devices, which the search for witnesses deals out at random (``tests/kubelets/test_shared_devices.py`` tries all).
+Of what the kubelet admits, in classes where some wait all the same: odd CPUs of several init containers, and shared devices, which
+the search for witnesses deals out at random (``tests/kubelets/test_shared_devices.py`` tries all).
 """
 
 SAMPLE_SLACK: Final = 1.5

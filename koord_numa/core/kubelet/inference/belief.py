@@ -33,9 +33,9 @@ from koord_numa.core.kubelet.inference.arrivals import (
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
 from koord_numa.core.kubelet.inference.replay import Effort
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
-from koord_numa.core.kubelet.inference.variants import distinct
 from koord_numa.core.kubelet.reports.prospect import Prospect
-from koord_numa.core.kubelet.reports.report import agreeing, agrees, may_explain
+from koord_numa.core.kubelet.reports.report import agrees, may_explain
+from koord_numa.core.kubelet.reports.settled import agreeing
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 
@@ -195,7 +195,7 @@ class Belief:
         away = absent if until == place else {uid for uid in absent for one in there if uid in one.unlocated}
         here = (after for one in there for after in without(one, away))
         try:
-            kept = distinct(agreeing(here, shown, zones))
+            kept = agreeing(here, shown, zones)
         except TooManyWays:
             kept = []
         if not kept:

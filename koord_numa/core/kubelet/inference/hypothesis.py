@@ -218,7 +218,7 @@ def _place(one: ContainerGrant, node: KubeletNode) -> tuple[int, ...]:
     is unknown, only their sum is told apart.
     """
     if may_lie_otherwise(one, node):
-        return (len(one.cpus),)
+        return (len(one.cpus), one.numas)
     counts = cpus_by_numa(one.cpus.bits, node)
     # An init container's count is cut to "some", as no topology shows it.
     return tuple(min(count, 1) for count in counts) if one.kind is ContainerKind.INIT else counts
@@ -241,6 +241,8 @@ def may_lie_otherwise(one: ContainerGrant, node: KubeletNode) -> bool:
     # With one NUMA node or real ids there is only one place.
     if not one.cpus or node.ids_are_real or len(node.machine.numa_ids) == 1:
         return False
+    if one.numas:
+        return one.numas & (one.numas - 1) != 0
     mask = one.hint.mask if one.hint is not None else None
     # Best-effort takes CPUs beyond the hint, too: of which NUMA nodes depends on sockets and CPU ids.
     if mask is None or mask.bit_count() > 1 or one.cpus.bits & ~node.machine.numa_bits.get(mask.bit_length() - 1, 0):

@@ -14,13 +14,16 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.unreported_pods import HiddenUse
 from koord_numa.core.kubelet.managers.aggregates import is_memory
 from koord_numa.core.kubelet.managers.cores import LIKELY_THREADS
-from koord_numa.core.kubelet.managers.kubelet_node import FULL_CORES, STATIC_CPUS, STATIC_MEMORY, KubeletNode
+from koord_numa.core.kubelet.managers.kubelet_node import FULL_CORES, OVER_NUMA, STATIC_CPUS, STATIC_MEMORY, KubeletNode
+from koord_numa.core.kubelet.sharing.socket_cpus import ANY_THREADS
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.value_objects import replace
 
+BY_SOCKET: Final = "align-by-socket"
+
 SPREADING: Final = (
-    "align-by-socket",
+    BY_SOCKET,
     "distribute-cpus-across-cores",
     "prefer-align-cpus-by-uncorecache",
 )
@@ -75,6 +78,7 @@ class NodeConfig:
             else {},
             ids_are_real=False,
             packs=architecture in LIKELY_THREADS and packs_cpus(topology.kubelet),
+            core_threads=_core_threads(topology.kubelet, architecture),
             takes_whole_cores=packs_cpus(topology.kubelet) and bool(topology.kubelet.cpu_options.get(FULL_CORES)),
         )
         devices = {name for zone in zones for name in zone.allocatable if name != CPU and not is_memory(name)}
@@ -94,6 +98,14 @@ class NodeConfig:
 def packs_cpus(config: KubeletConfig) -> bool:
     """Are CPUs known to be taken core by core on each NUMA node? With no option that spreads them or looks at uncore caches."""
     return config.cpu_policy is not None and not any(config.cpu_options.get(name, False) for name in SPREADING)
+
+
+def _core_threads(config: KubeletConfig, architecture: str) -> tuple[int, ...]:
+    """The threads that a core may have where CPUs are known to be packed into sockets; empty where that is not known."""
+    others = {name: on for name, on in config.cpu_options.items() if name != BY_SOCKET}
+    if not packs_cpus(replace(config, cpu_options=others)) or others.get(OVER_NUMA):
+        return ()
+    return (1, *LIKELY_THREADS[architecture]) if architecture in LIKELY_THREADS else ANY_THREADS
 
 
 def likely_config(topology: NodeResourceTopology) -> KubeletConfig:

@@ -31,6 +31,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.room import STRICT, everything, has_room, never_needs_less_room
 from koord_numa.core.kubelet.more_room import MoreRoom
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways, wanted
+from koord_numa.core.kubelet.sharing.socket_cpus import packs_sockets
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
@@ -199,6 +200,8 @@ class Question:
             # Best-effort admits what it cannot align.
             tied = (confined or hidden) and node.config.topology_policy in STRICT
             more = _with_more_room(one) if matters else _without_leaving(one, demand)
+            # What is left where a pod is gone may be where others are otherwise.
+            more = chain.from_iterable(map(variants, more)) if one.spread and packs_sockets(node) else more
             for after in chain(more, several.states(one) if tied and not has_room_whoever_leaves(request, one) else ()):
                 yield replace(after, state=replace(after.state, requested=one.state.requested))
 

@@ -16,8 +16,8 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     signature,
 )
 from koord_numa.core.kubelet.inference.init_reuse import packing_after
-from koord_numa.core.kubelet.inference.variants import variants, with_grant
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
+from koord_numa.core.kubelet.inference.variants import free_rooms, variants, with_grant
+from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, dry_run
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.manager_state import ManagerState
@@ -25,6 +25,7 @@ from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.sharing.choices import arriving, wanted
 from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
 from koord_numa.core.kubelet.sharing.passed_over import with_passed_over
+from koord_numa.core.kubelet.sharing.socket_cpus import located, packs_sockets
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import replace
@@ -134,7 +135,7 @@ def holding(after: Hypothesis, uid: str, bits: int) -> Hypothesis:
 
 
 def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tuple[Outcome, Hypothesis]]:
-    answers = [dry_run(before.state, request, before.trust, order) for order in _orders(request, before)]
+    answers = [_answer(before, request, order) for order in _orders(request, before)]
     admitted = [answer for answer in answers if isinstance(answer, DryRunAdmitted)]
     keys = [_outcome(before, answer) for answer in admitted]
     # Both extremes decide alike: one hypothesis stands for them, and the CPUs between them are loose.
@@ -151,8 +152,18 @@ def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tup
 
 def foreseen(before: Hypothesis, request: PodRequest) -> tuple[Outcome, Grant | None]:
     """What the kubelet most likely decides on this pod, and gives it; one dry run tells."""
-    answer = dry_run(before.state, request, before.trust, _orders(request, before)[0])
+    answer = _answer(before, request, _orders(request, before)[0])
     return (_outcome(before, answer), answer.grant) if isinstance(answer, DryRunAdmitted) else (None, None)
+
+
+def _answer(before: Hypothesis, request: PodRequest, order: CpuReuse) -> DryRunAdmitted | NotAdmitted:
+    answer = dry_run(before.state, request, before.trust, order)
+    if isinstance(answer, NotAdmitted) or not packs_sockets(before.state.node):
+        return answer
+    rooms = free_rooms(before)
+    if rooms is None:
+        return answer
+    return replace(answer, grant=located(answer.grant, pod_demand(request), rooms, before.state.node))
 
 
 def _orders(request: PodRequest, before: Hypothesis) -> tuple[CpuReuse, ...]:

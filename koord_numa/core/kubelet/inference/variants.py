@@ -9,6 +9,7 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, 
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant
+from koord_numa.core.kubelet.sharing.socket_cpus import Room
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 from koord_numa.core.value_objects import replace
 
@@ -72,7 +73,7 @@ def _moved(one: Hypothesis, uid: str, here: int) -> Hypothesis | None:
     """With as many of the pod's spread CPUs on one NUMA node as there may be."""
     node, managers = one.state.node, one.state.managers
     containers = one.state.pods[uid].grant.containers
-    movable = [may_lie_otherwise(each, node) and _reaches(each, here, node) for each in containers]
+    movable = [_is_movable(each, uid in one.mixed, node) and _reaches(each, here, node) for each in containers]
     # Init containers and later ones share CPUs: each is held once, and moves with all that have it.
     there = _held(containers, movable) & ~_held(containers, [not each for each in movable]) & ~here
     count = min((managers.cpus & here).bit_count(), there.bit_count())
@@ -83,6 +84,11 @@ def _moved(one: Hypothesis, uid: str, here: int) -> Hypothesis | None:
     changed = ManagerState(managers.cpus & ~taken | left, managers.devices, managers.memory)
     state = replace(one.state, managers=changed)
     return with_grant(replace(one, state=state), uid, tuple(_elsewhere(each, left, place_of) for each in containers))
+
+
+def _is_movable(container: ContainerGrant, mixed: bool, node: KubeletNode) -> bool:
+    """May its CPUs be elsewhere? Of mixed pods those of init containers alone: a topology has told of the others."""
+    return may_lie_otherwise(container, node) and not (mixed and container.kind is not ContainerKind.INIT)
 
 
 def _held(containers: Sequence[ContainerGrant], chosen: Sequence[bool]) -> int:
@@ -102,6 +108,8 @@ def _elsewhere(container: ContainerGrant, left: int, place_of: Mapping[int, int]
 
 
 def _reaches(container: ContainerGrant, here: int, node: KubeletNode) -> bool:
+    if container.numas:
+        return any(here == node.machine.numa_bits.get(numa) for numa in members(container.numas))
     mask = container.hint.mask if container.hint is not None else None
     # No mask, or sockets aligned: the CPUs may come from any NUMA node.
     if mask is None or node.static_options.align_by_socket:
@@ -163,6 +171,35 @@ def most_cpus(hypotheses: Iterable[Hypothesis]) -> dict[int, int]:
         for numa, here in one.state.node.machine.numa_bits.items():
             most[numa] = max(most.get(numa, 0), (bits & here).bit_count())
     return most
+
+
+def free_rooms(one: Hypothesis) -> dict[int, Room] | None:
+    """How many CPUs each NUMA node has free at least and at most, by NUMA id; ``None`` where pods are there whose place is not known."""
+    if one.unlocated or one.unplaced or one.leaving or None in one.gone.values():
+        return None
+    free = one.state.managers.cpus
+    loose = 0
+    for bits in one.loose.values():
+        loose |= bits
+    least = {numa: (free & here).bit_count() for numa, here in one.state.node.machine.numa_bits.items()}
+    most = {numa: ((free | loose) & here).bit_count() for numa, here in one.state.node.machine.numa_bits.items()}
+    for uid in one.spread:
+        _count_spread(one, uid, loose, least, most)
+    return {numa: Room(max(0, least[numa]), most[numa]) for numa in least}
+
+
+def _count_spread(one: Hypothesis, uid: str, loose: int, least: dict[int, int], most: dict[int, int]) -> None:
+    """What one pod's CPUs may leave less, and more, where they are elsewhere."""
+    node = one.state.node
+    containers = [each for each in one.state.pods[uid].grant.containers if _is_movable(each, uid in one.mixed, node)]
+    for numa, here in node.machine.numa_bits.items():
+        # Containers share the CPUs that init containers leave: each is counted once.
+        leaving = coming = 0
+        for container in containers:
+            leaving |= container.cpus.bits & here
+            coming |= container.cpus.bits & ~here if _reaches(container, here, node) else 0
+        most[numa] += (leaving & ~loose).bit_count()
+        least[numa] -= coming.bit_count()
 
 
 def with_grant(one: Hypothesis, uid: str, containers: tuple[ContainerGrant, ...]) -> Hypothesis:

@@ -98,6 +98,7 @@ class KubeletNode:
     ids_are_real: bool = True  # else CPU ids are made up, and the options that look at cores and sockets say nothing
     aligns_by_socket: bool = False  # the option, where ids are made up and sockets are assumed
     packs: bool = False  # are cores of two threads at most, and CPUs packed into them, where ids are made up?
+    core_threads: tuple[int, ...] = ()  # those a core may have, where align-by-socket packs CPUs in made-up ids
     takes_whole_cores: bool = False  # does full-pcpus-only let CPUs be packed core by core, where ids are made up?
     whole_cores: WholeCoreRule | None = None  # from the options where ids are real
     reserved: int = field(init=False, repr=False)  # CPU bits that are never exclusive

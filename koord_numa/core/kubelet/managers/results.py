@@ -48,6 +48,7 @@ class ContainerGrant:
     memory: tuple[MemoryBlock, ...] = ()
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hint: ContainerAffinity | None = None  # None under policy none
+    numas: int = 0  # mask of NUMA nodes that its CPUs may be of, where only counts are known; 0 for any
 
 
 @dataclass(frozen=True, slots=True)

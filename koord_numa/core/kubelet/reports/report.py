@@ -5,24 +5,20 @@ An exporter counts what running app containers and sidecars use (the pod resourc
 Memory blocks over several NUMA nodes count in full on each of them (resource-topology-exporter), or fill them up in ascending order (NFD).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from koord_numa.core.bit_sets import lowest, members
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.inference.replay import holding
 from koord_numa.core.kubelet.inference.unlocated import Rest, rest_of
 from koord_numa.core.kubelet.managers.aggregates import is_memory
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
-from koord_numa.core.kubelet.managers.room import STRICT
-from koord_numa.core.kubelet.sharing.counts import settled_devices, shared_devices_agree
+from koord_numa.core.kubelet.sharing.counts import shared_devices_agree
+from koord_numa.core.kubelet.sharing.socket_cpus import is_located
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.core.value_objects import replace
 
 
 @dataclass(slots=True)
@@ -106,7 +102,8 @@ def use_of(one: Hypothesis, shown: Collection[str]) -> Use | None:
         for container in grant.containers:
             # The pod resources API lists running containers only, so finished init containers are not in a topology.
             if container.kind is not ContainerKind.INIT:
-                _count(use, container, node, loose=in_sum or uid in one.spread or uid in one.mixed)
+                is_open = (uid in one.spread or uid in one.mixed) and not is_located(container)
+                _count(use, container, node, loose=in_sum or is_open)
     if one.unlocated:
         _count_rest(use, rest_of(one), node)
     return use
@@ -222,79 +219,3 @@ def _devices_agree(use: Use, node: KubeletNode, published: Mapping[int, Mapping[
             if used < due or (used > due and not use.partly):
                 return False
     return True
-
-
-def agreeing(states: Iterable[Hypothesis], shown: Collection[str], zones: Sequence[Zone]) -> Iterator[Hypothesis]:
-    """Those of these states that agree, with what the topology tells of spread CPUs and shared devices."""
-    for one in states:
-        if agrees(one, shown, zones):
-            yield from settled_devices(settled(one, shown, zones), shown, zones)
-
-
-def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> Hypothesis:
-    """
-    The hypothesis with spread CPUs on the NUMA nodes where the topology shows them.
-
-    What several spread pods hold on one NUMA node is known in sum only; which of them holds it is taken in their order.
-    """
-    open_ = one.spread | one.mixed
-    loose = [uid for uid in sorted(open_) if uid in shown and uid in one.state.pods]
-    # A shown pod that left and whose CPUs may lie elsewhere has an unknown part in the counts, so nothing can be settled.
-    if not loose or any(uid in open_ for uid in shown if uid not in one.state.pods):
-        return one
-    if one.unlocated and not one.state.node.aligns:
-        return one  # of unlocated pods only the sum over all NUMA nodes is known
-    use = use_of(replace(one, spread=frozenset(loose), mixed=frozenset()), shown)
-    if use is None or use.partly:
-        return one
-    numa_bits = one.state.node.machine.numa_bits
-    due = {zone.numa: in_use(zone).get(CPU, 0) // MILLI - use.cpus.get(zone.numa, 0) for zone in zones}
-    held = 0
-    # CPUs of init containers are not shown, so that they must not be dealt out to fit what is.
-    for uid in loose:
-        for container in one.state.pods[uid].grant.containers:
-            held |= container.cpus.bits if container.kind is not ContainerKind.INIT else 0
-    # What is left for them must be just what they hold: on nodes that do not align, the places of all others are open, too.
-    if sum(due.values()) != held.bit_count():
-        return one
-    pool = one.state.managers.cpus | held
-    # More shown than there are CPUs: another pod's place is wrong too, and a later topology has to tell.
-    if any(count < 0 or (pool & numa_bits.get(numa, 0)).bit_count() < count for numa, count in due.items()):
-        return one
-    chosen = 0
-    for numa, count in due.items():
-        here = pool & numa_bits[numa]
-        # CPUs that the pods hold already are kept where they can be, so that equal hypotheses stay equal.
-        kept = lowest(held & here, min(count, (held & here).bit_count()))
-        chosen |= kept | lowest(here & ~kept, count - kept.bit_count())
-    # One pod, or one NUMA node, leaves no choice which pod holds which CPUs.
-    certain = len(loose) == 1 or sum(1 for count in due.values() if count) == 1
-    dealt = _dealt(one, loose, chosen, pool & ~chosen)
-    mixed = frozenset() if certain else frozenset(loose)
-    return replace(_held_by_init(dealt, one, loose), spread=one.spread.difference(loose), mixed=mixed)
-
-
-def _held_by_init(dealt: Hypothesis, one: Hypothesis, loose: Sequence[str]) -> Hypothesis:
-    """Where a hint may be narrower than what is taken, init containers may still hold what later ones turn out to have elsewhere."""
-    for uid in loose if one.state.node.config.topology_policy not in STRICT else ():
-        for each in one.state.pods[uid].grant.containers:
-            if each.kind is ContainerKind.INIT:
-                dealt = holding(dealt, uid, each.cpus.bits & dealt.state.managers.cpus)
-    return dealt
-
-
-def _dealt(one: Hypothesis, loose: Sequence[str], chosen: int, free: int) -> Hypothesis:
-    pods = dict(one.state.pods)
-    for uid in loose:
-        containers = []
-        for container in pods[uid].grant.containers:
-            if container.kind is not ContainerKind.INIT and container.cpus:
-                own = chosen & container.cpus.bits
-                more = lowest(chosen & ~own, len(container.cpus) - own.bit_count())
-                chosen &= ~(own | more)
-                container = replace(container, cpus=CpuSet(own | more))
-            containers.append(container)
-        pods[uid] = replace(pods[uid], grant=replace(pods[uid].grant, containers=tuple(containers)))
-    managers = one.state.managers
-    state = replace(one.state, pods=pods, managers=ManagerState(free, managers.devices, managers.memory))
-    return replace(one, state=state)

@@ -7,7 +7,7 @@ import pytest
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.reports.report import settled
+from koord_numa.core.kubelet.reports.settled import settled
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from tests.core.kubelet.nodes import app, init, node, pod
