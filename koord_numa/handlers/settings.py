@@ -22,7 +22,7 @@ IDLE: Final = 0.5
 WAITING_IDLE: Final = 15.0
 """
 The same for a pod that waits for a node while there are few of them (``FEW_WAITING``). Its next event comes when it is bound, and to end
-its task before and start another one then costs a tenth of all CPU time that a pod of a backlog takes.
+its task before and start another one then costs 40 us.
 """
 
 FEW_WAITING: Final = 5_000
