@@ -12,6 +12,8 @@ from click.testing import CliRunner, Result
 from koord_numa.cli import main
 from koord_numa.cli.commands import demo as demo_command
 from koord_numa.cli.demo import sandbox_cluster
+from koord_numa.cli.demo.pods import load_pods
+from koord_numa.cli.demo.scenario import next_wave
 from koord_numa.sandbox.bundled import DEMO_PODS, DEMO_RACK
 from koord_numa.sandbox.machines import Fleet, load_descriptions
 from tests.cli.processes import is_open, left_in, line_with, processes_about, started
@@ -144,6 +146,19 @@ async def test_sigterm_ends_it_where_sigint_is_ignored(tmp_path: Path) -> None:
     finally:
         signal(SIGINT, ignored)
     assert left_in(tmp_path) == []
+
+
+def test_of_pods_with_claims_one_is_submitted_at_a_time() -> None:
+    """Each is tried in vain before its claims are made, and which is tried again first would depend on timing."""
+    left = pods = load_pods(DEMO_PODS)
+    waves = []
+    while left:
+        waves.append(next_wave(left, 8))
+        left = left[len(waves[-1]) :]
+    assert [pod for wave in waves for pod in wave] == pods
+    assert max(map(len, waves)) == 8
+    claims = [sum("resourceClaims" in pod["spec"] for pod in wave) for wave in waves]
+    assert (max(claims), sum(claims)) == (1, 5)
 
 
 def test_the_rack_is_nine_machines_of_four_kinds_and_both_owners() -> None:

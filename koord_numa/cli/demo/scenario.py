@@ -109,14 +109,24 @@ async def fill(
         elif left and progress.settled and now - submitted >= pace.pause and now - reported >= delay:
             if time() % 1 > LATEST_IN_SECOND:
                 await asyncio.sleep(1 - time() % 1)
+            wave = next_wave(left, pace.wave)
             # In the order in which the scheduling queue pops pods of one age, so that the result does not depend on timing.
-            for pod in sorted(left[: pace.wave], key=_name):
+            for pod in sorted(wave, key=_name):
                 cluster.server.store.create(pod)
-            del left[: pace.wave]
+            del left[: len(wave)]
             submitted = now
         elif not left and progress.settled and now - changed > SETTLED_SECONDS:
             return
         await asyncio.sleep(_POLL_SECONDS)
+
+
+def next_wave(left: Sequence[Json], most: int) -> Sequence[Json]:
+    """
+    The pods that are submitted at once: the first ones, and of those with claims one. Such a pod is tried in vain until its claims are
+    made, and then again after a backoff: which of several comes first would depend on timing.
+    """
+    with_claims = [index for index, pod in enumerate(left[:most]) if pod["spec"].get("resourceClaims")]
+    return left[: with_claims[1] if len(with_claims) > 1 else most]
 
 
 def _name(pod: Json) -> str:
