@@ -86,7 +86,8 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         places.append(_mask(verdict.grant, probe.state.node))
     if first is None:
         raise AssertionError("a view has at least one state")
-    places += [view.state.node.machine.numa_mask] * question.anywhere
+    explores += [option for option in question.unsettled if option not in explores]
+    places += [question.elsewhere] if question.elsewhere else []
     unsure = refuse_confined_below(demand, first[0].grant, view)
     return unsure or _admission(demand, first[0], view, _Places(places, first[1]), tuple(explores))
 

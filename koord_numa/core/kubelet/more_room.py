@@ -15,7 +15,7 @@ departure alone has the pod refused.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from operator import add
 from typing import Final
@@ -59,11 +59,13 @@ containers before it leave it no choice but theirs.
 class MoreRoom:
     """
     What ``request`` comes to where pods of a hypothesis may have left, with init containers' CPUs taken over as each of ``orders`` says.
+
+    ``left`` is how many containers may still be tried.
     """
 
     request: PodRequest
     orders: Sequence[CpuReuse]
-    _left: int = field(default=EFFORT, init=False)
+    left: int = EFFORT
 
     def states(self, one: Hypothesis) -> Iterator[Hypothesis]:
         """
@@ -98,8 +100,8 @@ class MoreRoom:
     def _hints(self, one: Hypothesis, order: CpuReuse) -> Hints | None:
         """``None`` where the managers refuse the pod."""
         demand = pod_demand(self.request)
-        self._left -= len(demand.containers)
-        if self._left < 0:
+        self.left -= len(demand.containers)
+        if self.left < 0:
             raise TooManyWays
         grants = foreseen(one.state, demand, one.trust, order)
         if grants is None:
@@ -113,7 +115,7 @@ class MoreRoom:
         wanted = Wanted.of(parts, node, one_numa=all(hint.bit_count() < 2 for hint in hints if hint > 0))
         for mask in sets_before(hints, node):
             if mask & ~done:
-                self._left -= 1
+                self.left -= 1
                 for after in emptied(before, mask, wanted):
                     if after is not before and _may_move(after, mask, parts[-len(hints) :], hints):
                         yield mask, after

@@ -160,16 +160,18 @@ class OnTheirWay:
             usual, grant = foreseen(before, each.request)
             highest = _highest_place(grant)
             single = (gone for uid in self._may_matter(before, highest) for gone in without(before, [uid]))
-            for gone in chain(single, _several_away(before, each.request, highest)):
-                if (room := gone.room) in rooms:
+            for there in chain(single, _several_away(before, each.request, highest)):
+                # Of what is open besides the likeliest is followed: all of it for every pod would multiply.
+                gone = replace(there, loose={}, spread=frozenset())
+                # Where no other departure is followed it does not matter who holds what.
+                if (room := there.room if _follows_several([before]) else gone.room) in rooms:
                     continue
                 rooms.add(room)
                 effort.left -= 1
                 if effort.left < 0:
                     raise TooManyWays
                 if foreseen(gone, each.request)[0] != usual:
-                    # Of what is open besides the likeliest is followed: all of it for every pod would multiply.
-                    yield replace(gone, loose={}, spread=frozenset())
+                    yield gone
 
     def _may_matter(self, before: Hypothesis, highest: int) -> Iterator[str]:
         """Of pods that hold anything below the highest NUMA node one of each kind: with the same place and the same requests."""

@@ -17,11 +17,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Final
 
+from koord_numa.core.kubelet.departures.one_away import with_one_away, without_leaving
+from koord_numa.core.kubelet.departures.single_places import SinglePlaces
 from koord_numa.core.kubelet.enough_room import has_room_however_shared, has_room_in_all_ways, has_room_whoever_leaves
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, pins_init_cpus, released
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, pins_init_cpus
 from koord_numa.core.kubelet.inference.init_reuse import without_excess
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
-from koord_numa.core.kubelet.inference.variants import one_of_each_kind, variants
+from koord_numa.core.kubelet.inference.variants import variants
 from koord_numa.core.kubelet.inference.wanted_room import kinds_of
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
@@ -29,7 +31,7 @@ from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.room import STRICT, everything, has_room, never_needs_less_room
-from koord_numa.core.kubelet.more_room import MoreRoom
+from koord_numa.core.kubelet.more_room import EFFORT, MoreRoom
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways, wanted
 from koord_numa.core.kubelet.sharing.socket_cpus import packs_sockets
 from koord_numa.core.kubelet.view import KubeletView
@@ -59,11 +61,14 @@ class Question:
     """
     One pod asked about on one node.
 
-    ``anywhere``, once all probes are through: of some states amounts told that the kubelet admits the pod, but not on which NUMA nodes.
+    Once all probes are through: ``elsewhere`` are the NUMA nodes, as a mask, on which the pod may be in states that were not asked, as
+    amounts told that the kubelet admits it there. ``unsettled`` are options that are unlikely, or not published, under which there were too
+    many states to ask: only the kubelet's answer can tell of them.
     """
 
     def __init__(self, request: PodRequest, view: KubeletView) -> None:
-        self.anywhere = False
+        self.elsewhere = 0
+        self.unsettled: list[str] = []
         self._request, self._view = request, view
         self._demand = pod_demand(request)
         self._first: Hypothesis | None = None
@@ -75,10 +80,13 @@ class Question:
         """The states to be asked, each once, the likeliest first; ``None`` at the end where there are too many."""
         try:
             for probe in self._all():
-                if self._number >= MOST_PROBES:
+                if self._number < MOST_PROBES:
+                    self._number += 1
+                    yield probe
+                elif probe.options:
+                    self._leave_open(probe.options)
+                else:
                     yield None
-                self._number += 1
-                yield probe
         except TooManyWays:
             yield None
 
@@ -155,7 +163,7 @@ class Question:
             return
         laid_out = wanted(one, self._demand)
         told = bool(laid_out) and has_room_however_shared(self._request, one)
-        self.anywhere = self.anywhere or told
+        self.elsewhere |= self._view.state.node.machine.numa_mask if told else 0
         for laid in shared_in_all_ways(one, self._demand) if laid_out and not told else (one,):
             if not laid_out or self._is_new(self._sight.of(laid.state), one):
                 for order in self._orders:
@@ -181,29 +189,47 @@ class Question:
         """Do amounts tell of this state? Asked where many states were: they do not say where the pod comes to."""
         if self._number < FEW or not told(self._request, one):
             return False
-        self.anywhere = True
+        self.elsewhere |= self._view.state.node.machine.numa_mask
         return True
+
+    def _leave_open(self, options: Iterable[str]) -> None:
+        """There are too many states in which the node has these options."""
+        self.unsettled += [option for option in options if option not in self.unsettled]
+        self.elsewhere |= self._view.state.node.machine.numa_mask
 
     def _with_pods_away(self, states: Iterable[Hypothesis], *, confined: bool) -> Iterator[Hypothesis]:
         """What is left where pods may have gone, for a pod to which that matters: whichever pods left, equal room answers alike."""
         request, demand = self._request, self._demand
         node = self._view.state.node
         by_turns, hidden = takes_turns(demand, node), hides_memory(demand, node)
-        several = MoreRoom(request, self._orders)
-        for one in states:
+        places = SinglePlaces(request)
+        several = {True: MoreRoom(request, self._orders, EFFORT // 4), False: MoreRoom(request, self._orders, EFFORT)}
+        # An option that is not known may stay so: what it leaves open keeps none of the other states from being asked.
+        for one in sorted(states, key=lambda one: bool(one.options)):
             if not (one.leaving or one.unlocated or one.state.pods):
                 continue  # no pod of it is known, so none can go
+            if one.options and set(one.options) <= set(self.unsettled):
+                continue
             if self._told(one, has_room_whoever_leaves):
                 continue
             # What fits one NUMA node as a whole needs nothing of any other.
             matters = confined or hidden or (by_turns and not _fits_one_numa(one, request))
+            if matters and places.admit(one):
+                self.elsewhere |= places.reached
+                continue
             # Best-effort admits what it cannot align.
             tied = (confined or hidden) and node.config.topology_policy in STRICT
-            more = _with_more_room(one) if matters else _without_leaving(one, demand)
+            more = with_one_away(one) if matters else without_leaving(one, demand)
             # What is left where a pod is gone may be where others are otherwise.
             more = chain.from_iterable(map(variants, more)) if one.spread and packs_sockets(node) else more
-            for after in chain(more, several.states(one) if tied and not has_room_whoever_leaves(request, one) else ()):
-                yield replace(after, state=replace(after.state, requested=one.state.requested))
+            tied = tied and not has_room_whoever_leaves(request, one)
+            try:
+                for after in chain(more, several[bool(one.options)].states(one) if tied else ()):
+                    yield replace(after, state=replace(after.state, requested=one.state.requested))
+            except TooManyWays:
+                if not one.options:
+                    raise
+                self._leave_open(one.options)
 
 
 def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
@@ -260,30 +286,3 @@ def _fits_one_numa(one: Hypothesis, request: PodRequest) -> bool:
     if one.spread or one.sharing.keys() & everything(request).devices.keys():
         return False  # where CPUs or shared devices are is not known
     return has_room(request, one.state.node, one.state.managers)
-
-
-def _with_more_room(one: Hypothesis) -> Iterator[Hypothesis]:
-    """Each pod away in turn that holds anything: it may have left, unseen, from wherever it was. Pods of one kind leave the same."""
-    for each in without(one, one.leaving):
-        yield each
-        tried: list[PodRequest] = []
-        for uid, request in each.unlocated.items():
-            if request not in tried:
-                tried.append(request)
-                yield from without(each, [uid])
-        holding = (
-            uid
-            for uid, pod in each.state.pods.items()
-            if any(given.cpus or given.devices or given.memory for given in pod.grant.containers)
-        )
-        for uid in one_of_each_kind(each, holding):
-            yield released(each, uid)
-
-
-def _without_leaving(one: Hypothesis, demand: PodDemand) -> Iterator[Hypothesis]:
-    """Where several containers are aligned one by one, more room for one of them may leave less for the next."""
-    node = one.state.node
-    if not (one.leaving and node.aligns and node.config.topology_scope is KubeletScope.CONTAINER):
-        return iter(())
-    parts = sum(1 for _, part in demand.containers if part.cpus or part.memory or part.devices)
-    return without(one, one.leaving) if parts > 1 else iter(())

@@ -1,0 +1,54 @@
+"""Too many states to ask: with options that are not known the pod explores them, without any it waits."""
+
+from dataclasses import replace
+
+import pytest
+
+from koord_numa.core.kubelet.admission import TOO_MANY, would_admit
+from koord_numa.core.kubelet.inference import probes
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.results import KubeletAdmission
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.objects.vocabulary import KubeletPolicy
+from tests.core.kubelet.nodes import app, init, node, pod
+
+OPTION = "align-by-socket"
+
+
+def _hypothesis(*options: str) -> Hypothesis:
+    """NUMA node 0 of two has 1 CPU free; by socket nothing is told by following containers over single NUMA nodes."""
+    here = replace(node("1x2x4x1", KubeletPolicy.RESTRICTED), ids_are_real=False, aligns_by_socket=bool(options))
+    answer = admit(KubeletState.empty(here), "there", pod(app(3)))
+    assert isinstance(answer, Admitted)
+    return Hypothesis(answer.state, options=options)
+
+
+def _ask(*hypotheses: Hypothesis) -> KubeletAdmission | Rejection:
+    return would_admit(pod(init(2), app(3)), KubeletView("n", hypotheses, followed=True))
+
+
+@pytest.fixture(autouse=True)
+def _without_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "EFFORT", 0)
+
+
+def test_a_pod_explores_an_option_under_which_there_are_too_many_states() -> None:
+    answer = _ask(_hypothesis(), _hypothesis(OPTION))
+    assert not isinstance(answer, Rejection)
+    assert answer.explores == (OPTION,)
+
+
+def test_a_pod_waits_where_there_are_too_many_states_without_such_an_option() -> None:
+    known = replace(_hypothesis(OPTION), options=())
+    answer = _ask(known)
+    assert isinstance(answer, Rejection)
+    assert answer.detail == TOO_MANY
+
+
+def test_a_pod_needs_no_effort_where_its_containers_are_followed_over_single_numa_nodes() -> None:
+    answer = _ask(_hypothesis())
+    assert not isinstance(answer, Rejection)
+    assert not answer.explores
