@@ -28,7 +28,7 @@ class Running(Protocol):
 
     @property
     def returncode(self) -> int | None:
-        """The exit status, negative for a signal; ``None`` while it runs or nobody has waited for it."""
+        """The exit status, negative for a signal; ``None`` while it runs."""
 
     def send_signal(self, number: signal.Signals, /) -> None:
         """Send a signal."""
