@@ -16,6 +16,7 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     Hypothesis,
     Signature,
     cpus_by_numa,
+    held_by_init,
     released,
     variant_of,
 )
@@ -203,17 +204,19 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float], ef
 @dataclass(frozen=True, slots=True)
 class HeldByInit:
     """
-    How many CPUs of each NUMA node a pod's init containers hold, and how many perhaps those of every pod, by uid.
+    How many CPUs of each NUMA node a pod's init containers hold, and how many perhaps those of every pod, by uid. ``alone``: how many no
+    later container has, where CPUs come from several NUMA nodes; else it follows from the rest.
 
     Outcomes do not tell it apart. What one state takes to be free for the arrival another may have held all the same.
     """
 
     own: Signature
     perhaps: Mapping[str, tuple[int, ...]]
+    alone: int = 0
 
     def covers(self, other: "HeldByInit", gone: Collection[str]) -> bool:
         """Is what the other tells of pods that stay told by this one, too? What pods hold that leave is free whenever they do."""
-        return self.own == other.own and all(
+        return (self.own, self.alone) == (other.own, other.alone) and all(
             self.perhaps.get(uid) == other.perhaps.get(uid)
             for uid in self.perhaps.keys() | other.perhaps.keys()
             if uid not in gone
@@ -226,9 +229,11 @@ def _held_by_init(after: Hypothesis, uid: str) -> HeldByInit:
     for one in pod.grant.containers if pod is not None else ():
         bits |= one.cpus.bits if one.kind is ContainerKind.INIT else 0
     node = after.state.node
+    alone = held_by_init(pod.grant).bit_count() if pod is not None and uid in after.spread else 0
     return HeldByInit(
         cpus_by_numa(bits, node) if bits else (),
         {other: cpus_by_numa(loose, node) for other, loose in after.loose.items()},
+        alone,
     )
 
 

@@ -70,3 +70,21 @@ def test_init_containers_may_hold_cpus_of_any_of_them() -> None:
     belief.started("new", 8.0)
     belief.depart("old", 9.0)
     assert _free(belief) == {(0, 3, 0, 4), (0, 0, 3, 4)}
+
+
+def test_an_init_container_may_hold_cpus_beside_those_that_a_pod_left_on_another_numa_node() -> None:
+    """
+    If ``old`` left before ``new`` came, the app's CPU is the one that it left, and not one of the init container's on NUMA node 1.
+
+    The app is aligned by its two devices to both NUMA nodes, so that it is in the same place in either case.
+    """
+    belief = _belief(node("2x1x3x1", policy=KubeletPolicy.BEST_EFFORT, devices={"vendor.com/gpu": gpus(1, 1, 2, 2)}))
+    for at, (uid, request) in enumerate(
+        {"old": pod(app(1, gpu=1)), "low": pod(app(2)), "high": pod(app(1, gpu=1))}.items()
+    ):
+        belief.arrive(uid, request, at)
+        belief.started(uid, at)
+    belief.arrive("new", pod(init(2, gpu=1), app(1, gpu=2)), 6.0)
+    belief.started("new", 8.0)
+    belief.depart("old", 9.0)
+    assert {one.state.managers.cpus.bit_count() for one in belief.hypotheses} >= {0, 1}
