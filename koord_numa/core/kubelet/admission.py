@@ -18,7 +18,7 @@ from koord_numa.core.kubelet.enough_room import unclear_devices
 from koord_numa.core.kubelet.inference.hypothesis import pins_init_cpus
 from koord_numa.core.kubelet.inference.probes import Question, is_confined
 from koord_numa.core.kubelet.lower_places import lower_places
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, dry_run
+from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cores import THREADS
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
@@ -32,6 +32,7 @@ from koord_numa.core.kubelet.managers.results import (
     KubeletAdmission,
 )
 from koord_numa.core.kubelet.sharing.choices import unknown_init_devices
+from koord_numa.core.kubelet.spreading.shares import answer
 from koord_numa.core.kubelet.unsupported_policies import lost_to_sockets
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
@@ -75,7 +76,7 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     for probe in question.probes():
         if probe is None:
             return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, TOO_MANY)
-        verdict = dry_run(probe.state, request, probe.trust, probe.reuse)
+        verdict = answer(probe.state, request, probe.trust, probe.reuse, probe.shares)
         if isinstance(verdict, NotAdmitted):
             # A refusal in a state without unlikely options is final; one under such options only makes the pod explore them.
             if not probe.options or first is None:

@@ -43,7 +43,12 @@ class Sight:
         node, managers = state.node, state.managers
         seen: list[object] = [] if self._is_same_on_all_variants(node) else [variant_of(node)]
         if self._all.cpus and node.pins_cpus:
-            seen += node.packs, node.takes_whole_cores, node.whole_cores, self._cpus(node, managers.cpus)
+            seen += (
+                node.packs,
+                node.takes_whole_cores,
+                node.whole_cores,
+                self.cpus(node, cpus_by_numa(managers.cpus, node)),
+            )
         if managers.memory is not None and self._all.memory:
             seen.append(self._memory(managers.memory))
         for name, most in self._all.devices.items():
@@ -86,18 +91,20 @@ class Sight:
         wanted = unit.memory or {}
         return bool(wanted) and node.pins_memory and any(_covers(here, wanted) for here in node.memory.values())
 
-    def _cpus(self, node: KubeletNode, free: int) -> Signature | int:
+    def cpus(self, node: KubeletNode, counts: Sequence[int]) -> Signature | int:
+        """Equal where so many free CPUs on every NUMA node are the same to the pod."""
         if not node.aligns:
-            return free.bit_count()  # taken without a look at NUMA nodes
-        counts, most = cpus_by_numa(free, node), self._all.cpus
+            return sum(counts)  # taken without a look at NUMA nodes
+        most = self._all.cpus
         if not self._stays_on_one(node):
-            return counts
+            return tuple(counts)
         if node.packs and self._has_init_cpus:
             most = 2 * most + 8 * len(self._demand.containers)  # ``cpu_overlap`` looks at no more
         capped = [min(count, most) if count >= self._fewest_cpus else 0 for count in counts]
         if self._has_init_cpus:
             # Of a NUMA node that is entirely free more is known (``whole_node_overlap``).
-            return (*capped, *[bits & free == bits for bits in node.machine.numa_bits.values()])
+            whole = zip(counts, node.machine.numa_bits.values(), strict=True)
+            return (*capped, *[count == bits.bit_count() for count, bits in whole])
         return tuple(capped)
 
     def _stays_on_one(self, node: KubeletNode) -> bool:

@@ -79,6 +79,7 @@ class NodeConfig:
             ids_are_real=False,
             packs=architecture in LIKELY_THREADS and packs_cpus(topology.kubelet),
             core_threads=_core_threads(topology.kubelet, architecture),
+            is_published=topology.kubelet.cpu_policy is not None,
             takes_whole_cores=packs_cpus(topology.kubelet) and bool(topology.kubelet.cpu_options.get(FULL_CORES)),
         )
         devices = {name for zone in zones for name in zone.allocatable if name != CPU and not is_memory(name)}

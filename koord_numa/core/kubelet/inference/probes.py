@@ -34,6 +34,7 @@ from koord_numa.core.kubelet.managers.room import STRICT, everything, has_room, 
 from koord_numa.core.kubelet.more_room import EFFORT, MoreRoom
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways, wanted
 from koord_numa.core.kubelet.sharing.socket_cpus import packs_sockets
+from koord_numa.core.kubelet.spreading.shares import Shares, shares_of
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
@@ -49,12 +50,13 @@ FEW: Final = 64
 
 @value_object
 class Probe:
-    """One state to be asked, in one order of taking over init containers' CPUs. ``options`` is what its hypothesis assumes."""
+    """A state to be asked, in one order of taking over init containers' CPUs, and in these shares. ``options`` is assumed in it."""
 
     state: KubeletState
     trust: Trust
     reuse: CpuReuse
     options: tuple[str, ...] = ()
+    shares: Shares = ()
 
 
 class Question:
@@ -126,7 +128,7 @@ class Question:
         for one in self._view.rooms or self._view.hypotheses:
             for after in self._surely_gone(one) if one.leaving else (one,):
                 # To pods that are tied to an init container's place more room may be less.
-                yield from variants(after if confined else without_excess(after))
+                yield from variants(after if confined else without_excess(after), self._request)
 
     def _surely_gone(self, one: Hypothesis) -> list[Hypothesis]:
         """
@@ -135,7 +137,9 @@ class Question:
         What they held is counted there, which is less room than there is: where that is too little, the pod is asked with them gone from
         each place where they may have been.
         """
-        states = (laid.state for variant in variants(one) for laid in shared_in_all_ways(variant, self._demand))
+        states = (
+            laid.state for variant in variants(one, self._request) for laid in shared_in_all_ways(variant, self._demand)
+        )
         try:
             if all(self._admits(state, one.trust) for state in states):
                 return [one]
@@ -168,6 +172,12 @@ class Question:
             if not laid_out or self._is_new(self._sight.of(laid.state), one):
                 for order in self._orders:
                     yield Probe(laid.state, one.trust, order, one.options)
+                    for shares in self._shares(laid, order):
+                        yield Probe(laid.state, one.trust, order, one.options, shares)
+
+    def _shares(self, laid: Hypothesis, order: CpuReuse) -> Iterator[Shares]:
+        """Of options that are unlikely only the likeliest way is looked at: what they refuse is explored."""
+        return iter(()) if laid.options else shares_of(laid.state, self._request, laid.trust, order)
 
     @property
     def _sight(self) -> Sight:

@@ -26,6 +26,7 @@ from koord_numa.core.kubelet.sharing.choices import arriving, wanted
 from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
 from koord_numa.core.kubelet.sharing.passed_over import with_passed_over
 from koord_numa.core.kubelet.sharing.socket_cpus import located, packs_sockets
+from koord_numa.core.kubelet.spreading.shares import answer, shares_of
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import replace
@@ -76,11 +77,9 @@ def arrive(
 def _states(before: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
     """The hypothesis, then every state beside it that is possible as well and in which the pod may be treated otherwise."""
     demand = pod_demand(request)
-    if not before.sharing or not wanted(before, demand):
-        yield from variants(before)
-        return
-    for variant in variants(before):
-        yield from arriving(variant, demand, _first_place(variant, request))
+    shared = before.sharing and wanted(before, demand)
+    for variant in variants(before, request):
+        yield from arriving(variant, demand, _first_place(variant, request)) if shared else (variant,)
 
 
 def _first_place(before: Hypothesis, request: PodRequest) -> int:
@@ -135,19 +134,36 @@ def holding(after: Hypothesis, uid: str, bits: int) -> Hypothesis:
 
 
 def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tuple[Outcome, Hypothesis]]:
-    answers = [_answer(before, request, order) for order in _orders(request, before)]
-    admitted = [answer for answer in answers if isinstance(answer, DryRunAdmitted)]
-    keys = [_outcome(before, answer) for answer in admitted]
+    orders = _orders(request, before)
+    answers = [_answer(before, request, order) for order in orders]
+    admitted = [each for each in answers if isinstance(each, DryRunAdmitted)]
+    keys = [_outcome(before, each) for each in admitted]
     # Both extremes decide alike: one hypothesis stands for them, and the CPUs between them are loose.
     if len(admitted) == 2 and keys[0] == keys[1]:
         yield keys[0], _placed(before, uid, request, admitted[0], _left_over(before, admitted))
     else:
-        for key, answer in zip(keys, admitted, strict=True):
-            after = _placed(before, uid, request, answer, 0)
+        for key, each in zip(keys, admitted, strict=True):
+            after = _placed(before, uid, request, each, 0)
             # Refused at one extreme only: the pod is there because its containers took over much.
             yield key, after if len(admitted) == len(answers) else _with_more_left(after, uid)
     if len(admitted) < len(answers):
         yield None, before
+    node = before.state.node
+    open_ = (node.deals_over_numa or not node.is_published) and not before.options
+    for order in orders if open_ else ():
+        yield from _in_other_shares(before, uid, request, order)
+
+
+def _in_other_shares(
+    before: Hypothesis, uid: str, request: PodRequest, order: CpuReuse
+) -> Iterator[tuple[Outcome, Hypothesis]]:
+    """Where containers may get CPUs of several NUMA nodes in other shares, and those after them are treated otherwise."""
+    for shares in shares_of(before.state, request, before.trust, order):
+        other = answer(before.state, request, before.trust, order, shares)
+        if isinstance(other, DryRunAdmitted):
+            yield _outcome(before, other), _placed(before, uid, request, other, 0)
+        else:
+            yield None, before
 
 
 def foreseen(before: Hypothesis, request: PodRequest) -> tuple[Outcome, Grant | None]:

@@ -1,6 +1,7 @@
 """States beside a hypothesis that are possible as well: what is loose may be free, and what is spread may lie on other NUMA nodes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
@@ -9,7 +10,11 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, 
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant
+from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.kubelet.sharing.socket_cpus import Room
+from koord_numa.core.kubelet.spreading.rooms import spread_rooms
+from koord_numa.core.kubelet.visible_room import Sight
+from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 from koord_numa.core.value_objects import replace
 
@@ -17,15 +22,19 @@ MOST_VARIANTS: Final = 6
 """So many ways in which one hypothesis may be slightly otherwise are looked at."""
 
 
-def variants(one: Hypothesis) -> Iterator[Hypothesis]:
-    """The hypothesis, then every state beside it that differs in what is loose or spread: each of them is possible as well."""
+def variants(one: Hypothesis, request: PodRequest | None = None) -> Iterator[Hypothesis]:
+    """
+    The hypothesis, then every state beside it that differs in what is loose or spread: each of them is possible as well.
+
+    Of those that leave the same room to ``request`` one.
+    """
     yield one
-    left = MOST_VARIANTS
-    for other in _variants(one):
-        if not left:
-            return
-        left -= 1
-        yield other
+    yield from islice(_variants(one), MOST_VARIANTS)
+    node = one.state.node
+    # Of options that are unlikely only the likeliest ways are looked at: what they refuse is explored.
+    if one.spread and node.deals_over_numa and not one.options and node.config.topology_policy in STRICT:
+        sight = None if request is None else Sight(request, node)
+        yield from spread_rooms(one, lambda counts: counts if sight is None else sight.cpus(node, counts))
 
 
 def _variants(one: Hypothesis) -> Iterator[Hypothesis]:

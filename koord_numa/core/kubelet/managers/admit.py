@@ -11,7 +11,7 @@ from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand
-from koord_numa.core.kubelet.managers.cpus import CpuReuse, CpuStock, Earlier, InitTake
+from koord_numa.core.kubelet.managers.cpus import CpuReuse, CpuStock, Dealing, Earlier, InitTake
 from koord_numa.core.kubelet.managers.devices import DeviceStock
 from koord_numa.core.kubelet.managers.hint_managers import CpuManager, DeviceManager, MemoryManager
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
@@ -85,7 +85,11 @@ def admit(state: KubeletState, uid: str, request: PodRequest, trust: Trust = Tru
 
 
 def dry_run(
-    state: KubeletState, request: PodRequest, trust: Trust = Trust.EXACT, reuse: CpuReuse = CpuReuse.BY_ID
+    state: KubeletState,
+    request: PodRequest,
+    trust: Trust = Trust.EXACT,
+    reuse: CpuReuse = CpuReuse.BY_ID,
+    dealing: Dealing | None = None,
 ) -> DryRunAdmitted | NotAdmitted:
     """
     As ``admit``, without what comes after it.
@@ -96,17 +100,18 @@ def dry_run(
     demand, too_full = pod_demand(request), _too_full(state, request)
     # What the managers give follows from these and their state alone.
     question = (demand, state.node, trust, reuse)
-    known: DryRunAdmitted | None = state.managers.known(question)
+    known: DryRunAdmitted | None = state.managers.known(question) if dealing is None else None
     if known is not None and too_full is None:
         return known
-    attempt = _Attempt(state.node, state.managers.copy(), trust, reuse)
+    attempt = _Attempt(state.node, state.managers.copy(), trust, reuse, dealing)
     # The node-level check comes last, as in the kubelet, which runs the resource managers' admission first.
     rejection = attempt.run(demand) or too_full
     if rejection is not None:
         return NotAdmitted(rejection, state.with_memory(attempt.clean_up()), attempt.failed)
     attempt.start()
     answer = DryRunAdmitted(Grant(demand.qos, tuple(attempt.grants)), attempt.managers)
-    state.managers.remember(question, answer)
+    if dealing is None:
+        state.managers.remember(question, answer)
     return answer
 
 
@@ -128,6 +133,7 @@ class _Attempt:
     managers: ManagerState
     trust: Trust
     reuse: CpuReuse
+    dealing: Dealing | None = None
     reusable_cpus: int = 0
     earlier: Earlier | None = None
     same_pool: tuple[InitTake, ...] = ()
@@ -239,6 +245,8 @@ class _Attempt:
         bits = stock.take(demand.cpus, hint.mask, self.reuse)
         if isinstance(bits, AdmitRejection):
             return bits
+        if self.dealing is not None:
+            bits = self.dealing(stock, bits, hint.mask)
         if self.reuse is not CpuReuse.BY_ID:
             init = kind is ContainerKind.INIT
             self.earlier = stock.after(bits, hint.mask, init=init, is_first=not any(one.cpus for one in self.grants))

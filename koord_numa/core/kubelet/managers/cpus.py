@@ -5,7 +5,7 @@ Works on CPU bits that its caller keeps; the order of CPUs inside a NUMA node se
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import Enum
 from itertools import accumulate
@@ -116,7 +116,7 @@ class CpuStock:
         if reuse is not CpuReuse.BY_ID and (again := self._same_as_before(needed, mask)):
             return again
         # Without a hint nothing is aligned: the pool is used as a whole.
-        near = self._near(mask)
+        near = self.near(mask)
         count_near = min(needed, near.bit_count())
         if reuse is not CpuReuse.BY_ID and self.reusable and (mask is None or count_near == needed):
             if self._takes_same_first(needed, mask):
@@ -129,7 +129,7 @@ class CpuStock:
         others = self._take_from(pool & ~aligned, needed - count_near, reuse)
         return others if isinstance(others, AdmitRejection) else aligned | others
 
-    def _near(self, mask: int | None) -> int:
+    def near(self, mask: int | None) -> int:
         """The free and reusable CPUs that a hint of this mask puts first."""
         return (self.free | self.reusable) & self._aligned(mask) if mask is not None else 0
 
@@ -199,7 +199,7 @@ class CpuStock:
 
     def after(self, bits: int, mask: int | None, *, init: bool, is_first: bool) -> Earlier | None:
         """What is known for the next container of the pod after one has got these CPUs by a hint of ``mask``."""
-        from_here = self.free | self.reusable if mask is None else self._near(mask)
+        from_here = self.free | self.reusable if mask is None else self.near(mask)
         if bits & ~from_here:
             return None  # under best-effort a hint may be narrower than what is taken
         if is_first:
@@ -251,6 +251,10 @@ class CpuStock:
         if found is None:
             found = known[mask] = _sockets_of(self.node.machine, mask)
         return found
+
+
+Dealing = Callable[[CpuStock, int, int | None], int]
+"""Which CPUs a container gets instead of these, as bits, by a hint of this mask."""
 
 
 def _sockets_of(machine: CpuTopology, mask: int) -> int:

@@ -99,6 +99,7 @@ class KubeletNode:
     aligns_by_socket: bool = False  # the option, where ids are made up and sockets are assumed
     packs: bool = False  # are cores of two threads at most, and CPUs packed into them, where ids are made up?
     core_threads: tuple[int, ...] = ()  # those a core may have, where align-by-socket packs CPUs in made-up ids
+    is_published: bool = True  # are the CPU manager's options known?
     takes_whole_cores: bool = False  # does full-pcpus-only let CPUs be packed core by core, where ids are made up?
     whole_cores: WholeCoreRule | None = None  # from the options where ids are real
     reserved: int = field(init=False, repr=False)  # CPU bits that are never exclusive
@@ -115,7 +116,9 @@ class KubeletNode:
         options = StaticOptions.of(self.config.cpu_options)
         # Made-up CPU ids have no cores, so that options about cores and sockets would act on fiction.
         if not self.ids_are_real:
-            options = StaticOptions(align_by_socket=self.aligns_by_socket)
+            # How many CPUs each of several NUMA nodes gives follows from how many are free there.
+            over_numa = options.distribute_across_numa
+            options = StaticOptions(align_by_socket=self.aligns_by_socket, distribute_across_numa=over_numa)
         object.__setattr__(self, "static_options", options)
         object.__setattr__(self, "prefers_closest", self.config.topology_options.get(CLOSEST_NUMA, False))
         # Asked many times in every admission.
