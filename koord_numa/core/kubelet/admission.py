@@ -157,15 +157,11 @@ def _rejection(request: PodRequest, refused: NotAdmitted, view: KubeletView, sta
     wanted = _wanted(refused.unit, state.node)
     rooms = {numa: free_on(state.node, state.managers, numa) for numa in state.node.machine.numa_ids}
     numbers = tuple(_numbers(wanted, rooms, KubeletState.empty(state.node)))
-    if kind is Reason.KUBELET_ALIGNMENT and _needs_one(view):
+    if kind is Reason.KUBELET_ALIGNMENT and view.state.node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE:
         numbers = _decisive(numbers)
         unit, colon, _ = detail.rpartition(": ")  # in the container scope, which container it is
         detail = f"{unit}{colon}needs {amounts_text(wanted)} in one NUMA node"
     return Rejection(kind, message, detail, resolvable=resolvable, numbers=numbers, largest=_largest(wanted, rooms))
-
-
-def _needs_one(view: KubeletView) -> bool:
-    return view.state.node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
 
 
 def _decisive(numbers: tuple[NumaNumbers, ...]) -> tuple[NumaNumbers, ...]:
