@@ -89,11 +89,11 @@ def _high_beside(number: int) -> tuple[JsonObject, ...]:
     return (high(number, "high"),)
 
 
-# The targets of our own workloads too: alignment may not cost more than plain pods cost kube-scheduler.
-_BASIC: Final[dict[str, Any]] = {"rate": 310, "cpu": 1.9, "large_rate": 402, "large_cpu": 2.2, "cheaper": 0.5}
+# Our own workloads are held against the same figures: aligned pods have to cost less than plain pods cost kube-scheduler.
+_BASIC: Final[dict[str, Any]] = {"rate": 310, "cpu": 1.9, "large_rate": 402, "large_cpu": 2.2}
 
 WORKLOADS: Final = (
-    Workload("SchedulingBasic", plain, before, **_BASIC, faster=1.5, floor=270),
+    Workload("SchedulingBasic", plain, before, **_BASIC, faster=1.5, cheaper=0.5, floor=270),
     Workload(
         "SchedulingNodeAffinity", on_nodes("pod", in_two_zones), before, rate=280, cpu=2.6, faster=1.5, cheaper=0.5
     ),
