@@ -100,8 +100,8 @@ class PendingPodHandler:
         verdict = handle.queue.add(pending)
         # Its class is parked: the pod is told at once why, and preemption hears of it.
         if verdict is not None and not was_queued:
-            handle.conditions.waits(pending, handle.messages.current(pending.request_class, verdict))
             self._preemption.consider(pending.pod, pending.request_class, verdict)
+            handle.conditions.waits(pending, handle.messages.current(pending.request_class, verdict))
 
 
 class BoundPodHandler:

@@ -81,8 +81,9 @@ class Explainer:
         for reason in reasons:
             handle.metrics.rejections[reason.value] += 1
         why, news = handle.messages.say(request_class, verdict, handle.dependencies.clock())
+        # First, as what then is done for the pods may take their conditions along.
+        if self._after_unschedulable is not None:
+            self._after_unschedulable(pending.pod, request_class, verdict)
         # Nothing new for the class: only the pod that was tried is told.
         for waiting in handle.queue.pods_of(request_class) if news else (pending,):
             handle.conditions.waits(waiting, why)
-        if self._after_unschedulable is not None:
-            self._after_unschedulable(pending.pod, request_class, verdict)

@@ -88,7 +88,7 @@ class Scheduler:
         self.workloads = WorkloadLister(lambda terms: self.handlers.pending_pods.reclassify(terms))  # noqa: PLW0108  (made later)
         self.classes = RequestClasses(settings, self.cache.index, resolver.of, self.workloads.selector_for)
         self.queue = SchedulingQueue(settings, dependencies.random)
-        self._conditions = PodConditions(dependencies)
+        self._conditions = PodConditions(dependencies, lambda pending: self.preemption.will_write(pending))  # noqa: PLW0108  (made later)
         self.handle = Handle(
             settings=settings,
             dependencies=dependencies,

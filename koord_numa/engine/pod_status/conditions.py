@@ -7,7 +7,7 @@ later without delaying those of other pods.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from logging import getLogger
@@ -24,25 +24,57 @@ log = getLogger(__name__)
 SCHEDULED: Final = "Scheduled"
 FAILED: Final = "FailedScheduling"
 RETRY_SECONDS: Final = 2.0
+HELD_SECONDS: Final = 10.0
+"""So long a condition waits at most for a request that takes it along."""
 WRITERS: Final = 4
 """So many conditions are written at once: a call that hangs holds up none but its own writer."""
 
 
 @dataclass(slots=True)
+class _Later:
+    """Conditions that become due by themselves after so many seconds, by uid with when that is, the first to be due first."""
+
+    seconds: float
+    conditions: OrderedDict[str, tuple[float, PodKey, str]] = field(default_factory=OrderedDict)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def add(self, pod: PodKey, why: str, now: float) -> None:
+        known = self.conditions.get(pod.uid)
+        # News of a pod that is here already keeps its time, or ever new ones would put it off for ever.
+        self.conditions[pod.uid] = (now + self.seconds if known is None else known[0], pod, why)
+        self.news.set()
+
+    def pop(self, uid: str) -> tuple[PodKey, str] | None:
+        found = self.conditions.pop(uid, None)
+        return None if found is None else found[1:]
+
+
+@dataclass(slots=True)
 class PodConditions:
-    """Conditions still to be written, by uid, oldest first. What a pod was told last is in its record."""
+    """
+    Conditions still to be written, by uid, oldest first. What a pod was told last is in its record.
+
+    A condition is *held* while ``will_be_lent`` says that its pod's status is about to be written anyway: until ``lent``, ``release``, or
+    ``HELD_SECONDS`` later.
+    """
 
     dependencies: Dependencies
+    will_be_lent: Callable[[PendingPod], bool] = lambda _: False
     _due: OrderedDict[str, tuple[PodKey, str]] = field(default_factory=OrderedDict)
-    _failed: OrderedDict[str, tuple[float, PodKey, str]] = field(default_factory=OrderedDict)  # with when to try again
+    _failed: _Later = field(default_factory=lambda: _Later(RETRY_SECONDS))
+    _held: _Later = field(default_factory=lambda: _Later(HELD_SECONDS))
     _writing: set[str] = field(default_factory=set)  # at most one writer a pod
     _lent: set[str] = field(default_factory=set)  # those of them that are written along with something else
     _news: asyncio.Event = field(default_factory=asyncio.Event)
-    _failure: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __len__(self) -> int:
         """Conditions not written yet."""
-        return len(self._due) + len(self._failed)
+        return len(self._due) + len(self._failed.conditions) + len(self._held.conditions)
+
+    @property
+    def held(self) -> int:
+        """How many conditions are held."""
+        return len(self._held.conditions)
 
     def waits(self, pending: PendingPod, why: str) -> None:
         """The pod waits: an event and the condition, if it was told something else before. Its remark goes with it."""
@@ -54,9 +86,20 @@ class PodConditions:
         key = pending.pod.key
         self.warn(key, why)
         # News replaces what could not be written before.
-        self._failed.pop(key.uid, None)
+        self._failed.pop(key.uid)
+        if self.will_be_lent(pending):
+            self._due.pop(key.uid, None)
+            self._held.add(key, why, self.dependencies.clock())
+            return
+        self._held.pop(key.uid)
         self._due[key.uid] = (key, why)
         self._news.set()
+
+    def release(self, uid: str) -> None:
+        """Nothing takes the condition of this pod along, so that it is due if it was held."""
+        if (held := self._held.pop(uid)) is not None:
+            self._due[uid] = held
+            self._news.set()
 
     def warn(self, pod: PodKey, why: str) -> None:
         """Only an event: something went wrong that does not mean that the pod fits nowhere."""
@@ -70,17 +113,18 @@ class PodConditions:
     def forget(self, uid: str) -> None:
         """The pod waits no longer."""
         self._due.pop(uid, None)
-        self._failed.pop(uid, None)
+        self._failed.pop(uid)
+        self._held.pop(uid)
         self._lent.discard(uid)
 
     @contextmanager
     def lent(self, uid: str) -> Iterator[str]:
         """
-        The message that is due for this pod, for a request that writes it along with something else; it is due again when that raises.
+        The message that is due or held for this pod, for a request that writes it along with something else; it is due when that raises.
 
-        Empty when none is due, or a writer is at the pod.
+        Empty when there is none, or a writer is at the pod.
         """
-        due = None if uid in self._writing else self._due.pop(uid, None)
+        due = None if uid in self._writing else self._due.pop(uid, None) or self._held.pop(uid)
         if due is None:
             yield ""
             return
@@ -102,7 +146,8 @@ class PodConditions:
         """Write conditions until cancelled. Of several about one pod only the latest is written."""
         # A task group: an exception in a writer is a bug and ends the process.
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._retry())
+            for later in (self._failed, self._held):
+                tasks.create_task(self._wait_for(later))
             for _ in range(WRITERS):
                 tasks.create_task(self._write_due())
 
@@ -123,21 +168,21 @@ class PodConditions:
         """A pod that no other writer is at: one whose conditions hang and change would hold up all writers otherwise."""
         return next((uid for uid in self._due if uid not in self._writing), None)
 
-    async def _retry(self) -> None:
+    async def _wait_for(self, later: _Later) -> None:
         while True:
-            while self._failed:
-                uid, (until, pod, why) = next(iter(self._failed.items()))
+            while later.conditions:
+                uid, (until, pod, why) = next(iter(later.conditions.items()))
                 wait = until - self.dependencies.clock()
                 if wait > 0:
                     await self.dependencies.sleep(wait)
                 # Replaced or forgotten while it was waited for: then it is not due any more.
-                if self._failed.get(uid) == (until, pod, why):
-                    del self._failed[uid]
+                if later.conditions.get(uid) == (until, pod, why):
+                    later.pop(uid)
                     # ``setdefault``, as news of the same pod may be due already.
                     self._due.setdefault(uid, (pod, why))
                     self._news.set()
-            self._failure.clear()
-            await self._failure.wait()
+            later.news.clear()
+            await later.news.wait()
 
     async def _write(self, pod: PodKey, why: str) -> None:
         try:
@@ -155,8 +200,7 @@ class PodConditions:
             log.exception("the condition of pod %s cannot be written", pod)  # contained: it costs this pod only
             return
         if pod.uid not in self._due:  # otherwise there is news of it already
-            self._failed[pod.uid] = (self.dependencies.clock() + RETRY_SECONDS, pod, why)
-            self._failure.set()
+            self._failed.add(pod, why, self.dependencies.clock())
 
 
 def describe_placement(placement: Placement) -> str:

@@ -6,6 +6,7 @@ Everything is checked once more before each request. What fails raises; what the
 
 import asyncio
 from contextlib import suppress
+from logging import getLogger
 from typing import Final
 
 from koord_numa.core.objects.request import Pod, PodKey
@@ -14,6 +15,8 @@ from koord_numa.engine.handle import Handle
 from koord_numa.engine.preemption.evaluator import Evaluator
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.ports import ClusterError, Conflict, Gone, NotLeader
+
+log = getLogger(__name__)
 
 PREEMPTED: Final = "Preempted"
 
@@ -41,6 +44,15 @@ class Evictor:
         """Name the node in the pod's status (an empty one: none) together with the condition that is due; returns the pod as it is then."""
         with self._handle.conditions.lent(pod.uid) as why:
             return await self._handle.dependencies.binder.nominate(pod, node, why)
+
+    async def withdraw(self, pod: PodKey) -> None:
+        """What a status says about a node that is not kept any more does no harm; that of a pod that is bound is left alone."""
+        if not self._handle.dependencies.lease.fresh() or not self.still_waits(pod):
+            return
+        try:
+            await self.nominate(pod, "")
+        except ClusterError as error:
+            log.info("the nomination of pod %s cannot be taken back now: %s", pod, error)
 
     def still_waits(self, pod: PodKey) -> bool:
         """Does the pod wait for a node, and is no bind of it under way?"""

@@ -20,6 +20,7 @@ from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.engine.handle import Handle, subject_of
+from koord_numa.engine.preemption.agenda import Agenda
 from koord_numa.engine.preemption.evaluator import Evaluator
 from koord_numa.engine.preemption.evictor import Evictor
 from koord_numa.engine.preemption.messages import NEVER, PROTECTED, being_freed
@@ -42,9 +43,7 @@ class Executor:
         self._handle = handle
         self.evaluator = Evaluator(handle)
         self._evictor = Evictor(handle, self.evaluator)
-        self._agenda: dict[RequestClass, frozenset[str] | None] = {}  # with the nodes to look at; None: all
-        self._hopeless: dict[RequestClass, None] = {}  # nothing helped them when all nodes were looked at
-        self._freed: set[str] = set()  # nodes that a pod has left since the last look
+        self._agenda = Agenda()
         self._pauses = Pauses(handle)
         self._failed: set[RequestClass] = set()  # a node could not be freed for one of their pods in this round
         self._news = asyncio.Event()
@@ -57,29 +56,27 @@ class Executor:
     def consider(self, _pod: Pod, request_class: RequestClass, _verdict: Unschedulable) -> None:
         """No node takes this class: its pods are looked at as soon as there is time (``AfterUnschedulable``)."""
         if self._handle.settings.preemption.enabled:
-            self._agenda[request_class] = None
+            self._agenda.add(request_class)
             self._news.set()
 
     def node_freed(self, node: str) -> None:
-        """A pod has left this node: too little for the waiting pods, perhaps, but now others may be worth evicting."""
-        if self._hopeless:
-            self._freed.add(node)
+        """A pod has left this node."""
+        self._agenda.node_freed(node)
+
+    def will_write(self, pending: PendingPod) -> bool:
+        """Is the pod in line for a plan, with which its status is written? Then why it waits is written along with its nomination."""
+        if pending.request_class not in self._agenda or self.evaluator.budgets is None or not pending.pod.preempts:
+            return False
+        return pending.uid not in self._pauses and self._handle.nominator.of(pending.uid) is None
 
     def look_again(self) -> None:
         """Time has passed: pauses may be over, pods have left, and a node that was freed may still be too small."""
         now, patience = self._handle.dependencies.clock(), self._handle.settings.preemption.topology_patience_seconds
-        self._agenda.update((pending.request_class, None) for pending in self._pauses.over(now))
+        self._agenda.add(*(pending.request_class for pending in self._pauses.over(now)))
         for nomination in self._handle.nominator:
             if not self._handle.nominator.may_still_fit(nomination, patience):
-                self._agenda[nomination.request_class] = None
-        # Collected until now, so that many departures cost one look at the classes.
-        freed, self._freed = frozenset(self._freed), set()
-        for request_class in list(self._hopeless) if freed else ():
-            if self._handle.queue.pods_of(request_class):
-                # A look at all nodes that is due already must not shrink to these.
-                self._agenda.setdefault(request_class, freed)
-            else:
-                del self._hopeless[request_class]
+                self._agenda.add(nomination.request_class)
+        self._agenda.look_again(lambda request_class: bool(self._handle.queue.pods_of(request_class)))
         if self._agenda:
             self._news.set()
 
@@ -117,10 +114,8 @@ class Executor:
     async def _plan(self) -> None:
         """Look at every class that is waiting for it, the highest priority first."""
         self.evaluator.forget_the_gone()
-        # The highest priority first, as it may displace what the others are given.
         while self._agenda and self.evaluator.budgets is not None:
-            request_class = min(self._agenda, key=lambda request_class: (-request_class.priority, request_class.number))
-            only = self._agenda.pop(request_class)
+            request_class, only = self._agenda.take()
             self._failed.discard(request_class)
             for pending in self._handle.queue.pods_of(request_class):
                 # What kept one pod's node from being freed, as a missing right, would keep the next one's.
@@ -129,8 +124,19 @@ class Executor:
                     break
                 with self._handle.quarantine.contained(subject_of(pending.pod)):
                     goes_on = await self._serve(pending, only)
+                self._tell_unless_nominated(pending)
                 if not goes_on:
                     break
+            self._agenda.done()
+            # Pods whose turn did not come, unless another round is about to begin.
+            if request_class not in self._agenda and not self._handle.queue.is_active(request_class):
+                self._tell_unless_nominated(*self._handle.queue.pods_of(request_class))
+
+    def _tell_unless_nominated(self, *found: PendingPod) -> None:
+        """Why these pods wait goes along with no nomination. To those that have one, ``_free`` sees."""
+        for pending in found if self._handle.conditions.held else ():
+            if self._handle.nominator.of(pending.uid) is None:
+                self._handle.conditions.release(pending.uid)
 
     async def _serve(self, pending: PendingPod, only: frozenset[str] | None) -> bool:
         """See to one pod that waits; may another one of its class have more luck?"""
@@ -181,7 +187,7 @@ class Executor:
             if candidate is None or not self.evaluator.may_carry_out(pod, candidate):
                 self._nothing_helps(pod, request_class, candidate)
                 return False
-            self._hopeless.pop(request_class, None)
+            self._agenda.note_helped(request_class)
             # Acted on only when the same node, asked again, names the same victims.
             if self._evictor.still_waits(pod.key) and self.evaluator.repeats(pod, request_class, candidate):
                 return await self._carry_out(Nomination(pod, request_class, candidate))
@@ -190,9 +196,8 @@ class Executor:
 
     def _nothing_helps(self, pod: Pod, request_class: RequestClass, candidate: PreemptionCandidate | None) -> None:
         """Say so, and wait for a pod to leave, or for budgets to allow more."""
-        self._hopeless[request_class] = None
         # Pods whose bind is not confirmed cannot be evicted yet: their nodes are looked at once more.
-        self._freed.update(assumed.placement.node for assumed in self._handle.cache.assumed.values())
+        self._agenda.note_hopeless(request_class, (it.placement.node for it in self._handle.cache.assumed.values()))
         self._handle.nominator.end(pod.key.uid)  # what its status claims since before a restart
         if candidate is None:
             self._handle.metrics.preemptions["nothing helps"] += 1
@@ -212,7 +217,7 @@ class Executor:
             # The plan was repeated just before, and only this nomination has changed the node since.
             nomination.confirmed = handle.cache.nodes[candidate.node].revision
         # Before anything is said or asked, which may raise: theirs is ended already.
-        self._agenda.update((ended.request_class, None) for ended in displaced)
+        self._agenda.add(*(ended.request_class for ended in displaced))
         if displaced or not self.evaluator.concerns_its_node_alone(nomination):
             await self.evaluator.freeing.settled()
             return await self._free(nomination, displaced)
@@ -239,6 +244,8 @@ class Executor:
             self._pauses.begin(pod.key.uid, self._pauses.next(pod.key.uid))
             await self._take_back(nomination)
             raise
+        finally:
+            handle.conditions.release(pod.key.uid)  # what did not go along with the nomination
         self.node_freed(nomination.node)  # there may be more room than this pod needs
         handle.metrics.preemptions["nominated"] += 1
         handle.metrics.victims_each.add(len(candidate.victims))
@@ -250,7 +257,7 @@ class Executor:
         self._say(nomination.pod.key, being_freed(nomination.candidate))
         for ended in displaced:
             self._say(ended.pod.key, "")
-            await self._nominate_quietly(ended.pod.key, "")
+            await self._evictor.withdraw(ended.pod.key)
         await self._evictor.free(nomination)
 
     async def _give_up(self, nomination: Nomination, error: ClusterError) -> None:
@@ -274,16 +281,7 @@ class Executor:
         self._handle.nominator.end(key.uid)
         self._say(key, "")
         if write:
-            await self._nominate_quietly(key, "")
-
-    async def _nominate_quietly(self, pod: PodKey, node: str) -> None:
-        """What a status says about a node that is not kept any more does no harm; that of a pod that is bound is left alone."""
-        if not self._handle.dependencies.lease.fresh() or not self._evictor.still_waits(pod):
-            return
-        try:
-            await self._evictor.nominate(pod, node)
-        except ClusterError as error:
-            log.info("the nomination of pod %s cannot be taken back now: %s", pod, error)
+            await self._evictor.withdraw(key)
 
     def _say(self, pod: PodKey, remark: str) -> None:
         """Tell the pod what becomes of its wait besides why it waits."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from koord_numa.core.objects.request import PodKey
-from koord_numa.engine.pod_status.conditions import WRITERS
+from koord_numa.engine.pod_status.conditions import HELD_SECONDS, WRITERS
 from koord_numa.ports import Unavailable
 from tests.engine.world import make_node, make_pod, make_world
 
@@ -105,5 +105,47 @@ async def test_a_condition_that_is_due_can_be_written_along_with_something_else(
         assert written.written == [("failing", "before")]
     await turns()
     assert written.written == [("failing", "before"), ("other", "after")]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_condition_is_held_for_a_request_that_takes_it_along_but_not_for_ever() -> None:
+    world, written = make_world(make_node("node")), SlowFor("")
+    world.server.set_unschedulable = written.set_unschedulable  # type: ignore[method-assign]  # one that remembers
+    pods = [make_pod(name, cpu=99_000) for name in ("lent", "released", "late", "leaving")]
+    world.waits(*pods)
+    conditions = world.engine.handle.conditions
+    conditions.will_be_lent = lambda _: True
+    for message in ("before", "after"):
+        for pod in pods:
+            conditions.waits(world.pending(pod), message)
+    assert (len(conditions), conditions.held) == (4, 4)
+    with conditions.lent("uid-lent") as why:
+        assert why == "after"
+    conditions.release("uid-released")
+    conditions.forget("uid-leaving")
+    running, began = asyncio.create_task(conditions.run()), world.clock()
+    await turns()
+    assert written.written == [("released", "after"), ("late", "after")]
+    assert world.clock() - began == HELD_SECONDS
+    assert len(conditions) == 0
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_condition_that_is_not_held_any_more_is_written_when_there_is_news() -> None:
+    world, written = make_world(make_node("node")), SlowFor("")
+    world.server.set_unschedulable = written.set_unschedulable  # type: ignore[method-assign]  # one that remembers
+    pod = make_pod("pod", cpu=99_000)
+    world.waits(pod)
+    conditions = world.engine.handle.conditions
+    conditions.will_be_lent = lambda _: True
+    conditions.waits(world.pending(pod), "before")
+    conditions.will_be_lent = lambda _: False
+    conditions.waits(world.pending(pod), "after")
+    assert (len(conditions), conditions.held) == (1, 0)
+    running = asyncio.create_task(conditions.run())
+    await turns()
+    assert written.written == [("pod", "after")]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
