@@ -10,6 +10,18 @@ from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Reso
 _ORDER = {PODS: 0, CPU: 1, MEMORY: 2, EPHEMERAL_STORAGE: 3}
 
 
+def has_room(wanted: ResourceList, allocatable: ResourceList, held: Mapping[str, int], pods: int) -> bool:
+    """Would ``fits_resources`` let it pass? Without finding words for a refusal."""
+    limit = allocatable.get(PODS)
+    return (limit is None or pods < limit) and not _short(wanted, allocatable, held)
+
+
+def _short(wanted: ResourceList, allocatable: ResourceList, held: Mapping[str, int]) -> list[str]:
+    return [
+        name for name, amount in wanted.items() if amount > 0 and amount > allocatable.get(name, 0) - held.get(name, 0)
+    ]
+
+
 def fits_resources(
     wanted: ResourceList, allocatable: ResourceList, held: Mapping[str, int], pods: int
 ) -> Rejection | None:
@@ -22,9 +34,7 @@ def fits_resources(
     limit = allocatable.get(PODS)
     if limit is not None and pods + 1 > limit:
         return Rejection(Reason.RESOURCES, "Too many pods", f"{pods} of {limit} pods are there")
-    short = [
-        name for name, amount in wanted.items() if amount > 0 and amount > allocatable.get(name, 0) - held.get(name, 0)
-    ]
+    short = _short(wanted, allocatable, held)
     if not short:
         return None
     name = min(short, key=lambda name: (_ORDER.get(name, 4), name))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from koord_numa.core.fit.pod_affinity import Namespaces
+from koord_numa.core.fit.resources import has_room
 from koord_numa.core.kubelet.inference.unreported_pods import shown_where_foreseen
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.objects.budgets import DisruptionBudget
@@ -17,7 +18,7 @@ from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.numa_release import Place, credited, locate
 from koord_numa.core.preempt.without_pods import request_without
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere
-from koord_numa.core.scheduling.request import Profile, SchedulingRequest
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest, on_node
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 
@@ -49,6 +50,8 @@ class DryRun:
         self._places: dict[str, Place | None] = {}
         # A dict for its order: pods are credited in the order in which they were sent away.
         self.gone: dict[str, None] = {}
+        self._amounts = on_node(ask, node.seen.node).amounts
+        self._known: tuple[Placement | None] | None = None  # the last answer, until a pod goes or comes back
 
     def is_movable(self, uid: str) -> bool:
         """Is it certain what this pod gives back when it goes? Always, where CPUs are ours to give."""
@@ -56,17 +59,33 @@ class DryRun:
 
     def send_away(self, uids: Iterable[str]) -> None:
         """As if these were not there."""
+        self._known = None
         for uid in uids:
             self._ledger.release(uid)
             self.gone[uid] = None
 
     def let_back(self, uid: str) -> None:
         """As if this one had stayed."""
+        self._known = None
         self._ledger.hold(self._holdings[uid])
         del self.gone[uid]
 
+    def lacks_amounts_with(self, uid: str) -> bool:
+        """
+        Would amounts of the whole node not suffice for the newcomer if this one were back? Then it has to stay away, whatever other pods
+        come back beside it: a filter that looks at nothing else (NodeResourcesFit) refuses the newcomer.
+        """
+        ledger, back = self._ledger, self._holdings[uid].amounts
+        held = {name: ledger.amounts.get(name, 0) + back.get(name, 0) for name in self._amounts}
+        return not has_room(self._amounts, self._node.seen.allocatable, held, len(ledger) + 1)
+
     def answer(self) -> Placement | None:
         """What the newcomer gets now; ``None`` when it does not fit, or when it cannot be known."""
+        if self._known is None:
+            self._known = (self._answer(),)
+        return self._known[0]
+
+    def _answer(self) -> Placement | None:
         candidate = self._candidate()
         if candidate is None:
             return None

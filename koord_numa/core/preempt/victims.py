@@ -187,9 +187,12 @@ def _clear_with(
 
 def _stay_away(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
     """Those who cannot come back, each of whom the newcomer needs gone: repeated until no more can."""
-    # Until nothing changes: one pod back may make room for another by exclusivity or the choice of NUMA nodes.
     away = _let_back(trial, pods, suits)
-    while len(fewer := _let_back(trial, away, suits)) < len(away):
+    # Until nothing changes: one pod back may make room for another by exclusivity or the choice of NUMA nodes, though not by amounts.
+    while not all(trial.lacks_amounts_with(pod.key.uid) for pod in away):
+        fewer = _let_back(trial, away, suits)
+        if len(fewer) == len(away):
+            break
         away = fewer
     return away
 
@@ -198,6 +201,9 @@ def _let_back(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
     """Let every pod back in without whose absence the newcomer still fits; those who must stay away."""
     away = []
     for pod in pods:
+        if trial.lacks_amounts_with(pod.key.uid):
+            away.append(pod)
+            continue
         trial.let_back(pod.key.uid)
         if not _suited(trial, suits):
             # It stays away, and the pods after it are tried without it.

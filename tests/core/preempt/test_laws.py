@@ -7,6 +7,7 @@ from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Alignment
 from koord_numa.core.objects.vocabulary import NumaPolicy
+from koord_numa.core.preempt.dry_run import DryRun
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.victims import PreemptionCandidate, select_victims_on_node, still_right
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate
@@ -141,3 +142,25 @@ def test_what_was_just_found_is_right_and_stays_so_while_one_after_the_other_lea
         gone.add(victim.key.uid)
         rest = [pod for pod in pods if pod.key.uid not in gone]
         assert still_right(wants, owned_site(*rest, shape=shape), terms(), found)
+
+
+@given(crowded(), asks, st.data())
+def test_a_pod_that_amounts_keep_away_has_no_place_whichever_others_come_back(
+    node: tuple[str, list[Pod]], wants: SchedulingRequest, data: st.DataObject
+) -> None:
+    shape, pods = node
+    trial = DryRun(wants, owned_site(*pods, shape=shape), terms())
+    uids = [pod.key.uid for pod in pods]
+    trial.send_away(uids)
+    order = data.draw(st.permutations(uids))
+    kept: list[str] = []
+    for uid in order:
+        if trial.lacks_amounts_with(uid):
+            kept.append(uid)
+        else:
+            trial.let_back(uid)
+    for uid in kept:
+        trial.let_back(uid)
+        assert trial.answer() is None
+        trial.send_away([uid])
+        assert trial.lacks_amounts_with(uid)

@@ -6,11 +6,14 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import PodKey
-from koord_numa.core.objects.verdicts import Alignment
-from koord_numa.core.preempt.dry_run import EvictionTerms
+from koord_numa.core.objects.verdicts import Alignment, Rejection
+from koord_numa.core.preempt import dry_run, victims
+from koord_numa.core.preempt.dry_run import EvictionTerms, answer_of
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, select_victims_on_node
+from koord_numa.core.scheduling.evaluate import ScoredPlacement
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 from tests.core.preempt.preemption_nodes import UNEVEN, ask, barred, budget, nominee, owned_site, running, terms
 
 
@@ -136,3 +139,20 @@ def test_amounts_alone_can_rule_a_node_out() -> None:
     assert not may_help(ask(9, 10), owned_site(*HALF_AND_HALF))
     assert not may_help(ask(4, 1), owned_site(*HALF_AND_HALF))
     assert not may_help(ask(4, 10), owned_site())
+
+
+def test_the_rules_are_asked_once_for_pods_that_amounts_keep_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With three of four pods away: as things are, without any of them, and with the first one back."""
+    pods = [running(f"p{number}", f"{2 * number}-{2 * number + 1}", numa=None) for number in range(4)]
+    asked: list[str] = []
+
+    def counting(wants: SchedulingRequest, seen: NodeSnapshot, rules: Profile) -> ScoredPlacement | Rejection:
+        asked.append(seen.node.name)
+        return answer_of(wants, seen, rules)
+
+    for module in (dry_run, victims):
+        monkeypatch.setattr(module, "answer_of", counting)
+    found = select_victims_on_node(ask(6, 10, numa=""), owned_site(*pods), terms())
+    assert found is not None
+    assert [victim.key.name for victim in found.victims] == ["p1", "p2", "p3"]
+    assert len(asked) == 3
