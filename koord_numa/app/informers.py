@@ -46,6 +46,7 @@ from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.object_handlers import ContainedHandler
 from koord_numa.engine.scheduler import Scheduler, Source
+from koord_numa.handlers.dispatch import meta
 from koord_numa.handlers.settings import waiting_pods
 from koord_numa.ports import EventHandler
 from koord_numa.settings import DynamicResources, PodSource
@@ -153,14 +154,24 @@ def all_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
 
     return Informer(
         api,
-        ListedKind(PODS, ContainedParser("pod", parse, scheduler, bound_to), ALL_PODS),
+        ListedKind(PODS, ContainedParser("pod", parse, scheduler, bound_to), ALL_PODS, known=_counted(scheduler)),
         Callbacks(replace, observe, synced),
     )
 
 
 def _bound_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
     parser = ContainedParser("pod", parse_pod, scheduler, bound_to)
-    return Informer(api, ListedKind(PODS, parser, BOUND_PODS), scheduler.handlers.bound_pods)
+    return Informer(api, ListedKind(PODS, parser, BOUND_PODS, known=_counted(scheduler)), scheduler.handlers.bound_pods)
+
+
+def _counted(scheduler: Scheduler) -> Callable[[Mapping[str, Any]], Pod | None]:
+    """A pod as it is counted, by the uid of a raw one; not one that is assumed, whose bind its own object may not show yet."""
+
+    def counted(raw: Mapping[str, Any]) -> Pod | None:
+        uid = meta(raw, "uid")
+        return None if uid in scheduler.cache.assumed else scheduler.cache.pod(uid)
+
+    return counted
 
 
 def _nominated(api: Api, scheduler: Scheduler) -> Informer[Pod]:

@@ -8,6 +8,7 @@ import pytest
 
 from koord_numa.app import informers
 from koord_numa.core.objects.request import Pod
+from koord_numa.sandbox.apiserver import DeleteOptions
 from koord_numa.settings import PodSource
 from koord_numa.wire.pod.pods import parse_pod
 from tests.cluster.objects import pod, until
@@ -70,3 +71,26 @@ async def test_other_schedulers_pods_count_when_they_are_bound(tmp_path: Path, m
         rack.server.store.delete("pods", "foreign", "default")
         rack.create([pod("placed", scheduler="other", node="n")])
         await until(lambda: len(runtime.scheduler.cache.node_of) == 2)
+
+
+@pytest.mark.parametrize("source", list(PodSource))
+async def test_a_counted_pod_that_is_deleted_is_not_read_again(
+    source: PodSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def noted(raw: Mapping[str, Any]) -> Pod:
+        read.append(raw["metadata"]["name"])
+        return parse_pod(raw)
+
+    monkeypatch.setattr(informers, "parse_pod", noted)
+    async with world(tmp_path, NODE) as rack:
+        rack.server.store.create(pod("placed", scheduler="other", node="n"))
+        async with operating(rack.server, tmp_path, monkeypatch, pods=source) as runtime:
+            cache = runtime.scheduler.cache
+            await until(lambda: runtime.scheduler.ready)
+            await until(lambda: [seen.started for seen in cache.nodes["n"].pods.values()] == [True])
+            read.clear()
+            rack.server.store.delete("pods", "placed", "default", DeleteOptions(grace=0))
+            await until(lambda: not cache.node_of)
+            assert read == []

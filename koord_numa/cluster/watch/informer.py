@@ -213,16 +213,21 @@ class Informer(Generic[T]):
         self.events += 1
         version = (raw.get("metadata") or {}).get("resourceVersion")
         if kind in ("ADDED", "MODIFIED", "DELETED"):
-            found = self.kind.read(raw)
-            # After reading, also of an object that cannot be read: its quarantine ends with it. The handler may know it from a state
-            # that could be read, and only a list can tell that it is gone.
-            if kind == "DELETED" and self.kind.parser.gone(raw):
-                raise Expired(f"a deleted object of {self.kind} cannot be read")
+            found = self._deleted(raw) if kind == "DELETED" else self.kind.read(raw)
             if found is not None:
                 self._handler.observe(kind, found)
         # Bookmarks have a version and nothing else.
         if version:
             self._version = str(version)
+
+    def _deleted(self, raw: Mapping[str, Any]) -> T | None:
+        known = self.kind.known(raw)
+        found = self.kind.read(raw) if known is None else known
+        # After reading, also of an object that cannot be read: its quarantine ends with it. The handler may know it from a state
+        # that could be read, and only a list can tell that it is gone.
+        if self.kind.parser.gone(raw) and known is None:
+            raise Expired(f"a deleted object of {self.kind} cannot be read")
+        return found
 
     def _message_received(self) -> None:
         self._last_message = self._progress_at = self._clock()

@@ -69,6 +69,7 @@ class ListedKind(Generic[T]):
     """
     Which objects (one resource, narrowed down by the server) and what to make of each: ``None`` for one that is not wanted.
 
+    ``known`` gives an object as it was last, where that is all that the handler needs of one that was deleted: then it is not parsed.
     ``optional``: a cluster may well live without this kind installed, and then has no such objects. ``title`` is for people, where
     several selections of one resource have to be told apart.
     """
@@ -78,6 +79,7 @@ class ListedKind(Generic[T]):
     field_selector: str = ""
     optional: bool = False
     title: str = ""
+    known: Callable[[Mapping[str, Any]], T | None] = lambda _: None
 
     def __str__(self) -> str:
         return f"{self.resource} ({self.field_selector})" if self.field_selector else str(self.resource)

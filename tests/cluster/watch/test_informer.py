@@ -112,3 +112,26 @@ async def test_bookmarks_keep_a_quiet_watch_young(server: ApiServer, api: Api) -
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_deleted_object_that_is_known_needs_no_reading(server: ApiServer, api: Api) -> None:
+    picture, gone = Picture(), list[str]()
+
+    def read_once(raw: Mapping[str, Any]) -> tuple[str, str]:
+        if raw["metadata"]["name"] in picture.objects:
+            raise AssertionError("it was known")
+        return seen(raw)
+
+    def known(raw: Mapping[str, Any]) -> tuple[str, str] | None:
+        gone.append(name := raw["metadata"]["name"])
+        return (name, picture.objects[name]) if name == "a" else None
+
+    server.store.create(pod("a"))
+    informer = Informer(api, ListedKind(PODS, read_once, known=known), picture)
+    task = asyncio.create_task(informer.run())
+    await until(lambda: set(picture.objects) == {"a"})
+    delete(server, "a")
+    await until(lambda: not picture.objects)
+    assert gone == ["a"]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
