@@ -24,7 +24,8 @@ from itertools import chain, dropwhile
 from typing import Final
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.enough_room import has_room_anywhere, has_room_whoever_leaves
+from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
+from koord_numa.core.kubelet.enough_room import has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.arrivals import Arrival, Replayed, without_left
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature

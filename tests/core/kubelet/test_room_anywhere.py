@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from koord_numa.core.kubelet.admission import would_admit
-from koord_numa.core.kubelet.enough_room import has_room_anywhere
+from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.admit import admit
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
