@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
+from urllib.parse import urlencode
 
 import aiohttp
 import orjson
@@ -17,6 +18,7 @@ from aiohttp.client_middlewares import ClientMiddlewareType
 from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config import ConfigException
 from multidict import CIMultiDict
+from yarl import URL
 
 from koord_numa import __version__
 from koord_numa.cluster import deep_json
@@ -80,7 +82,7 @@ class Api:
             headers=CIMultiDict([("User-Agent", agent), ("Accept", JSON), *self._impersonation]),
         )
         self._lent: list[LentSession] = []
-        self.server = str(configuration.host).rstrip("/")
+        self.server = _address(str(configuration.host)).rstrip("/")
         self.cut_off = False
         """Was a leader's write (``Body.remaining``) cancelled before its answer came? It may still be carried out."""
         self._options: dict[str, Any] = {
@@ -147,10 +149,11 @@ class Api:
         ``UnknownOutcome`` is raised only for calls that write.
         """
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
-        # The body is read inside the block, so that a break half-way is an error of this request.
+        # The body is read inside the block, so that a break half-way is an error of this request. Whether that goes well or not, the
+        # connection is given back or closed then.
         try:
-            async with await self._open(call, body, params, timeout) as response:
-                raw = await response.read()
+            response = await self._open(call, body, params, timeout)
+            raw = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise broken(call, error) from error
         except asyncio.CancelledError:
@@ -217,8 +220,7 @@ class Api:
         try:
             return await self._session.request(
                 call.method,
-                self.server + call.path,
-                params=params,
+                self._url(call, params),
                 data=data,
                 headers=headers,
                 timeout=limits,
@@ -231,6 +233,14 @@ class Api:
                 raise NotLeader(f"{call}: the lease ended before the request could be sent") from error
             raise
 
+    def _url(self, call: Call, params: Mapping[str, str] | None) -> URL | str:
+        text = f"{self.server}{call.path}?{urlencode(params)}" if params else self.server + call.path
+        # Quoted already: to take it apart and to quote it again is a tenth of what a request costs.
+        try:
+            return URL(text, encoded=True)
+        except ValueError:
+            return text  # aiohttp has the error for it
+
     async def _authenticate(self, headers: dict[str, str]) -> None:
         """Tokens of a service account change on disk; the configuration's own hook re-reads them. Raises ``Unavailable``."""
         try:
@@ -242,6 +252,14 @@ class Api:
             headers["Authorization"] = token
         elif self.configuration.username:
             headers["Authorization"] = self.configuration.get_basic_auth_token()
+
+
+def _address(server: str) -> str:
+    """As it is sent: the name of a host may have letters of any alphabet."""
+    try:
+        return str(URL(server))
+    except ValueError:
+        return server
 
 
 def encoded(call: Call, value: Any) -> bytes:

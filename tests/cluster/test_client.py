@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.config import ConfigException
 
 from koord_numa.cluster import client
@@ -126,6 +127,31 @@ async def test_whole_objects_come_back(server: ApiServer, api: Api) -> None:
     created = await api.send(Call("create", NODES), Body(node("a")))
     assert created == server.store.get("nodes", "a")
     assert await api.send(Call("get", NODES, name="a")) == created
+
+
+async def test_what_is_asked_arrives_as_it_was_meant(server: ApiServer, api: Api) -> None:
+    """Names and parameters are quoted once, and taken apart by the server only."""
+    for name in ("a%2Fb", "a/b?c=d#e", "ä b+c"):
+        with pytest.raises((Gone, Invalid)):
+            await api.send(Call("get", NODES, name=name), params={"fieldManager": "a&b=c +ä"})
+    assert [asked.name for asked in server.requests] == ["a%2Fb", "a/b?c=d#e", "ä b+c"]
+    selected = {"fieldSelector": "metadata.name!=a,metadata.name!=c"}
+    server.store.create(node("a"))
+    server.store.create(node("b"))
+    assert [it["metadata"]["name"] for it in (await api.send(Call("list", NODES), params=selected))["items"]] == ["b"]
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://", "http://a b"])
+async def test_an_address_that_is_none_is_no_bug(url: str) -> None:
+    async with Api(Configuration(host=url)) as api:
+        for call in (READ, WRITE):
+            with pytest.raises((Unavailable, UnknownOutcome)):
+                await api.send(call, Body(pod("a")) if call.writes else None)
+
+
+async def test_a_host_may_have_letters_of_any_alphabet() -> None:
+    async with Api(Configuration(host="http://bücher.example/")) as api:
+        assert api.server == "http://xn--bcher-kva.example"
 
 
 async def test_requests_say_who_we_are(server: ApiServer, api: Api) -> None:
