@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.kubelet.departures.all_at_first import never_needs_less_room
 from koord_numa.core.kubelet.inference.hypothesis import Signature
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, admit, dry_run
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
@@ -17,7 +18,6 @@ from koord_numa.core.kubelet.managers.room import (
     everything,
     has_room,
     has_room_between,
-    never_needs_less_room,
     together,
 )
 from koord_numa.core.kubelet.visible_room import Sight

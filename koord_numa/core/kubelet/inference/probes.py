@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Final
 
+from koord_numa.core.kubelet.departures.all_at_first import never_needs_less_room
 from koord_numa.core.kubelet.departures.one_away import with_one_away, without_leaving
 from koord_numa.core.kubelet.departures.single_places import SinglePlaces
 from koord_numa.core.kubelet.enough_room import has_room_however_shared, has_room_in_all_ways, has_room_whoever_leaves
@@ -30,7 +31,7 @@ from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.room import STRICT, everything, has_room, never_needs_less_room
+from koord_numa.core.kubelet.managers.room import STRICT, everything, has_room
 from koord_numa.core.kubelet.more_room import EFFORT, MoreRoom
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways, wanted
 from koord_numa.core.kubelet.sharing.socket_cpus import packs_sockets

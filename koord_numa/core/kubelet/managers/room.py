@@ -23,7 +23,7 @@ from typing import Final
 
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, at_once, pod_demand
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
+from koord_numa.core.kubelet.managers.manager_state import ManagerState
 from koord_numa.core.objects.request import PodRequest, once_per_request
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, total
@@ -67,7 +67,7 @@ def has_room_between(
         memory = ContainerDemand(cpus=0, memory=peak.memory, devices={})
         return suffices(node, least.managers, peak, kept) and some_fits(node, least, memory, kept)
     tying = _tying(request, node)
-    if node.static_options.align_by_socket and peak.cpus and not _has_plain_sockets(node):
+    if node.static_options.align_by_socket and peak.cpus and not has_plain_sockets(node):
         return False
     if not some_fits(node, least, peak, kept):
         return False
@@ -82,7 +82,7 @@ def has_room_between(
         return False
     return all(
         # What the container asks for itself it finds there.
-        _fits(node, least, numa, _beyond(part, peak, node), kept) or not _may_hold(node, most, numa, part)
+        _fits(node, least, numa, beyond(part, peak, node), kept) or not may_hold(node, most, numa, part)
         for part in tying
         for numa in node.machine.numa_ids
         if not _fits(node, least, numa, peak, kept)
@@ -94,24 +94,6 @@ def needs_no_place(request: PodRequest, node: KubeletNode) -> bool:
     if node.config.topology_policy not in (None, KubeletPolicy.NONE, KubeletPolicy.BEST_EFFORT):
         return False
     return not (node.pins_memory and any(part.memory is not None for _, part in pod_demand(request).containers))
-
-
-def never_needs_less_room(request: PodRequest, node: KubeletNode) -> bool:
-    """
-    Is the pod admitted with more room, too, wherever that is, because its first container asks for all that it ever holds at once?
-
-    An init container that does so finds room where it had it, or on a lower NUMA node, and everything after it fits there.
-    """
-    if node.ids_are_real or node.whole_cores is not None or node.static_options.align_by_socket:
-        return False
-    if node.config.topology_policy not in STRICT or node.config.topology_scope is not KubeletScope.CONTAINER:
-        return False
-    container, part = pod_demand(request).containers[0]
-    if container.kind is not ContainerKind.INIT or _beyond(part, at_most(request), node) != NOTHING:
-        return False
-    # Of several NUMA nodes it would tie later containers to more than these need.
-    empty = Bound(KubeletState.empty(node).managers)
-    return any(_may_hold(node, empty, numa, part) for numa in node.machine.numa_ids)
 
 
 def suffices(node: KubeletNode, managers: ManagerState, demand: ContainerDemand, kept: ContainerDemand) -> bool:
@@ -162,7 +144,7 @@ def together(demands: Iterable[ContainerDemand]) -> ContainerDemand:
     )
 
 
-def _beyond(part: ContainerDemand, peak: ContainerDemand, node: KubeletNode) -> ContainerDemand:
+def beyond(part: ContainerDemand, peak: ContainerDemand, node: KubeletNode) -> ContainerDemand:
     """Of ``peak`` the resources of which the container asks for less itself, as far as the managers give any of them."""
     memory, devices = part.memory or {}, part.devices
     kinds = (peak.memory or {}).items() if node.pins_memory else ()
@@ -177,7 +159,7 @@ def _beyond(part: ContainerDemand, peak: ContainerDemand, node: KubeletNode) -> 
     )
 
 
-def _has_plain_sockets(node: KubeletNode) -> bool:
+def has_plain_sockets(node: KubeletNode) -> bool:
     """Is each NUMA node in one socket, and are sockets no more than these? Else a hint of one NUMA node may not be preferred."""
     machine = node.machine
     there = [bits for bits in machine.numa_bits.values() if bits]
@@ -266,7 +248,7 @@ def _fills_up(spare: Sequence[Mapping[str, int]], taken: Mapping[str, int]) -> b
     )
 
 
-def _may_hold(node: KubeletNode, most: Bound, numa: int, demand: ContainerDemand) -> bool:
+def may_hold(node: KubeletNode, most: Bound, numa: int, demand: ContainerDemand) -> bool:
     """May the demand get a hint of this NUMA node alone?"""
     return _has_cpus_and_memory(node, most.managers, numa, demand, NOTHING) and all(
         _free_devices(node, most, numa, name) >= count
