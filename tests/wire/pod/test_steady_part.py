@@ -21,6 +21,7 @@ CACHES: Sequence[tuple[Any, str]] = (
     (request_cache, "_BOUND"),
     (request_cache, "_CONSTRAINTS"),
     (steady_part, "_PARTS"),
+    (steady_part, "_FILLED"),
     (pods, "_ASSIGNMENTS"),
 )
 
@@ -53,8 +54,15 @@ CHANGES: dict[str, Sequence[object]] = {
 }
 ANNOTATIONS: dict[str, Sequence[Any]] = {
     names.RESOURCE_STATUS: [HELD, "{}", "{", 5],
-    names.EXPLORES: ["a,b", 5],
-    names.RESOURCE_SPEC: ['{"requiredCPUBindPolicy":"SpreadByPCPUs"}', "{"],
+    names.EXPLORES: ["a,b", 5, None],
+    names.RESOURCE_SPEC: [
+        '{"requiredCPUBindPolicy":"SpreadByPCPUs"}',
+        '{"preferredCPUBindPolicy":"FullPCPUs"}',
+        "",
+        "{",
+        None,
+    ],
+    names.NUMA_NODES: ["0", 5],
     names.REBIND: ["false"],
 }
 
@@ -95,6 +103,7 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(pods, "head", noted)
     monkeypatch.setattr(steady_part, "_PARTS", ParsedCache(1 << 20))
+    monkeypatch.setattr(steady_part, "_FILLED", ParsedCache(1 << 20))
     return found
 
 
@@ -113,6 +122,26 @@ def test_a_pod_is_read_once_from_its_creation_until_it_runs(heads: list[str]) ->
         ("worker-1", "Running", False, "3"),
         ("worker-1", "Running", True, "4"),
     ]
+
+
+def test_a_policy_that_a_bind_fills_in_is_read_once_a_class(heads: list[str]) -> None:
+    filled = '{"preferredCPUBindPolicy":"FullPCPUs"}'
+    states: list[Object] = []
+    for uid in ("x1", "x2", "x3"):
+        waiting = changed(changed(POD, "metadata resourceVersion", f"{uid} waits"), "metadata uid", uid)
+        waiting = annotated(waiting, names.RESOURCE_SPEC, '{"preferredCPUBindPolicy":"Default"}')
+        bound = changed(changed(waiting, "spec nodeName", "worker-1"), "metadata resourceVersion", f"{uid} bound")
+        for name, text in ((names.RESOURCE_STATUS, HELD), (names.RESOURCE_SPEC, filled), (names.NUMA_NODES, "0")):
+            bound = annotated(bound, name, text)
+        bound = changed(
+            bound, "status", {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
+        )
+        starting = changed(changed(bound, "status phase", "Running"), "metadata resourceVersion", f"{uid} starts")
+        states += [waiting, bound, starting]
+    found = [parse_pod(each) for each in states]
+    assert heads == ["x1 waits", "x1 bound", "x2 waits", "x3 waits"]
+    assert found == [read_afresh(each) for each in states]
+    assert {pod.spec_text for pod in found if pod.node} == {filled}
 
 
 def test_pods_that_run_already_when_they_are_first_seen_are_not_remembered(heads: list[str]) -> None:
