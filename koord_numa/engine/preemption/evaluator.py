@@ -142,8 +142,10 @@ class Evaluator:
         """Of the nodes asked for those to try out, in the order in which they are compared."""
         chosen: list[str] = []
         glances = 0
+        # Looked up once: a plan goes over a hundred nodes by default.
+        nodes, most = self._handle.cache.nodes, self._handle.settings.preemption.candidate_nodes
         for name in known:
-            if name not in asked or name not in self._handle.cache.nodes:
+            if name not in asked or name not in nodes:
                 continue
             # The emptiest come first, so that few nodes are glanced at for a class, however many there are.
             if name not in known.helpful:
@@ -153,7 +155,7 @@ class Evaluator:
                 if not self._may_help(known, pod, request_class, ask, name):
                     continue
             chosen.append(name)
-            if len(chosen) == self._handle.settings.preemption.candidate_nodes:
+            if len(chosen) == most:
                 break
         return chosen
 
