@@ -15,11 +15,11 @@ from koord_numa.core.kubelet.enough_room import has_room_in_all_ways
 from koord_numa.core.kubelet.inference import probes
 from koord_numa.core.kubelet.inference.arrivals import Replayed
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.inference.unlocated import TooManyWays
 from koord_numa.core.kubelet.managers.admit import Admitted, admit, foreseen
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways
+from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.unseen_departures import OnTheirWay
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig

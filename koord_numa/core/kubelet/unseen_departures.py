@@ -30,7 +30,7 @@ from koord_numa.core.kubelet.inference.arrivals import Arrival, Replayed, withou
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
 from koord_numa.core.kubelet.inference.replay import Effort, admitted, arrive, foreseen
-from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
+from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import one_of_each_kind
 from koord_numa.core.kubelet.inference.wanted_room import Wanted
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
@@ -39,6 +39,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.managers.room import STRICT, asks_managers, everything, fits_on, together
 from koord_numa.core.kubelet.more_room import covers, emptied
+from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace

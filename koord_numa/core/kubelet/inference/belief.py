@@ -32,10 +32,11 @@ from koord_numa.core.kubelet.inference.arrivals import (
 )
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
 from koord_numa.core.kubelet.inference.replay import Effort
-from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
+from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.reports.prospect import Prospect
 from koord_numa.core.kubelet.reports.report import agrees, may_explain
 from koord_numa.core.kubelet.reports.settled import agreeing
+from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 
@@ -117,8 +118,7 @@ class Belief:
 
     def depart(self, uid: str, when: float) -> None:
         """The pod is gone, or has finished: now or shortly before."""
-        # A topology may have told of it before.
-        self.left[uid] = min(when, self.left.get(uid, when))
+        self.left[uid] = min(when, self.left.get(uid, when))  # a topology may have told of it before
         # The verdicts of earlier arrivals were known long before this pod can have left.
         self._replay(next((at for at, each in enumerate(self.arrivals) if each.may_follow(when)), len(self.arrivals)))
 

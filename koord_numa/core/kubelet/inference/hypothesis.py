@@ -23,6 +23,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
 from koord_numa.core.kubelet.sharing.reach import Place, Reach, SharedPool, Sums, Wiring
+from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, reached
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import replace, value_object
@@ -215,10 +216,12 @@ def held_by_init(grant: Grant) -> int:
 def _place(one: ContainerGrant, node: KubeletNode) -> tuple[int, ...]:
     """
     How many CPUs an init container still holds no topology shows: only where they are counts. Where CPUs are dealt out in numbers that
-    is unknown, only their sum is told apart.
+    are unknown, only their sum and the NUMA nodes that they may be of are told apart.
     """
     if may_lie_otherwise(one, node):
-        return (len(one.cpus), one.numas)
+        # Packed into sockets its CPUs are asked about on every NUMA node but where that is worked out.
+        packs = node.static_options.align_by_socket and not node.deals_over_numa
+        return (len(one.cpus), one.numas if packs else reached(one, node))
     counts = cpus_by_numa(one.cpus.bits, node)
     # An init container's count is cut to "some", as no topology shows it.
     return tuple(min(count, 1) for count in counts) if one.kind is ContainerKind.INIT else counts
@@ -234,29 +237,6 @@ def _near(node: KubeletNode, resource: str, ids: Iterable[str]) -> Iterator[int]
     pool = node.devices[resource]
     # What shared devices are near is in ``Hypothesis.reach``; of these only the number is told apart here.
     return (0 if pool.assumed else device.near for device in pool.devices if device.id in wanted)
-
-
-def may_lie_otherwise(one: ContainerGrant, node: KubeletNode) -> bool:
-    """Are its CPUs taken from several NUMA nodes, in numbers that depend on CPU ids?"""
-    # With one NUMA node or real ids there is only one place.
-    if not one.cpus or node.ids_are_real or len(node.machine.numa_ids) == 1:
-        return False
-    if one.numas:
-        return one.numas & (one.numas - 1) != 0
-    mask = one.hint.mask if one.hint is not None else None
-    # Best-effort takes CPUs beyond the hint, too: of which NUMA nodes depends on sockets and CPU ids.
-    if mask is None or mask.bit_count() > 1 or one.cpus.bits & ~node.machine.numa_bits.get(mask.bit_length() - 1, 0):
-        return True
-    return node.static_options.align_by_socket and shares_socket(node, mask)
-
-
-def shares_socket(node: KubeletNode, mask: int) -> bool:
-    """Does a socket of these NUMA nodes have others, too? Only then CPUs are taken elsewhere by align-by-socket."""
-    machine = node.machine
-    here = 0
-    for numa in members(mask):
-        here |= machine.numa_bits.get(numa, 0)
-    return any(bits & here and bits & ~here for bits in machine.socket_bits.values())
 
 
 def pins_init_cpus(demand: PodDemand, node: KubeletNode) -> bool:

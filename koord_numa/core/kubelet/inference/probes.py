@@ -18,14 +18,14 @@ from itertools import chain
 from typing import Final
 
 from koord_numa.core.kubelet.departures.all_at_first import never_needs_less_room
+from koord_numa.core.kubelet.departures.less_room import hides_memory, takes_turns
 from koord_numa.core.kubelet.departures.one_away import with_one_away, without_leaving
 from koord_numa.core.kubelet.departures.single_places import SinglePlaces
 from koord_numa.core.kubelet.enough_room import has_room_however_shared, has_room_in_all_ways, has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, pins_init_cpus
 from koord_numa.core.kubelet.inference.init_reuse import without_excess
-from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
+from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import variants
-from koord_numa.core.kubelet.inference.wanted_room import kinds_of
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
@@ -35,6 +35,7 @@ from koord_numa.core.kubelet.managers.room import STRICT, everything, has_room
 from koord_numa.core.kubelet.more_room import EFFORT, MoreRoom
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways, wanted
 from koord_numa.core.kubelet.sharing.socket_cpus import packs_sockets
+from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.spreading.shares import Shares, shares_of
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.kubelet.visible_room import Sight
@@ -129,7 +130,7 @@ class Question:
         for one in self._view.rooms or self._view.hypotheses:
             for after in self._surely_gone(one) if one.leaving else (one,):
                 # To pods that are tied to an init container's place more room may be less.
-                yield from variants(after if confined else without_excess(after), self._request)
+                yield from variants(after if confined else without_excess(after), self._request, all_ways=True)
 
     def _surely_gone(self, one: Hypothesis) -> list[Hypothesis]:
         """
@@ -260,37 +261,6 @@ def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
             return True
         held = held or (bool(own) and container.kind is ContainerKind.INIT)
     return False
-
-
-def takes_turns(demand: PodDemand, node: KubeletNode) -> bool:
-    """
-    May more room for one container leave less for the next? Where they are aligned one by one and need several kinds of resources.
-
-    With one kind the next finds on the NUMA node that the first leaves what it lacks on the other; with several the first may move for a
-    device, say, and take CPUs that only its new NUMA node had. Best-effort admits what it cannot align.
-    """
-    config = node.config
-    if len(demand.containers) < 2:
-        return False
-    if config.topology_scope is not KubeletScope.CONTAINER or config.topology_policy not in STRICT:
-        return False
-    units = [kinds for _, part in demand.containers if (kinds := kinds_of(part, node))]
-    taken = [kind for kinds in units for kind in kinds]
-    return len(set(taken)) > 1 and len(set(taken)) < len(taken)
-
-
-def hides_memory(demand: PodDemand, node: KubeletNode) -> bool:
-    """
-    Does an init container ask for a kind of memory of which the hint of the whole pod knows nothing, as no app container asks for it?
-
-    Then more room may take the pod to a NUMA node without it (getPodRequestedResources in the kubelet's memorymanager/policy_static.go).
-    """
-    if not node.pins_memory or not node.aligns or node.config.topology_scope is not KubeletScope.POD:
-        return False
-    known = demand.pod.memory or {}
-    return any(
-        kind not in known for _, part in demand.containers for kind, amount in (part.memory or {}).items() if amount
-    )
 
 
 def _fits_one_numa(one: Hypothesis, request: PodRequest) -> bool:

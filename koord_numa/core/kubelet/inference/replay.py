@@ -11,7 +11,6 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     Hypothesis,
     Signature,
     free_memory,
-    may_lie_otherwise,
     pins_init_cpus,
     signature,
 )
@@ -26,9 +25,10 @@ from koord_numa.core.kubelet.sharing.choices import arriving, wanted
 from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
 from koord_numa.core.kubelet.sharing.passed_over import with_passed_over
 from koord_numa.core.kubelet.sharing.socket_cpus import located, packs_sockets
+from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
 from koord_numa.core.kubelet.spreading.shares import answer, shares_of
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.value_objects import replace
 
 Outcome = Signature | None
@@ -223,7 +223,9 @@ def _left_over(before: Hypothesis, ends: Sequence[DryRunAdmitted]) -> int:
         more = (most.managers.cpus & here).bit_count() - (least.managers.cpus & here).bit_count()
         loose |= lowest(own & here, min(max(0, more), (own & here).bit_count()))
     node = before.state.node
-    if node.static_options.align_by_socket and any(may_lie_otherwise(one, node) for one in least.grant.containers):
+    # With one hint of all containers they take over CPUs of any of its NUMA nodes.
+    at_large = node.static_options.align_by_socket or node.config.topology_scope is KubeletScope.POD
+    if at_large and any(may_lie_otherwise(one, node) for one in least.grant.containers):
         # What is taken over of one NUMA node may save CPUs of another, so that only the sum tells.
         more = most.managers.cpus.bit_count() - least.managers.cpus.bit_count() - loose.bit_count()
         loose |= lowest(own & ~loose, min(max(0, more), (own & ~loose).bit_count()))

@@ -22,6 +22,7 @@ from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant, MemoryBlock
 from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.kubelet.sharing.reach import Place, Reach
+from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import without_zeros
@@ -29,10 +30,6 @@ from koord_numa.core.value_objects import replace
 
 MOST_WAYS: Final = 64
 """In so many ways may one hypothesis go on after pods have left."""
-
-
-class TooManyWays(Exception):
-    """There are more places than are followed at which pods may have been that have left."""
 
 
 Unit = Sequence[tuple[Container, ContainerDemand]]

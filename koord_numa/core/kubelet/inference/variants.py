@@ -1,17 +1,18 @@
 """States beside a hypothesis that are possible as well: what is loose may be free, and what is spread may lie on other NUMA nodes."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, may_lie_otherwise, signature
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, signature
+from koord_numa.core.kubelet.managers.kubelet_node import OVER_NUMA, KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.kubelet.sharing.socket_cpus import Room
+from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherwise
 from koord_numa.core.kubelet.spreading.rooms import spread_rooms
 from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
@@ -22,19 +23,41 @@ MOST_VARIANTS: Final = 6
 """So many ways in which one hypothesis may be slightly otherwise are looked at."""
 
 
-def variants(one: Hypothesis, request: PodRequest | None = None) -> Iterator[Hypothesis]:
+def variants(one: Hypothesis, request: PodRequest | None = None, *, all_ways: bool = False) -> Iterator[Hypothesis]:
     """
     The hypothesis, then every state beside it that differs in what is loose or spread: each of them is possible as well.
 
-    Of those that leave the same room to ``request`` one.
+    Of those that leave the same room to ``request`` one. With ``all_ways`` raises ``TooManyWays`` at the end where there are more.
     """
     yield one
     yield from islice(_variants(one), MOST_VARIANTS)
     node = one.state.node
     # Of options that are unlikely only the likeliest ways are looked at: what they refuse is explored.
-    if one.spread and node.deals_over_numa and not one.options and node.config.topology_policy in STRICT:
-        sight = None if request is None else Sight(request, node)
-        yield from spread_rooms(one, lambda counts: counts if sight is None else sight.cpus(node, counts))
+    if one.spread and not one.options and may_deal_over_numa(node):
+        complete = yield from _dealt_otherwise(one, request)
+        if all_ways and not complete:
+            raise TooManyWays
+
+
+def _dealt_otherwise(one: Hypothesis, request: PodRequest | None) -> Generator[Hypothesis, None, bool]:
+    """What ``spread_rooms`` yields and returns, as an option to be found out about where it is not published."""
+    node = one.state.node
+    sight = None if request is None else Sight(request, node)
+    options = () if node.deals_over_numa else (OVER_NUMA,)
+    rooms = spread_rooms(one, lambda counts: counts if sight is None else sight.cpus(node, counts))
+    if not options:
+        return (yield from rooms)
+    # Whether it is on an exploration of the first of them tells, so that no more are needed.
+    yield from (replace(each, options=options) for each in rooms)
+    return True
+
+
+def may_deal_over_numa(node: KubeletNode) -> bool:
+    """May CPUs come in any shares, and a pod be refused for that? With best-effort only for memory that is bound."""
+    if not (node.deals_over_numa or not node.is_published):
+        return False
+    policy = node.config.topology_policy
+    return policy in STRICT or (policy is KubeletPolicy.BEST_EFFORT and node.pins_memory)
 
 
 def _variants(one: Hypothesis) -> Iterator[Hypothesis]:

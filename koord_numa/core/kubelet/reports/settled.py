@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from koord_numa.core.bit_sets import lowest
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, may_lie_otherwise
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.replay import holding
 from koord_numa.core.kubelet.inference.variants import distinct, freed
 from koord_numa.core.kubelet.managers.manager_state import ManagerState
@@ -17,6 +17,7 @@ from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.kubelet.reports.report import agrees, in_use, use_of
 from koord_numa.core.kubelet.sharing.counts import settled_devices
 from koord_numa.core.kubelet.sharing.socket_cpus import is_located, packs_sockets
+from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import ContainerKind

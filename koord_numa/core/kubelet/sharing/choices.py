@@ -20,7 +20,6 @@ from itertools import product
 from typing import Final
 
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, pins_init_cpus
-from koord_numa.core.kubelet.inference.unlocated import TooManyWays
 from koord_numa.core.kubelet.managers.admit import foreseen
 from koord_numa.core.kubelet.managers.aggregates import PodDemand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
@@ -30,6 +29,7 @@ from koord_numa.core.kubelet.sharing.layouts import Bounds, current_masks, laid_
 from koord_numa.core.kubelet.sharing.places import Unit, reached
 from koord_numa.core.kubelet.sharing.reach import Counts, Wiring, possible, without
 from koord_numa.core.kubelet.sharing.takers import Takers, takers_of
+from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
 MOST_CHOICES: Final = 128

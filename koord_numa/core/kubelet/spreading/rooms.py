@@ -9,16 +9,16 @@ looks only at how many CPUs are free on each NUMA node, and of these numbers onl
 Example: two NUMA nodes of 8 CPUs, a pod of 10. Packed, 0 and 6 are free; dealt evenly, 3 and 3, where a pod of 4 has no room.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa, may_lie_otherwise
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.managers.manager_state import ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant
+from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, reached
 from koord_numa.core.value_objects import replace
 
 MOST_LOOKED_AT: Final = 400
@@ -40,11 +40,11 @@ class _Part:
     reach: Sequence[int]
 
 
-def spread_rooms(one: Hypothesis, seen: Callable[[Counts], Hashable]) -> Iterator[Hypothesis]:
+def spread_rooms(one: Hypothesis, seen: Callable[[Counts], Hashable]) -> Generator[Hypothesis, None, bool]:
     """
     The hypothesis with spread CPUs on other NUMA nodes, once for each way that ``seen`` tells from the others.
 
-    Pods that are equally far from how the hypothesis has them come in the order of their uids.
+    Returns whether these are all. Pods that are equally far from how the hypothesis has them come in the order of their uids.
     """
     node = one.state.node
     parts = [part for uid in sorted(one.spread) for part in _parts(one, uid)]
@@ -58,12 +58,13 @@ def spread_rooms(one: Hypothesis, seen: Callable[[Counts], Hashable]) -> Iterato
             if moved[0] in known:
                 continue
             if len(known) >= MOST_LOOKED_AT or len(told) > MOST_ROOMS:
-                return
+                return False
             known.add(moved[0])
             queue.append(moved)
             if (key := seen(moved[0])) not in told:
                 told.add(key)
                 yield _with_shares(one, parts, moved[1])
+    return True
 
 
 def _moves(
@@ -105,20 +106,6 @@ def _held(containers: Sequence[ContainerGrant]) -> int:
     for each in containers:
         bits |= each.cpus.bits
     return bits
-
-
-def reached(container: ContainerGrant, node: KubeletNode) -> int:
-    """The NUMA nodes, as a mask, from which its CPUs may come."""
-    mask = container.hint.mask if container.hint is not None else None
-    if mask is None:
-        return node.machine.numa_mask
-    near = sum(node.machine.numa_bits.get(numa, 0) for numa in members(mask))
-    if node.static_options.align_by_socket:
-        near = sum(bits for bits in node.machine.socket_bits.values() if bits & near)
-    # What the hint's NUMA nodes do not have comes from any.
-    if container.cpus.bits & ~near:
-        return node.machine.numa_mask
-    return sum(1 << numa for numa, bits in node.machine.numa_bits.items() if bits & near)
 
 
 def _with_shares(one: Hypothesis, parts: Sequence[_Part], shares: Sequence[Counts]) -> Hypothesis:

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
+from koord_numa.core.kubelet.inference.replay import arrive
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from tests.core.kubelet.nodes import app, init, node, pod
 
 
@@ -36,3 +38,11 @@ def test_those_of_a_pod_that_leaves_tell_nothing_apart() -> None:
     assert before.loose.keys() == {"tied"}
     assert cpus_by_numa(after.state.managers.cpus, after.state.node) == (7, 8)
     assert not after.loose
+
+
+def test_cpus_of_the_hint_of_a_whole_pod_may_be_taken_over_on_any_of_its_numa_nodes() -> None:
+    """Of three NUMA nodes of three CPUs the pod has all nine, or seven if its containers take all over that the init container leaves."""
+    on = replace(node("3x1x3x1", KubeletPolicy.RESTRICTED, KubeletScope.POD), ids_are_real=False)
+    (after,) = arrive(Hypothesis(KubeletState.empty(on)), "wide", pod(init(3), app(4), app(2), app(1))).values()
+    perhaps = sum(bits.bit_count() for bits in after.loose.values())
+    assert after.state.managers.cpus.bit_count() + perhaps == 9 - 7

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, may_lie_otherwise
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.variants import variants
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from tests.core.kubelet.nodes import app, init, node, pod, sidecar

@@ -1,0 +1,38 @@
+"""Which pods may be refused because there is more room: where several pods' departures have to be asked about."""
+
+from koord_numa.core.kubelet.inference.wanted_room import kinds_of
+from koord_numa.core.kubelet.managers.aggregates import PodDemand
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.objects.vocabulary import KubeletScope
+
+
+def takes_turns(demand: PodDemand, node: KubeletNode) -> bool:
+    """
+    May more room for one container leave less for the next? Where they are aligned one by one and need several kinds of resources.
+
+    With one kind the next finds on the NUMA node that the first leaves what it lacks on the other; with several the first may move for a
+    device, say, and take CPUs that only its new NUMA node had. Best-effort admits what it cannot align.
+    """
+    config = node.config
+    if len(demand.containers) < 2:
+        return False
+    if config.topology_scope is not KubeletScope.CONTAINER or config.topology_policy not in STRICT:
+        return False
+    units = [kinds for _, part in demand.containers if (kinds := kinds_of(part, node))]
+    taken = [kind for kinds in units for kind in kinds]
+    return len(set(taken)) > 1 and len(set(taken)) < len(taken)
+
+
+def hides_memory(demand: PodDemand, node: KubeletNode) -> bool:
+    """
+    Does an init container ask for a kind of memory of which the hint of the whole pod knows nothing, as no app container asks for it?
+
+    Then more room may take the pod to a NUMA node without it (getPodRequestedResources in the kubelet's memorymanager/policy_static.go).
+    """
+    if not node.pins_memory or not node.aligns or node.config.topology_scope is not KubeletScope.POD:
+        return False
+    known = demand.pod.memory or {}
+    return any(
+        kind not in known for _, part in demand.containers for kind, amount in (part.memory or {}).items() if amount
+    )
