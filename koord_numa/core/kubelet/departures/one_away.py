@@ -19,13 +19,15 @@ def with_one_away(one: Hypothesis) -> Iterator[Hypothesis]:
             if request not in tried:
                 tried.append(request)
                 yield from without(each, [uid])
-        holding = (
-            uid
-            for uid, pod in each.state.pods.items()
-            if any(given.cpus or given.devices or given.memory for given in pod.grant.containers)
-        )
-        for uid in one_of_each_kind(each, holding):
+        for uid in one_of_each_kind(each, holding(each)):
             yield released(each, uid)
+
+
+def holding(one: Hypothesis) -> Iterator[str]:
+    """The pods that the managers have given something."""
+    for uid, pod in one.state.pods.items():
+        if any(given.cpus or given.devices or given.memory for given in pod.grant.containers):
+            yield uid
 
 
 def without_leaving(one: Hypothesis, demand: PodDemand) -> Iterator[Hypothesis]:

@@ -21,6 +21,7 @@ from koord_numa.core.kubelet.departures.all_at_first import never_needs_less_roo
 from koord_numa.core.kubelet.departures.less_room import hides_memory, takes_turns
 from koord_numa.core.kubelet.departures.one_away import with_one_away, without_leaving
 from koord_numa.core.kubelet.departures.single_places import SinglePlaces
+from koord_numa.core.kubelet.departures.some_away import binds_freely, with_several_away
 from koord_numa.core.kubelet.enough_room import has_room_however_shared, has_room_in_all_ways, has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, pins_init_cpus
 from koord_numa.core.kubelet.inference.init_reuse import without_excess
@@ -232,6 +233,8 @@ class Question:
             # Best-effort admits what it cannot align.
             tied = (confined or hidden) and node.config.topology_policy in STRICT
             more = with_one_away(one) if matters else without_leaving(one, demand)
+            if binds_freely(demand, node) and not has_room_whoever_leaves(request, one):
+                more = chain(more, self._some_away(one, with_single=not matters))
             # What is left where a pod is gone may be where others are otherwise.
             more = chain.from_iterable(map(variants, more)) if one.spread and packs_sockets(node) else more
             tied = tied and not has_room_whoever_leaves(request, one)
@@ -242,6 +245,13 @@ class Question:
                 if not one.options:
                     raise
                 self._leave_open(one.options)
+
+    def _some_away(self, one: Hypothesis, *, with_single: bool) -> Iterator[Hypothesis]:
+        """Never so many that the pod would have to wait for them."""
+        for after in chain(with_one_away(one) if with_single else (), with_several_away(one)):
+            if self._number >= MOST_PROBES // 4:
+                return
+            yield after
 
 
 def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
