@@ -53,15 +53,17 @@ class Plan:
     weights: Ints
     everywhere: Ints | None  # the sum of the weights, where only resources are scored that all but ``bare`` nodes have
     common: slice
-    devices: list[int]
+    percents: slice  # the lines of which anything is asked in percent
+    devices: list[int]  # where the request wants some
+    spares: bool  # where it wants none: are there devices that nodes know the use of?
     by_claim: list[int]  # a row that has none of these serves them by claim
 
 
 @value_object
 class Taken:
     """
-    By resource and row: what there is, what is used with the pod, and how much that is in percent. ``common`` are the percents of CPU and
-    memory, 100 at most.
+    By resource and row: what there is, what is used with the pod, and how much that is in percent, of the lines ``percents`` of the plan.
+    ``common`` are the percents of CPU and memory, 100 at most.
     """
 
     offered: Ints
@@ -94,13 +96,15 @@ class ResourceBounds:
         if plan.by_claim:
             lacks[plan.by_claim] &= offered[plan.by_claim] > ZERO
         short: Bools = np.logical_or.reduce(lacks[plan.needed])  # over the resources, the first axis
-        percent = used * FULL
+        there = offered[plan.percents]
+        percent = used[plan.percents] * FULL
         # Where nothing is offered the divisor is 1.
-        percent //= np.maximum(offered, ONE)
+        percent //= np.maximum(there, ONE)
         if self._columns.bare or plan.everywhere is None:
-            percent *= offered > ZERO  # of nothing no part is used
-        taken = Taken(offered, used, percent, np.minimum(FULL, percent[plan.common]))
-        return Sums(short, self._with_claims(self._filling(taken), taken), self._ahead(taken))
+            percent *= there > ZERO  # of nothing no part is used
+        common = percent if plan.percents == plan.common else percent[plan.common]
+        taken = Taken(offered, used, percent, np.minimum(FULL, common))
+        return Sums(short, self._with_claims(self._filling(taken), taken), self._ahead(rows, taken))
 
     def _make_plan(self) -> Plan:
         columns, weights = self._columns, self._rules.weights
@@ -112,15 +116,21 @@ class ResourceBounds:
         wanted = {PODS: 1, **self._amounts}
         common = (lines[CPU], lines[MEMORY])  # neighbours: ``FIRST_RESOURCES``
         scored = {line: weights[name] for name, line in lines.items() if name in weights and self._counts(name)}
+        devices = [line for name, line in lines.items() if is_device(name)]
+        sparing = any(is_device(name) for name, amount in self._amounts.items() if amount > 0)
+        whole = slice(common[0], common[1] + 1)
+        everywhere = bool(scored) and set(scored) <= set(common)
         return Plan(
             # Cut as amounts in the table are, so that sums stay within 64 bits.
             wanted=np.array([[min(wanted.get(name, 0), MOST_HELD)] for name in lines], dtype=np.int64),
             needed=_some([line for name, line in lines.items() if wanted.get(name, 0) > 0]),
             scored=_some(list(scored)),
             weights=np.array(list(scored.values()), dtype=np.int64),
-            everywhere=np.array(sum(scored.values())) if scored and set(scored) <= set(common) else None,
-            common=slice(common[0], common[1] + 1),
-            devices=[line for name, line in lines.items() if is_device(name)],
+            everywhere=np.array(sum(scored.values())) if everywhere else None,
+            common=whole,
+            percents=whole if everywhere and not sparing else slice(0, len(lines)),
+            devices=devices if sparing else [],
+            spares=bool(devices) and not sparing,
             by_claim=[line for name, line in lines.items() if name in self._extended],
         )
 
@@ -161,21 +171,29 @@ class ResourceBounds:
             points // np.maximum(plan.weights.dot(taken.offered[plan.scored] > ZERO), ONE), dtype=np.int64
         )
 
-    def _ahead(self, taken: Taken) -> Ints | None:
+    def _ahead(self, rows: Ints, taken: Taken) -> Ints | None:
         """By how many points the fullest of CPU and memory is ahead of the least used device."""
         plan = self._plan
-        if not plan.devices:
+        if plan.spares:
+            least = self._columns.spares.take(rows)
+        elif plan.devices:
+            least = self._least(taken)
+        else:
             return None
-        first, *others = plan.devices
-        # Rows without the device are at 100, as those are never at risk; above it nothing is ahead either.
-        least = taken.percent[first]
-        np.putmask(least, taken.offered[first] <= ZERO, FULL)
-        for line in others:
-            np.minimum(least, taken.percent[line], out=least, where=taken.offered[line] > ZERO)
         ahead: Ints = np.maximum(taken.common[0], taken.common[1])
         ahead -= least
         np.maximum(ZERO, ahead, out=ahead)
         return ahead
+
+    def _least(self, taken: Taken) -> Ints:
+        """The percent of the least used device, with those that the pod wants."""
+        first, *others = self._plan.devices
+        # Rows without the device are at 100, as those are never at risk; above it nothing is ahead either.
+        least: Ints = taken.percent[first]
+        np.putmask(least, taken.offered[first] <= ZERO, FULL)
+        for line in others:
+            np.minimum(least, taken.percent[line], out=least, where=taken.offered[line] > ZERO)
+        return least
 
 
 def _some(numbers: list[int]) -> Some:

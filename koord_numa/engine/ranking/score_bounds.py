@@ -16,8 +16,8 @@ preferences are added later (``preference_rows``). The bound holds because no te
   as ``MAX_SCORE``.
 
 Shapes. ``rows`` are n indices into the node table; the bounds are ``int64[n]``. ``reach`` of the NUMA table is
-``int64[table rows, resources, counts]`` and does not fall along ``counts``. ``ClassJudgement`` holds
-``wanted[resources, kinds]`` and ``points[kinds, counts + 2]``, whose second index is ``fewest``: 1 to ``counts + 1``, or
+``int64[table rows, resources, counts + 1]`` and does not fall along its last index. ``ClassJudgement`` holds
+``wanted[kinds, resources, counts + 1]`` and ``points[kinds, counts + 2]``, whose second index is ``fewest``: 1 to ``counts + 1``, or
 ``NOTHING_LISTED``.
 
 Example. A pod wants 6000 milli-CPU aligned. NUMA nodes with 4000, 3000 and 500 free have the ``reach`` 4000, 7000, 7500. One of these
@@ -61,12 +61,13 @@ class ClassJudgement:
     """
     What a request class makes of each kind of node, ``NEVER`` where that refuses it.
 
-    ``wanted[resource, kind]`` has to be found on NUMA nodes, and ``points[kind, fewest]`` is what the number of those is worth that it
-    takes at least, together with the Node objects.
+    ``wanted[kind, resource]`` has to be found on NUMA nodes, once for each of their counts, and ``points[kind, fewest]`` is what the number
+    of those is worth that it takes at least, together with the Node objects. ``some`` are the resources of which any is wanted.
     """
 
     points: Ints
     wanted: Ints
+    some: tuple[int, ...]
     unaligned: Ints | None  # ``points`` where NUMA nodes of no kind are asked for anything
     explores: bool  # would the request explore on any kind?
     version: int  # of the table's kinds
@@ -117,13 +118,14 @@ class ScoreBounds:
         # What every row earns for sparing is in the points of its kind.
         bound = self._points_at(rows, kinds, judged)
         bound += sums.filling if self._filling_weight is None else self._filling_weight * sums.filling
-        if sums.ahead is not None:
-            bound -= self._sparing_weight * sums.ahead
+        if (ahead := sums.ahead) is not None:
+            ahead *= self._sparing_weight
+            bound -= ahead
         if judged.explores:
             bound[(bound < ZERO) & (bound > MAY_EXPLORE)] = 0
         # A sum below zero has ``NEVER`` in it: some part refuses.
         np.maximum(bound, REFUSED, out=bound)
-        np.putmask(bound, sums.short, REFUSED)
+        bound[sums.short] = REFUSED
         return bound
 
     def _points_at(self, rows: Ints, kinds: Ints, judged: ClassJudgement) -> Ints:
@@ -132,8 +134,8 @@ class ScoreBounds:
         if judged.unaligned is not None:
             points = judged.unaligned.take(kinds)
         else:
-            zones, wanted = self._columns.zones, judged.wanted.take(kinds, axis=1)
-            fewest = zones.fewest(rows, wanted)
+            zones, wanted = self._columns.zones, judged.wanted.take(kinds, axis=0)
+            fewest = zones.fewest(rows, wanted, judged.some)
             if self._rules.numa_method is NodeScoring.LEAST_NUMA_NODES:
                 # No zone lists anything that is wanted: no count of NUMA nodes means anything then.
                 fewest[~zones.lists_any(rows, wanted)] = NOTHING_LISTED
@@ -151,12 +153,11 @@ class ScoreBounds:
 
     def _judge(self) -> ClassJudgement:
         columns, alignment = self._columns, self._alignment
-        kinds, reach = columns.known_kinds, columns.zones.reach.shape[1:]
-        width = reach[1]
+        kinds, width = columns.known_kinds, columns.zones.counts
         amounts = [alignment.wanted_on(kind) for kind in kinds]
         # As in the table, where ``UNLIMITED`` stands for "not published per NUMA node".
         wanted = np.array(
-            [[min(each.get(name, 0), UNLIMITED) for each in amounts] for name in columns.zones.places], dtype=np.int64
+            [[min(each.get(name, 0), UNLIMITED) for name in columns.zones.places] for each in amounts], dtype=np.int64
         )
         # Judged row by row where the kind does not tell.
         objects = np.array([0 if self._by_numbers else self._of(kind.example) for kind in kinds], dtype=np.int64)
@@ -165,11 +166,12 @@ class ScoreBounds:
         fewest = NOTHING_LISTED if self._rules.numa_method is NodeScoring.LEAST_NUMA_NODES else 1
         return ClassJudgement(
             points=points,
-            wanted=wanted,
+            wanted=columns.zones.repeated(wanted),
+            some=tuple(np.flatnonzero(wanted.any(axis=0)).tolist()),
             unaligned=None if wanted.any() else points[:, fewest],
             explores=any(kind.explores and alignment.splits_cores_of(kind) for kind in kinds),
             version=columns.kinds_version,
-            reach=reach,
+            reach=columns.zones.reach.shape[1:],
         )
 
     def _points(self, kind: NodeClass, counts: int) -> list[int]:

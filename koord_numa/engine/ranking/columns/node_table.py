@@ -11,7 +11,9 @@ import numpy as np
 
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.verdicts import Rejection
-from koord_numa.core.resources import CPU, MEMORY, PODS, ResourceList
+from koord_numa.core.resources import CPU, MEMORY, NOTHING, PODS, ResourceList
+from koord_numa.core.score.device_reserve import is_device
+from koord_numa.core.score.node_resources import MAX_SCORE
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.ranking.columns.image_columns import ImageColumns
@@ -65,6 +67,10 @@ class NodeTable:
         # Where nothing may go no pods are offered; the bars of single classes are not known here.
         self.amounts: Ints = np.zeros((FIRST_ROWS, 2, len(FIRST_RESOURCES)), dtype=np.int64)
         self.bare: set[int] = set()  # rows that offer no CPUs or no memory
+        self.spares: Ints = np.full(
+            FIRST_ROWS, MAX_SCORE, dtype=np.int64
+        )  # percent of the least used device, 100 without any
+        self._devices: dict[int, tuple[tuple[str, int], ...]] = {}  # by row, how many there are, of rows that have any
         self.zones = NumaTable(FIRST_ROWS)
         self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by name: the larger the earlier, less than ``SPACE``
         self.labels = LabelColumns(FIRST_ROWS, self._nodes)
@@ -178,6 +184,7 @@ class NodeTable:
         self.images.write(row, None)
         self.zones.forget(row)
         self.bare.discard(row)
+        self._note_devices(row, NOTHING)
         self._vacant.append(row)
         # Stale and in the journal, so that readers learn of the vacancy.
         self._stale.add(row)
@@ -187,6 +194,7 @@ class NodeTable:
         # Doubled, so that growing costs a constant share of all writes.
         size = 2 * len(self.kinds)
         self.kinds, self.ranks = longer(self.kinds, size), longer(self.ranks, size)
+        self.spares = np.concatenate([self.spares, np.full(size - len(self.spares), MAX_SCORE, dtype=np.int64)])
         self.amounts = taller(self.amounts, size)
         self.zones.grow(size)
         self.labels.grow(size)
@@ -217,6 +225,7 @@ class NodeTable:
             self.ranks[row] = SPACE - self.order.number(record.name)
             self.amounts[row, OFFERED] = self._line(record.allocatable, MOST_OFFERED)
             self._note_bare(row, record.allocatable)
+            self._note_devices(row, record.allocatable)
         kind = self.known_kinds[int(self.kinds[row])]
         # Pods change what is proved of whole cores, so that this is looked at on every refresh.
         if (now := kind.with_pods(record)) is not kind:
@@ -225,6 +234,9 @@ class NodeTable:
         held = self._line(booked.amounts)
         held[PODS_LINE] = len(booked.holdings)
         self.amounts[row, HELD] = held
+        if row in self._devices:
+            used = [booked.amounts.get(name, 0) * MAX_SCORE // count for name, count in self._devices[row]]
+            self.spares[row] = min(MAX_SCORE, *used)
         takes_pods = not isinstance(record.inventory, Rejection) and not node.problem and record.barred() is None
         # Offering no pods is how a row refuses everything without a column of its own.
         pods = min(record.allocatable.get(PODS, UNLIMITED), MOST_OFFERED) if takes_pods else 0
@@ -236,6 +248,13 @@ class NodeTable:
             self.bare.discard(row)
         else:
             self.bare.add(row)
+
+    def _note_devices(self, row: int, allocatable: ResourceList) -> None:
+        devices = tuple((name, count) for name, count in allocatable.items() if count > 0 and is_device(name))
+        if devices:
+            self._devices[row] = devices
+        elif self._devices.pop(row, None):
+            self.spares[row] = MAX_SCORE
 
     def _line(self, amounts: ResourceList, most: int = MOST_HELD) -> list[int]:
         if not amounts.keys() <= self.resources.keys():
