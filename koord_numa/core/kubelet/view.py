@@ -20,9 +20,11 @@ from koord_numa.core.kubelet.managers.cores import (
     ARCHITECTURE,
     NO_RULE,
     CoreEvidence,
+    CoreRule,
     FreeCpus,
     WholeCores,
-    whole_cores,
+    core_rule,
+    surely_whole,
 )
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
 from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS, newer_version, unknown_options
@@ -34,6 +36,9 @@ from koord_numa.core.pod_resources import has_pod_level, kube_qos
 from koord_numa.core.resources import PODS, total
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import replace, value_object
+
+PROBLEM, CORES = "problem", "cores"
+"""What is remembered with a frame."""
 
 MOST_NUMA: Final = 16
 """A kubelet looks at every set of NUMA nodes; no kubelet starts that has 131,072 sets to look at."""
@@ -117,38 +122,42 @@ def kubelet_view(
     shown = (held for held in there if held.pod.uid not in unpublished and held.request is not None)
     counts = {count for held in shown if held.request is not None for count in pod_demand(held.request).counts}
     frame = frame_of(node, topology, None if previous is None else previous.frame)
-    return inferred_view(frame, node, there, unpublished, CoreEvidence(counts))
+    return inferred_view(frame, node, PodsThere(there, unpublished), CoreEvidence(counts))
 
 
-def inferred_view(
-    frame: NodeConfig,
-    node: Node,
-    holdings: Ledger | list[Holding],
-    unpublished: Collection[str],
-    evidence: CoreEvidence,
-) -> KubeletView:
+@value_object
+class PodsThere:
+    """Who holds what on a node. ``unpublished`` are the uids of those that its topology does not show, ``unfollowed``: may some be gone?"""
+
+    holdings: Ledger | list[Holding]
+    unpublished: Collection[str] = ()
+    unfollowed: bool = False
+
+
+def inferred_view(frame: NodeConfig, node: Node, pods: PodsThere, evidence: CoreEvidence) -> KubeletView:
     """As ``kubelet_view``, with all that is known of the kubelet's options."""
-    topology = frame.topology
+    topology, holdings, unpublished = frame.topology, pods.holdings, pods.unpublished
     there, demands = holdings_by_uid(holdings), known_demands(holdings)
-    hidden = {uid: held for uid, held in there.items() if uid in unpublished}
     known, shown = tuple(demands.pods.values()), demands.shown_leftovers(unpublished)
     # First what init containers still hold, then pods that are not shown yet: both are missing from what exporters publish.
-    zones = without_hidden(without_leftovers(topology.zones, shown), hidden, topology, frame.hidden)
+    zones = without_leftovers(topology.zones, shown) if shown else topology.zones
+    zones = without_hidden(zones, there, topology, frame.hidden, unpublished)
     # Only devices near several NUMA nodes are missing on other ones than their pod's.
-    on_their_way = [demands.pods[uid] for uid in hidden if uid in demands.pods] if frame.devices else ()
+    on_their_way = [demand for uid, demand in demands.pods.items() if uid in unpublished] if frame.devices else ()
     facts = Published(frame, zones, _requested(holdings), known, on_their_way)
     guess = infer_state(facts)
     return KubeletView(
         node=node.name,
         newer=newer_version(node.kubelet),
         hypotheses=(Hypothesis(guess.state, trust=Trust.INFERRED),),
-        cores=cores_of(node, topology, zones, evidence) if guess.state.node.pins_cpus else NO_RULE,
+        cores=cores_of(node, frame, zones, evidence) if guess.state.node.pins_cpus else NO_RULE,
         groups_known=guess.groups_known,
-        problem=problem_of(topology),
+        problem=_problem_in(frame),
         frame=frame,
         zones=zones,
         # Only where something was subtracted is there a difference between the least and the most room.
         most=None if zones == topology.zones else Published(frame, topology.zones, facts.requested, known),
+        unfollowed=pods.unfollowed,
     )
 
 
@@ -167,7 +176,7 @@ def followed_view(
         FreeCpus(cpus_by_numa(one.state.managers.cpus, one.state.node), located=evidence.settled and not one.spread)
         for one in hypotheses
     )
-    cores = cores_of(node, frame.topology, frame.topology.zones, evidence, free)
+    cores = cores_of(node, frame, frame.topology.zones, evidence, free)
     # First wins: hypotheses are in the order of likelihood. Most often there is one, which there is nothing to compare with.
     rooms: dict[Signature, Hypothesis] = {}
     for one in seen:
@@ -177,7 +186,7 @@ def followed_view(
         newer=newer_version(node.kubelet),
         hypotheses=seen,
         cores=cores if seen[0].state.node.pins_cpus else NO_RULE,
-        problem=problem_of(frame.topology),
+        problem=_problem_in(frame),
         frame=frame,
         zones=tuple(_left(zone, seen[0].state) for zone in frame.topology.zones),
         followed=True,
@@ -207,14 +216,33 @@ def frame_of(node: Node, topology: NodeResourceTopology, known: NodeConfig | Non
 
 def cores_of(
     node: Node,
-    topology: NodeResourceTopology,
+    frame: NodeConfig,
     zones: Sequence[Zone],
     evidence: CoreEvidence,
     states: Iterable[FreeCpus] = (),
 ) -> WholeCores:
     """The rule about whole cores, by what pods that run or were refused prove."""
     architecture = node.labels.get(ARCHITECTURE, "")
-    return whole_cores(topology.kubelet, zones, architecture, evidence, states)
+    return surely_whole(_core_rule(frame, architecture, evidence), zones, states)
+
+
+def _core_rule(frame: NodeConfig, architecture: str, evidence: CoreEvidence) -> CoreRule | None:
+    """As ``core_rule``, kept while it follows from the same."""
+    known: tuple[tuple[str, bool], Collection[int], CoreRule | None] | None = frame.derived.get(CORES)
+    asked = architecture, evidence.kept
+    if known is not None and known[0] == asked and known[1] == evidence.counts:
+        return known[2]
+    rule = core_rule(frame.topology.kubelet, frame.topology.zones, architecture, evidence)
+    frame.derived[CORES] = asked, evidence.counts, rule
+    return rule
+
+
+def _problem_in(frame: NodeConfig) -> str:
+    """As ``problem_of`` its topology, which stays the same until another one is published."""
+    problem: str | None = frame.derived.get(PROBLEM)
+    if problem is None:
+        problem = frame.derived[PROBLEM] = problem_of(frame.topology)
+    return problem
 
 
 def problem_of(topology: NodeResourceTopology) -> str:

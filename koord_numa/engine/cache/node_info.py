@@ -12,7 +12,7 @@ from koord_numa.core.kubelet.assumed_options import StatedOptions, with_stated_o
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.cores import CoreEvidence
 from koord_numa.core.kubelet.unseen_departures import expecting
-from koord_numa.core.kubelet.view import KubeletView, followed_view, frame_of, inferred_view
+from koord_numa.core.kubelet.view import KubeletView, PodsThere, followed_view, frame_of, inferred_view
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
@@ -275,7 +275,7 @@ class NodeInfo:
             return replace(followed_view(node, frame, hypotheses, booked, evidence), on_their_way=others)
         unpublished = self.unpublished.union(nominees) if nominees else self.unpublished  # no topology shows them yet
         may_leave = bool(self.pods) or topology.in_use  # by pods that may be gone by now
-        return replace(inferred_view(frame, node, booked, unpublished, evidence), unfollowed=may_leave)
+        return inferred_view(frame, node, PodsThere(booked, unpublished, may_leave), evidence)
 
     def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:
         if not self._ports and not nominees:

@@ -213,28 +213,29 @@ def _nested(counts: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _memory(facts: Published, node: KubeletNode) -> tuple[MemoryTable, bool]:
-    table = MemoryTable.of(node.memory)
-    used: dict[int, dict[str, int]] = {}
+    free: dict[int, dict[str, int]] = {}
+    held: dict[int, dict[str, int]] = {}
     for zone in facts.zones:
-        free = table.free[zone.numa]
-        for kind in free:
-            # Free memory is never more than what the manager has: exporters may publish the machine's.
-            free[kind] = min(max(0, zone.available.get(kind, 0)), free[kind])
-            table.held[zone.numa][kind] = node.memory[zone.numa][kind] - free[kind]
-        used[zone.numa] = without_zeros(table.held[zone.numa])
-    groups = _groups(facts, node, used)
-    for numa in table.supply:
-        own = 1 << numa
+        there, available = node.memory[zone.numa], zone.available
+        # Free memory is never more than what the manager has: exporters may publish the machine's.
+        left = {kind: min(max(0, available.get(kind, 0)), amount) for kind, amount in there.items()}
+        free[zone.numa] = left
+        held[zone.numa] = {kind: amount - left[kind] for kind, amount in there.items()}
+    groups = _groups(facts, node, held)
+    table = MemoryTable(node.memory, free, held, groups={}, blocks={}, nodes=0)
+    for numa, amounts in held.items():
+        own, used = 1 << numa, any(amounts.values())
         # A NUMA node in use that no explanation covers may be in any group; an unused one is in none.
-        group = groups[numa] if groups is not None else UNCLEAR if used[numa] else own
-        table.groups[numa] = own | _TIED_UP if group == UNCLEAR else group
+        group = groups[numa] if groups is not None else UNCLEAR if used else own
+        table.groups[numa] = group = own | _TIED_UP if group == UNCLEAR else group
+        table.nodes |= own
         # The number of blocks is not known, only whether there are any: the memory manager frees a group when it reaches zero.
-        table.blocks[numa] = int(bool(used[numa]) or table.groups[numa].bit_count() > 1)
+        table.blocks[numa] = int(used or group.bit_count() > 1)
     return table, groups is not None
 
 
-def _groups(facts: Published, node: KubeletNode, used: Mapping[int, ResourceList]) -> Mapping[int, int] | None:
-    """For every NUMA node the mask of its memory group, ``None`` when the pods do not explain the use."""
+def _groups(facts: Published, node: KubeletNode, held: Mapping[int, ResourceList]) -> Mapping[int, int] | None:
+    """For every NUMA node the mask of its memory group, ``None`` when the pods do not explain the use: what is held there."""
     alone = {numa: 1 << numa for numa in node.memory}
     policy = facts.config.topology_policy
     # Under single-numa-node no block spans NUMA nodes, so every group is a single one.
@@ -244,7 +245,9 @@ def _groups(facts: Published, node: KubeletNode, used: Mapping[int, ResourceList
     if policy is KubeletPolicy.BEST_EFFORT and any(_is_torn(pod, facts) for pod in facts.pods):
         return None
     blocks = [block for pod in facts.pods for block in _blocks(pod, facts.config, node.memory)]
-    return explain_use(used, blocks) if any(block.may_span for block in blocks) else alone
+    if not any(block.may_span for block in blocks):
+        return alone
+    return explain_use({numa: without_zeros(amounts) for numa, amounts in held.items()}, blocks)
 
 
 def _is_torn(pod: PodDemand, facts: Published) -> bool:

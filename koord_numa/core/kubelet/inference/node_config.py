@@ -7,7 +7,7 @@ Worked out once for a node and its topology; ``inferred_state.py`` fills in what
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpuset import CpuSet
@@ -37,7 +37,8 @@ class NodeConfig:
     """
     The node as its kubelet knows it before the first pod, but for its devices, whose names are in ``devices``.
 
-    ``topology`` and ``allocatable`` are what it was made of. ``hidden`` sums what pods may hold that no topology shows yet.
+    ``topology`` and ``allocatable`` are what it was made of. ``hidden`` sums what pods may hold that no topology shows yet. ``derived`` is
+    what others worked out of the topology, by their names for it: it goes with it.
     """
 
     node: KubeletNode
@@ -45,6 +46,7 @@ class NodeConfig:
     topology: NodeResourceTopology
     allocatable: ResourceList
     hidden: HiddenUse = field(default_factory=HiddenUse, repr=False, compare=False)
+    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, topology: NodeResourceTopology, allocatable: ResourceList, architecture: str = "") -> Self:

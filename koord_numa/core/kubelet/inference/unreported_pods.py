@@ -7,7 +7,7 @@ place that was there or on its way. Kubelets admit pods in the order in which th
 a pod may have left by then, or never come, and the pod is below. It is never above.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
@@ -36,13 +36,22 @@ class HiddenUse:
         self._sums: dict[int, dict[str, int]] = {}  # by NUMA id
 
     def of(
-        self, hidden: Mapping[str, Holding], zones: Sequence[Zone], topology: NodeResourceTopology
+        self,
+        there: Mapping[str, Holding],
+        hidden: Collection[str],
+        zones: Sequence[Zone],
+        topology: NodeResourceTopology,
     ) -> Mapping[int, ResourceList]:
         """
-        The most that these pods, by uid, may hold on each NUMA node, all together. Not to be changed, and valid until it is asked again.
+        The most that hidden ones of the pods that are ``there``, by uid, may hold on each NUMA node, all together. Not to be changed, and
+        valid until it is asked again.
         """
-        found = self._found
-        for uid, holding in hidden.items():
+        found, count = self._found, 0
+        for uid in hidden:
+            holding = there.get(uid)
+            if holding is None:
+                continue
+            count += 1
             # By identity: a holding is replaced when anything about it changes.
             if found.get(uid) is not holding:
                 if uid in found:
@@ -50,8 +59,8 @@ class HiddenUse:
                 found[uid], self._parts[uid] = holding, tuple(_wherever(holding, zones, topology))
                 self._add(self._parts[uid], 1)
         # All that are hidden are found by now, so that those are more only when some are hidden no longer.
-        if len(found) > len(hidden):
-            for uid in found.keys() - hidden.keys():
+        if len(found) > count:
+            for uid in [uid for uid in found if uid not in hidden or uid not in there]:
                 del found[uid]
                 self._add(self._parts.pop(uid), -1)
         return self._sums
@@ -65,16 +74,19 @@ class HiddenUse:
 
 def without_hidden(
     zones: Sequence[Zone],
-    hidden: Mapping[str, Holding],
+    there: Mapping[str, Holding],
     topology: NodeResourceTopology,
     known: HiddenUse | None = None,
+    hidden: Collection[str] | None = None,
 ) -> tuple[Zone, ...]:
     """
-    The zones with less available: what these pods, by uid, may hold there. ``known`` saves work, and is brought up to date.
+    The zones with less available: what pods that are ``there``, by uid, may hold of them, those of ``hidden`` or all. ``known`` saves work,
+    and is brought up to date.
     """
-    if not hidden:
+    uids = there if hidden is None else hidden
+    if not uids:
         return tuple(zones)
-    return _without(zones, (HiddenUse() if known is None else known).of(hidden, zones, topology))
+    return _without(zones, (HiddenUse() if known is None else known).of(there, uids, zones, topology))
 
 
 def shown_where_foreseen(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tuple[Zone, ...]:

@@ -66,6 +66,19 @@ class FreeCpus:
     located: bool = True
 
 
+@value_object
+class CoreRule:
+    """
+    What there is to keep of whole cores whatever is free: multiples of ``threads``. ``spoiled`` is, by zone, how many CPUs may share a core
+    with a reserved one.
+    """
+
+    threads: int
+    spoiled: tuple[int, ...]
+    why: str
+    option: str
+
+
 def whole_cores(
     config: KubeletConfig,
     zones: Sequence[Zone],
@@ -79,19 +92,33 @@ def whole_cores(
     A count of CPUs that runs and is no multiple of some number of threads proves that this number, or the option, is not in force. So does
     a NUMA node with such a number of CPUs. ``states`` are those that the kubelet may be in; without any, what the zones say is free.
     """
+    return surely_whole(core_rule(config, zones, architecture, evidence), zones, states)
+
+
+def core_rule(
+    config: KubeletConfig, zones: Sequence[Zone], architecture: str, evidence: CoreEvidence
+) -> CoreRule | None:
+    """The part of ``whole_cores`` that does not depend on what is free; ``None`` where nothing has to be kept."""
     kept = evidence.kept
     # Evidence of a refusal outranks a configuration that does not list the option.
     if not may_be_kept(config) and not kept:
-        return NO_RULE
+        return None
     threads = likely_threads(zones, architecture, evidence.counts)
     # A reserved CPU spoils the core it is on, and which one that is is not published.
     spoiled = [(zone.capacity.get(CPU, 0) - zone.allocatable.get(CPU, 0)) // MILLI * (threads - 1) for zone in zones]
-    available = FreeCpus(tuple(zone.available.get(CPU, 0) // MILLI for zone in zones))
-    surely = min(_surely_whole(state, spoiled) for state in (*states,) or (available,))
     published = config.cpu_policy is not None
     # What would be explored: the option where nothing is published, the number of threads where the option is.
     option = "" if kept else THREADS if published else FULL_CORES
-    return WholeCores(threads, surely, _why(threads, published=published, kept=kept), option)
+    return CoreRule(threads, tuple(spoiled), _why(threads, published=published, kept=kept), option)
+
+
+def surely_whole(rule: CoreRule | None, zones: Sequence[Zone], states: Iterable[FreeCpus] = ()) -> WholeCores:
+    """As ``whole_cores``, by a rule that is known."""
+    if rule is None:
+        return NO_RULE
+    found = (*states,) or (FreeCpus(tuple([zone.available.get(CPU, 0) // MILLI for zone in zones])),)
+    surely = min([_surely_whole(state, rule.spoiled) for state in found])
+    return WholeCores(rule.threads, surely, rule.why, rule.option)
 
 
 def _surely_whole(state: FreeCpus, spoiled: Sequence[int]) -> int:
@@ -102,7 +129,7 @@ def _surely_whole(state: FreeCpus, spoiled: Sequence[int]) -> int:
     """
     if not state.located:
         return max(0, sum(state.by_zone) - sum(spoiled))
-    return sum(max(0, free - lost) for free, lost in zip(state.by_zone, spoiled, strict=True))
+    return sum([max(0, free - lost) for free, lost in zip(state.by_zone, spoiled, strict=True)])
 
 
 def may_be_kept(config: KubeletConfig) -> bool:
