@@ -224,8 +224,10 @@ def _admission(
     # Of the state that was asked, which may have more free than the likeliest: the difference to any other is not the pod's.
     before = places.before
     taken = {numa: _taken(before.node, before.managers, verdict.managers, numa) for numa in node.machine.numa_ids}
-    certain = all(place.bit_count() == 1 for place in _places(verdict.grant, node)) and len(set(places.masks)) == 1
-    mask = places.union
+    certain = len(set(places.masks)) == 1 and not [
+        place for place in _places(verdict.grant, node) if place.bit_count() != 1
+    ]
+    mask = places.masks[0] if certain else places.union
     if not certain and not exact:
         # Which NUMA node it will be is open: the whole amount is charged on each, as a yes must hold in all cases.
         whole = total(taken.values())
@@ -287,7 +289,7 @@ def _places(grant: Grant, node: KubeletNode) -> Iterator[int]:
 def _note(demand: PodDemand, view: KubeletView, *, certain: bool) -> str:
     """The assumptions that this yes rests on."""
     notes = []
-    if any(part.cpus for _, part in demand.containers) and view.cores.threads > 1:
+    if demand.counts and view.cores.threads > 1:
         notes.append(view.cores.why)
     policy = view.state.node.config.topology_policy
     if demand.pod.memory and view.state.managers.memory is not None and policy is not KubeletPolicy.SINGLE_NUMA_NODE:

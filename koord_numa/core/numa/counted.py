@@ -35,7 +35,10 @@ class Counted:
 
     # Frozen, so that the derived mask is set past the dataclass; it is read for every mask that is judged.
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nodes", sum(1 << numa for numa in self.free))
+        nodes = 0
+        for numa in self.free:
+            nodes |= 1 << numa
+        object.__setattr__(self, "nodes", nodes)
 
     def __bool__(self) -> bool:
         return self.accepts(self.nodes)

@@ -44,7 +44,11 @@ class HintRule:
         # A rule that grows is satisfiable exactly when its widest mask is; any other has to be searched.
         if self.grows:
             return bool(self.nodes) and self.fits(self.nodes)
-        return next(self.hints(), None) is not None
+        for size in range(1, self.nodes.bit_count() + 1):
+            for mask in self._of_size(size):
+                if self.fits(mask):
+                    return True
+        return False
 
     def prefers(self, mask: int) -> bool:
         """Is this mask a hint, and a preferred one?"""

@@ -43,7 +43,10 @@ def preferred_by_rules(rules: Sequence[HintRule], widest: int, distances: Distan
         # Narrow sets come first: wider ones than the best so far do not count.
         if width > min(size, widest):
             break
-        if all(rule.prefers(mask) for rule in others):
+        for rule in others:
+            if not rule.prefers(mask):
+                break
+        else:
             level = [*level, mask] if width == size else [mask]
             size = width
             if size == 1 and distances is None:

@@ -65,8 +65,8 @@ def place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | Non
 
 def _is_certain(numa: tuple[tuple[int, ResourceList], ...], requested: ResourceList) -> bool:
     """Amounts that add up to more than was requested name places where the kubelet *may* take them from: no result to write."""
-    held = total(amounts for _, amounts in numa)
-    return all(amount <= requested.get(name, 0) for name, amount in held.items())
+    held = numa[0][1] if len(numa) == 1 else total(amounts for _, amounts in numa)
+    return not [name for name, amount in held.items() if amount > requested.get(name, 0)]
 
 
 def aligned_by_kubelet(ask: SchedulingRequest, config: KubeletConfig) -> PodRequest:

@@ -241,6 +241,8 @@ def _near(node: KubeletNode, resource: str, ids: Iterable[str]) -> Iterator[int]
 
 def pins_init_cpus(demand: PodDemand, node: KubeletNode) -> bool:
     """Is it open which of an init container's CPUs later containers get again? Only where later ones ask for some."""
+    if len(demand.counts) < 2:  # nothing to take over, as in most pods
+        return False
     taking = [container.kind for container, part in demand.containers if part.cpus]
     return node.pins_cpus and not node.ids_are_real and ContainerKind.INIT in taking[:-1]
 

@@ -75,7 +75,10 @@ class Question:
         self.elsewhere = 0
         self.unsettled: list[str] = []
         self._request, self._view = request, view
-        self._demand = pod_demand(request)
+        self._demand = demand = pod_demand(request)
+        # In these orders CPUs of init containers may be taken over.
+        ends = pins_init_cpus(demand, view.state.node)
+        self._orders = (CpuReuse.LEAST, CpuReuse.MOST) if ends else (CpuReuse.BY_ID,)
         self._first: Hypothesis | None = None
         self._seen: Sight | None = None
         self._number = 0
@@ -155,11 +158,6 @@ class Question:
         answers = (dry_run(state, self._request, trust, order) for order in self._orders)
         return all(isinstance(answer, DryRunAdmitted) for answer in answers)
 
-    @property
-    def _orders(self) -> tuple[CpuReuse, ...]:
-        ends = pins_init_cpus(self._demand, self._view.state.node)
-        return (CpuReuse.LEAST, CpuReuse.MOST) if ends else (CpuReuse.BY_ID,)
-
     def _each_way(self, one: Hypothesis) -> Iterator[Probe]:
         """Of the hypothesis all states that the pod can tell apart from those that it was asked about."""
         if self._first is None:
@@ -214,13 +212,14 @@ class Question:
         """What is left where pods may have gone, for a pod to which that matters: whichever pods left, equal room answers alike."""
         request, demand = self._request, self._demand
         node = self._view.state.node
+        states = [one for one in states if one.leaving or one.unlocated or one.state.pods]
+        if not states:
+            return  # no pod of any is known, so none can go
         by_turns, hidden = takes_turns(demand, node), hides_memory(demand, node)
         places = SinglePlaces(request)
         several = {True: MoreRoom(request, self._orders, EFFORT // 4), False: MoreRoom(request, self._orders, EFFORT)}
         # An option that is not known may stay so: what it leaves open keeps none of the other states from being asked.
         for one in sorted(states, key=lambda one: bool(one.options)):
-            if not (one.leaving or one.unlocated or one.state.pods):
-                continue  # no pod of it is known, so none can go
             if one.options and set(one.options) <= set(self.unsettled):
                 continue
             if self._told(one, has_room_whoever_leaves):
@@ -258,9 +257,9 @@ def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
     # Without alignment, or with one hint for the whole pod, no container is tied to another's NUMA node.
     """Does an init container tie later containers to the NUMA node that it gets? Only where containers are aligned one by one."""
     config = node.config
-    if config.topology_policy in (None, KubeletPolicy.NONE) or config.topology_scope is not KubeletScope.CONTAINER:
-        return False
     if len(demand.containers) < 2:
+        return False
+    if config.topology_policy in (None, KubeletPolicy.NONE) or config.topology_scope is not KubeletScope.CONTAINER:
         return False
     held = False
     for container, part in demand.containers:

@@ -30,6 +30,8 @@ def variants(one: Hypothesis, request: PodRequest | None = None, *, all_ways: bo
     Of those that leave the same room to ``request`` one. With ``all_ways`` raises ``TooManyWays`` at the end where there are more.
     """
     yield one
+    if not one.loose and not one.spread:
+        return  # nothing can be otherwise
     yield from islice(_variants(one), MOST_VARIANTS)
     node = one.state.node
     # Of options that are unlikely only the likeliest ways are looked at: what they refuse is explored.

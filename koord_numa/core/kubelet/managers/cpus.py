@@ -124,7 +124,7 @@ class CpuStock:
             elif (bounds := self._overlap(needed, mask)) is not None:
                 return self._take_again(near, needed, bounds[0] if reuse is CpuReuse.LEAST else bounds[1])
         aligned = self._take_from(near, count_near, reuse)
-        if isinstance(aligned, AdmitRejection):
+        if isinstance(aligned, AdmitRejection) or count_near == needed:
             return aligned
         others = self._take_from(pool & ~aligned, needed - count_near, reuse)
         return others if isinstance(others, AdmitRejection) else aligned | others
@@ -231,13 +231,13 @@ class CpuStock:
         return chosen.bits
 
     def _is_on_one_numa(self, pool: int) -> bool:
-        return any(not pool & ~bits for bits in self.node.machine.numa_bits.values())
+        return 0 in [pool & ~bits for bits in self.node.machine.numa_bits.values()]
 
     def _aligned(self, mask: int) -> int:
         machine = self.node.machine
         if self.node.static_options.align_by_socket:
             return sum(machine.socket_bits[socket] for socket in numa_ids(self._sockets(mask)))
-        return sum(machine.numa_bits.get(numa, 0) for numa in numa_ids(mask))
+        return sum([machine.numa_bits.get(numa, 0) for numa in numa_ids(mask)])
 
     def _offers_same(self, one: int | None, other: int | None) -> bool:
         """Do hints of these masks put the same CPUs first? With ``align-by-socket`` all that name the same sockets do."""

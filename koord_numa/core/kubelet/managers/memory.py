@@ -86,21 +86,25 @@ class MemoryTable:
         The preferred size counts what is allocatable, reservations excluded (calculateHints in the kubelet's
         memorymanager/policy_static.go).
         """
-        for kind, amount in demand.items():
-            # Reusable bytes belong to one mask, so that at most the largest of them can help.
-            left = max((bytes_ for (_, of), bytes_ in reusable.items() if of == kind), default=0) if reusable else 0
-            # Allocatable bounds it too: more than a machine has is impossible, whatever is free.
-            if min(self._free(self.nodes, kind) + left, self._supplied(self.nodes, kind)) < amount:
-                return IMPOSSIBLE
+        if self._lacks(demand, reusable):
+            return IMPOSSIBLE
 
         def fits(mask: int) -> bool:
             # First the groups, the cheap test.
             if not self._groups_allow(mask):
                 return False
+            if not mask & (mask - 1):  # a single NUMA node: most pods need no more
+                numa = mask.bit_length() - 1
+                there, free = self.supply[numa], self.free[numa]
+                for kind, amount in demand.items():
+                    left = reusable.get((mask, kind), 0) if reusable else 0
+                    if there.get(kind, 0) < amount or free.get(kind, 0) + left < amount:
+                        return False
+                return True
             for kind, amount in demand.items():
                 if self._supplied(mask, kind) < amount:
                     return False
-                if self._free(mask, kind) + reusable.get((mask, kind), 0) < amount:
+                if _sum(self.free, mask, kind) + reusable.get((mask, kind), 0) < amount:
                     return False
             return True
 
@@ -108,6 +112,20 @@ class MemoryTable:
         return HintRule(
             nodes=self.nodes, size=self._smallest(demand), fits=fits, grows=False, candidates=self._candidates()
         )
+
+    def _lacks(self, demand: ResourceList, reusable: Reusable) -> bool:
+        """Are all NUMA nodes together too small, or too full?"""
+        for kind, amount in demand.items():
+            # Reusable bytes belong to one mask, so that at most the largest of them can help.
+            left = max((bytes_ for (_, of), bytes_ in reusable.items() if of == kind), default=0) if reusable else 0
+            there = 0
+            for numa, has in self.supply.items():
+                there += has.get(kind, 0)
+                left += self.free[numa].get(kind, 0)
+            # Allocatable bounds it too: more than a machine has is impossible, whatever is free.
+            if left < amount or there < amount:
+                return True
+        return False
 
     def _candidates(self) -> list[int] | None:
         """
@@ -146,7 +164,7 @@ class MemoryTable:
                 )
             mask, preferred = best.mask or 0, best.preferred
         # Reusable bytes do not count here: the kubelet compares with free memory only, and widens the mask where that is short.
-        if any(self._free(mask, kind) < amount for kind, amount in demand.items()):
+        if not _covers_all(self.free, mask, demand):
             best = _best(self.hints(demand, reusable), within=mask)
             if best is None or (preferred and not best.preferred):
                 return AdmitRejection(
@@ -209,13 +227,9 @@ class MemoryTable:
         return ", ".join(f"{kind} {amount}" for kind, amount in sorted(demand.items()))
 
     def _groups_allow(self, mask: int) -> bool:
-        members = numa_ids(mask)
-        if len(members) == 1:
-            return self.groups[members[0]].bit_count() == 1
-        return all(not self.blocks[numa] or self.groups[numa] == mask for numa in members)
-
-    def _free(self, mask: int, kind: str) -> int:
-        return _sum(self.free, mask, kind)
+        if mask and not mask & (mask - 1):
+            return self.groups[mask.bit_length() - 1].bit_count() == 1
+        return all(not self.blocks[numa] or self.groups[numa] == mask for numa in numa_ids(mask))
 
     def _supplied(self, mask: int, kind: str) -> int:
         return _sum(self.supply, mask, kind)
@@ -263,8 +277,13 @@ def _sum(amounts: Mapping[int, ResourceList], mask: int, kind: str) -> int:
     return sum([amounts[numa].get(kind, 0) for numa in members])
 
 
+def _covers_all(amounts: Mapping[int, ResourceList], mask: int, demand: ResourceList) -> bool:
+    return not [kind for kind, amount in demand.items() if _sum(amounts, mask, kind) < amount]
+
+
 def _covers(amounts: ResourceList, demand: ResourceList) -> bool:
-    return all(amounts.get(kind, 0) >= amount for kind, amount in demand.items())
+    # A list, as a generator costs more than the few amounts that it would save.
+    return not [kind for kind, amount in demand.items() if amounts.get(kind, 0) < amount]
 
 
 def _best(hints: HintRule, within: int) -> ContainerAffinity | None:

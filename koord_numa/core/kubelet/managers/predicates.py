@@ -16,7 +16,12 @@ def check_node_fit(requests: ResourceList, requested: ResourceList, allocatable:
     checked (fitsRequest of the scheduler framework, called by the kubelet after removeMissingExtendedResources).
     """
     short: dict[str, tuple[int, int]] = {}
-    for resource, amount in {**requests, PODS: 1}.items():
+    pods = allocatable.get(PODS, 0) - requested.get(PODS, 0)
+    if pods < 1:
+        short[PODS] = 1, pods
+    for resource, amount in requests.items():
+        if resource == PODS:
+            continue
         free = allocatable.get(resource, 0) - requested.get(resource, 0)
         # An extended resource (with a slash) that the node does not list was removed by the kubelet before the check.
         if amount > free and amount and not ("/" in resource and resource not in allocatable):

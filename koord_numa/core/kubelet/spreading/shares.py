@@ -67,11 +67,11 @@ def answer(
 def _may_matter(demand: PodDemand, node: KubeletNode) -> bool:
     """May a container after the first one find less on a NUMA node because of such a share? Other policies admit it all the same."""
     config = node.config
+    if len(demand.counts) < 2 or len(node.machine.numa_ids) < 2:
+        return False
     if config.topology_policy not in STRICT or config.topology_scope is not KubeletScope.CONTAINER or node.ids_are_real:
         return False
     taking = [part.cpus for _, part in demand.containers if part.cpus]
-    if len(taking) < 2 or len(node.machine.numa_ids) < 2:
-        return False
     largest = max(bits.bit_count() for bits in node.machine.numa_bits.values())
     return node.static_options.align_by_socket or max(taking[:-1]) > largest
 
