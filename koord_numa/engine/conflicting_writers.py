@@ -146,10 +146,6 @@ def _beyond(info: NodeInfo) -> list[tuple[str, int, int]]:
     if info.node is None:
         return []
     held, there = info.counted.amounts, info.node.allocatable
-    found = []
-    # A loop, since a comprehension makes a function at every call.
-    for name in GUARDED:
-        asked, offered = held.get(name, 0), there.get(name, 0)
-        if asked > offered:
-            found.append((name, asked, offered))
-    return found
+    if held.get(CPU, 0) <= there.get(CPU, 0) and held.get(MEMORY, 0) <= there.get(MEMORY, 0):
+        return []  # as nearly always
+    return [(name, held.get(name, 0), there.get(name, 0)) for name in GUARDED if held.get(name, 0) > there.get(name, 0)]

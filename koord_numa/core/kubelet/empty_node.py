@@ -14,6 +14,7 @@ from koord_numa.core.kubelet.managers.room import has_room
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.pod_resources import effective_requests
+from koord_numa.core.resources import NOTHING
 
 
 def fits_empty_node(request: PodRequest, node: KubeletNode) -> bool:
@@ -34,19 +35,27 @@ def never_fits(request: PodRequest, node: KubeletNode, *, keeps_cores: bool) -> 
     after the other: in scope pod only CPUs tell. Devices may become healthy, so that their numbers tell nothing.
     """
     demand = pod_demand(request)
-    if keeps_cores and node.pins_cpus and any(count % 2 for count in demand.counts):
+    if keeps_cores and node.pins_cpus and [count for count in demand.counts if count % 2]:
         return True
     if node.config.topology_policy is not KubeletPolicy.SINGLE_NUMA_NODE:
         return False
     units = [part for _, part in demand.containers]
     if node.config.topology_scope is KubeletScope.POD:
         units = [ContainerDemand(cpus=demand.pod.cpus, memory=None, devices={})]
-    return any(all(_exceeds(unit, node, numa) for numa in node.machine.numa_ids) for unit in units)
+    for unit in units:
+        for numa in node.machine.numa_ids:
+            if not _exceeds(unit, node, numa):
+                break
+        else:
+            return True
+    return False
 
 
 def _exceeds(unit: ContainerDemand, node: KubeletNode, numa: int) -> bool:
     """Does the unit ask for more than the NUMA node has when it is empty?"""
     if node.pins_cpus and unit.cpus > (node.machine.numa_bits[numa] & ~node.reserved).bit_count():
         return True
-    memory = (unit.memory or {}).items() if node.pins_memory else ()
-    return any(amount > node.memory.get(numa, {}).get(kind, 0) for kind, amount in memory)
+    if not unit.memory or not node.pins_memory:
+        return False
+    there = node.memory.get(numa, NOTHING)
+    return bool([kind for kind, amount in unit.memory.items() if amount > there.get(kind, 0)])

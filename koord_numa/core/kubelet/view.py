@@ -223,10 +223,10 @@ def cores_of(
 ) -> WholeCores:
     """The rule about whole cores, by what pods that run or were refused prove."""
     architecture = node.labels.get(ARCHITECTURE, "")
-    return surely_whole(_core_rule(frame, architecture, evidence), zones, states)
+    return surely_whole(core_rule_of(frame, architecture, evidence), zones, states)
 
 
-def _core_rule(frame: NodeConfig, architecture: str, evidence: CoreEvidence) -> CoreRule | None:
+def core_rule_of(frame: NodeConfig, architecture: str, evidence: CoreEvidence) -> CoreRule | None:
     """As ``core_rule``, kept while it follows from the same."""
     known: tuple[tuple[str, bool], Collection[int], CoreRule | None] | None = frame.derived.get(CORES)
     asked = architecture, evidence.kept

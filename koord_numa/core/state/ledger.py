@@ -35,16 +35,15 @@ class Holding:
     mask: int = field(init=False, repr=False, compare=False)  # the NUMA nodes of its amounts
 
     def __post_init__(self) -> None:
-        mask = 0
-        for numa, _ in self.numa:
+        mask, rest = 0, dict(self.amounts)
+        if self.cpus.bits:
+            rest.pop(CPU, None)  # CPUs of its own are known by their ids
+        for numa, amounts in self.numa:
             mask |= 1 << numa
-        object.__setattr__(self, "mask", mask)
-        # CPUs of its own are known by their ids.
-        rest = {name: amount for name, amount in self.amounts.items() if name != CPU or not self.cpus}
-        for _, amounts in self.numa:
             for name, amount in amounts.items():
                 if name in rest:
                     rest[name] -= amount
+        object.__setattr__(self, "mask", mask)
         # ``NOTHING`` is one shared empty mapping: most holdings have no such rest.
         unplaced = {name: amount for name, amount in rest.items() if amount > 0}
         object.__setattr__(self, "unplaced", unplaced or NOTHING)
@@ -196,7 +195,9 @@ class Ledger:
         if holding.numa:
             self.numa_revision += 1
             for numa, amounts in holding.numa:
-                totals = self.numa.setdefault(numa, {})
+                totals = self.numa.get(numa)
+                if totals is None:
+                    totals = self.numa[numa] = {}
                 _count(totals, amounts, sign)
                 if not totals:
                     del self.numa[numa]

@@ -207,7 +207,7 @@ def has_cpus_for(known: KnownPod, pods: Iterable[KnownPod], frame: NodeConfig) -
     Are all CPUs that the node gives away enough for all that these pods ever hold at once? Asked only of pods with odd numbers of CPUs,
     whose refusal tells of cores where they are.
     """
-    if not any(count % 2 for count in pod_demand(known.request).counts):
+    if not [count for count in pod_demand(known.request).counts if count % 2]:
         return False
     there = sum(zone.allocatable.get(CPU, 0) for zone in frame.topology.zones) // MILLI
     return sum(everything(each.request).cpus for each in pods) <= there

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from koord_numa.core.kubelet.inference.node_config import likely_config
-from koord_numa.core.kubelet.managers.cores import ARCHITECTURE, likely_threads, may_be_kept
+from koord_numa.core.kubelet.managers.cores import ARCHITECTURE, CoreEvidence, core_rule
 from koord_numa.core.kubelet.managers.kubelet_node import STATIC_CPUS
+from koord_numa.core.kubelet.view import core_rule_of
 from koord_numa.core.objects.node import KubeletConfig, Node, Taint
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
@@ -88,11 +89,14 @@ class NodeClass:
         # Only a static CPU manager keeps whole cores.
         if self.config is None or self.config.cpu_policy != STATIC_CPUS or node is None or topology is None:
             return self
-        kept = record.history.evidence.keeps_cores
-        if not kept and not may_be_kept(topology.kubelet):
-            threads = 1
+        history, architecture = record.history, node.labels.get(ARCHITECTURE, "")
+        kept, frame = history.evidence.keeps_cores, history.frame
+        evidence = CoreEvidence(record.admitted_counts(), kept)
+        if frame is not None and frame.topology is topology:  # as a view sees it, which remembers the rule
+            rule = core_rule_of(frame, architecture, evidence)
         else:
-            threads = likely_threads(topology.zones, node.labels.get(ARCHITECTURE, ""), record.admitted_counts())
+            rule = core_rule(topology.kubelet, topology.zones, architecture, evidence)
+        threads = 1 if rule is None else rule.threads
         if threads == self.threads and self.explores == (not kept):
             return self
         return replace(self, threads=threads, explores=not kept)

@@ -88,8 +88,7 @@ class NumaTable:
         # Unlisted resources bound nothing: the row must stay an upper bound.
         lines: list[int] = []
         for name in self.places:
-            lines += _reach(free[name], width) if name in free else [UNLIMITED] * width
-            lines.append(UNLIMITED)
+            lines += _reach(free[name], width) if name in free else [UNLIMITED] * (width + 1)
         # One list for all lines: NumPy takes nested ones half as fast.
         self.reach.reshape(len(self.reach), -1)[row] = lines
 
@@ -135,7 +134,9 @@ def _free(record: NodeInfo) -> Mapping[str, list[int]]:
 
 def _hands_out_cpus(topology: NodeResourceTopology) -> bool:
     # An unpublished policy may be the static one, as zones that list CPUs say.
-    return topology.kubelet.cpu_policy in (None, STATIC) and any(zone.allocatable.get(CPU) for zone in topology.zones)
+    if topology.kubelet.cpu_policy not in (None, STATIC):
+        return False
+    return bool([zone for zone in topology.zones if zone.allocatable.get(CPU)])
 
 
 def _kubelets_cpus(record: NodeInfo, topology: NodeResourceTopology) -> list[int]:
@@ -153,9 +154,13 @@ def _hidden_cpus(record: NodeInfo) -> dict[int, int]:
     ledger = record.counted
     # Pods that are surely gone hold nothing, whether the topology shows that yet or not.
     hidden = record.unpublished if ledger is record.ledger else record.unpublished & ledger.holdings.keys()
+    if not hidden:
+        return {}
     # The ledger has the sum of all pods, so that the fewer of hidden and shown ones are looked at.
     most = 2 * len(hidden) > len(ledger)
     held = {numa: amounts.get(CPU, 0) for numa, amounts in ledger.numa.items()} if most else {}
+    if len(hidden) == len(ledger):
+        return held
     few, sign = (ledger.holdings.keys() - hidden, -1) if most else (hidden, 1)
     for uid in few:
         for numa, amounts in ledger.holdings[uid].numa:
@@ -165,11 +170,15 @@ def _hidden_cpus(record: NodeInfo) -> dict[int, int]:
 
 def _reach(free: list[int], width: int) -> list[int]:
     free = sorted(free, reverse=True)
+    if not free:
+        return [UNLIMITED] * (width + 1)
     # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
-    if free and (free[-1] < 0 or free[0] > UNLIMITED):
+    if free[-1] < 0 or free[0] > UNLIMITED:
         free = [min(max(0, amount), UNLIMITED) for amount in free]
-    sums = list(accumulate(free))
-    return sums + sums[-1:] * (width - len(sums))
+    sums = [*accumulate(free)]
+    sums += sums[-1:] * (width - len(sums))
+    sums.append(UNLIMITED)
+    return sums
 
 
 def taller(values: NDArray[Any], rows: int) -> NDArray[Any]:
