@@ -26,7 +26,7 @@ from koord_numa.core.kubelet.managers.results import (
     Grant,
     MemoryBlock,
 )
-from koord_numa.core.kubelet.managers.topology_manager import align
+from koord_numa.core.kubelet.managers.topology_manager import align, align_alone
 from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
@@ -97,7 +97,8 @@ def dry_run(
     Containers are handled init containers first, each seeing what is left by those before it, as the admission scopes in
     scope_*.go of the kubelet's topologymanager. ``reuse``: which CPUs later containers get of those that init containers leave.
     """
-    demand, too_full = pod_demand(request), _too_full(state, request)
+    demand = pod_demand(request)
+    too_full = check_node_fit(effective_requests(request), state.requested, state.node.allocatable)
     # What the managers give follows from these and their state alone.
     question = (demand, state.node, trust, reuse)
     known: DryRunAdmitted | None = state.managers.known(question) if dealing is None else None
@@ -113,10 +114,6 @@ def dry_run(
     if dealing is None:
         state.managers.remember(question, answer)
     return answer
-
-
-def _too_full(state: KubeletState, request: PodRequest) -> AdmitRejection | None:
-    return check_node_fit(effective_requests(request), state.requested, state.node.allocatable)
 
 
 def foreseen(state: KubeletState, demand: PodDemand, trust: Trust, reuse: CpuReuse) -> list[ContainerGrant] | None:
@@ -180,6 +177,9 @@ class _Attempt:
                 self.managers.memory.release(block)
 
     def _align(self, demand: ContainerDemand) -> ContainerAffinity | AdmitRejection:
+        left = self.reusable_cpus or any(self.reusable_memory.values())
+        if not left and (alone := align_alone(self.node, demand, self.managers.cpus, self.managers.memory)) is not None:
+            return alone
         answers: list[Answer] = []
         if demand.devices:
             # Devices, CPUs, memory: the order in which the kubelet registers its hint providers.

@@ -86,23 +86,15 @@ class MemoryTable:
         The preferred size counts what is allocatable, reservations excluded (calculateHints in the kubelet's
         memorymanager/policy_static.go).
         """
-        if self._lacks(demand, reusable):
+        if self.lacks(demand, reusable):
             return IMPOSSIBLE
 
         def fits(mask: int) -> bool:
             # First the groups, the cheap test.
             if not self._groups_allow(mask):
                 return False
-            if not mask & (mask - 1):  # a single NUMA node: most pods need no more
-                numa = mask.bit_length() - 1
-                there, free = self.supply[numa], self.free[numa]
-                for kind, amount in demand.items():
-                    left = reusable.get((mask, kind), 0) if reusable else 0
-                    if there.get(kind, 0) < amount or free.get(kind, 0) + left < amount:
-                        return False
-                return True
             for kind, amount in demand.items():
-                if self._supplied(mask, kind) < amount:
+                if _sum(self.supply, mask, kind) < amount:
                     return False
                 if _sum(self.free, mask, kind) + reusable.get((mask, kind), 0) < amount:
                     return False
@@ -113,7 +105,17 @@ class MemoryTable:
             nodes=self.nodes, size=self._smallest(demand), fits=fits, grows=False, candidates=self._candidates()
         )
 
-    def _lacks(self, demand: ResourceList, reusable: Reusable) -> bool:
+    def fits_alone(self, numa: int, demand: ResourceList) -> bool:
+        """Has this NUMA node all of it free, on its own and in no group?"""
+        there = self.supply.get(numa)
+        if there is None or self.groups[numa].bit_count() != 1:
+            return False
+        free = self.free[numa]
+        return not [
+            kind for kind, amount in demand.items() if there.get(kind, 0) < amount or free.get(kind, 0) < amount
+        ]
+
+    def lacks(self, demand: ResourceList, reusable: Reusable) -> bool:
         """Are all NUMA nodes together too small, or too full?"""
         for kind, amount in demand.items():
             # Reusable bytes belong to one mask, so that at most the largest of them can help.
@@ -231,15 +233,12 @@ class MemoryTable:
             return self.groups[mask.bit_length() - 1].bit_count() == 1
         return all(not self.blocks[numa] or self.groups[numa] == mask for numa in numa_ids(mask))
 
-    def _supplied(self, mask: int, kind: str) -> int:
-        return _sum(self.supply, mask, kind)
-
     def _smallest(self, demand: ResourceList) -> int:
         for amounts in self.supply.values():
             if _covers(amounts, demand):
                 return 1
         count = self.nodes.bit_count()
-        if any(self._supplied(self.nodes, kind) < amount for kind, amount in demand.items()):
+        if any(_sum(self.supply, self.nodes, kind) < amount for kind, amount in demand.items()):
             return count
         least = (
             fewest_that_reach({numa: has.get(kind, 0) for numa, has in self.supply.items()}, amount)
@@ -248,7 +247,7 @@ class MemoryTable:
         # The sum over the largest NUMA nodes is a lower bound, as all types must come from the same set.
         for size in range(max(least, default=1), count):
             for mask in masks_of_size(self.nodes, size):
-                if all(self._supplied(mask, kind) >= amount for kind, amount in demand.items()):
+                if all(_sum(self.supply, mask, kind) >= amount for kind, amount in demand.items()):
                     return size
         return count
 

@@ -6,9 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord_numa.core.kubelet.managers.aggregates import ContainerDemand
+from koord_numa.core.kubelet.managers.cpus import CpuStock
+from koord_numa.core.kubelet.managers.hint_managers import CpuManager, MemoryManager
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.managers.results import TOPOLOGY_AFFINITY, AdmitRejection, ContainerAffinity
 from koord_numa.core.kubelet.managers.topology_manager import align as decide
+from koord_numa.core.kubelet.managers.topology_manager import align_alone
 from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from tests.core.kubelet.nodes import node
@@ -133,3 +138,42 @@ def test_what_a_strict_policy_admits_the_laxer_ones_do(parts: list[HintRule]) ->
 @given(rules(), st.sampled_from(POLICIES))
 def test_the_order_of_managers_does_not_matter(parts: list[HintRule], policy: KubeletPolicy) -> None:
     assert align(of(policy), parts) == align(of(policy), parts[::-1])
+
+
+def used(some: KubeletNode, draw: st.DataObject) -> tuple[int, MemoryTable]:
+    """CPUs that are free, and memory of which some is held, alone or in groups, and more than there is in places."""
+    table = MemoryTable.of({numa: {"memory": 4, "hugepages-2Mi": 2} for numa in range(NUMA)})
+    for numa in range(NUMA):
+        table.hold(numa, "memory", draw.draw(st.integers(-1, 5), label="held"))
+        table.hold(numa, "hugepages-2Mi", draw.draw(st.integers(0, 3), label="pages"))
+    for mask in draw.draw(st.sampled_from([(), (1,), (2, 5), (3,), (6,), (7,)]), label="groups"):
+        for numa in range(NUMA):
+            if mask >> numa & 1:
+                table.groups[numa], table.blocks[numa] = mask, 1
+    return draw.draw(st.integers(0, some.machine.bits), label="free") & some.machine.bits, table
+
+
+@given(st.data())
+def test_the_first_numa_node_that_has_everything_is_the_merged_hint(draw: st.DataObject) -> None:
+    policy = draw.draw(st.sampled_from((*POLICIES, KubeletPolicy.NONE)))
+    some = node(f"{NUMA}x1x3x1", policy, cpu_policy=draw.draw(st.sampled_from(["static", "none"])))
+    free, table = used(some, draw)
+    memory = draw.draw(st.dictionaries(st.sampled_from(["memory", "hugepages-2Mi", "other"]), st.integers(0, 5)))
+    demand = ContainerDemand(cpus=draw.draw(st.integers(0, 4)), memory=memory or None, devices={})
+    alone = align_alone(some, demand, free, table)
+    if alone is None:
+        return
+    stock = CpuStock(some, free) if some.pins_cpus else None
+    assert decide(some, [CpuManager(stock).hints(demand), MemoryManager(table, {}).hints(demand)]) == alone
+    assert policy is not KubeletPolicy.NONE
+    # What the memory manager keeps silent about fails later: a hint must not stand for that.
+    assert not memory or MemoryManager(table, {}).hints(demand)
+
+
+def test_a_unit_without_room_on_one_numa_node_is_left_to_the_merge() -> None:
+    some = of(KubeletPolicy.BEST_EFFORT)
+    table = MemoryTable.of({numa: {"memory": 4} for numa in range(NUMA)})
+    assert align_alone(some, ContainerDemand(1, {"memory": 5}, {}), some.machine.bits, table) is None
+    assert align_alone(some, ContainerDemand(2, {"memory": 4}, {}), some.machine.bits, table) is None
+    fitting = ContainerDemand(1, {"memory": 4}, {})
+    assert align_alone(some, fitting, some.machine.bits & ~1, table) == ContainerAffinity(2, preferred=True)
