@@ -53,9 +53,10 @@ class AbsentPods:
 
     def forget(self, uid: str) -> None:
         """The pod was bound, perhaps once more after a bind that had failed: what was known is of the time before."""
-        self.unlisted -= {uid}
-        self.listed -= {uid}
-        self.hopeless -= {uid}
+        if uid in self.unlisted or uid in self.listed or uid in self.hopeless:  # most pods are new
+            self.unlisted -= {uid}
+            self.listed -= {uid}
+            self.hopeless -= {uid}
 
     def left_out(self, ledger: Ledger) -> Ledger:
         """The ledger without them; itself where it has none of them."""

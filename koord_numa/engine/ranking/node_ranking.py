@@ -176,21 +176,21 @@ class NodeRanking:
     def _catch_up(self) -> None:
         columns = self._columns
         columns.refresh()
-        rows = None if self._position is None else columns.rows_since(self._position)
+        rows = None if self._position is None else columns.changed_since(self._position)
         self._position = columns.position
         if rows is None or self._epoch != columns.order.epoch:
             self._start_over()
             return
         self._fit_size()
         if len(rows) <= FEW:
-            for row in rows:
+            for row in sorted(rows):
                 self._fits.pop(row, None)
                 self._exact[row] = False
                 self._refusals.forget_one(row)
                 self._evaluate(row)
             return
-        changed = np.array(rows, dtype=np.int64)
-        self._refusals.forget(changed)
+        changed = np.fromiter(rows, dtype=np.int64, count=len(rows))
+        self._refusals.forget(changed, rows)
         for row in self._fits.keys() & rows:
             del self._fits[row]
         self._exact[changed] = False

@@ -1,6 +1,7 @@
 """Refusals of one request class by row: many nodes refuse in the same words, so the words are kept once."""
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -72,12 +73,11 @@ class RejectionTable:
         unknown: Bools = self._codes[:rows] == UNKNOWN
         return unknown
 
-    def forget(self, rows: Ints) -> None:
-        """These nodes changed: their refusals hold no longer."""
+    def forget(self, rows: Ints, same: AbstractSet[int]) -> None:
+        """These nodes changed, given as an array and as a set: their refusals hold no longer."""
         self._codes[rows] = UNKNOWN
-        if self._detailed:
-            for row in self._detailed.keys() & set(rows.tolist()):
-                del self._detailed[row]
+        for row in self._detailed.keys() & same:
+            del self._detailed[row]
 
     def forget_one(self, row: int) -> None:
         """This node changed."""

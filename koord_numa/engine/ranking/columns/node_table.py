@@ -118,10 +118,13 @@ class NodeTable:
 
     def rows_since(self, position: int) -> list[int] | None:
         """The rows that changed since a journal position, each once, ascending; ``None`` when that is too long ago to know."""
-        if position < self.start:
-            return None
+        changed = self.changed_since(position)
         # ``sorted``: rows are evaluated in their order, whatever order they changed in.
-        return sorted(set(self.journal[position - self.start :]))
+        return None if changed is None else sorted(changed)
+
+    def changed_since(self, position: int) -> set[int] | None:
+        """As ``rows_since``, in no order."""
+        return None if position < self.start else set(self.journal[position - self.start :])
 
     def candidate(self, row: int) -> NodeSnapshot | None:
         """The node of a row as a decision sees it."""

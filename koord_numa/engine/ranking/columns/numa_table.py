@@ -37,6 +37,7 @@ class NumaTable:
     def __init__(self, rows: int) -> None:
         self.places: dict[str, int] = {CPU: 0, MEMORY: 1}
         self.reach: Ints = np.full((rows, len(self.places), 2), UNLIMITED, dtype=np.int64)
+        self._lines: Ints = self.reach.reshape(rows, -1)  # the same numbers, a line a row
         # By row, of which inventory and ledger it was written, and of which revision of the ledger's amounts on NUMA nodes.
         self._written: dict[int, tuple[Inventory, Ledger, int]] = {}
 
@@ -44,7 +45,7 @@ class NumaTable:
         """Make room for more rows."""
         grown = np.full((rows, *self.reach.shape[1:]), UNLIMITED, dtype=np.int64)
         grown[: len(self.reach)] = self.reach
-        self.reach = grown
+        self.reach, self._lines = grown, grown.reshape(rows, -1)
 
     @property
     def counts(self) -> int:
@@ -90,7 +91,7 @@ class NumaTable:
         for name in self.places:
             lines += _reach(free[name], width) if name in free else [UNLIMITED] * (width + 1)
         # One list for all lines: NumPy takes nested ones half as fast.
-        self.reach.reshape(len(self.reach), -1)[row] = lines
+        self._lines[row] = lines
 
     def forget(self, row: int) -> None:
         """The row's node is gone."""
@@ -119,6 +120,7 @@ class NumaTable:
         self.reach[:, : old.shape[1], :counts] = old[:, :, :counts]
         # Wider rows repeat the last sum, as NUMA nodes that are not there add nothing.
         self.reach[:, : old.shape[1], counts:width] = old[:, :, counts - 1 : counts]
+        self._lines = self.reach.reshape(len(old), -1)
 
 
 def _free(record: NodeInfo) -> Mapping[str, list[int]]:
