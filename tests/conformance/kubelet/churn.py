@@ -16,6 +16,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.listed_changes import ListedChanges
 from koord_numa.ports import DELETED
@@ -61,6 +62,13 @@ def judge(case: Case, restart: int | None = None) -> Tally:
     knows what the API server has; only later questions count then.
     """
     return _Replay(case, restart).run()
+
+
+def offered_at(case: Case, index: int) -> object:
+    """What the scheduler knows of the node when it is asked the question of this event."""
+    replay = _Replay(case)
+    replay.run(index)
+    return replay.offered(index)
 
 
 def middle(case: Case) -> int:
@@ -140,8 +148,8 @@ class _Replay:
         self.topology: dict[str, Any] | None = None
         self.cache = self._new_cache()
 
-    def run(self) -> Tally:
-        for number, event in enumerate(self.case["events"]):
+    def run(self, until: int | None = None) -> Tally:
+        for number, event in enumerate(self.case["events"][:until]):
             self.now = float(event["t"])
             if number == self.restart:
                 self.cache, self.tally = self._new_cache(), Tally()
@@ -245,13 +253,21 @@ class _Replay:
         obj["status"] = {"phase": "Failed", "startTime": _time(self.now), "reason": reason}
         self._observe("MODIFIED", parse_pod(obj))
 
-    def _answer(self, pod: Pod) -> ScoredPlacement | Rejection:
+    def offered(self, index: int) -> object:
+        """What the node offers before the event of this index."""
+        self.now = float(self.case["events"][index]["t"])
+        return self._candidate().offer
+
+    def _candidate(self) -> NodeSnapshot:
         # As every scheduling cycle does first.
         self.cache.judge_found_pods()
         self.cache.expire_unreported()
         candidate = self.cache.nodes[NODE].candidate()
         assert candidate is not None
-        return evaluate(scheduling_request(pod.request, self.profile), candidate, self.profile)
+        return candidate
+
+    def _answer(self, pod: Pod) -> ScoredPlacement | Rejection:
+        return evaluate(scheduling_request(pod.request, self.profile), self._candidate(), self.profile)
 
 
 def class_of(case: Case) -> str:

@@ -5,16 +5,21 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
+from tests.conformance.kubelet.aims.aimed import aimed
+from tests.conformance.kubelet.aims.refusals import refused_by_scheduler, refusing
 from tests.conformance.kubelet.caches import other_caches
 from tests.conformance.kubelet.departures import Branch, Departures, Script, graded, replayed, windows
 from tests.conformance.kubelet.early import early_histories
 from tests.conformance.kubelet.variants import variant
-from tests.conformance.kubelet.witness import Search, refusing
+from tests.conformance.kubelet.witness import Search
 from tests.conformance.kubelet.worlds import NEVER, Recorded, World, agrees
 from tests.conformance.vectors import cases, each_file
 
 LONG = 20
 """Of the sequences one in so many, for time."""
+
+EARLY = 40
+"""Of the first so many events a question is looked for, for time."""
 
 FEW = 10
 """So many nodes are drawn for one question, for time."""
@@ -72,6 +77,26 @@ def test_nodes_with_other_uncore_caches_agree_with_all_that_was_shown(file: Path
             assert len(played.states) == index + 1
             for numa, bits in world.node.machine.numa_bits.items():
                 assert bits.bit_count() == recorded.node.machine.numa_bits[numa].bit_count()
+    assert tried
+
+
+@each_file("kubelet-churn")
+def test_histories_aimed_at_a_refusal_agree_with_all_that_was_shown(file: Path) -> None:
+    tried = 0
+    for case in cases(file):
+        recorded = Recorded(case)
+        refused = [at for at, event in enumerate(recorded.events[:EARLY]) if event.get("kubelet_admits") is False]
+        if not refused or not recorded.node.pins_cpus or refused_by_scheduler(recorded, refused[0]) is None:
+            continue
+        truth = World(recorded, recorded.node, recorded.ends)
+        script = Script(truth.ends).before(refused[0] + 1)
+        for world, branch in islice(aimed(truth, script, refused[0], Random(tried)), FEW):
+            tried += 1
+            again = replayed(world, branch.script, refused[0])
+            assert again is not None
+            assert again.managers == branch.state.managers
+        if tried > LONG:
+            break
     assert tried
 
 

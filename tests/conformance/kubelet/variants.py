@@ -43,7 +43,7 @@ def variant(recorded: Recorded, dice: Random) -> KubeletNode:
     devices = {name: _pool(pool, dice) for name, pool in node.devices.items()} if dice.random() < HALF else node.devices
     # The rule about whole cores follows from machine and options; it is worked out for each node.
     varied = replace(node, machine=machine, devices=devices, whole_cores=None)
-    return varied if recorded.case["published"] else reserving(_with_options(varied, dice), dice)
+    return varied if recorded.case["published"] else reserving(with_options(varied, dice), dice)
 
 
 def reserving(node: KubeletNode, dice: Random) -> KubeletNode:
@@ -258,7 +258,7 @@ def in_order(state: KubeletState, ids: Mapping[str, Sequence[str]]) -> KubeletSt
     return replace(state, node=replace(state.node, devices=pools), managers=managers)
 
 
-def _with_options(node: KubeletNode, dice: Random) -> KubeletNode:
+def with_options(node: KubeletNode, dice: Random) -> KubeletNode:
     """Options that are not published, as a kubelet accepts them together."""
     config = node.config
     options = {name for name in ("full-pcpus-only", "distribute-cpus-across-numa") if dice.random() < 0.4}

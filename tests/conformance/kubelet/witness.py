@@ -6,21 +6,20 @@ stayed unseen, other moments at which pods left, and what is not published of th
 as every history is played by the kubelet's own procedure and compared with every verdict and scan that was shown before the question.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations, islice
+from itertools import islice
 from random import Random
 from typing import Final
 
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.objects.request import PodRequest
+from tests.conformance.kubelet.aims.aimed import aimed
+from tests.conformance.kubelet.aims.refusals import refusing
 from tests.conformance.kubelet.caches import other_caches
 from tests.conformance.kubelet.closing import annealed, closing, rewired
 from tests.conformance.kubelet.departures import Branch, Departures, Script, moved, replayed, shifted
 from tests.conformance.kubelet.early import early_histories
-from tests.conformance.kubelet.variants import last_named, taken_in_any_order, variant
+from tests.conformance.kubelet.variants import last_named, variant
 from tests.conformance.kubelet.worlds import NEVER, Played, Recorded, World
 from tests.conformance.vectors import Case
 
@@ -45,20 +44,8 @@ NARROW: Final = 4
 RECENT: Final = 60
 """From so many events before a question on many are."""
 
-MOST_PAIRS: Final = 12
-"""Of so many pods each two are taken away together."""
-
 MOST_SHIFTS: Final = 60
 """So many other moments for one pod are tried."""
-
-MOST_TOGETHER: Final = 250
-"""So many different sets of three pods and four are taken away from one NUMA node."""
-
-MOST_SETS: Final = 4_000
-"""So many of them are compared."""
-
-ORDERS: Final = 3
-"""So many orders of devices are tried for a pod that asks for some."""
 
 
 @dataclass
@@ -99,6 +86,8 @@ class Search:
         self._elsewhere(truth, last)
         for index in sorted(self.open):
             self._other_caches(truth, index)
+        for index in sorted(self.open):
+            self._aim(truth, script, index)
         return self.found
 
     def _elsewhere(self, truth: World, last: int) -> None:
@@ -188,6 +177,13 @@ class Search:
             if index not in self.open:
                 return
 
+    def _aim(self, truth: World, script: Script, index: int) -> None:
+        """On nodes with other cores and caches, and with other departures, that lead to where the scheduler expects a refusal."""
+        for world, branch in aimed(truth, script.before(index + 1), index, self.dice):
+            self._look(world, [branch], index, "a node with other cores and caches, pods left at other moments")
+            if index not in self.open:
+                return
+
     def _other_node(self, truth: World) -> World:
         node = variant(self.recorded, self.dice)
         return replace(truth, node=node, last_named=last_named(node, self.dice))
@@ -238,51 +234,6 @@ class Search:
                 self.found[index] = f"{what}; {why}"
                 self.open.discard(index)
                 return
-
-
-def refusing(state: KubeletState, request: PodRequest, most_away: int, dice: Random | None = None) -> str:
-    """
-    How the kubelet comes to refuse the pod, empty when it does not: as it is, or after one pod or more have left just now, unseen.
-
-    That a pod has left just now nothing can contradict that was shown. With ``dice`` devices are taken in several orders.
-    """
-    ways: list[tuple[str, ...]] = [()]
-    if most_away:
-        ways += ((uid,) for uid in state.pods)
-    if most_away > 1:
-        ways += combinations(sorted(state.pods)[-MOST_PAIRS:], 2)
-        ways += chain.from_iterable(_from_one_numa(state, numa) for numa in state.node.machine.numa_ids)
-    tries = ORDERS if dice is not None and any(state.node.devices) and _asks_for_devices(request, state) else 1
-    for away in ways:
-        left = state
-        for uid in away:
-            left = left.without(uid)
-        for number in range(tries):
-            asked = taken_in_any_order(left, dice) if number and dice is not None else left
-            verdict = admit(asked, "question", request)
-            if not isinstance(verdict, Admitted):
-                gone = f" without {' and '.join(away)}" if away else ""
-                return f"refused{gone}: {verdict.refusal.reason}, {verdict.refusal.detail}"
-    return ""
-
-
-def _from_one_numa(state: KubeletState, numa: int) -> Iterator[tuple[str, ...]]:
-    """Several pods that hold something on this NUMA node: together they may make room there that none of them makes alone."""
-    here = state.node.machine.numa_bits[numa]
-    there = [
-        uid
-        for uid, pod in state.pods.items()
-        if any(
-            one.cpus.bits & here or any(block.mask >> numa & 1 for block in one.memory) for one in pod.grant.containers
-        )
-    ]
-    sets = chain.from_iterable(combinations(there, count) for count in (2, 3, 4))
-    kinds = {tuple(sorted(repr(state.pods[uid].requests) for uid in away)): away for away in islice(sets, MOST_SETS)}
-    return iter(list(kinds.values())[:MOST_TOGETHER])
-
-
-def _asks_for_devices(request: PodRequest, state: KubeletState) -> bool:
-    return any(part.devices.keys() & state.node.devices.keys() for _, part in pod_demand(request).containers)
 
 
 def without_witness(wrong: Iterable[tuple[Case, int]]) -> list[str]:
