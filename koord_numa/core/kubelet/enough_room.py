@@ -9,6 +9,7 @@ leave, NUMA nodes are taken to hold these that do so on the empty node.
 from collections.abc import Iterable
 
 from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
+from koord_numa.core.kubelet.departures.least_cpus import with_least_free
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
@@ -23,6 +24,7 @@ from koord_numa.core.kubelet.sharing.choices import unclear
 from koord_numa.core.kubelet.sharing.layouts import Bounds, reaches_of
 from koord_numa.core.kubelet.sharing.reach import Counts, without
 from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.value_objects import replace
 
 
 def has_room_in_all_ways(request: PodRequest, one: Hypothesis) -> bool:
@@ -49,7 +51,11 @@ def has_room_whoever_leaves(request: PodRequest, one: Hypothesis, coming: Contai
     moving = sum(len(given.cpus) for uid in one.spread for given in one.state.pods[uid].grant.containers)
     kept = together([coming, ContainerDemand(cpus=moving, memory=None, devices={})])
     all_there = {name: one.sharing[name].counts for name in least.devices}
-    if has_room_between(request, node, least, Bound(KubeletState.empty(node).managers, all_there), kept):
+    most = Bound(KubeletState.empty(node).managers, all_there)
+    if has_room_between(request, node, least, most, kept):
+        return True
+    # Most that moves does so on few NUMA nodes.
+    if moving and has_room_between(request, node, replace(least, managers=with_least_free(one)), most, coming):
         return True
     return coming is NOTHING and has_room_anywhere(request, one)
 
