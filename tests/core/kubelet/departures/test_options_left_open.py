@@ -19,15 +19,15 @@ OPTION = "align-by-socket"
 
 
 def _hypothesis(*options: str) -> Hypothesis:
-    """NUMA node 0 of two has 1 CPU free; by socket nothing is told by following containers over single NUMA nodes."""
+    """NUMA node 0 of two has 1 CPU free; by socket nothing is told of containers that are wider than a NUMA node."""
     here = replace(node("1x2x4x1", KubeletPolicy.RESTRICTED), ids_are_real=False, aligns_by_socket=bool(options))
     answer = admit(KubeletState.empty(here), "there", pod(app(3)))
     assert isinstance(answer, Admitted)
     return Hypothesis(answer.state, options=options)
 
 
-def _ask(*hypotheses: Hypothesis) -> KubeletAdmission | Rejection:
-    return would_admit(pod(init(2), app(3)), KubeletView("n", hypotheses, followed=True))
+def _ask(*hypotheses: Hypothesis, cpus: int = 5) -> KubeletAdmission | Rejection:
+    return would_admit(pod(init(2), app(cpus)), KubeletView("n", hypotheses, followed=True))
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,8 @@ def test_a_pod_waits_where_there_are_too_many_states_without_such_an_option() ->
     assert answer.detail == TOO_MANY
 
 
-def test_a_pod_needs_no_effort_where_its_containers_are_followed_over_single_numa_nodes() -> None:
-    answer = _ask(_hypothesis())
-    assert not isinstance(answer, Rejection)
-    assert not answer.explores
+def test_a_pod_needs_no_effort_where_amounts_tell() -> None:
+    for cpus in (3, 5):
+        answer = _ask(_hypothesis(), cpus=cpus)
+        assert not isinstance(answer, Rejection)
+        assert not answer.explores
