@@ -36,7 +36,9 @@ async def test_room_for_which_another_scheduler_has_evicted_is_not_taken(
             await until(lambda: "ours" not in rack.unbound())
 
 
-async def test_a_new_list_reads_only_what_is_new_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(name="read")
+def names_of_pods_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of pods that were read in full, as it goes on."""
     read: list[str] = []
 
     def noted(raw: Mapping[str, Any]) -> Pod:
@@ -44,6 +46,12 @@ async def test_a_new_list_reads_only_what_is_new_in_it(tmp_path: Path, monkeypat
         return parse_pod(raw)
 
     monkeypatch.setattr(informers, "parse_pod", noted)
+    return read
+
+
+async def test_a_new_list_reads_only_what_is_new_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[str]
+) -> None:
     async with world(tmp_path, NODE) as rack:
         rack.create([pinned("bound", 2), shared("waits", "99"), pod("foreign", scheduler="other")])
         async with operating(rack.server, tmp_path, monkeypatch, pods=PodSource.INFORMER) as runtime:
@@ -75,15 +83,8 @@ async def test_other_schedulers_pods_count_when_they_are_bound(tmp_path: Path, m
 
 @pytest.mark.parametrize("source", list(PodSource))
 async def test_a_counted_pod_that_is_deleted_is_not_read_again(
-    source: PodSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: PodSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[str]
 ) -> None:
-    read: list[str] = []
-
-    def noted(raw: Mapping[str, Any]) -> Pod:
-        read.append(raw["metadata"]["name"])
-        return parse_pod(raw)
-
-    monkeypatch.setattr(informers, "parse_pod", noted)
     async with world(tmp_path, NODE) as rack:
         rack.server.store.create(pod("placed", scheduler="other", node="n"))
         async with operating(rack.server, tmp_path, monkeypatch, pods=source) as runtime:
