@@ -223,8 +223,9 @@ def _left_over(before: Hypothesis, ends: Sequence[DryRunAdmitted]) -> int:
         more = (most.managers.cpus & here).bit_count() - (least.managers.cpus & here).bit_count()
         loose |= lowest(own & here, min(max(0, more), (own & here).bit_count()))
     node = before.state.node
-    # With one hint of all containers they take over CPUs of any of its NUMA nodes.
-    at_large = node.static_options.align_by_socket or node.config.topology_scope is KubeletScope.POD
+    # With one hint of all containers, or none, they take over CPUs of any of its NUMA nodes.
+    pod_scope = node.config.topology_scope is KubeletScope.POD
+    at_large = node.static_options.align_by_socket or pod_scope or not node.aligns
     if at_large and any(may_lie_otherwise(one, node) for one in least.grant.containers):
         # What is taken over of one NUMA node may save CPUs of another, so that only the sum tells.
         more = most.managers.cpus.bit_count() - least.managers.cpus.bit_count() - loose.bit_count()

@@ -117,7 +117,7 @@ def _moved(one: Hypothesis, uid: str, here: int) -> Hypothesis | None:
     place_of = dict(zip(members(left), members(taken), strict=True))
     changed = ManagerState(managers.cpus & ~taken | left, managers.devices, managers.memory)
     state = replace(one.state, managers=changed)
-    return with_grant(replace(one, state=state), uid, tuple(_elsewhere(each, left, place_of) for each in containers))
+    return with_grant(replace(one, state=state), uid, tuple(elsewhere(each, place_of) for each in containers))
 
 
 def _is_movable(container: ContainerGrant, mixed: bool, node: KubeletNode) -> bool:
@@ -132,8 +132,9 @@ def _held(containers: Sequence[ContainerGrant], chosen: Sequence[bool]) -> int:
     return bits
 
 
-def _elsewhere(container: ContainerGrant, left: int, place_of: Mapping[int, int]) -> ContainerGrant:
-    """With other CPUs for those of ``left`` that the container has."""
+def elsewhere(container: ContainerGrant, place_of: Mapping[int, int]) -> ContainerGrant:
+    """With other CPUs for those that ``place_of`` names."""
+    left = sum(1 << cpu for cpu in place_of)
     bits = container.cpus.bits
     if not bits & left:
         return container

@@ -6,11 +6,11 @@ It shows what running containers use, and nothing of what finished init containe
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from koord_numa.core.bit_sets import lowest
+from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.replay import holding
-from koord_numa.core.kubelet.inference.variants import distinct, freed
+from koord_numa.core.kubelet.inference.variants import distinct, elsewhere, freed
 from koord_numa.core.kubelet.managers.manager_state import ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.managers.room import STRICT
@@ -144,14 +144,19 @@ def _dealt(one: Hypothesis, loose: Sequence[str], chosen: int, free: int) -> Hyp
     pods = dict(one.state.pods)
     for uid in loose:
         containers = []
+        place_of: dict[int, int] = {}
         for container in pods[uid].grant.containers:
             if _is_dealt(container) and container.cpus:
-                own = chosen & container.cpus.bits
+                bits = container.cpus.bits
+                own = chosen & bits
                 more = lowest(chosen & ~own, len(container.cpus) - own.bit_count())
                 chosen &= ~(own | more)
+                place_of.update(zip(members(bits & ~own), members(more), strict=True))
                 container = replace(container, cpus=CpuSet(own | more))
             containers.append(container)
-        pods[uid] = replace(pods[uid], grant=replace(pods[uid].grant, containers=tuple(containers)))
+        # CPUs that a later container has of an init container's are the same ones wherever they turn out to be.
+        with_init = tuple(elsewhere(each, place_of) if each.kind is ContainerKind.INIT else each for each in containers)
+        pods[uid] = replace(pods[uid], grant=replace(pods[uid].grant, containers=with_init))
     managers = one.state.managers
     state = replace(one.state, pods=pods, managers=ManagerState(free, managers.devices, managers.memory))
     return replace(one, state=state)

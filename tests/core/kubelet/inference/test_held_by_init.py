@@ -46,3 +46,11 @@ def test_cpus_of_the_hint_of_a_whole_pod_may_be_taken_over_on_any_of_its_numa_no
     (after,) = arrive(Hypothesis(KubeletState.empty(on)), "wide", pod(init(3), app(4), app(2), app(1))).values()
     perhaps = sum(bits.bit_count() for bits in after.loose.values())
     assert after.state.managers.cpus.bit_count() + perhaps == 9 - 7
+
+
+def test_without_a_hint_cpus_may_be_taken_over_on_any_numa_node() -> None:
+    """The later containers need five of the six CPUs that the init container leaves: all of them may be these."""
+    on = replace(node("4x1x2x2", KubeletPolicy.NONE), ids_are_real=False)
+    (after,) = arrive(Hypothesis(KubeletState.empty(on)), "wide", pod(init(6), app(2), app(3))).values()
+    perhaps = sum(bits.bit_count() for bits in after.loose.values())
+    assert after.state.managers.cpus.bit_count() + perhaps == 16 - 6

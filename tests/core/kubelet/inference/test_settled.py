@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, held_by_init
 from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.reports.settled import settled
@@ -45,3 +45,17 @@ def test_what_init_containers_may_hold_is_not_free_where_later_containers_are_el
     after = settled(one, ["a"], [_zone(0, 2), _zone(1, 8)])
     assert after.state.managers.cpus.bit_count() == 0
     assert after.loose["a"].bit_count() == 6
+
+
+@pytest.mark.parametrize("policy", [KubeletPolicy.NONE, KubeletPolicy.BEST_EFFORT, KubeletPolicy.RESTRICTED])
+@pytest.mark.parametrize("used", [(8, 2), (4, 6), (2, 8)])
+def test_cpus_of_an_init_container_are_where_its_app_has_them(policy: KubeletPolicy, used: tuple[int, int]) -> None:
+    """The app has the same CPUs as its init container, so that nothing is held beside them wherever these turn out to be."""
+    state = KubeletState.empty(replace(node("2x1x4x2", policy), ids_are_real=False))
+    answer = admit(state, "a", pod(init(10), app(10)))
+    assert isinstance(answer, Admitted)
+    one = Hypothesis(answer.state, spread=frozenset({"a"}))
+    after = settled(one, ["a"], [_zone(numa, count) for numa, count in enumerate(used)])
+    grant = after.state.pods["a"].grant
+    assert held_by_init(grant) & ~after.loose.get("a", 0) == 0
+    assert not any(each.cpus.bits & after.state.managers.cpus for each in grant.containers)
