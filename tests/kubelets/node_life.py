@@ -58,7 +58,7 @@ class NodeLife:
     log: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.agent = KubeletAgent(self.description)
+        self.agent = self.new_agent()
         self.cache = self._new_cache()
         self.tell_node()
         self.running: list[str] = []
@@ -71,6 +71,10 @@ class NodeLife:
         self._count = 0
         self.scan()
         self.deliver()
+
+    def new_agent(self) -> KubeletAgent:
+        """The kubelet, before its first pod."""
+        return KubeletAgent(self.description)
 
     def _new_cache(self) -> Cache:
         return Cache(lambda *_: None, clock=lambda: self.now, stated=self.stated)

@@ -16,7 +16,6 @@ from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.results import ContainerGrant, MemoryBlock
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.sandbox.machines.agents.kubelet_agent import kubelet_node
 from koord_numa.wire import names, parse_topology
 from koord_numa.wire.node.fingerprint import fingerprint
 from tests.kubelets.node_life import NodeLife
@@ -50,12 +49,15 @@ class ExportedLife(NodeLife):
         super().scan()
         topology = self.scans[-1]
         topology["attributes"] = [*self._attributes(topology["attributes"])]
-        used = in_use([*self._listed()], kubelet_node(self.description), in_full=self.exporter.is_rte)
+        used = in_use([*self._listed()], self.agent.kubelet, in_full=self.exporter.is_rte)
         for zone, parsed in zip(topology["zones"], parse_topology(topology).zones, strict=True):
             for row in zone["resources"]:
                 name = row["name"]
                 left = parsed.allocatable.get(name, 0) - used[parsed.numa, name]
-                row["available"] = f"{left}m" if name == CPU else str(max(0, left))
+                # Of devices NFD shows less than none where several are near the NUMA node on which it counts them.
+                row["available"] = (
+                    f"{left}m" if name == CPU else str(left if name in self.agent.kubelet.devices else max(0, left))
+                )
 
     def _attributes(self, published: list[dict[str, str]]) -> Iterator[dict[str, str]]:
         ours = (names.ATTRIBUTE_FINGERPRINT, names.ATTRIBUTE_FINGERPRINT_METHOD)
@@ -85,12 +87,20 @@ def in_use(listed: list[ContainerGrant], node: KubeletNode, *, in_full: bool) ->
             used[numa, CPU] += (each.cpus.bits & here).bit_count() * MILLI
         for resource, ids in each.devices.items():
             near = {device.id: device.near for device in node.devices[resource].devices}
-            used.update((numa, resource) for device in ids for numa in members(near[device]))
+            for device in ids:
+                used.update(_counted(near[device], resource, in_full=in_full))
     blocks = [block for each in listed for block in each.memory]
     # The narrow ones first: what they hold is certain.
     for block in sorted(blocks, key=lambda block: block.mask.bit_count()):
         used.update(_parts(block, node, used, in_full=in_full))
     return used
+
+
+def _counted(near: int, resource: str, *, in_full: bool) -> Use:
+    """How a device near these NUMA nodes is counted: on each of them ``in_full``, or as often on the last."""
+    if in_full or not near:
+        return Counter((numa, resource) for numa in members(near))
+    return Counter({(near.bit_length() - 1, resource): near.bit_count()})
 
 
 def _parts(block: MemoryBlock, node: KubeletNode, used: Use, *, in_full: bool) -> Use:

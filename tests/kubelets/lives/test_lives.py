@@ -1,0 +1,94 @@
+"""Lives drawn from seeds, harsher than those of the law: what the engine places, the kubelet keeps."""
+
+from typing import Final
+
+import pytest
+
+from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
+from koord_numa.sandbox.machines.agents.agent import Refused
+from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
+from tests.kubelets.exporters.exported_life import Exporter
+from tests.kubelets.lives.__main__ import main
+from tests.kubelets.lives.drawn_life import drawn_life, wrong_yes
+from tests.kubelets.lives.kinds import Kinds, Share
+
+EACH: Final = 10
+"""Lives of each kind in every run, the same ones; with more of the law's examples, a tenth as many of these."""
+
+KINDS: Final = {
+    "any": Kinds(),
+    "distributed": Kinds(
+        policies=(KubeletPolicy.RESTRICTED,),
+        demanded=("distribute-cpus-across-numa",),
+        published=Share.ALWAYS,
+        length=90,
+    ),
+    "distributed-by-socket": Kinds(
+        policies=(KubeletPolicy.RESTRICTED,),
+        demanded=("align-by-socket", "distribute-cpus-across-numa"),
+        published=Share.ALWAYS,
+        length=90,
+    ),
+    "best-effort": Kinds(policies=(KubeletPolicy.BEST_EFFORT,), scopes=(KubeletScope.CONTAINER,), length=90),
+    "no-fingerprint": Kinds(
+        policies=(KubeletPolicy.BEST_EFFORT, KubeletPolicy.RESTRICTED), exporters=(Exporter.NFD_BARE,), length=90
+    ),
+    "restarts": Kinds(restarts=Share.ALWAYS, foreign_refusals=Share.ALWAYS),
+}
+"""What is lived: anything, and what is likeliest to break a yes."""
+
+
+BREAKING: Final = {
+    ("no-fingerprint", 1): "with prefer-align-cpus-by-uncorecache packing begins with another NUMA node of the socket",
+    ("distributed-by-socket", 1296): "shares of distributed CPUs with align-by-socket",
+    ("distributed-by-socket", 1321): "shares of distributed CPUs with align-by-socket",
+}
+"""Lives that are known to break a yes, by kind and seed."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kubelet_keeps_what_is_placed(kind: str, pytestconfig: pytest.Config) -> None:
+    count = max(EACH, int(pytestconfig.getoption("--law-examples")) // 10)
+    seeds = [seed for seed in range(count) if (kind, seed) not in BREAKING]
+    found = {seed: wrong for seed in seeds if (wrong := wrong_yes(drawn_life(seed, KINDS[kind])))}
+    assert not found, "\n".join(f"seed {seed}: {line}" for seed, lines in found.items() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [pytest.param(*life, marks=pytest.mark.xfail(reason=why, strict=True)) for life, why in BREAKING.items()],
+)
+def test_lives_that_are_known_to_break_are_listed_until_they_do_not(kind: str, seed: int) -> None:
+    assert not wrong_yes(drawn_life(seed, KINDS[kind]))
+
+
+def test_a_seed_is_one_life() -> None:
+    one, same, other = (drawn_life(seed, KINDS["restarts"]) for seed in (1, 1, 2))
+    assert one.log == same.log
+    assert any(line.endswith(" restart") for line in one.log)
+    assert one.log != other.log
+
+
+def test_the_command_lives_the_lives_that_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["0", "2", "--policies", "single-numa-node", "--exporters", "rte,nfd", "--restarts", "never"]) == 0
+    assert "3 lives" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["0", "2", "--policies", "strict"])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_demanded_is_drawn(seed: int) -> None:
+    life = drawn_life(seed, Kinds(options=(), demanded=("full-pcpus-only",), published=Share.ALWAYS, numa=3, length=1))
+    config = life.description.kubelet
+    assert config.cpu_options == {"full-pcpus-only": True}
+    assert config.cpu_policy == "static"
+    assert len(life.description.hardware.machine.numa_ids) == 3
+    assert not life.description.hidden
+
+
+def test_a_life_breaks_where_the_kubelet_refuses_what_was_placed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(KubeletAgent, "admit", lambda *_: Refused("TopologyAffinityError", "no room"))
+    assert main(["0", "3"]) == 1
+    assert "lives broken [0" in capsys.readouterr().out
