@@ -32,6 +32,7 @@ from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import free_on
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
 from koord_numa.core.kubelet.managers.room import fits_on
+from koord_numa.core.kubelet.spreading.owners import has_shared
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
@@ -184,7 +185,7 @@ def emptied(one: Hypothesis, mask: int, wanted: Wanted) -> list[Hypothesis]:
     holders.sort(key=lambda uid: bool(uid in one.spread or reaches[uid] & ~mask))
     grouped = memory is not None and any(group.bit_count() > 1 for group in memory.groups.values())
     shared = one.sharing.keys() & wanted.whole.devices.keys()
-    if one.unlocated or one.spread or grouped or shared or SOMEONE in one.loose:
+    if one.unlocated or one.spread or grouped or shared or SOMEONE in one.loose or has_shared(one):
         return _one_by_one(one, mask, [*holders, *one.unlocated, *one.loose], wanted)
     near = sum(node.machine.numa_bits.get(numa, 0) for numa in members(mask))
     return [_all_gone(one, gone) for gone in _by_amounts(one, mask, _ways(one, holders, near), wanted)]

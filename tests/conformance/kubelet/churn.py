@@ -61,12 +61,12 @@ def judge(case: Case, restart: int | None = None) -> Tally:
     Replay one sequence and answer its questions. ``restart`` is the index of the event before which another scheduler takes over, which
     knows what the API server has; only later questions count then.
     """
-    return _Replay(case, restart).run()
+    return Replay(case, restart).run()
 
 
 def offered_at(case: Case, index: int) -> object:
     """What the scheduler knows of the node when it is asked the question of this event."""
-    replay = _Replay(case)
+    replay = Replay(case)
     replay.run(index)
     return replay.offered(index)
 
@@ -115,14 +115,9 @@ def node_object(case: Case) -> dict[str, Any]:
 def pod_object(uid: str, spec: Mapping[str, Any], t: float) -> dict[str, Any]:
     """A pod of a controller that waits for a node."""
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}
+    metadata = {"name": uid, "namespace": "default", "uid": uid, "creationTimestamp": _time(t)}
     return {
-        "metadata": {
-            "name": uid,
-            "namespace": "default",
-            "uid": uid,
-            "creationTimestamp": _time(t),
-            "ownerReferences": [owner],
-        },
+        "metadata": {**metadata, "ownerReferences": [owner]},
         "spec": {**spec, "schedulerName": "koord-numa"},
         "status": {"phase": "Pending"},
     }
@@ -132,7 +127,7 @@ def _time(t: float) -> str:
     return datetime.fromtimestamp(EPOCH + t, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class _Replay:
+class Replay:
     """One sequence in progress, as one scheduler sees it."""
 
     def __init__(self, case: Case, restart: int | None = None) -> None:
@@ -149,12 +144,17 @@ class _Replay:
         self.cache = self._new_cache()
 
     def run(self, until: int | None = None) -> Tally:
-        for number, event in enumerate(self.case["events"][:until]):
-            self.now = float(event["t"])
-            if number == self.restart:
-                self.cache, self.tally = self._new_cache(), Tally()
-            getattr(self, f"_{event['ev']}")(event, number)
+        for number in range(len(self.case["events"][:until])):
+            self.step(number)
         return self.tally
+
+    def step(self, number: int) -> None:
+        """The next event."""
+        event = self.case["events"][number]
+        self.now = float(event["t"])
+        if number == self.restart:
+            self.cache, self.tally = self._new_cache(), Tally()
+        getattr(self, f"_{event['ev']}")(event, number)
 
     def _new_cache(self) -> Cache:
         """The cache of a scheduler that starts now, after its first lists: in the order of names, as an API server has them."""

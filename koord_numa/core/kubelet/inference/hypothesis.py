@@ -19,7 +19,7 @@ from koord_numa.core.kubelet.managers.admit import Trust
 from koord_numa.core.kubelet.managers.aggregates import PodDemand
 from koord_numa.core.kubelet.managers.cpu_overlap import CoreUse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
 from koord_numa.core.kubelet.sharing.reach import Place, Reach, SharedPool, Sums, Wiring
@@ -40,8 +40,9 @@ SOMEONE: Final = ""
 class Hypothesis:
     """
     ``state`` is what the kubelet's managers hold. ``loose`` are, by pod, CPU bits that its finished init containers hold here and may have
-    been taken over by its later containers in truth. ``spread`` are pods whose CPUs may be dealt out over NUMA nodes otherwise; of
-    ``mixed`` ones a topology has told the sum for every NUMA node, but not which of them holds it.
+    been taken over by its later containers in truth; one that is of several pods is held by one of them at most (``spreading/owners.py``).
+    ``spread`` are pods whose CPUs may be dealt out over NUMA nodes otherwise; of ``mixed`` ones a topology has told the sum for every NUMA
+    node, but not which of them holds it.
 
     ``gone`` has the grants of pods that left and that a late topology may still show, ``None`` where their place was not known.
     ``unplaced`` are pods whose place is not known, whose use is only in the sums. ``unlocated`` are pods, with what they ask for, of which
@@ -93,7 +94,7 @@ class Hypothesis:
                 groups = (*groups, *free_memory(memory))
         return (
             pods,
-            frozenset(self._held_by_init()),  # which no topology shows
+            self.surely_held,  # which no topology shows
             groups,
             tuple(sorted(self.unplaced)),
             # What unlocated pods hold follows from no grant, nor does what pods leave counted whose place is not known.
@@ -105,8 +106,12 @@ class Hypothesis:
             self._shared_devices if self.sharing else (),
         )
 
-    def _held_by_init(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    @property
+    def surely_held(self) -> frozenset[tuple[str, tuple[int, ...]]]:
         """By pod, how many CPUs of each NUMA node its init containers surely hold that no later container has."""
+        return frozenset(self._held_by_init())
+
+    def _held_by_init(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         for uid, pod in self.state.pods.items():
             if bits := held_by_init(pod.grant) & ~self.loose.get(uid, 0):
                 yield uid, cpus_by_numa(bits, self.state.node)
@@ -257,13 +262,23 @@ def released(before: Hypothesis, uid: str) -> Hypothesis:
     pod = before.state.pods.get(uid)
     if pod is None:
         return before
+    loose = {other: bits for other, bits in before.loose.items() if other != uid}
     return replace(
         before,
-        state=before.state.without(uid),
-        loose={other: bits for other, bits in before.loose.items() if other != uid},
+        state=_still_held(before.state.without(uid), before.loose.get(uid, 0), loose.values()),
+        loose=loose,
         # Of mixed pods only the sum was known: without one of them the others' places are open again.
         spread=(before.spread | before.mixed if uid in before.mixed else before.spread) - {uid},
         mixed=frozenset() if uid in before.mixed else before.mixed,
         gone={**before.gone, uid: pod.grant},
         packing=None if any(one.cpus for one in pod.grant.containers) else before.packing,
     )
+
+
+def _still_held(state: KubeletState, own: int, loose: Iterable[int]) -> KubeletState:
+    """The state with those of a pod's loose CPUs held that another one's init container may hold as well."""
+    kept = sum({1 << cpu for bits in loose for cpu in members(bits & own)}) if own else 0
+    if not kept:
+        return state
+    managers = state.managers
+    return replace(state, managers=ManagerState(managers.cpus & ~kept, managers.devices, managers.memory))

@@ -4,10 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.bit_sets import lowest
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.kubelet.inference.hypothesis import (
-    SOMEONE,
     Hypothesis,
     Signature,
     free_memory,
@@ -15,16 +13,16 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     signature,
 )
 from koord_numa.core.kubelet.inference.init_reuse import packing_after
-from koord_numa.core.kubelet.inference.variants import free_rooms, variants, with_grant
+from koord_numa.core.kubelet.inference.variants import free_rooms, holding, standing_for, variants
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, dry_run
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
-from koord_numa.core.kubelet.managers.manager_state import ManagerState
 from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.sharing.choices import arriving, wanted
 from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
 from koord_numa.core.kubelet.sharing.passed_over import with_passed_over
 from koord_numa.core.kubelet.sharing.socket_cpus import located, packs_sockets
+from koord_numa.core.kubelet.spreading.owners import may_share, owners_of
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
 from koord_numa.core.kubelet.spreading.shares import answer, shares_of
 from koord_numa.core.objects.request import PodRequest
@@ -58,20 +56,33 @@ def arrive(
     """
     found: dict[Outcome, Hypothesis] = {}
     for variant in _states(before, request):
-        # Each pod whose init CPUs the variant takes to be held makes it less likely.
-        uncertainty = variant.uncertainty + sum(HELD for uid in before.loose if variant.loose.get(uid))
+        still = _loose(variant)
+        freed = _loose(before) & ~still
+        # Each pod whose init CPUs the variant takes to be held makes it less likely; one CPU is held by one of its owners.
+        holders = sum(1 for uid in before.loose if variant.loose.get(uid))
+        uncertainty = variant.uncertainty + HELD * min(holders, still.bit_count())
         if effort is not None:
             effort.left -= len(_orders(request, before))
         for key, after in _outcomes(variant, uid, request):
             # Variants come likeliest first, so that the first hypothesis with an outcome stays.
             if key not in found:
-                after = _loose_again(before, variant, after)
+                after = _loose_again(before, freed, after, uid)
                 if after.uncertainty != uncertainty:
                     after = replace(after, uncertainty=uncertainty)
                 found[key] = with_passed_over(before, after, uid, request)
-            elif uncertainty < found[key].uncertainty:
-                found[key] = replace(found[key], uncertainty=uncertainty)
+                continue
+            one = found[key]
+            if freed and one.surely_held == after.surely_held and not _stands_for(one, freed, after, uid):
+                one = standing_for(one, _loose_again(before, freed, after, uid))
+            found[key] = replace(one, uncertainty=uncertainty) if uncertainty < one.uncertainty else one
     return found
+
+
+def _loose(one: Hypothesis) -> int:
+    bits = 0
+    for each in one.loose.values():
+        bits |= each
+    return bits
 
 
 def _states(before: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
@@ -102,35 +113,43 @@ def admitted(before: Iterable[Hypothesis], uid: str, request: PodRequest) -> lis
     return [after for one in before for after in list(arrive(one, uid, request).values())[:MOST_WAYS] if after.has(uid)]
 
 
-def _loose_again(before: Hypothesis, variant: Hypothesis, after: Hypothesis) -> Hypothesis:
-    """What the variant took to be free and the pod did not need may be held all the same."""
-    numa_bits = after.state.node.machine.numa_bits.values()
-    for uid, bits in before.loose.items():
-        freed = bits & ~variant.loose.get(uid, 0)
-        if not freed or not (after.has(uid) or uid == SOMEONE):
+def _loose_again(before: Hypothesis, freed: int, after: Hypothesis, uid: str) -> Hypothesis:
+    """What was taken to be ``freed`` and the pod did not need may be held all the same."""
+    if not freed:
+        return after
+    more: dict[str, int] = {}
+    for here in after.state.node.machine.numa_bits.values():
+        if not freed & here:
             continue
-        held = 0
-        for here in numa_bits:
-            held |= lowest(after.state.managers.cpus & here, (freed & here).bit_count())
-        if held:
-            after = holding(after, uid, held)
-    return after
+        owners = [*owners_of(before, freed & here).values()]
+        free = members(lowest(after.state.managers.cpus & here, min(len(owners), _free_on(after, here))))
+        own = after.loose.get(uid, 0) & here
+        everyone = frozenset[str]().union(*owners)
+        if len(owners) > len(free) and may_share(after, everyone | {uid} if own else everyone):
+            # Any of them are held, in the place of what the pod's own init containers may hold, too.
+            pool = sum(1 << cpu for cpu in free) | lowest(own, min(own.bit_count(), len(owners) - len(free)))
+            owners, free = [everyone] * pool.bit_count(), members(pool)
+        for each, cpu in zip(owners, free, strict=False):
+            for owner in each:
+                more[owner] = more.get(owner, 0) | 1 << cpu
+    return holding(after, more)
 
 
-def holding(after: Hypothesis, uid: str, bits: int) -> Hypothesis:
-    """With these free CPUs held, perhaps, by an init container of the pod."""
-    if not bits:
-        return after
-    managers = after.state.managers
-    left = ManagerState(managers.cpus & ~bits, managers.devices, managers.memory)
-    loose = {**after.loose, uid: after.loose.get(uid, 0) | bits}
-    after = replace(after, state=replace(after.state, managers=left), loose=loose)
-    if uid == SOMEONE:
-        return after
-    containers = list(after.state.pods[uid].grant.containers)
-    at = next(at for at, one in enumerate(containers) if one.kind is ContainerKind.INIT)
-    containers[at] = replace(containers[at], cpus=CpuSet(containers[at].cpus.bits | bits))
-    return with_grant(after, uid, tuple(containers))
+def _free_on(one: Hypothesis, here: int) -> int:
+    return (one.state.managers.cpus & here).bit_count()
+
+
+def _stands_for(one: Hypothesis, freed: int, after: Hypothesis, uid: str) -> bool:
+    """
+    Is what is open ``after`` the pod came open in the hypothesis, too, which has the same outcome?
+
+    So it is where all that was ``freed`` may be held again, and the pod's own init containers may hold no more than there.
+    """
+    mine, theirs = one.loose.get(uid, 0), after.loose.get(uid, 0)
+    return all(
+        (theirs & here).bit_count() <= (mine & here).bit_count() and (freed & here).bit_count() <= _free_on(after, here)
+        for here in one.state.node.machine.numa_bits.values()
+    )
 
 
 def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tuple[Outcome, Hypothesis]]:
@@ -205,7 +224,7 @@ def _with_more_left(after: Hypothesis, uid: str) -> Hypothesis:
     for here in numa_bits:
         free = state.managers.cpus & here
         held |= lowest(free, min((init & lasting & here).bit_count(), free.bit_count()))
-    return holding(after, uid, held) if held else after
+    return holding(after, {uid: held}) if held else after
 
 
 def _left_over(before: Hypothesis, ends: Sequence[DryRunAdmitted]) -> int:

@@ -6,12 +6,13 @@ from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, signature
+from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, Signature, signature
 from koord_numa.core.kubelet.managers.kubelet_node import OVER_NUMA, KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.kubelet.sharing.socket_cpus import Room
+from koord_numa.core.kubelet.spreading.owners import more_owners
 from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherwise
 from koord_numa.core.kubelet.spreading.rooms import spread_rooms
 from koord_numa.core.kubelet.visible_room import Sight
@@ -155,7 +156,7 @@ def _reaches(container: ContainerGrant, here: int, node: KubeletNode) -> bool:
 
 
 def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
-    """Each once, in order; of equal ones that with most CPUs loose, whose variants are the others, and the least uncertainty."""
+    """Each once, in order; of equal ones that with most CPUs loose, which stands for the others, and the least uncertainty."""
     there = list(hypotheses)
     if len(there) < 2:
         return there  # mostly: a signature costs more than all the rest
@@ -166,7 +167,8 @@ def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
         if known is None:
             found[key] = one
             continue
-        best = one if _loose_cpus(one) > _loose_cpus(known) else known
+        best, less = (one, known) if _loose_cpus(one) > _loose_cpus(known) else (known, one)
+        best = standing_for(best, less)
         uncertainty = min(one.uncertainty, known.uncertainty)
         packing = best.packing if one.packing == known.packing else None
         if (best.uncertainty, best.packing) != (uncertainty, packing):
@@ -242,3 +244,31 @@ def with_grant(one: Hypothesis, uid: str, containers: tuple[ContainerGrant, ...]
     pod = one.state.pods[uid]
     pods = {**one.state.pods, uid: replace(pod, grant=replace(pod.grant, containers=containers))}
     return replace(one, state=replace(one.state, pods=pods))
+
+
+def holding(after: Hypothesis, more: Mapping[str, int]) -> Hypothesis:
+    """With these CPUs held, perhaps, by init containers of these pods. None of them is held by anything else."""
+    held, loose, pods = 0, dict(after.loose), dict(after.state.pods)
+    for uid, bits in more.items():
+        held |= bits
+        loose[uid] = loose.get(uid, 0) | bits
+        if uid == SOMEONE:
+            continue
+        containers = list(pods[uid].grant.containers)
+        at = next(at for at, one in enumerate(containers) if one.kind is ContainerKind.INIT)
+        containers[at] = replace(containers[at], cpus=CpuSet(containers[at].cpus.bits | bits))
+        pods[uid] = replace(pods[uid], grant=replace(pods[uid].grant, containers=tuple(containers)))
+    if not held:
+        return after
+    managers = after.state.managers
+    left = ManagerState(managers.cpus & ~held, managers.devices, managers.memory)
+    return replace(after, state=replace(after.state, managers=left, pods=pods), loose=loose)
+
+
+def standing_for(one: Hypothesis, other: Hypothesis) -> Hypothesis:
+    """
+    The first of two hypotheses that differ at most in whose loose CPUs are, standing for the other as well: each may be of its owners in
+    either (``spreading/owners.py``). As it is where CPUs that may lie elsewhere are among them.
+    """
+    more = more_owners(one, other) if one.loose != other.loose else None
+    return holding(one, more) if more else one

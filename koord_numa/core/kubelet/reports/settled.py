@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.inference.replay import holding
-from koord_numa.core.kubelet.inference.variants import distinct, elsewhere, freed
+from koord_numa.core.kubelet.inference.variants import distinct, elsewhere, freed, holding
 from koord_numa.core.kubelet.managers.manager_state import ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.managers.room import STRICT
@@ -136,7 +135,7 @@ def _held_by_init(dealt: Hypothesis, one: Hypothesis, loose: Sequence[str]) -> H
     for uid in loose if one.state.node.config.topology_policy not in STRICT else ():
         for each in one.state.pods[uid].grant.containers:
             if each.kind is ContainerKind.INIT:
-                dealt = holding(dealt, uid, each.cpus.bits & dealt.state.managers.cpus)
+                dealt = holding(dealt, {uid: bits}) if (bits := each.cpus.bits & dealt.state.managers.cpus) else dealt
     return dealt
 
 

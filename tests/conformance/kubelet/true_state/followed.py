@@ -1,0 +1,189 @@
+"""
+Is the true state of a recorded kubelet among those that the operator's cache takes it to be in?
+
+``lost`` plays a sequence for the cache and for the kubelet's own procedure at once and names the events after which it is in none of them.
+Compared is what has been told by then: pods that came before any that has left unseen. What the cache gives up on purpose, as there are
+more states than it follows, it says so of (``Belief.overflow``, ``Belief.shortened``), and these are named, too.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Final
+
+from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa, held_by_init
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import AdmittedPod, KubeletState
+from koord_numa.core.kubelet.managers.results import ContainerGrant
+from koord_numa.core.kubelet.sharing.reach import Reach
+from koord_numa.core.kubelet.sharing.socket_cpus import is_located
+from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
+from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.engine.cache.kubelet_history import KubeletHistory
+from koord_numa.engine.cache.pod_sets import is_tied
+from tests.conformance.kubelet.churn import NODE, Replay
+from tests.conformance.kubelet.worlds import NEVER, Recorded, World
+from tests.conformance.vectors import Case
+
+MOST_DEVICES: Final = 6
+"""Of a pod with more of one resource it is not compared which of them is which."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The event after which the true state is in no hypothesis, in how each of them differs, and were states given up knowingly?"""
+
+    index: int
+    why: tuple[str, ...]
+    given_up: bool
+
+
+def lost(case: Case) -> Iterator[Lost]:
+    """Each event after which the true state is not followed any more although it was before."""
+    recorded = Recorded(case)
+    truth = World(recorded, recorded.node, recorded.ends).play(len(recorded.events))
+    replay, before = Replay(case), False
+    for index, event in enumerate(recorded.events):
+        # Questions tell the cache something only where options are explored.
+        if event["ev"] == "ask" and case["published"]:
+            continue
+        replay.step(index)
+        history = replay.cache.nodes[NODE].history
+        belief = history.belief
+        if belief is None or belief.lost:
+            before = False
+            continue
+        told = [uid for uid in _told(recorded, index) if _is_followed(history, uid)]
+        why = tuple(difference(one, truth.states[index + 1], told) for one in belief.hypotheses)
+        if all(why) and not before:
+            yield Lost(index, why, bool(belief.overflow or belief.shortened))
+        before = all(why)
+
+
+def _is_followed(history: KubeletHistory, uid: str) -> bool:
+    """Is it a pod that the kubelet's managers give anything and that may have been admitted?"""
+    known, frame = history.pods[uid], history.frame
+    return frame is not None and uid not in history.absent.hopeless and is_tied(pod_demand(known.request), frame)
+
+
+def _told(recorded: Recorded, index: int) -> Iterator[str]:
+    """The pods that are there after an event and came before any had left of which that is not shown."""
+    ends = recorded.ends
+    unseen = min((end for end in ends.values() if end <= index < recorded.shown[end]), default=NEVER)
+    for uid, begin in recorded.begins.items():
+        if begin <= index and begin < unseen and ends.get(uid, NEVER) > index and recorded.events[begin]["admitted"]:
+            yield uid
+
+
+def difference(one: Hypothesis, truth: KubeletState, uids: Collection[str]) -> str:
+    """In which of these pods the true state is none of those that the hypothesis stands for, in words; empty where it is."""
+    for uid in uids:
+        if uid in one.unlocated or uid in one.unplaced:
+            continue
+        if uid not in one.state.pods or uid in one.unexplained:
+            return f"{uid} is not there"
+        known = {each.name: each for each in one.state.pods[uid].grant.containers}
+        for given in truth.pods[uid].grant.containers:
+            if given.kind is not ContainerKind.INIT and (
+                why := _container_differs(one, uid, known[given.name], given, truth)
+            ):
+                return f"{uid}, {given.name}: {why}"
+        if why := _devices_differ(one, uid, truth):
+            return f"{uid}: {why}"
+    return _init_differs(one, truth, [uid for uid in uids if uid in one.state.pods])
+
+
+def _container_differs(
+    one: Hypothesis, uid: str, known: ContainerGrant, given: ContainerGrant, truth: KubeletState
+) -> str:
+    node = one.state.node
+    here, there = cpus_by_numa(known.cpus.bits, node), cpus_by_numa(given.cpus.bits, truth.node)
+    is_open = (uid in one.spread or uid in one.mixed) and may_lie_otherwise(known, node) and not is_located(known)
+    if (sum(here) != sum(there)) if is_open else (here != there):
+        return f"CPUs {there}, not {here}"
+    blocks, true = _blocks(known), _blocks(given)
+    return f"memory {true}, not {blocks}" if blocks != true else ""
+
+
+def _blocks(given: ContainerGrant) -> list[tuple[str, int, int]]:
+    return sorted((block.resource, block.mask, block.amount) for block in given.memory if block.amount)
+
+
+def _init_differs(one: Hypothesis, truth: KubeletState, uids: Sequence[str]) -> str:
+    """What init containers hold: between what they surely hold and that with loose CPUs, each of which one owner holds at most."""
+    node = one.state.node
+    loose: dict[str, int] = {}
+    for place, here in enumerate(node.machine.numa_bits.values()):
+        wanted: list[int] = []
+        for uid in uids:
+            true = cpus_by_numa(held_by_init(truth.pods[uid].grant), truth.node)[place]
+            held = held_by_init(one.state.pods[uid].grant)
+            mine = one.loose.get(uid, 0)
+            if uid in one.spread or uid in one.mixed:
+                loose[uid] = loose.get(uid, 0) + true
+                continue
+            more = true - (held & ~mine & here).bit_count()
+            if more < 0:
+                return (
+                    f"{uid}: init containers hold {true} on NUMA node {place}, not {(held & ~mine & here).bit_count()}"
+                )
+            wanted += [mine & here] * more
+        if not _each_has_one(wanted):
+            return f"init containers hold more on NUMA node {place} than {len(wanted)} that are loose"
+    for uid, true in loose.items():
+        held, mine = held_by_init(one.state.pods[uid].grant), one.loose.get(uid, 0)
+        if not (held & ~mine).bit_count() <= true <= (held | mine).bit_count():
+            return f"{uid}: init containers hold {true} in all, not {held.bit_count()} of which {mine.bit_count()} are loose"
+    return ""
+
+
+def _each_has_one(wanted: Sequence[int]) -> bool:
+    """Can each get a bit of its own of those that it may have? By augmenting paths."""
+    holder: dict[int, int] = {}
+
+    def gets_one(at: int, tried: set[int]) -> bool:
+        for bit in members(wanted[at]):
+            if bit not in tried:
+                tried.add(bit)
+                if bit not in holder or gets_one(holder[bit], tried):
+                    holder[bit] = at
+                    return True
+        return False
+
+    return all(gets_one(at, set()) for at in range(len(wanted)))
+
+
+def _devices_differ(one: Hypothesis, uid: str, truth: KubeletState) -> str:
+    node, true = one.state.node, _near(truth.pods[uid], truth.node)
+    known = _near(one.state.pods[uid], node)
+    for name in node.devices:
+        masks = true.get(name, [])
+        if name in one.sharing:
+            reaches = [reach for (resource, _), reach in one.reach.get(uid, {}).items() if resource == name]
+            if len(reaches) != len(masks) or not _may_be_near(masks, reaches):
+                return f"{name} near {masks}, not {reaches}"
+        elif node.aligns and sorted(masks) != sorted(known.get(name, [])):
+            return f"{name} near {masks}, not {known.get(name, [])}"
+    return ""
+
+
+def _near(pod: AdmittedPod, node: KubeletNode) -> Mapping[str, list[int]]:
+    found: dict[str, set[str]] = {}
+    for given in pod.grant.containers:
+        for name, ids in given.devices.items():
+            found.setdefault(name, set()).update(ids)
+    return {
+        name: [device.near for device in node.devices[name].devices if device.id in ids] for name, ids in found.items()
+    }
+
+
+def _may_be_near(masks: Sequence[int], reaches: Sequence[Reach]) -> bool:
+    return len(masks) > MOST_DEVICES or any(
+        all(
+            not reach.must & ~mask and not mask & ~(reach.must | reach.may) and reach.width in (0, mask.bit_count())
+            for mask, reach in zip(order, reaches, strict=True)
+        )
+        for order in set(permutations(masks))
+    )
