@@ -15,6 +15,9 @@ containers, which later containers must include; each device is near some NUMA n
 - Where no hint needs more than two NUMA nodes, no group of three comes to be. One that was there before is not cut through either, once one
   of its NUMA nodes has been bound alone: as long as a block of the group is there that one has blocks, and is not bound with others again.
 - Where no hint needs more than one, no group comes to be at all, and none is cut through, whatever groups there are.
+- The last container of the pod comes after all of these. Where it finds no group of three that may be cut through, its hint cuts through
+  none, however wide that is: it is the part of a set that may be bound, and so one NUMA node, a group of two, or NUMA nodes without blocks.
+  Where it has too little memory, it is widened to that set, which has enough. What the container binds together no later one finds.
 
 And some set has the memory: one NUMA node has it beside all that come. It is alone, or in a group of two that came to be since, which has
 no less. If that was broken, the other one was without blocks then and is alone now. So where there are groups, or may be, each NUMA node
@@ -36,7 +39,7 @@ from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_dem
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.managers.room import Bound, at_most, everything, some_fits, suffices, together
-from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import ResourceList, total
 from koord_numa.core.value_objects import replace
@@ -63,7 +66,10 @@ def has_room_anywhere(request: PodRequest, one: Hypothesis, coming: Sequence[Pod
     if len(node.machine.numa_ids) > FEW:
         most = 1 if _may_be_cut(table) else FEW
         free = one.state.managers.cpus.bit_count() - wanted.cpus - kept.cpus
-        widest = max(_widest(each, node, free) for each in pods)
+        containers = [pod_demand(each).containers for each in pods]
+        if most == FEW:
+            containers[0] = containers[0][:-1]  # what the pod's last container binds is found by none of these
+        widest = max(_widest(each, node, free) for each in containers)
         if widest > most:
             return False
         grouped = widest > 1 or any(group.bit_count() > 1 for group in table.groups.values())
@@ -98,15 +104,15 @@ def _may_be_cut(table: MemoryTable) -> bool:
     )
 
 
-def _widest(request: PodRequest, node: KubeletNode, free: int) -> int:
+def _widest(containers: Iterable[tuple[Container, ContainerDemand]], node: KubeletNode, free: int) -> int:
     """
-    On how many NUMA nodes a container with memory may need its CPUs or devices at most, with those that init containers leave it.
+    On how many NUMA nodes one of them with memory may need its CPUs or devices at most, with those that init containers leave it.
 
-    At least ``free`` CPUs are free beside all that the pod asks for.
+    At least ``free`` CPUs are free beside all that the pods ask for.
     """
     numas = len(node.machine.numa_ids)
     widest, cpus, devices = 0, 0, dict[str, int]()
-    for container, part in pod_demand(request).containers:
+    for container, part in containers:
         if part.memory:
             if part.cpus and node.pins_cpus:
                 # More or less of what is left may have been taken over before.

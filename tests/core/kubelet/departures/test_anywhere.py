@@ -123,7 +123,57 @@ def test_so_many_free_cpus_are_on_few_numa_nodes_however_they_lie() -> None:
     assert has_room_anywhere(asked, Hypothesis(_lived(here, *[small] * 7)), [small])
     tight = _lived(here, *[small] * 15)
     assert has_room_anywhere(asked, Hypothesis(tight))  # on two of them
-    assert not has_room_anywhere(pod(app(12, memory=GI)), Hypothesis(tight), [small])
+    assert not has_room_anywhere(pod(app(12, "wide", memory=GI), app(1, memory=GI)), Hypothesis(tight), [small])
+    assert not has_room_anywhere(asked, Hypothesis(tight), [pod(app(8, memory=GI))])
+
+
+def test_the_last_container_may_be_on_any_number_of_numa_nodes() -> None:
+    state = _lived(_node("4x1x4x1", 8, 8, 8, 8), *[pod(app(1, memory=GI))] * 2)
+    asked = pod(init(1, "first", memory=GI), app(12, memory=GI))
+    assert has_room_anywhere(asked, Hypothesis(state))
+    answer = admit(state, "asked", asked)
+    assert isinstance(answer, Admitted)
+    assert _groups(answer.state) == [1, 14, 14, 14]
+    assert not has_room_anywhere(pod(app(12, "wide", memory=GI), app(0.5, memory=GI)), Hypothesis(state))
+
+
+def test_the_last_container_of_a_pod_on_its_way_comes_before_others() -> None:
+    """It binds three NUMA nodes together; the next pod's CPUs are on two of them."""
+    state = KubeletState.empty(_node("4x1x4x1", 8, 8, 8, 8))
+    coming, asked = pod(app(9, memory=GI)), pod(app(6, memory=GI))
+    assert has_room_anywhere(asked, Hypothesis(state))
+    assert not has_room_anywhere(asked, Hypothesis(state), [coming])
+    assert not admits(admit(state, "coming", coming).state, asked)
+
+
+def _one_of_many(dice: Random, numas: int) -> PodRequest:
+    """Small containers, and now and then a last one with CPUs or devices of several NUMA nodes."""
+    first = [
+        dice.choice((init, app))(dice.choice([0.5, 1]), f"c{place}", memory=GI) for place in range(dice.randint(0, 2))
+    ]
+    first.sort(key=lambda part: part.kind is ContainerKind.APP)
+    gpu = {"gpu": dice.randint(1, numas)} if dice.random() < 0.5 else {}
+    return pod(*first, app(dice.choice([0.5, 1, 4, 6, 9, 12]), "last", memory=dice.choice([1, 2, 4]) * GI, **gpu))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_wide_last_container_is_admitted_beside_any_groups(seed: int) -> None:
+    dice = Random(seed)
+    for _ in range(12):
+        numas = dice.choice((3, 4, 5))
+        here = _node(f"{numas}x1x4x1", *[dice.randint(6, 12) for _ in range(numas)], each=dice.choice((1, 2)))
+        state = KubeletState.empty(here)
+        for number in range(dice.randint(0, 6)):
+            state = admit(state, str(number), _some_pod(dice, 0.2)).state
+            state = _without_some(dice, state, dice.choice((0.0, 0.0, 0.3)))
+        for _ in range(3):
+            asked, coming = (
+                _one_of_many(dice, numas),
+                [_one_of_many(dice, numas) for _ in range(dice.choice([0, 1, 2]))],
+            )
+            if has_room_anywhere(asked, Hypothesis(state), coming):
+                for share in (0.0, 0.0, 0.3, 0.5, 0.8):
+                    assert admits(_after_some(dice, state, coming, share), asked), asked
 
 
 def test_a_numa_node_of_memory_only_shares_no_hint_with_cpus() -> None:
