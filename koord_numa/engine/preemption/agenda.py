@@ -1,6 +1,7 @@
 """Which classes the executor looks at next, on which nodes, and which of them it has looked at in vain. It plans nothing."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from koord_numa.engine.queue.request_class import RequestClass
 
@@ -9,7 +10,7 @@ Nodes = frozenset[str] | None
 
 
 class Agenda:
-    """One class is looked at at a time, from ``take`` to ``done``. What nothing helped is looked at again on nodes that a pod has left."""
+    """One class is looked at at a time, inside ``next``. What nothing helped is looked at again on nodes that a pod has left."""
 
     def __init__(self) -> None:
         self._current: RequestClass | None = None
@@ -28,14 +29,17 @@ class Agenda:
         """All nodes are to be looked at for these classes."""
         self._due.update(dict.fromkeys(request_classes))
 
-    def take(self) -> tuple[RequestClass, Nodes]:
-        """The class to look at now, and on which nodes: the highest priority first, as it may displace what the others are given."""
+    @contextmanager
+    def next(self) -> Iterator[tuple[RequestClass, Nodes]]:
+        """
+        The class to look at, and on which nodes: the highest priority first, as it may displace what the others are given. It is being
+        looked at until the block ends, in whatever way.
+        """
         self._current = min(self._due, key=lambda request_class: (-request_class.priority, request_class.number))
-        return self._current, self._due.pop(self._current)
-
-    def done(self) -> None:
-        """The class that was taken has been looked at."""
-        self._current = None
+        try:
+            yield self._current, self._due.pop(self._current)
+        finally:
+            self._current = None
 
     def note_helped(self, request_class: RequestClass) -> None:
         """A node was found for a pod of this class."""

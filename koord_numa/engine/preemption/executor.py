@@ -115,22 +115,25 @@ class Executor:
         """Look at every class that is waiting for it, the highest priority first."""
         self.evaluator.forget_the_gone()
         while self._agenda and self.evaluator.budgets is not None:
-            request_class, only = self._agenda.take()
-            self._failed.discard(request_class)
-            for pending in self._handle.queue.pods_of(request_class):
-                # What kept one pod's node from being freed, as a missing right, would keep the next one's.
-                goes_on = request_class not in self._failed
-                if not goes_on:
-                    break
-                with self._handle.quarantine.contained(subject_of(pending.pod)):
-                    goes_on = await self._serve(pending, only)
-                self._tell_unless_nominated(pending)
-                if not goes_on:
-                    break
-            self._agenda.done()
+            with self._agenda.next() as (request_class, only):
+                await self._serve_class(request_class, only)
             # Pods whose turn did not come, unless another round is about to begin.
             if request_class not in self._agenda and not self._handle.queue.is_active(request_class):
                 self._tell_unless_nominated(*self._handle.queue.pods_of(request_class))
+
+    async def _serve_class(self, request_class: RequestClass, only: frozenset[str] | None) -> None:
+        """See to the pods of a class until room can be made for no more of them."""
+        self._failed.discard(request_class)
+        for pending in self._handle.queue.pods_of(request_class):
+            # What kept one pod's node from being freed, as a missing right, would keep the next one's.
+            if request_class in self._failed:
+                return
+            goes_on = True
+            with self._handle.quarantine.contained(subject_of(pending.pod)):
+                goes_on = await self._serve(pending, only)
+            self._tell_unless_nominated(pending)
+            if not goes_on:
+                return
 
     def _tell_unless_nominated(self, *found: PendingPod) -> None:
         """Why these pods wait goes along with no nomination. To those that have one, ``_free`` sees."""
