@@ -5,6 +5,7 @@ A ``Call`` knows its URL path and the RBAC rule that allows it, so that a refusa
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -40,15 +41,19 @@ class Resource:
 
     def path(self, namespace: str = "", name: str = "") -> str:
         """The URL path of one object, of a namespace's objects, or of all."""
-        # The core group has another prefix and no group name.
-        parts = ["/api" if not self.group else f"/apis/{self.group}", self.version]
-        if namespace and self.namespaced:
-            parts += ["namespaces", quote(namespace, safe="")]
-        parts.append(self.plural)
+        collection = _collection(self, namespace)
         # Names come from objects: quoted, they cannot leave their place in the path.
-        if name:
-            parts.append(quote(name, safe=""))
-        return "/".join(parts)
+        return f"{collection}/{quote(name, safe='')}" if name else collection
+
+
+@lru_cache(maxsize=1024)  # two requests a pod, and few namespaces
+def _collection(resource: Resource, namespace: str) -> str:
+    """The URL path of a namespace's objects, or of all."""
+    # The core group has another prefix and no group name.
+    parts = ["/api" if not resource.group else f"/apis/{resource.group}", resource.version]
+    if namespace and resource.namespaced:
+        parts += ["namespaces", quote(namespace, safe="")]
+    return "/".join((*parts, resource.plural))
 
 
 PODS: Final = Resource("", "v1", "pods")

@@ -1,10 +1,12 @@
 """Every way a request can end has its error."""
 
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.config import ConfigException
+from yarl import URL
 
 from koord_numa.cluster import client
 from koord_numa.cluster.client import Api, Body
@@ -147,6 +149,18 @@ async def test_an_address_that_is_none_is_no_bug(url: str) -> None:
         for call in (READ, WRITE):
             with pytest.raises((Unavailable, UnknownOutcome)):
                 await api.send(call, Body(pod("a")) if call.writes else None)
+
+
+@pytest.mark.parametrize(
+    "server",
+    ["http://[::1]:8080", "https://example:6443", "http://a:b@c/", "https://proxy/k8s/clusters/c-1/", "http://d/%2F"],
+)
+@pytest.mark.parametrize("params", [None, {"timeout": "1s", "fieldManager": "a&b=c +ä"}])
+async def test_an_address_is_that_of_the_server_and_the_quoted_path(server: str, params: dict[str, str] | None) -> None:
+    call = Call("get", PODS, "default", "a b/c")
+    async with Api(Configuration(host=server)) as api:
+        text = f"{server.rstrip('/')}{call.path}" + (f"?{urlencode(params)}" if params else "")
+        assert api._url(call, params) == URL(text, encoded=True)
 
 
 async def test_a_host_may_have_letters_of_any_alphabet() -> None:
