@@ -25,11 +25,12 @@ from typing import Final
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
+from koord_numa.core.kubelet.departures.asked import Asked
 from koord_numa.core.kubelet.enough_room import has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.arrivals import Arrival, Replayed, without_left
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
-from koord_numa.core.kubelet.inference.replay import Effort, admitted, arrive, foreseen
+from koord_numa.core.kubelet.inference.replay import Effort, admitted, arrive
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import one_of_each_kind
 from koord_numa.core.kubelet.inference.wanted_room import Wanted
@@ -68,6 +69,7 @@ class OnTheirWay:
     fates: Mapping[str, bool]
     _found: list[Hypothesis] | None = field(default=None, init=False)
     _too_many: bool = field(default=False, init=False)
+    _asked: dict[int, Asked] = field(default_factory=dict, init=False)  # by id of the request, which an arrival keeps
 
     def matters_to(self, request: PodRequest) -> bool:
         """May the pod be refused because these arrivals are elsewhere? Where neither amounts nor equality rules it out."""
@@ -154,12 +156,12 @@ class OnTheirWay:
         """These states before the arrival with as few pods gone as make the kubelet decide otherwise on it."""
         known: set[Signature] = set()
         rooms: set[Signature] = set()
+        asked = self._asked.setdefault(id(each.request), Asked(each.request))
         for before in states:
             if (room := before.room) in known:
                 continue
             known.add(room)
-            effort.left -= 1
-            usual, grant = foreseen(before, each.request)
+            usual, grant = asked.foreseen(before, effort)
             highest = _highest_place(grant)
             single = (gone for uid in self._may_matter(before, highest) for gone in without(before, [uid]))
             for there in chain(single, _several_away(before, each.request, highest)):
@@ -169,10 +171,10 @@ class OnTheirWay:
                 if (room := there.room if _follows_several([before]) else gone.room) in rooms:
                     continue
                 rooms.add(room)
-                effort.left -= 1
+                outcome, _ = asked.foreseen(gone, effort)
                 if effort.left < 0:
                     raise TooManyWays
-                if foreseen(gone, each.request)[0] != usual:
+                if outcome != usual:
                     yield gone
 
     def _may_matter(self, before: Hypothesis, highest: int) -> Iterator[str]:
