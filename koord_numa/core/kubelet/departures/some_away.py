@@ -48,10 +48,12 @@ def with_several_away(one: Hypothesis) -> Iterator[Hypothesis]:
     uids = [*holding(one)]
     known: set[Signature] = set()
     several = chain.from_iterable(combinations(uids, size) for size in range(2, len(uids)))
-    for away in islice(chain([uids], several), MOST_TRIED) if len(uids) > 1 else ():
-        after = one
-        for uid in away:
-            after = released(after, uid)
+    without: dict[tuple[str, ...], Hypothesis] = {(): one}  # many sets begin alike
+    for away in islice(chain([tuple(uids)], several), MOST_TRIED) if len(uids) > 1 else ():
+        for count, uid in enumerate(away):
+            if away[: count + 1] not in without:
+                without[away[: count + 1]] = released(without[away[:count]], uid)
+        after = without[away]
         if (room := after.room) not in known:
             known.add(room)
             yield after

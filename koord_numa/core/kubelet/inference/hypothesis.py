@@ -234,7 +234,7 @@ def _place(one: ContainerGrant, node: KubeletNode) -> tuple[int, ...]:
 
 def cpus_by_numa(bits: int, node: KubeletNode) -> tuple[int, ...]:
     """How many of these CPUs are on each NUMA node, in the order of the machine's."""
-    return tuple((bits & here).bit_count() for here in node.machine.numa_bits.values())
+    return tuple([(bits & here).bit_count() for here in node.machine.numa_bits.values()])
 
 
 def _near(node: KubeletNode, resource: str, ids: Iterable[str]) -> Iterator[int]:

@@ -78,8 +78,9 @@ def _variants(one: Hypothesis) -> Iterator[Hypothesis]:
     if one.state.node.config.topology_policy is not KubeletPolicy.NONE:
         # Sorted: a set has no order, and the first variants win when there are more than the limit.
         for uid in sorted(one.spread):
-            for here in one.state.node.machine.numa_bits.values():
-                if (moved := _moved(one, uid, here)) is not None:
+            places = _places_of(one, uid)
+            for numa, here in one.state.node.machine.numa_bits.items():
+                if one.state.managers.cpus & here and (moved := _moved(one, uid, numa, places)) is not None:
                     yield moved
 
 
@@ -104,13 +105,25 @@ def _shrunk(state: KubeletState, bits: int) -> KubeletState:
     return replace(state, pods=pods)
 
 
-def _moved(one: Hypothesis, uid: str, here: int) -> Hypothesis | None:
+def _places_of(one: Hypothesis, uid: str) -> list[int]:
+    """The NUMA nodes, as a mask, to which the CPUs of each of the pod's containers may be moved; 0 where they stay."""
+    node, mixed = one.state.node, uid in one.mixed
+    containers = one.state.pods[uid].grant.containers
+    return [_reached(each, node) if _is_movable(each, mixed, node) else 0 for each in containers]
+
+
+def _moved(one: Hypothesis, uid: str, numa: int, places: Sequence[int]) -> Hypothesis | None:
     """With as many of the pod's spread CPUs on one NUMA node as there may be."""
     node, managers = one.state.node, one.state.managers
-    containers = one.state.pods[uid].grant.containers
-    movable = [_is_movable(each, uid in one.mixed, node) and _reaches(each, here, node) for each in containers]
+    here, containers = node.machine.numa_bits[numa], one.state.pods[uid].grant.containers
+    moving = staying = 0
+    for each, mask in zip(containers, places, strict=True):
+        if mask >> numa & 1:
+            moving |= each.cpus.bits
+        else:
+            staying |= each.cpus.bits
     # Init containers and later ones share CPUs: each is held once, and moves with all that have it.
-    there = _held(containers, movable) & ~_held(containers, [not each for each in movable]) & ~here
+    there = moving & ~staying & ~here
     count = min((managers.cpus & here).bit_count(), there.bit_count())
     if not count:
         return None
@@ -126,13 +139,6 @@ def _is_movable(container: ContainerGrant, mixed: bool, node: KubeletNode) -> bo
     return may_lie_otherwise(container, node) and not (mixed and container.kind is not ContainerKind.INIT)
 
 
-def _held(containers: Sequence[ContainerGrant], chosen: Sequence[bool]) -> int:
-    bits = 0
-    for each, counts in zip(containers, chosen, strict=True):
-        bits |= each.cpus.bits if counts else 0
-    return bits
-
-
 def elsewhere(container: ContainerGrant, place_of: Mapping[int, int]) -> ContainerGrant:
     """With other CPUs for those that ``place_of`` names."""
     left = sum(1 << cpu for cpu in place_of)
@@ -143,16 +149,20 @@ def elsewhere(container: ContainerGrant, place_of: Mapping[int, int]) -> Contain
     return replace(container, cpus=CpuSet(bits & ~left | moved))
 
 
-def _reaches(container: ContainerGrant, here: int, node: KubeletNode) -> bool:
+def _reached(container: ContainerGrant, node: KubeletNode) -> int:
+    """The NUMA nodes, as a mask, of which its CPUs may be."""
     if container.numas:
-        return any(here == node.machine.numa_bits.get(numa) for numa in members(container.numas))
+        return container.numas
+    machine = node.machine
     mask = container.hint.mask if container.hint is not None else None
     # No mask, or sockets aligned: the CPUs may come from any NUMA node.
     if mask is None or node.static_options.align_by_socket:
-        return True
-    near = [node.machine.numa_bits.get(numa, 0) for numa in members(mask)]
+        return machine.numa_mask
+    near = 0
+    for numa in members(mask):
+        near |= machine.numa_bits.get(numa, 0)
     # What the hint's NUMA nodes do not have comes from any.
-    return here in near or bool(container.cpus.bits & ~sum(near))
+    return machine.numa_mask if container.cpus.bits & ~near else mask
 
 
 def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
@@ -229,14 +239,17 @@ def _count_spread(one: Hypothesis, uid: str, loose: int, least: dict[int, int], 
     """What one pod's CPUs may leave less, and more, where they are elsewhere."""
     node = one.state.node
     containers = [each for each in one.state.pods[uid].grant.containers if _is_movable(each, uid in one.mixed, node)]
+    reached = [(each.cpus.bits, _reached(each, node)) for each in containers]
+    held = 0
+    for bits, _ in reached:
+        held |= bits
     for numa, here in node.machine.numa_bits.items():
         # Containers share the CPUs that init containers leave: each is counted once.
-        leaving = coming = 0
-        for container in containers:
-            leaving |= container.cpus.bits & here
-            coming |= container.cpus.bits & ~here if _reaches(container, here, node) else 0
-        most[numa] += (leaving & ~loose).bit_count()
-        least[numa] -= coming.bit_count()
+        coming = 0
+        for bits, numas in reached:
+            coming |= bits if numas >> numa & 1 else 0
+        most[numa] += (held & here & ~loose).bit_count()
+        least[numa] -= (coming & ~here).bit_count()
 
 
 def with_grant(one: Hypothesis, uid: str, containers: tuple[ContainerGrant, ...]) -> Hypothesis:

@@ -13,7 +13,6 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse, CpuStock, Dealing, Earlier, InitTake
 from koord_numa.core.kubelet.managers.devices import DeviceStock
-from koord_numa.core.kubelet.managers.hint_managers import CpuManager, DeviceManager, MemoryManager
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.memory import MemoryTable, Reusable, hand_over
@@ -26,8 +25,7 @@ from koord_numa.core.kubelet.managers.results import (
     Grant,
     MemoryBlock,
 )
-from koord_numa.core.kubelet.managers.topology_manager import align, align_alone
-from koord_numa.core.numa.hint_providers import Answer
+from koord_numa.core.kubelet.managers.topology_manager import LeftOver, align_all, align_alone
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.pod_resources import effective_requests
@@ -180,20 +178,8 @@ class _Attempt:
         left = self.reusable_cpus or any(self.reusable_memory.values())
         if not left and (alone := align_alone(self.node, demand, self.managers.cpus, self.managers.memory)) is not None:
             return alone
-        answers: list[Answer] = []
-        if demand.devices:
-            # Devices, CPUs, memory: the order in which the kubelet registers its hint providers.
-            answers.append(DeviceManager(self._stocks(demand)).hints(demand))
-        if demand.cpus:
-            answers.append(CpuManager(self._cpus()).hints(demand))
-        table = self.managers.memory
-        if demand.memory and table is not None:
-            answers.append(MemoryManager(table, self.reusable_memory).hints(demand))
-            if answers[-1] is None and self.trust is not Trust.EXACT:
-                # The memory manager keeps silent and fails later. A state that shows too little free must not count that as consent.
-                missing = table.missing(demand.memory)
-                return AdmitRejection(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {missing}")
-        return align(self.node, answers)
+        left_over = LeftOver(self.reusable_cpus, self.reusable_devices, self.reusable_memory)
+        return align_all(self.node, self.managers, demand, left_over, exact=self.trust is Trust.EXACT)
 
     def _allocate(
         self, container: Container, demand: ContainerDemand, hint: ContainerAffinity
@@ -289,9 +275,6 @@ class _Attempt:
             taken=self.managers.devices[resource],
             reusable=self.reusable_devices.get(resource, 0),
         )
-
-    def _stocks(self, demand: ContainerDemand) -> dict[str, DeviceStock]:
-        return {resource: self._devices(resource) for resource in demand.devices if resource in self.node.devices}
 
     def _cpus(self) -> CpuStock | None:
         if not self.node.pins_cpus:

@@ -41,6 +41,8 @@ class DevicePool:
     healthy: int = field(init=False)  # bits of the devices that may be handed out
     on: Mapping[int, int] = field(init=False)  # NUMA node -> bits of all devices near it, healthy or not
     hosts: int = field(init=False)  # mask of the NUMA nodes that have any
+    masks: tuple[int, ...] = field(init=False, repr=False)  # of each device, what it is near
+    places: Mapping[str, int] = field(init=False, repr=False)  # of each device by its id
 
     def __post_init__(self) -> None:
         # Derived once: pools are asked for masks in every hint, and are never changed.
@@ -55,6 +57,8 @@ class DevicePool:
         object.__setattr__(self, "healthy", healthy)
         object.__setattr__(self, "on", dict(sorted(on.items())))
         object.__setattr__(self, "hosts", hosts)
+        object.__setattr__(self, "masks", tuple([device.near for device in self.devices]))
+        object.__setattr__(self, "places", {device.id: place for place, device in enumerate(self.devices)})
 
     def near(self, mask: int) -> int:
         """Bits of the devices near any of these NUMA nodes: a device near two of them counts once."""

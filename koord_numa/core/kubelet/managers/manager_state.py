@@ -59,9 +59,9 @@ class ManagerState:
             # CPUs of init containers may be held by app containers too; a union counts each once.
             self.cpus |= container.cpus.bits
             for resource, ids in container.devices.items():
-                for place, device in enumerate(node.devices[resource].devices):
-                    if device.id in ids:
-                        self.devices[resource] &= ~(1 << place)
+                places = node.devices[resource].places
+                for device in ids:
+                    self.devices[resource] &= ~(1 << places[device])
             if self.memory is not None and kept_memory[container.name]:
                 for block in container.memory:
                     self.memory.release(block)

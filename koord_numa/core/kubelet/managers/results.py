@@ -61,12 +61,17 @@ class AdmitRejection:
 
 @value_object
 class Grant:
-    """The kubelet admits: what every container gets, in the kubelet's order. ``place`` remembers ``hypothesis.signature``."""
+    """
+    The kubelet admits: what every container gets, in the kubelet's order.
+
+    ``place`` remembers ``hypothesis.signature``, ``running`` how many CPUs of each NUMA node its containers use (``reports/report.py``).
+    """
 
     qos: KubeQos
     containers: tuple[ContainerGrant, ...]
     # Excluded from comparison and text: a cache is no part of the value.
     place: tuple[object, ...] = field(default=(), init=False, repr=False, compare=False)
+    running: tuple[int, ...] = field(default=(), init=False, repr=False, compare=False)
 
 
 class Charge(Enum):

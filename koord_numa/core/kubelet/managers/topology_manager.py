@@ -2,20 +2,111 @@
 The kubelet's topology manager for one alignment unit: the managers' hints go in, one affinity comes out, or a rejection.
 
 A unit is a container, or a whole pod under scope ``pod``. Policies are rows of ``core/numa/policies.KUBELET``, hints are merged by
-``core/numa/kubelet_merge``; this module only says which distances count and names the rejection.
+``core/numa/kubelet_merge``; this module only says which distances count, names the rejection, and remembers what units got.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand
+from koord_numa.core.kubelet.managers.cpus import CpuStock
+from koord_numa.core.kubelet.managers.devices import DeviceStock
+from koord_numa.core.kubelet.managers.hint_managers import CpuManager, DeviceManager, MemoryManager
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.memory import MemoryTable
-from koord_numa.core.kubelet.managers.results import TOPOLOGY_AFFINITY, AdmitRejection, ContainerAffinity
+from koord_numa.core.kubelet.managers.manager_state import ManagerState
+from koord_numa.core.kubelet.managers.memory import MemoryTable, Reusable
+from koord_numa.core.kubelet.managers.results import (
+    TOPOLOGY_AFFINITY,
+    UNEXPECTED_ADMISSION,
+    AdmitRejection,
+    ContainerAffinity,
+)
 from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.policies import KUBELET, admitted_affinity
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+
+MOST_KNOWN: Final = 4_096
+"""So many merged hints are remembered, of all nodes together, about 5 MB."""
+
+_known: Final[dict[tuple[object, ...], tuple[object, ContainerAffinity | AdmitRejection]]] = {}
+
+
+@dataclass(slots=True)
+class LeftOver:
+    """What init containers of the pod being admitted leave to later ones: bits of CPUs and devices, and bytes."""
+
+    cpus: int
+    devices: Mapping[str, int]
+    memory: Reusable
+
+
+def align_all(
+    node: KubeletNode, managers: ManagerState, demand: ContainerDemand, left: LeftOver, *, exact: bool
+) -> ContainerAffinity | AdmitRejection:
+    """
+    ``align`` of all managers' hints for this unit. ``exact``: the managers show just what is free, and no bound of it.
+
+    Remembered by all that the managers look at for their hints: of the node its machine, configuration and memory; how many CPUs are free
+    on each NUMA node, and on which of them some are left over; memory of the types that are asked for, and groups; devices that are asked
+    for, by what they are near. Replays and questions ask for the same in many states that differ elsewhere.
+    """
+    key = _seen(node, managers, demand, left, exact=exact)
+    known = _known.get(key)
+    if known is None:
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        # The key names objects by identity: kept beside the answer, so that none of these is given to another one meanwhile.
+        named = node.machine, node.config, managers.memory and managers.memory.supply
+        known = _known[key] = named, merged(node, managers, demand, left, exact=exact)
+    return known[1]
+
+
+def _seen(
+    node: KubeletNode, managers: ManagerState, demand: ContainerDemand, left: LeftOver, *, exact: bool
+) -> tuple[object, ...]:
+    machine, table = node.machine, managers.memory
+    key: list[Any] = [id(machine), id(node.config), node.aligns_by_socket, node.ids_are_real, exact, demand.cpus]
+    if demand.cpus:
+        key += [(managers.cpus & here).bit_count() for here in machine.numa_bits.values()]
+        key += [(left.cpus & here).bit_count() for here in machine.numa_bits.values()] if left.cpus else ()
+    for name, count in demand.devices.items():
+        pool = node.devices.get(name)
+        if pool is not None:
+            taken, again = managers.devices[name], left.devices.get(name, 0)
+            key += name, count, pool.masks, pool.healthy & ~taken, again
+    if demand.memory and table is not None:
+        key += id(table.supply), *demand.memory.items(), *table.groups.values(), *map(bool, table.blocks.values())
+        key += [amounts.get(kind, 0) for amounts in table.free.values() for kind in demand.memory]
+        key += left.memory.items()
+    return tuple(key)
+
+
+def merged(
+    node: KubeletNode, managers: ManagerState, demand: ContainerDemand, left: LeftOver, *, exact: bool
+) -> ContainerAffinity | AdmitRejection:
+    """As ``align_all``, worked out."""
+    answers: list[Answer] = []
+    if demand.devices:
+        # Devices, CPUs, memory: the order in which the kubelet registers its hint providers.
+        stocks = {
+            name: DeviceStock(name, node.devices[name], managers.devices[name], left.devices.get(name, 0))
+            for name in demand.devices
+            if name in node.devices
+        }
+        answers.append(DeviceManager(stocks).hints(demand))
+    if demand.cpus:
+        answers.append(CpuManager(CpuStock(node, managers.cpus, left.cpus) if node.pins_cpus else None).hints(demand))
+    table = managers.memory
+    if demand.memory and table is not None:
+        answers.append(MemoryManager(table, left.memory).hints(demand))
+        if answers[-1] is None and not exact:
+            # The memory manager keeps silent and fails later. A state that shows too little free must not count that as consent.
+            missing = table.missing(demand.memory)
+            return AdmitRejection(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {missing}")
+    return align(node, answers)
 
 
 def align(node: KubeletNode, answers: Sequence[Answer]) -> ContainerAffinity | AdmitRejection:

@@ -5,11 +5,12 @@ An exporter counts what running app containers and sidecars use (the pod resourc
 Memory blocks over several NUMA nodes count in full on each of them (resource-topology-exporter), or fill them up in ascending order (NFD).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inference.unlocated import Rest, rest_of
 from koord_numa.core.kubelet.managers.aggregates import is_memory
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
@@ -35,14 +36,17 @@ class Use:
 
 def agrees(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bool:
     """Could an exporter have published these zones when just these pods ran, if the hypothesis is true?"""
-    use = use_of(one, shown)
+    use = cpus_of(one, shown)
     if use is None:
         return False
     node = one.state.node
     published = {zone.numa: in_use(zone) for zone in zones}
+    # Most sets of pods fail for their CPUs, so that memory and devices are counted for the others only.
+    if node.pins_cpus and not _cpus_agree(use, published):
+        return False
+    _count_bound(use, one, shown)
     return (
-        (not node.pins_cpus or _cpus_agree(use, published))
-        and (not node.pins_memory or _memory_agrees(use, published))
+        (not node.pins_memory or _memory_agrees(use, published))
         and _devices_agree(use, node, published)
         and (use.partly or shared_devices_agree(one, shown, zones))
     )
@@ -86,8 +90,17 @@ def _grant(one: Hypothesis, uid: str) -> Grant | None:
 
 def use_of(one: Hypothesis, shown: Collection[str]) -> Use | None:
     """What these pods use by the hypothesis; ``None`` where it does not have one of them."""
+    use = cpus_of(one, shown)
+    if use is not None:
+        _count_bound(use, one, shown)
+    return use
+
+
+def cpus_of(one: Hypothesis, shown: Collection[str]) -> Use | None:
+    """As ``use_of``, of CPUs alone."""
     node = one.state.node
-    use = Use(dict.fromkeys(node.machine.numa_ids, 0))
+    counts = [(0,) * len(node.machine.numa_bits)]
+    use = Use({})
     # Without alignment CPUs come from anywhere, so that of unlocated pods only the sum over all NUMA nodes is known.
     in_sum = bool(one.unlocated) and not node.aligns
     for uid in shown:
@@ -98,24 +111,57 @@ def use_of(one: Hypothesis, shown: Collection[str]) -> Use | None:
             if uid not in one.unplaced and uid not in one.gone:
                 return None  # the kubelet did not admit it here
             use.partly = True
-            continue
-        for container in grant.containers:
-            # The pod resources API lists running containers only, so finished init containers are not in a topology.
-            if container.kind is not ContainerKind.INIT:
-                is_open = (uid in one.spread or uid in one.mixed) and not is_located(container)
-                _count(use, container, node, loose=in_sum or is_open)
+        elif in_sum or uid in one.spread or uid in one.mixed:
+            for container in _running(grant):
+                if in_sum or not is_located(container):
+                    use.spread += len(container.cpus)
+                else:
+                    counts.append(cpus_by_numa(container.cpus.bits, node))
+        else:
+            counts.append(_running_cpus(grant, node))
+    use.cpus = dict(zip(node.machine.numa_bits, map(sum, zip(*counts, strict=True)), strict=True))
     if one.unlocated:
-        _count_rest(use, rest_of(one), node)
+        _count_unlocated(use, rest_of(one).cpus, node)
     return use
 
 
+def _count_unlocated(use: Use, cpus: int, node: KubeletNode) -> None:
+    """What unlocated pods hold of CPUs is known for every NUMA node, where the kubelet aligns."""
+    if not node.aligns:
+        use.spread += cpus.bit_count()
+        return
+    for numa, here in node.machine.numa_bits.items():
+        use.cpus[numa] += (cpus & here).bit_count()
+
+
+def _running(grant: Grant) -> Iterator[ContainerGrant]:
+    # The pod resources API lists running containers only, so finished init containers are not in a topology.
+    return (container for container in grant.containers if container.kind is not ContainerKind.INIT)
+
+
+def _running_cpus(grant: Grant, node: KubeletNode) -> tuple[int, ...]:
+    """How many CPUs of each NUMA node the containers of a pod use. Worked out once for a grant, which belongs to one node."""
+    if not grant.running:
+        found = [0] * len(node.machine.numa_bits)
+        for container in _running(grant):
+            found = [*map(add, found, cpus_by_numa(container.cpus.bits, node))]
+        # As ``place`` it is set past the dataclass: topologies are compared with many states that share their grants.
+        object.__setattr__(grant, "running", tuple(found))
+    return grant.running
+
+
+def _count_bound(use: Use, one: Hypothesis, shown: Collection[str]) -> None:
+    """Memory and devices, and what unlocated pods hold of these."""
+    for uid in shown:
+        grant = None if uid in one.unlocated else _grant(one, uid)
+        for container in _running(grant) if grant is not None else ():
+            _count(use, container, one.state.node)
+    if one.unlocated:
+        _count_rest(use, rest_of(one), one.state.node)
+
+
 def _count_rest(use: Use, rest: Rest, node: KubeletNode) -> None:
-    """What unlocated pods hold is known for every NUMA node, and for memory for every group."""
-    if node.aligns:
-        for numa, here in node.machine.numa_bits.items():
-            use.cpus[numa] += (rest.cpus & here).bit_count()
-    else:
-        use.spread += rest.cpus.bit_count()
+    """What unlocated pods hold of memory is known for every group of NUMA nodes."""
     for mask, kinds in rest.memory.items():
         for kind, amount in kinds.items():
             if mask.bit_count() == 1:
@@ -131,12 +177,7 @@ def _count_rest(use: Use, rest: Rest, node: KubeletNode) -> None:
                 use.devices[key] = use.devices.get(key, 0) + 1
 
 
-def _count(use: Use, container: ContainerGrant, node: KubeletNode, *, loose: bool) -> None:
-    if loose:
-        use.spread += len(container.cpus)
-    elif container.cpus:
-        for numa, here in node.machine.numa_bits.items():
-            use.cpus[numa] += (container.cpus.bits & here).bit_count()
+def _count(use: Use, container: ContainerGrant, node: KubeletNode) -> None:
     for block in container.memory:
         # ``[0]``: the only member of a mask of one bit.
         if block.mask.bit_count() == 1:
@@ -145,11 +186,12 @@ def _count(use: Use, container: ContainerGrant, node: KubeletNode, *, loose: boo
         else:
             use.blocks.append((block.resource, block.mask, block.amount))
     for resource, ids in container.devices.items():
-        wanted = set(ids)
-        for device in node.devices[resource].devices:
+        pool = node.devices[resource]
+        for place in map(pool.places.__getitem__, ids):
             # Shared devices are compared on their own (``sharing/counts.py``).
-            if device.id in wanted and device.near.bit_count() == 1:
-                key = members(device.near)[0], resource
+            near = pool.masks[place]
+            if near.bit_count() == 1:
+                key = members(near)[0], resource
                 use.devices[key] = use.devices.get(key, 0) + 1
 
 

@@ -7,6 +7,7 @@ them is possible.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from koord_numa.core.bit_sets import members
@@ -70,8 +71,7 @@ def _told(one: Hypothesis, name: str, shown: Collection[str], zones: Sequence[Zo
     held = dict(_held(one, shown, name))
     present = reaches_of(one, name)
     for in_full in (True, False) if shared.in_full is None else (shared.in_full,):
-        search = Ways(list(held.items()), in_full)
-        search.share(0, dict(used), {})
+        search = _searched(tuple(held.items()), tuple(used.items()), in_full)
         ways = [way for way in search.found if _leaves_devices(shared, present, way)]
         if not ways and not search.complete and (in_full or counted_on_last(held, used) is not None):
             # Of many ways those that were looked at may all be impossible by chance; that is no contradiction.
@@ -187,6 +187,14 @@ def _leaves_devices(shared: SharedPool, present: Mapping[int, Reach], way: Way) 
     count = shared.total - len(exact)
     free = without(shared.counts, (reach.must for reach in exact))
     return all(0 <= numa <= count for numa in free.values()) and sum(free.values()) >= count
+
+
+@lru_cache(maxsize=256)
+def _searched(held: tuple[tuple[Held, Reach], ...], used: tuple[tuple[int, int], ...], in_full: bool) -> "Ways":
+    """All ways, or as many as are looked for. States of one node that differ in other pods ask for the same."""
+    search = Ways(list(held), in_full)
+    search.share(0, dict(used), {})
+    return search
 
 
 class Ways:
