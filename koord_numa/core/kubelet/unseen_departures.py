@@ -26,6 +26,7 @@ from typing import Final
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
 from koord_numa.core.kubelet.departures.asked import Asked
+from koord_numa.core.kubelet.departures.kept_alone import has_room_kept_alone
 from koord_numa.core.kubelet.enough_room import has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.arrivals import Arrival, Replayed, without_left
 from koord_numa.core.kubelet.inference.belief import Belief
@@ -101,7 +102,7 @@ class OnTheirWay:
     def _leaves_room(self, one: Hypothesis, request: PodRequest) -> bool:
         # What the kubelet has refused holds nothing.
         coming = [each.request for each in self.arrivals if self.fates.get(each.uid) is not False]
-        if has_room_anywhere(request, one, coming):
+        if has_room_anywhere(request, one, coming) or has_room_kept_alone(request, one, coming, self.left):
             return True
         kept, node = together(map(everything, coming)), one.state.node
         # Memory that spans NUMA nodes ties them together, which matters to a pod that wants some.

@@ -56,11 +56,11 @@ def has_room_anywhere(request: PodRequest, one: Hypothesis, coming: Sequence[Pod
     if node.ids_are_real or node.whole_cores is not None or node.config.topology_scope is not KubeletScope.CONTAINER:
         return False
     pods = (request, *coming)
-    if not all(_hints_anywhere(each, node) for each in pods):
+    if not all(hints_anywhere(each, node) for each in pods):
         return False
     kept = together(map(everything, coming))
     # A container gets the devices that init containers before it leave, whatever its hint; of their CPUs it may get others.
-    wanted = replace(everything(request), devices=_with_reuse(request))
+    wanted = replace(everything(request), devices=with_reuse(request))
     if not (table.knows(wanted.memory or ()) and suffices(node, one.state.managers, wanted, kept)):
         return False
     if len(node.machine.numa_ids) > FEW:
@@ -69,10 +69,10 @@ def has_room_anywhere(request: PodRequest, one: Hypothesis, coming: Sequence[Pod
         containers = [pod_demand(each).containers for each in pods]
         if most == FEW:
             containers[0] = containers[0][:-1]  # what the pod's last container binds is found by none of these
-        widest = max(_widest(each, node, free) for each in containers)
-        if widest > most:
+        most_wide = max(widest(each, node, free) for each in containers)
+        if most_wide > most:
             return False
-        grouped = widest > 1 or any(group.bit_count() > 1 for group in table.groups.values())
+        grouped = most_wide > 1 or any(group.bit_count() > 1 for group in table.groups.values())
         amounts = total((wanted.memory or {}, kept.memory or {})) if grouped else _largest(pods)
         if not _has_each_without_blocks(one, table, amounts):
             return False
@@ -80,11 +80,12 @@ def has_room_anywhere(request: PodRequest, one: Hypothesis, coming: Sequence[Pod
     return some_fits(node, Bound(one.state.managers), memory, kept)
 
 
-def _with_reuse(request: PodRequest) -> ResourceList:
+def with_reuse(request: PodRequest) -> ResourceList:
+    """The devices that the pod holds at most at once, where containers take over those of init containers."""
     return {name: at_most(request).devices.get(name, 0) for name in everything(request).devices}
 
 
-def _hints_anywhere(request: PodRequest, node: KubeletNode) -> bool:
+def hints_anywhere(request: PodRequest, node: KubeletNode) -> bool:
     """
     May CPUs and devices be near any NUMA node? Else a hint may have none in common with that of memory, and stand for all NUMA nodes.
     """
@@ -104,25 +105,25 @@ def _may_be_cut(table: MemoryTable) -> bool:
     )
 
 
-def _widest(containers: Iterable[tuple[Container, ContainerDemand]], node: KubeletNode, free: int) -> int:
+def widest(containers: Iterable[tuple[Container, ContainerDemand]], node: KubeletNode, free: int) -> int:
     """
     On how many NUMA nodes one of them with memory may need its CPUs or devices at most, with those that init containers leave it.
 
     At least ``free`` CPUs are free beside all that the pods ask for.
     """
     numas = len(node.machine.numa_ids)
-    widest, cpus, devices = 0, 0, dict[str, int]()
+    most, cpus, devices = 0, 0, dict[str, int]()
     for container, part in containers:
         if part.memory:
             if part.cpus and node.pins_cpus:
                 # More or less of what is left may have been taken over before.
                 needed = ((left, max(0, part.cpus - left)) for left in range(cpus + 1))
-                widest = max(widest, *(left + _fewest(missing, free + part.cpus, numas) for left, missing in needed))
+                most = max(most, *(left + _fewest(missing, free + part.cpus, numas) for left, missing in needed))
             counts = ((name, count) for name, count in part.devices.items() if name in node.devices)
-            widest = max([widest, *(max(count, devices.get(name, 0)) for name, count in counts)])
+            most = max([most, *(max(count, devices.get(name, 0)) for name, count in counts)])
         if container.kind is ContainerKind.INIT:
             cpus, devices = cpus + part.cpus, total((devices, part.devices))
-    return widest
+    return most
 
 
 def _fewest(needed: int, free: int, numas: int) -> int:

@@ -17,7 +17,7 @@ Best-effort and none refuse nothing because of NUMA nodes. Where no memory is bo
 Where sockets or whole cores add rules of their own, nothing is told. The node-wide amounts are another check.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
@@ -211,9 +211,16 @@ def _fits(node: KubeletNode, bound: Bound, numa: int, demand: ContainerDemand, k
     )
 
 
-def some_fits(node: KubeletNode, least: Bound, demand: ContainerDemand, kept: ContainerDemand) -> bool:
-    """Has some NUMA node all of it by itself, however ``kept`` is spread over them?"""
-    numas = [numa for numa in node.machine.numa_ids if _fits(node, least, numa, demand, NOTHING)]
+def some_fits(
+    node: KubeletNode,
+    least: Bound,
+    demand: ContainerDemand,
+    kept: ContainerDemand,
+    among: Collection[int] | None = None,
+) -> bool:
+    """Has some NUMA node, of those ``among`` all, all of it by itself, however ``kept`` is spread over them?"""
+    chosen = node.machine.numa_ids if among is None else among
+    numas = [numa for numa in chosen if _fits(node, least, numa, demand, NOTHING)]
     if kept is NOTHING or not numas:
         return bool(numas)
     spare = [_spare(node, least, numa, demand) for numa in numas]

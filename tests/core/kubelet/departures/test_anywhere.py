@@ -17,7 +17,7 @@ from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod, sidecar
 from tests.core.kubelet.test_enough_room import admits
 
 
-def _node(shape: str, *memory: int, each: int = 0, closest: bool = False) -> KubeletNode:
+def best_effort_node(shape: str, *memory: int, each: int = 0, closest: bool = False) -> KubeletNode:
     """So many GiB on every NUMA node, and ``each`` GPUs near it."""
     near = [1 << numa for numa in range(len(memory)) for _ in range(each)]
     here = node(
@@ -30,7 +30,8 @@ def _node(shape: str, *memory: int, each: int = 0, closest: bool = False) -> Kub
     return replace(here, ids_are_real=False)
 
 
-def _lived(here: KubeletNode, *requests: PodRequest) -> KubeletState:
+def has_lived(here: KubeletNode, *requests: PodRequest) -> KubeletState:
+    """The node after these came, named by their numbers."""
     state = KubeletState.empty(here)
     for number, request in enumerate(requests):
         state = admit(state, str(number), request).state
@@ -74,7 +75,7 @@ def test_a_pod_with_room_anywhere_is_admitted_beside_any_groups(seed: int) -> No
         shape = dice.choice(["3x1x4x1", "4x1x4x1", "5x1x2x1", "4x1x2x1", "6x1x2x1", "2x1x4x1"])
         most = dice.randint(6, 16)
         memory = [most + dice.choice((0, 0, 0, 1, -2)) for _ in range(int(shape[0]))]
-        here = _node(shape, *memory, each=dice.choice((1, 1, 2)), closest=dice.random() < 0.2)
+        here = best_effort_node(shape, *memory, each=dice.choice((1, 1, 2)), closest=dice.random() < 0.2)
         state = KubeletState.empty(here)
         for number in range(dice.randint(0, 9)):
             state = admit(state, str(number), _some_pod(dice, 0.3)).state
@@ -90,14 +91,15 @@ WIDE = pod(app(1, memory=GI, gpu=3))
 """Three GPUs are on three NUMA nodes, and so is the memory."""
 
 
-def _groups(state: KubeletState) -> list[int]:
+def groups(state: KubeletState) -> list[int]:
+    """The masks of the groups that its NUMA nodes are in."""
     assert state.managers.memory is not None
     return [*state.managers.memory.groups.values()]
 
 
 def test_a_pod_of_one_cpu_cuts_through_no_group() -> None:
-    state = _lived(_node("4x1x2x1", 8, 8, 8, 8, each=1), WIDE, pod(app(1)))
-    assert _groups(state) == [7, 7, 7, 8]
+    state = has_lived(best_effort_node("4x1x2x1", 8, 8, 8, 8, each=1), WIDE, pod(app(1)))
+    assert groups(state) == [7, 7, 7, 8]
     single = pod(app(1, memory=GI))
     assert has_room_anywhere(single, Hypothesis(state), [single, single])
     # Beside those, two CPUs may be on two NUMA nodes that are a part of the group; six, of which two are on one for certain.
@@ -109,8 +111,8 @@ def test_a_pod_of_one_cpu_cuts_through_no_group() -> None:
 
 def test_a_group_that_was_broken_is_not_cut_through() -> None:
     """Another pod has forced its memory onto NUMA node 0 alone, where the CPUs were: nothing is bound to the group any more."""
-    state = _lived(_node("4x1x2x1", 8, 8, 8, 8, each=1), WIDE, pod(app(1)), pod(app(2)))
-    assert _groups(state) == [1, 7, 7, 8]
+    state = has_lived(best_effort_node("4x1x2x1", 8, 8, 8, 8, each=1), WIDE, pod(app(1)), pod(app(2)))
+    assert groups(state) == [1, 7, 7, 8]
     asked = pod(app(2, memory=GI))
     assert has_room_anywhere(asked, Hypothesis(state))
     assert all(admits(each, asked) for each in (state, *map(state.without, state.pods)))
@@ -118,28 +120,28 @@ def test_a_group_that_was_broken_is_not_cut_through() -> None:
 
 def test_so_many_free_cpus_are_on_few_numa_nodes_however_they_lie() -> None:
     """Of 24 CPUs on four NUMA nodes six are on one of them; of 20 perhaps only five."""
-    here = _node("4x1x8x1", 16, 16, 16, 16)
+    here = best_effort_node("4x1x8x1", 16, 16, 16, 16)
     asked, small = pod(app(6, memory=GI)), pod(app(1, memory=GI))
-    assert has_room_anywhere(asked, Hypothesis(_lived(here, *[small] * 7)), [small])
-    tight = _lived(here, *[small] * 15)
+    assert has_room_anywhere(asked, Hypothesis(has_lived(here, *[small] * 7)), [small])
+    tight = has_lived(here, *[small] * 15)
     assert has_room_anywhere(asked, Hypothesis(tight))  # on two of them
     assert not has_room_anywhere(pod(app(12, "wide", memory=GI), app(1, memory=GI)), Hypothesis(tight), [small])
     assert not has_room_anywhere(asked, Hypothesis(tight), [pod(app(8, memory=GI))])
 
 
 def test_the_last_container_may_be_on_any_number_of_numa_nodes() -> None:
-    state = _lived(_node("4x1x4x1", 8, 8, 8, 8), *[pod(app(1, memory=GI))] * 2)
+    state = has_lived(best_effort_node("4x1x4x1", 8, 8, 8, 8), *[pod(app(1, memory=GI))] * 2)
     asked = pod(init(1, "first", memory=GI), app(12, memory=GI))
     assert has_room_anywhere(asked, Hypothesis(state))
     answer = admit(state, "asked", asked)
     assert isinstance(answer, Admitted)
-    assert _groups(answer.state) == [1, 14, 14, 14]
+    assert groups(answer.state) == [1, 14, 14, 14]
     assert not has_room_anywhere(pod(app(12, "wide", memory=GI), app(0.5, memory=GI)), Hypothesis(state))
 
 
 def test_the_last_container_of_a_pod_on_its_way_comes_before_others() -> None:
     """It binds three NUMA nodes together; the next pod's CPUs are on two of them."""
-    state = KubeletState.empty(_node("4x1x4x1", 8, 8, 8, 8))
+    state = KubeletState.empty(best_effort_node("4x1x4x1", 8, 8, 8, 8))
     coming, asked = pod(app(9, memory=GI)), pod(app(6, memory=GI))
     assert has_room_anywhere(asked, Hypothesis(state))
     assert not has_room_anywhere(asked, Hypothesis(state), [coming])
@@ -161,7 +163,9 @@ def test_a_wide_last_container_is_admitted_beside_any_groups(seed: int) -> None:
     dice = Random(seed)
     for _ in range(12):
         numas = dice.choice((3, 4, 5))
-        here = _node(f"{numas}x1x4x1", *[dice.randint(6, 12) for _ in range(numas)], each=dice.choice((1, 2)))
+        here = best_effort_node(
+            f"{numas}x1x4x1", *[dice.randint(6, 12) for _ in range(numas)], each=dice.choice((1, 2))
+        )
         state = KubeletState.empty(here)
         for number in range(dice.randint(0, 6)):
             state = admit(state, str(number), _some_pod(dice, 0.2)).state
@@ -178,9 +182,9 @@ def test_a_wide_last_container_is_admitted_beside_any_groups(seed: int) -> None:
 
 def test_a_numa_node_of_memory_only_shares_no_hint_with_cpus() -> None:
     """NUMA node 2 alone has the memory, and no CPUs: the hint stands for all NUMA nodes, of which two are in use alone."""
-    here = _node("2x1x2x1", 8, 8, 16)
+    here = best_effort_node("2x1x2x1", 8, 8, 16)
     here = replace(here, machine=CpuTopology(here.machine.cpus, numa_ids=(0, 1, 2)))
-    state = _lived(here, pod(app(1, memory=6 * GI)), pod(app(1, memory=6 * GI)))
+    state = has_lived(here, pod(app(1, memory=6 * GI)), pod(app(1, memory=6 * GI)))
     asked = pod(app(1, memory=4 * GI))
     assert not admits(state, asked)
     assert not has_room_anywhere(asked, Hypothesis(state))
@@ -195,9 +199,9 @@ def test_a_group_of_two_that_is_broken_again_has_no_room() -> None:
     A pod of two CPUs binds NUMA nodes 0 and 1 together; the next one forces its memory onto NUMA node 1, where the GPU is. NUMA node 0 has
     the memory that is asked for, and nothing can be bound there any more.
     """
-    here = _node("3x1x1x1", 9, 6, 6, each=1)
+    here = best_effort_node("3x1x1x1", 9, 6, 6, each=1)
     full = (pod(app(0.5, memory=9 * GI)), pod(app(0.5, memory=6 * GI)))
-    state = _lived(here, *full, pod(app(1, memory=GI)), *[pod(app(0.5, memory=GI, gpu=1))] * 2)
+    state = has_lived(here, *full, pod(app(1, memory=GI)), *[pod(app(0.5, memory=GI, gpu=1))] * 2)
     state = state.without("0").without("1")
     asked = pod(app(0.5, memory=6 * GI))
     coming = [pod(app(2, memory=GI)), pod(app(0.5, memory=GI, gpu=1))]

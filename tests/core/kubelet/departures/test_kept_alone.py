@@ -1,0 +1,142 @@
+"""NUMA nodes that come into no group: a pod that they promise memory is admitted wherever those before it are, with others gone."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations, product
+from random import Random
+from typing import Final
+
+import pytest
+
+from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
+from koord_numa.core.kubelet.departures.kept_alone import STAYING, has_room_kept_alone
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind
+from tests.core.kubelet.departures.test_anywhere import best_effort_node, groups, has_lived
+from tests.core.kubelet.nodes import GI, app, init, pod, sidecar
+from tests.core.kubelet.test_enough_room import admits
+
+MOMENTS: Final = 25
+"""In so many ways pods leave before others come."""
+
+
+def _some_pod(dice: Random, wide: float) -> PodRequest:
+    """Mostly small; so often with devices, CPUs or memory of several NUMA nodes."""
+    parts = []
+    for place in range(dice.choice([0, 0, 0, 1, 2])):
+        kind, cpus = dice.choice((init, init, sidecar, app)), dice.choice([0.5, 1, 1, 2])
+        parts.append(kind(cpus, f"c{place}", memory=dice.choice([1, 1, 2]) * GI))
+    parts.sort(key=lambda part: part.kind is ContainerKind.APP)
+    gpu = {"gpu": dice.choice((2, 3, 4))} if dice.random() < wide else {"gpu": 1} if dice.random() < 0.1 else {}
+    memory = dice.randint(6, 20) if dice.random() < wide / 3 else dice.choice([1, 1, 1, 2])
+    cpus = dice.choice([3, 4, 5]) if dice.random() < wide / 3 else dice.choice([0.5, 0.5, 1, 1, 2])
+    return pod(*parts, app(cpus, "last", memory=memory * GI, **gpu))
+
+
+def _came(
+    dice: Random, state: KubeletState, coming: list[PodRequest], ends: Mapping[str, int], *, some: float
+) -> KubeletState:
+    """After these came, others gone before the one of the index that ``ends`` has, and now and then one that was refused."""
+    for number in range(len(coming) + 1):
+        for uid in (uid for uid, end in ends.items() if end == number):
+            state = state.without(uid)
+        if number < len(coming):
+            state = admit(state, f"coming {number}", coming[number]).state
+            if dice.random() < some:
+                state = state.without(f"coming {dice.randint(0, number)}")
+            refused = admit(state, "refused", _some_pod(dice, 0.8))
+            state = state if isinstance(refused, Admitted) else refused.state
+    return state
+
+
+def _moments(dice: Random, uids: list[str], left: set[str], last: int) -> Iterator[Mapping[str, int]]:
+    """When pods leave: all of ``left``, and as many more as a yes has to hold without."""
+    for _ in range(MOMENTS):
+        chosen = dice.sample(uids, min(len(uids), STAYING - 1))
+        # Often before the first one comes, when a group may come to be.
+        yield {uid: dice.choice((0, dice.randint(0, last))) for uid in (*chosen, *left)}
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_pod_with_memory_that_is_kept_alone_is_admitted_beside_any_groups(seed: int) -> None:
+    dice = Random(seed)
+    for _ in range(30):
+        shape = dice.choice(["3x1x4x1", "4x1x4x1", "5x1x2x1", "4x1x2x1", "6x1x2x1"])
+        memory = [dice.randint(5, 12) for _ in range(int(shape[0]))]
+        here = best_effort_node(shape, *memory, each=dice.choice((1, 1, 2)), closest=dice.random() < 0.2)
+        state = has_lived(here, *(_some_pod(dice, 0.25) for _ in range(dice.randint(3, 12))))
+        uids = list(state.pods)
+        left = {uid for uid in uids if dice.random() < dice.choice((0.0, 0.2))}
+        for _ in range(3):
+            asked, coming = _some_pod(dice, 0.1), [_some_pod(dice, 0.5) for _ in range(dice.randint(0, 4))]
+            if not has_room_kept_alone(asked, Hypothesis(state), coming, left):
+                continue
+            stay = [uid for uid in uids if uid not in left]
+            for ends in _moments(dice, stay, left, len(coming)):
+                after = _came(dice, state, coming, ends, some=dice.choice((0.0, 0.0, 0.3)))
+                assert admits(after, asked), asked
+
+
+WIDE = pod(app(1, memory=GI, gpu=3))
+"""Three GPUs are on three NUMA nodes, and so is the memory."""
+
+SHARED = pod(app(0.5, memory=GI))
+"""Memory, and no CPUs of its own."""
+
+
+def test_no_two_departures_let_a_group_of_all_numa_nodes_come_to_be() -> None:
+    """Three pods have memory of NUMA node 0: of two of them any may leave, whenever. With all gone the wide pod binds it to others."""
+    here = best_effort_node("4x1x2x1", 8, 8, 8, 8, each=1)
+    state = has_lived(here, *[SHARED] * 3)
+    asked, coming = pod(app(1, memory=GI)), [WIDE, SHARED, pod(app(2, memory=GI))]
+    one = Hypothesis(state)
+    assert has_room_kept_alone(asked, one, coming, ())
+    assert not has_room_anywhere(asked, one, coming)
+    for two in combinations(state.pods, 2):
+        for ends in product(range(len(coming) + 1), repeat=2):
+            after = _came(Random(1), state, coming, dict(zip(two, ends, strict=True)), some=0.0)
+            assert groups(after)[0] == 1
+            assert admits(after, asked)
+    gone = _came(Random(1), state, coming[:1], dict.fromkeys(state.pods, 0), some=0.0)
+    assert groups(gone)[0] == 7
+    # Of one that is known to be gone nothing tells that it was still there.
+    assert not has_room_kept_alone(asked, one, coming, {"0"})
+
+
+def test_memory_that_others_may_take_is_not_kept() -> None:
+    """Five GiB are free on NUMA node 0: four for the pods that come, and one."""
+    state = has_lived(best_effort_node("4x1x2x1", 8, 8, 8, 8, each=1), *[SHARED] * 3)
+    asked = pod(app(1, memory=GI))
+    assert has_room_kept_alone(asked, Hypothesis(state), [WIDE, *[SHARED] * 3], ())
+    assert not has_room_kept_alone(asked, Hypothesis(state), [WIDE, *[SHARED] * 4], ())
+
+
+def test_cpus_of_a_pod_that_has_left_are_free_when_the_next_one_is_decided_on() -> None:
+    """All CPUs are in use. One of the pods has left by now, perhaps after the one on its way was refused for want of CPUs."""
+    here = best_effort_node("3x1x2x1", 8, 8, 8)
+    state = has_lived(here, *[SHARED] * 3, *[pod(app(2, memory=GI))] * 3)
+    asked, coming = pod(app(1, memory=GI)), [pod(app(1, memory=GI))]
+    assert not admits(state, asked)
+    assert not has_room_kept_alone(asked, Hypothesis(state), coming, ())
+    assert has_room_kept_alone(asked, Hypothesis(state), coming, {"4"})
+    for end in (0, 1):
+        assert admits(_came(Random(1), state, coming, {"4": end}, some=0.0), asked)
+
+
+def test_a_pod_whose_cpus_may_be_on_several_numa_nodes_may_cut_through_a_group() -> None:
+    state = has_lived(best_effort_node("4x1x2x1", 8, 8, 8, 8, each=1), *[SHARED] * 3, WIDE)
+    single, double = pod(app(1, memory=GI)), pod(app(2, memory=GI))
+    assert has_room_kept_alone(double, Hypothesis(state), (), ())
+    assert not has_room_kept_alone(double, Hypothesis(state), [single] * 3, ())
+    assert has_room_kept_alone(single, Hypothesis(state), [single] * 3, ())
+
+
+def test_pods_whose_place_is_not_known_tell_nothing() -> None:
+    state = has_lived(best_effort_node("4x1x2x1", 8, 8, 8, 8, each=1), *[SHARED] * 3)
+    one = Hypothesis(state)
+    assert has_room_kept_alone(SHARED, one, (), ())
+    assert not has_room_kept_alone(SHARED, replace(one, unplaced=frozenset({"0"})), (), ())
+    assert not has_room_kept_alone(SHARED, replace(one, leaving=frozenset({"0"})), (), ())
