@@ -47,6 +47,7 @@ imports: $(DEV)
 	$(BIN)/lint-imports --no-cache
 
 unit: $(DEV)  ## Only the tests
+	$(BIN)/python -m compileall -q koord_numa # once, or in a fresh clone each worker would
 	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 fix: $(DEV)  ## Format, and repair what ruff can repair
