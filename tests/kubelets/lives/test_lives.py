@@ -39,7 +39,6 @@ KINDS: Final = {
 
 
 BREAKING: Final = {
-    ("no-fingerprint", 1): "with prefer-align-cpus-by-uncorecache packing begins with another NUMA node of the socket",
     ("distributed-by-socket", 1296): "shares of distributed CPUs with align-by-socket",
     ("distributed-by-socket", 1321): "shares of distributed CPUs with align-by-socket",
 }

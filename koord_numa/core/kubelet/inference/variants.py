@@ -10,8 +10,8 @@ from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, Si
 from koord_numa.core.kubelet.managers.kubelet_node import OVER_NUMA, KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant
-from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.kubelet.sharing.socket_cpus import Room
+from koord_numa.core.kubelet.spreading.any_shares import may_deal_over_numa, splits_unknown
 from koord_numa.core.kubelet.spreading.owners import more_owners
 from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherwise
 from koord_numa.core.kubelet.spreading.rooms import spread_rooms
@@ -46,21 +46,13 @@ def _dealt_otherwise(one: Hypothesis, request: PodRequest | None) -> Generator[H
     """What ``spread_rooms`` yields and returns, as an option to be found out about where it is not published."""
     node = one.state.node
     sight = None if request is None else Sight(request, node)
-    options = () if node.deals_over_numa else (OVER_NUMA,)
+    options = () if node.deals_over_numa or splits_unknown(node) else (OVER_NUMA,)
     rooms = spread_rooms(one, lambda counts: counts if sight is None else sight.cpus(node, counts))
     if not options:
         return (yield from rooms)
     # Whether it is on an exploration of the first of them tells, so that no more are needed.
     yield from (replace(each, options=options) for each in rooms)
     return True
-
-
-def may_deal_over_numa(node: KubeletNode) -> bool:
-    """May CPUs come in any shares, and a pod be refused for that? With best-effort only for memory that is bound."""
-    if not (node.deals_over_numa or not node.is_published):
-        return False
-    policy = node.config.topology_policy
-    return policy in STRICT or (policy is KubeletPolicy.BEST_EFFORT and node.pins_memory)
 
 
 def _variants(one: Hypothesis) -> Iterator[Hypothesis]:
