@@ -179,7 +179,7 @@ class Belief:
             if kept := [one for one in self._states(0) if agrees(one, shown, zones)]:
                 self._begin(0, kept)
             return bool(kept)
-        news = [uid for uid in absent if uid not in self.left]
+        news = sorted(uid for uid in absent if uid not in self.left)
         earlier = self.arrivals, self.last, self.hypotheses, dict(self.left)
         if place and (news or how.leads_on is not None):
             # Not shown, though it counts: it left before the topology was made, and the news of it is still to come.
@@ -204,7 +204,7 @@ class Belief:
         # The topology settles what was before it, also where states had been given up.
         self.overflow = ""
         latest = self.arrivals[until].when if until < len(self.arrivals) else when
-        self.left.update({uid: min(latest, self.left.get(uid, when)) for uid in absent})
+        self.left.update({uid: min(latest, self.left.get(uid, when)) for uid in sorted(absent)})
         self.arrivals = self.arrivals[place:]
         self._begin(0, kept)
         return True

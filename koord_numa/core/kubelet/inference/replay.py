@@ -130,7 +130,7 @@ def _loose_again(before: Hypothesis, freed: int, after: Hypothesis, uid: str) ->
             pool = sum(1 << cpu for cpu in free) | lowest(own, min(own.bit_count(), len(owners) - len(free)))
             owners, free = [everyone] * pool.bit_count(), members(pool)
         for each, cpu in zip(owners, free, strict=False):
-            for owner in each:
+            for owner in sorted(each):
                 more[owner] = more.get(owner, 0) | 1 << cpu
     return holding(after, more)
 

@@ -76,9 +76,13 @@ def _in_use(table: MemoryTable) -> dict[int, dict[str, int]]:
 
 
 def without(one: Hypothesis, uids: Iterable[str]) -> Iterator[Hypothesis]:
-    """The hypotheses after these pods have left: one, or more where it is not known where they were. Raises ``TooManyWays``."""
+    """
+    The hypotheses after these pods have left: one, or more where it is not known where they were. Raises ``TooManyWays``.
+
+    They leave in one order whatever order a set has: places are taken one after the other, and limits must cut alike in each process.
+    """
     states = [one]
-    for uid in uids:
+    for uid in sorted(uids):
         if uid in one.unlocated:
             states = distinct(_few(way for state in states for way in _departures(state, uid)))
         else:

@@ -62,7 +62,7 @@ def more_owners(one: Hypothesis, other: Hypothesis) -> dict[str, int] | None:
             # The one that has most of them, and of CPUs that are loose rather than free ones.
             cpu = max(spare, key=lambda cpu: len(known.get(cpu, frozenset()) & owners))
             spare.remove(cpu)
-            for uid in owners - known.get(cpu, frozenset()):
+            for uid in sorted(owners - known.get(cpu, frozenset())):
                 more[uid] = more.get(uid, 0) | 1 << cpu
     touched = set(more) | {uid for uid, bits in one.loose.items() for each in more.values() if bits & each}
     return more if may_share(one, touched) else None
