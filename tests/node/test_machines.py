@@ -18,6 +18,7 @@ from koord_numa.wire import names, parse_topology
 from tests.node.trees import ARCHIVES, DESCRIPTIONS, ROOT, Described, name_of, names_of, unpack
 
 CRDS = sorted((ROOT / "crds").glob("*.yaml"))
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 TOPOLOGIES = "noderesourcetopologies.topology.node.k8s.io"
 DESCRIBED = {name_of(path): path for path in DESCRIPTIONS}
 needs_trees = pytest.mark.skipif(not ARCHIVES, reason="no recorded sysfs trees here")
@@ -40,7 +41,7 @@ def printed(sysfs: Path, *options: str) -> dict[str, Any]:
     """What the command prints for a tree."""
     result = CliRunner().invoke(main, ["node-agent", "--sysfs", str(sysfs), "--print", "--node-name", "n0", *options])
     assert result.exit_code == 0, result.output
-    loaded: dict[str, Any] = yaml.safe_load(result.stdout)
+    loaded: dict[str, Any] = yaml.load(result.stdout, Loader=LOADER)  # noqa: S506 - either of the two is safe
     return loaded
 
 

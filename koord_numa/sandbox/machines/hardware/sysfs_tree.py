@@ -116,5 +116,9 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def _put(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{text}\n", encoding="ascii")
+    try:
+        path.write_text(f"{text}\n", encoding="ascii")
+    except FileNotFoundError:
+        # The first of its folder, of tens of thousands of files on a large machine.
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{text}\n", encoding="ascii")
