@@ -128,7 +128,7 @@ def rewired(truth: World, script: Script, index: int, dice: Random) -> Iterator[
     recorded = truth.recorded
     request = recorded.requests[recorded.events[index]["pod"]]
     state = replayed(truth, script, index)
-    names = _shared_and_wanted(truth, request)
+    names = shared_and_wanted(truth, request)
     if state is None or not names:
         return
     arrivals = [
@@ -140,7 +140,7 @@ def rewired(truth: World, script: Script, index: int, dice: Random) -> Iterator[
     world, room = truth, _room(state, request, names)
     for _ in range(STEPS):
         if may and dice.random() < 0.2:
-            other, changed = world, _with_other_ends(script, may, index, dice)
+            other, changed = world, with_other_ends(script, may, index, dice)
         else:
             other, changed = _changed(world, script, dice.choice(names), arrivals, room, dice)
         after = replayed(other, changed, index)
@@ -155,13 +155,13 @@ def rewired(truth: World, script: Script, index: int, dice: Random) -> Iterator[
 def annealed(truth: World, script: Script, index: int, dice: Random) -> Iterator[tuple[World, Branch]]:
     """Histories that agree with all that was shown before this question, with no device free where its pod finds all else."""
     request = truth.recorded.requests[truth.recorded.events[index]["pod"]]
-    names = _shared_and_wanted(truth, request)
+    names = shared_and_wanted(truth, request)
     steps, first, last = COOLING
     for _ in range(RUNS if names else 0):
         world, wanting = truth, _wanting(truth, script, index, names)
         for step in range(steps):
             warmth = first * (last / first) ** (step / steps)
-            other = _exchanging(world, dice.choice(names), dice)
+            other = exchanging(world, dice.choice(names), dice)
             after = _wanting(other, script, index, names)
             if after <= wanting or dice.random() < exp((wanting - after) / warmth):
                 world, wanting = other, after
@@ -193,7 +193,7 @@ def _with_all_else(state: KubeletState, request: PodRequest, name: str) -> list[
     return found
 
 
-def _exchanging(world: World, name: str, dice: Random) -> World:
+def exchanging(world: World, name: str, dice: Random) -> World:
     """The same with one change or two of what devices are near and which are named last, or of which is taken first."""
     devices = list(world.node.devices[name].devices)
     if dice.random() < 0.15:
@@ -214,7 +214,8 @@ def _named(world: World, devices: Sequence[Device], dice: Random) -> dict[str, i
     return named
 
 
-def _with_other_ends(script: Script, may: Mapping[str, tuple[int, int]], index: int, dice: Random) -> Script:
+def with_other_ends(script: Script, may: Mapping[str, tuple[int, int]], index: int, dice: Random) -> Script:
+    """With other moments at which one pod or two left, of those at which they may have."""
     ends = dict(script.ends)
     for uid in dice.sample(sorted(may), min(len(may), dice.choice((1, 1, 2)))):
         first, last = may[uid]
@@ -225,11 +226,12 @@ def _with_other_ends(script: Script, may: Mapping[str, tuple[int, int]], index: 
     return replace(script, ends=ends)
 
 
-def _shared_and_wanted(world: World, request: PodRequest) -> list[str]:
+def shared_and_wanted(world: World, request: PodRequest | None) -> list[str]:
+    """The resources with devices near several NUMA nodes, those that the pod asks for where one is given."""
     return [
         name
         for name, pool in world.node.devices.items()
-        if _wants(request, [name]) and any(device.near.bit_count() > 1 for device in pool.devices)
+        if (request is None or _wants(request, [name])) and any(device.near.bit_count() > 1 for device in pool.devices)
     ]
 
 

@@ -7,7 +7,9 @@ from random import Random
 
 from tests.conformance.kubelet.aims.aimed import aimed
 from tests.conformance.kubelet.aims.refusals import refused_by_scheduler, refusing
+from tests.conformance.kubelet.aims.wandering import wandering
 from tests.conformance.kubelet.caches import other_caches
+from tests.conformance.kubelet.churn import class_of
 from tests.conformance.kubelet.departures import Branch, Departures, Script, graded, replayed, windows
 from tests.conformance.kubelet.early import early_histories
 from tests.conformance.kubelet.variants import variant
@@ -98,6 +100,26 @@ def test_histories_aimed_at_a_refusal_agree_with_all_that_was_shown(file: Path) 
         if tried > LONG:
             break
     assert tried
+
+
+@each_file("kubelet-churn")
+def test_histories_on_nodes_with_any_devices_agree_with_all_that_was_shown(file: Path) -> None:
+    other = 0
+    for case in islice((case for case in cases(file) if class_of(case) == "D"), FEW):
+        recorded = Recorded(case)
+        truth = World(recorded, recorded.node, recorded.ends)
+        index = next(at for at, event in reversed([*enumerate(recorded.events)]) if event["ev"] == "ask")
+        script = Script(truth.ends).before(index + 1)
+        for world, branch in islice(wandering(truth, script, index, Random(index)), FEW):
+            again = replayed(world, branch.script, index)
+            assert again is not None
+            assert again.managers == branch.state.managers
+            for name, pool in world.node.devices.items():
+                was = recorded.node.devices[name]
+                assert len(pool.devices) == len(was.devices)
+                assert all(pool.near(1 << numa).bit_count() == bits.bit_count() for numa, bits in was.on.items())
+                other += pool.devices != was.devices
+    assert other
 
 
 @each_file("kubelet-churn")

@@ -15,6 +15,7 @@ from typing import Final
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from tests.conformance.kubelet.aims.aimed import aimed
 from tests.conformance.kubelet.aims.refusals import refusing
+from tests.conformance.kubelet.aims.wandering import wandering
 from tests.conformance.kubelet.caches import other_caches
 from tests.conformance.kubelet.closing import annealed, closing, rewired
 from tests.conformance.kubelet.departures import Branch, Departures, Script, moved, replayed, shifted
@@ -178,11 +179,19 @@ class Search:
                 return
 
     def _aim(self, truth: World, script: Script, index: int) -> None:
-        """On nodes with other cores and caches, and with other departures, that lead to where the scheduler expects a refusal."""
-        for world, branch in aimed(truth, script.before(index + 1), index, self.dice):
-            self._look(world, [branch], index, "a node with other cores and caches, pods left at other moments")
-            if index not in self.open:
-                return
+        """
+        On nodes with other cores and caches, and with other departures, that lead to where the scheduler expects a refusal; then on nodes
+        whose devices came to be near any other NUMA nodes.
+        """
+        begin, what = (
+            script.before(index + 1),
+            "a node that is equal in all that is published, pods left at other moments",
+        )
+        for search in (aimed, wandering):
+            for world, branch in search(truth, begin, index, self.dice):
+                self._look(world, [branch], index, what)
+                if index not in self.open:
+                    return
 
     def _other_node(self, truth: World) -> World:
         node = variant(self.recorded, self.dice)
