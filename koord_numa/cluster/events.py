@@ -11,10 +11,10 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from cachetools import LRUCache
@@ -23,7 +23,6 @@ from koord_numa.cluster.client import MERGE_PATCH, Api, Body
 from koord_numa.cluster.resources import EVENTS, Call
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import PodKey
-from koord_numa.core.value_objects import value_object
 from koord_numa.ports import Clock, ClusterError, Gone, ObjectReference, Unavailable
 from koord_numa.settings import EventSettings
 from koord_numa.wire import names
@@ -54,9 +53,8 @@ class EventLimits:
     remembered: int = 20_000  # objects and series
 
 
-@value_object
-class EventKey:
-    """What is said; equal notes form one series."""
+class EventKey(NamedTuple):
+    """What is said; equal notes form one series. A tuple: it is looked up some twenty times for each event, and hashed each time."""
 
     about: ObjectReference
     kind: str  # Normal or Warning
@@ -290,7 +288,7 @@ _ACTIONS: Final[Mapping[str, str]] = {
 def _turn(note: EventKey) -> EventKey:
     """What a note has in common with those that supersede it before it is posted: why a pod waits now is told, and not why it did."""
     # client-go goes further: its series have the text of their first event (``getKey`` of ``event_broadcaster.go``).
-    return replace(note, text="") if note.reason == "FailedScheduling" else note
+    return note._replace(text="") if note.reason == "FailedScheduling" else note
 
 
 def _kind(warning: bool) -> str:

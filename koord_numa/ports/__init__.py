@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import SystemRandom
 from time import monotonic
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.rebind_request import PodRevision, RebindAnswer, RebindRequest
@@ -142,9 +142,8 @@ class Binder(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectReference:
-    """The object that an event is about; ``version`` is its API version with the group."""
+class ObjectReference(NamedTuple):
+    """The object that an event is about; ``version`` is its API version with the group. A tuple, as an event's key is."""
 
     kind: str
     namespace: str
