@@ -7,7 +7,6 @@ No retries here: only the caller knows whether asking again is right.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlencode
@@ -27,7 +26,8 @@ from koord_numa.cluster.errors import broken, refusal
 from koord_numa.cluster.impersonation import Headers
 from koord_numa.cluster.lent_session import LentSession
 from koord_numa.cluster.resources import Call
-from koord_numa.cluster.write_deadline import FencedBody, fenced, with_deadline
+from koord_numa.cluster.write_deadline import CONNECT_TIMEOUT, FencedBody, deadline, fenced
+from koord_numa.core.value_objects import value_object
 from koord_numa.ports import Invalid, NotLeader, Unavailable
 
 AGENT: Final = f"koord-numa/{__version__}"
@@ -39,14 +39,14 @@ STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 REQUEST_TIMEOUT: Final = 15.0
 """Seconds for a whole request. Shorter than a lease lasts after its last renewal, see ``leader_election.py``."""
 
-CONNECT_TIMEOUT: Final = 5.0
-"""Seconds to get a connection."""
+LIMITS: Final = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
+"""Of a request that no lease limits: to make one for each request costs as much as to encode its body."""
 
 READ_BUFFER: Final = 2**21
 """Bytes: one watch event of the largest object that etcd takes fits in."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Body:
     """
     What a request carries: a JSON value and how the server is to read it.
@@ -150,11 +150,10 @@ class Api:
 
         ``UnknownOutcome`` is raised only for calls that write.
         """
-        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
         # The body is read inside the block, so that a break half-way is an error of this request. Whether that goes well or not, the
         # connection is given back or closed then.
         try:
-            response = await self._open(call, body, params, timeout)
+            response = await self._open(call, body, params, LIMITS)
             raw = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise broken(call, error) from error
@@ -213,16 +212,17 @@ class Api:
         if body is not None:
             headers["Content-Type"] = body.content_type
             data = encoded(call, body.value)
+        query = urlencode(params) if params else ""
         await self._authenticate(headers)
         # As late as possible: the time that authenticating takes is not the server's.
         if isinstance(data, bytes) and body is not None and body.remaining is not None:
             data = fenced(call, data, body.remaining, REQUEST_TIMEOUT)
-            params = with_deadline(params, data.seconds)
-            limits = aiohttp.ClientTimeout(total=data.seconds, sock_connect=min(data.seconds, CONNECT_TIMEOUT))
+            until, limits = deadline(data.seconds)
+            query = f"{query}&{until}" if query else until
         try:
             return await self._session.request(
                 call.method,
-                self._url(call, params),
+                self._url(call, query),
                 data=data,
                 headers=headers,
                 timeout=limits,
@@ -235,7 +235,7 @@ class Api:
                 raise NotLeader(f"{call}: the lease ended before the request could be sent") from error
             raise
 
-    def _url(self, call: Call, params: Mapping[str, str] | None) -> URL | str:
+    def _url(self, call: Call, query: str) -> URL | str:
         if self._root is None:
             return self.server + call.path  # aiohttp has the error for it
         # From parts that are quoted already: to take the address apart and to quote it again is a tenth of what a request costs.
@@ -243,7 +243,7 @@ class Api:
             scheme=self._root.scheme,
             authority=self._root.raw_authority,
             path=self._prefix + call.path,
-            query_string=urlencode(params) if params else "",
+            query_string=query,
             encoded=True,
         )
 

@@ -7,7 +7,9 @@ virtual machine): the request would then arrive with its whole deadline, long af
 looked at once more when the body is written, and less than it has left is promised, so that ordinary delays do not spend the rest.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import lru_cache
+from math import floor
 from typing import Final
 
 import aiohttp
@@ -18,6 +20,9 @@ from koord_numa.ports import NotLeader
 
 SHORTEST_WRITE: Final = 0.5
 """Seconds that a write under a lease must have left; a write takes some milliseconds, and up to this much on a busy server."""
+
+CONNECT_TIMEOUT: Final = 5.0
+"""Seconds to get a connection."""
 
 PROMISED: Final = 0.9
 """Share of what the lease has left that the server gets; the rest is for what lies before the first byte, such as a new connection."""
@@ -58,14 +63,18 @@ def fenced(call: Call, data: bytes, remaining: Callable[[], float], longest: flo
     left = remaining()
     if left < SHORTEST_WRITE:
         raise NotLeader(f"{call}: the lease ends in {left:.1f} s, too soon for a write")
-    return FencedBody(data, min(PROMISED * left, longest), remaining)
+    # Tenths of a second, rounded down: there are few of them, so that what is made of a deadline is made once.
+    return FencedBody(data, floor(min(PROMISED * left, longest) * 10) / 10, remaining)
 
 
-def with_deadline(params: Mapping[str, str] | None, seconds: float) -> dict[str, str]:
+@lru_cache(maxsize=256)  # a deadline for each tenth of a second, see ``fenced``
+def deadline(seconds: float) -> tuple[str, aiohttp.ClientTimeout]:
     """
-    The query with the server's deadline for the whole request, counted from when it receives it.
+    What a write gets that must not be carried out after so many seconds: the part of its query with the server's deadline for the whole
+    request, counted from when it receives it, and what its client waits at most.
 
     ``timeout``, see ``WithRequestDeadline`` in k8s.io/apiserver; what has not reached etcd by then fails.
     """
     # Milliseconds, as the server parses a Go duration.
-    return {**(params or {}), "timeout": f"{int(seconds * 1000)}ms"}
+    query = f"timeout={int(seconds * 1000)}ms"
+    return query, aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, CONNECT_TIMEOUT))

@@ -4,6 +4,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+from aiohttp import ClientTimeout
 from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.config import ConfigException
 from yarl import URL
@@ -119,7 +120,7 @@ async def test_what_was_never_sent_is_no_open_outcome(server: ApiServer, api: Ap
 async def test_an_answer_that_does_not_come_in_time(
     server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch, call: Call, error: type[ClusterError]
 ) -> None:
-    monkeypatch.setattr(client, "REQUEST_TIMEOUT", 0.05)
+    monkeypatch.setattr(client, "LIMITS", ClientTimeout(total=0.05))
     server.faults.add(Fault(effect=Effect.DELAY, seconds=None))
     with pytest.raises(error):
         await api.send(call, Body(pod("a")) if call.writes else None)
@@ -160,7 +161,7 @@ async def test_an_address_is_that_of_the_server_and_the_quoted_path(server: str,
     call = Call("get", PODS, "default", "a b/c")
     async with Api(Configuration(host=server)) as api:
         text = f"{server.rstrip('/')}{call.path}" + (f"?{urlencode(params)}" if params else "")
-        assert api._url(call, params) == URL(text, encoded=True)
+        assert api._url(call, urlencode(params or {})) == URL(text, encoded=True)
 
 
 async def test_a_host_may_have_letters_of_any_alphabet() -> None:

@@ -154,11 +154,16 @@ async def test_a_bind_of_a_process_that_stood_still_before_it_was_sent_is_withhe
     assert not api.cut_off
 
 
-async def test_the_server_is_promised_less_than_the_lease_has_left(server: ApiServer, api: Api) -> None:
+@pytest.mark.parametrize(
+    ("remaining", "promised"), [(10.0, "9000ms"), (7.77, "6900ms"), (0.5, "400ms"), (60.0, "15000ms")]
+)
+async def test_the_server_is_promised_less_than_the_lease_has_left(
+    server: ApiServer, api: Api, remaining: float, promised: str
+) -> None:
     key = parse_pod(server.store.create(pod("a"))).key
-    await ApiBinder(api, left(10.0)).bind(key, "n", {})
+    await ApiBinder(api, left(remaining)).bind(key, "n", {})
     (asked,) = [asked for asked in server.requests if asked.subresource == "binding"]
-    assert "timeout=9000ms" in asked.query
+    assert f"timeout={promised}" in asked.query
 
 
 async def test_new_cpus_for_a_placed_pod_are_fenced_as_well(server: ApiServer, api: Api) -> None:
