@@ -196,7 +196,7 @@ class World:
 
     def differences(self, state: KubeletState, nrt: Mapping[str, Any]) -> int:
         """How many CPUs and devices the exporter would have published otherwise in this state, by NUMA node, and amounts of memory."""
-        free = _available(self.recorded, state, self.last_named or self.recorded.last_named)
+        free = available(self.recorded, state, self.last_named or self.recorded.last_named)
         return sum(
             min(abs(free[place].get(name, 0) - amount), 1 if is_memory(name) else MOST_APART)
             for name, amounts in nrt["available"].items()
@@ -231,7 +231,7 @@ def agrees(
     """Would the exporter have published this scan in this state?"""
     if "zones" in nrt:
         return True
-    free = _available(recorded, state, last_named or recorded.last_named)
+    free = available(recorded, state, last_named or recorded.last_named)
     for name, amounts in nrt["available"].items():
         for place, amount in enumerate(amounts):
             if amount is not None and free[place].get(name, 0) != amount:
@@ -254,8 +254,8 @@ def _running(grants: Iterable[Grant]) -> list[ContainerGrant]:
     return [one for grant in grants for one in grant.containers if one.kind is not ContainerKind.INIT]
 
 
-def _available(recorded: Recorded, state: KubeletState, last_named: Mapping[str, int]) -> list[dict[str, int]]:
-    """Per zone, in base units: whole CPUs, bytes, pieces."""
+def available(recorded: Recorded, state: KubeletState, last_named: Mapping[str, int]) -> list[dict[str, int]]:
+    """What the exporter shows per zone, in base units: whole CPUs, bytes, pieces."""
     node, numas = state.node, list(state.node.machine.numa_ids)
     free = [
         {name: (amount or 0) // (1000 if name == "cpu" else 1) for name, amount in zone.items()}
