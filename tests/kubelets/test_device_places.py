@@ -10,8 +10,9 @@ import pytest
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
+from koord_numa.core.kubelet.sharing.bounds import Bounds
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways, wanted
-from koord_numa.core.kubelet.sharing.layouts import Bounds, wide
+from koord_numa.core.kubelet.sharing.layouts import wide
 from koord_numa.core.kubelet.sharing.places import MOST_STEPS, Unit, reached
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest

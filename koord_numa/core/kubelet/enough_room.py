@@ -13,7 +13,7 @@ from koord_numa.core.kubelet.departures.cpus_alone import finds_cpus
 from koord_numa.core.kubelet.departures.least_cpus import with_least_free
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.room import (
     NOTHING,
     Bound,
@@ -21,8 +21,9 @@ from koord_numa.core.kubelet.managers.room import (
     has_room_between,
     together,
 )
+from koord_numa.core.kubelet.sharing.bounds import Bounds
 from koord_numa.core.kubelet.sharing.choices import unclear
-from koord_numa.core.kubelet.sharing.layouts import Bounds, reaches_of
+from koord_numa.core.kubelet.sharing.layouts import reaches_of
 from koord_numa.core.kubelet.sharing.reach import Counts, without
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.value_objects import replace
@@ -59,6 +60,16 @@ def has_room_whoever_leaves(request: PodRequest, one: Hypothesis, coming: Contai
     if moving and has_room_between(request, node, replace(least, managers=with_least_free(one)), most, coming):
         return True
     return coming is NOTHING and has_room_anywhere(request, one)
+
+
+def most_room(request: PodRequest, one: Hypothesis) -> Bound:
+    """The most that may be free for the pod, whatever devices are near; CPUs that init containers may hold are free."""
+    _, most = _ends(request, one)
+    loose = 0
+    for bits in one.loose.values():
+        loose |= bits
+    managers = most.managers
+    return replace(most, managers=ManagerState(managers.cpus | loose, managers.devices, managers.memory))
 
 
 def _ends(request: PodRequest, one: Hypothesis) -> tuple[Bound, Bound]:

@@ -4,15 +4,30 @@ Pods that are bound to a kubelet-owned node and that its kubelet surely does not
 A kubelet's check of node-wide amounts counts the pods that it has admitted and that have not ended (``GetActivePods`` in kubelet_pods.go).
 Its managers let go of what a pod holds only once it is none of these, so that a topology without a pod that it would have to show proves
 that the pod was refused or is gone. Of some pods it is known that they will be refused, whatever else is there (``empty_node.never_fits``).
+Of others on their way that every state refuses those amounts do not count that a pod makes up for which would have to leave before
+(``departures/refused_on_the_way``).
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from koord_numa.core.kubelet.departures.refused_on_the_way import not_counted, refused_ones
 from koord_numa.core.kubelet.empty_node import never_fits
+from koord_numa.core.kubelet.inference.belief import Belief
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.pod_sets import KnownPod, Reading
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What is not counted of pods on their way (``refused_on_the_way``), in these states and with these pods."""
+
+    states: Sequence[Hypothesis]
+    of: tuple[int, Collection[str]]
+    less: Mapping[str, Collection[str]]
 
 
 @dataclass(slots=True)
@@ -25,6 +40,7 @@ class AbsentPods:
     listed: frozenset[str] = frozenset()
     unlisted: frozenset[str] = frozenset()
     hopeless: frozenset[str] = frozenset()
+    _told: _Told | None = field(default=None, repr=False, compare=False)
 
     def read(self, reading: Reading, pods: Mapping[str, KnownPod], *, young: bool = False) -> None:
         """
@@ -58,12 +74,35 @@ class AbsentPods:
             self.listed -= {uid}
             self.hopeless -= {uid}
 
-    def left_out(self, ledger: Ledger) -> Ledger:
-        """The ledger without them; itself where it has none of them."""
-        if not (self.unlisted or self.hopeless):
-            return ledger
+    def left_out(self, ledger: Ledger, belief: Belief | None) -> Ledger:
+        """
+        The ledger without them, and without what pods on their way ask for that ``belief`` tells not to be counted; itself where it has
+        none of that.
+        """
         away = self.unlisted | self.hopeless
-        return ledger if away.isdisjoint(ledger.holdings) else Ledger.of(it for it in ledger if it.pod.uid not in away)
+        less = self._not_counted(ledger, belief, away)
+        if not less and away.isdisjoint(ledger.holdings):
+            return ledger
+        return Ledger.of(_without(it, less.get(it.pod.uid, ())) for it in ledger if it.pod.uid not in away)
+
+    def _not_counted(
+        self, ledger: Ledger, belief: Belief | None, away: Collection[str]
+    ) -> Mapping[str, Collection[str]]:
+        refused = refused_ones(belief)
+        if belief is None or not refused:
+            return {}
+        # By identity: a belief writes new lists where anything is new.
+        if self._told is None or self._told.states is not belief.hypotheses or self._told.of != (ledger.revision, away):
+            asked = {it.pod.uid: it.amounts for it in ledger if it.pod.uid not in away}
+            self._told = _Told(belief.hypotheses, (ledger.revision, away), not_counted(belief, refused, asked))
+        return self._told.less
+
+
+def _without(holding: Holding, names: Collection[str]) -> Holding:
+    """The holding without anything of these resources."""
+    if not names:
+        return holding
+    return replace(holding, amounts={name: amount for name, amount in holding.amounts.items() if name not in names})
 
 
 def _is_hopeless(known: KnownPod, node: KubeletNode, *, keeps_cores: bool) -> bool:

@@ -103,7 +103,7 @@ class NodeInfo:
     @property
     def counted(self) -> Ledger:
         """The ledger; where a kubelet chooses, without pods that it surely does not count although no event of theirs has shown it."""
-        return self.history.absent.left_out(self.ledger)
+        return self.history.absent.left_out(self.ledger, self.history.belief)
 
     @property
     def booked(self) -> Ledger:

@@ -181,6 +181,24 @@ def test_a_pod_on_its_way_that_is_larger_than_each_numa_node_is_not_counted() ->
     assert taken(cache) == ["a"]
 
 
+def test_what_a_pod_on_its_way_asks_for_is_not_counted_that_only_a_larger_one_could_make_room_for() -> None:
+    half = {"cpu": 4000}
+    cache = node_with()
+    cache.observe_topology(
+        None, replace(shows(version=2), zones=(Zone(0, half, half, half), Zone(1, half, half, half)))
+    )
+    for name in ("left", "right"):
+        cache.observe_pod(None, replace(make_pod(name, cpu=3000), node="n"))
+        cache.observe_pod(None, replace(make_pod(name, cpu=3000), node="n", started=True))
+    assert cache.nodes["n"].candidate() is not None
+    cache.observe_pod(None, replace(make_pod("coming", cpu=2000), node="n"))
+    assert taken(cache) == ["coming", "left", "right"]
+    # It is refused while both of the others are there, and without one of them its kubelet counts less.
+    assert cache.nodes["n"].counted.amounts[CPU] == 6000
+    cache.observe_pod(None, replace(make_pod("coming", cpu=2000), node="n", started=True))
+    assert cache.nodes["n"].counted.amounts[CPU] == 8000
+
+
 def test_odd_numbers_of_cpus_are_not_counted_where_cores_turned_out_to_be_kept() -> None:
     cache = node_with("a")
     for name in ("first", "other"):

@@ -178,6 +178,12 @@ def unexplained(one: Hypothesis, uid: str, *, admitted: bool) -> Hypothesis:
     return replace(gone, gone={other: grant for other, grant in gone.gone.items() if other != uid}, unexplained=marked)
 
 
+def never_there(one: Hypothesis, uid: str) -> Iterator[Hypothesis]:
+    """The states without a pod that the kubelet has refused: no topology shows it, and it never held what it was foreseen to."""
+    for after in without(one, [uid]):
+        yield replace(after, gone={other: grant for other, grant in after.gone.items() if other != uid})
+
+
 def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float], effort: Effort) -> Iterator[Hypothesis]:
     leaving = sorted((when, uid) for uid, when in left.items() if uid != arrival.uid and state.has(uid))
     # Pods that were seen gone before the bind are gone in any order of events; of unlocated ones only where that matters to the arrival.

@@ -24,6 +24,7 @@ from koord_numa.core.kubelet.inference.arrivals import (
     Arrival,
     advance,
     bounded,
+    never_there,
     not_shown,
     still_open,
     surely_after,
@@ -107,11 +108,10 @@ class Belief:
         """The kubelet refused the pod, which holds nothing. ``tells``: not for something that is not followed here."""
         if not tells:
             # A refusal for something that is not followed says nothing of CPUs: as if the pod had never arrived.
-            at = self._place(uid)
-            if at is not None:
+            if (at := self._place(uid)) is not None:
                 self._begin(at, self.arrivals.pop(at).before)
                 return
-            self.last = [after for one in self.last for after in without(one, [uid])]
+            self.last = [after for one in self.last for after in never_there(one, uid)]
             self._conclude()
             return
         self._judged(uid, when, admitted=False)

@@ -22,6 +22,7 @@ from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
+from koord_numa.core.kubelet.sharing.given_back import Held, surely_free
 from koord_numa.core.kubelet.sharing.reach import Place, Reach, SharedPool, Sums, Wiring
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, reached
 from koord_numa.core.objects.request import PodRequest
@@ -123,11 +124,19 @@ class Hypothesis:
         return (self.wiring, *reaches, *self.shared_sums)
 
     @property
+    def surely_free(self) -> Mapping[Held, Reach]:
+        """What is known of shared devices that are free, by who held them; nothing where it is open who holds or held which."""
+        if not self.sharing or self.unplaced or SOMEONE in self.reach:
+            return {}
+        return surely_free(self.reach, self.state.pods, (uid for uid, grant in self.gone.items() if grant is not None))
+
+    @property
     def shared_sums(self) -> Signature:
-        """What is known of shared devices in use together."""
+        """What is known of shared devices in use together, and of free ones."""
         return (
             *(shared.in_full for shared in self.sharing.values()),
             *((name, sums.held, tuple(sorted(sums.more.items()))) for name, sums in sorted(self.sums.items())),
+            *sorted((name, *each.key) for (_, (name, _)), each in self.surely_free.items()),
         )
 
     @property

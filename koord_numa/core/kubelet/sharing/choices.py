@@ -25,7 +25,8 @@ from koord_numa.core.kubelet.managers.aggregates import PodDemand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.results import ContainerGrant
-from koord_numa.core.kubelet.sharing.layouts import Bounds, current_masks, laid_out, prefixes, wide, widened, widest
+from koord_numa.core.kubelet.sharing.bounds import Bounds
+from koord_numa.core.kubelet.sharing.layouts import current_masks, laid_out, prefixes, wide, widened, widest
 from koord_numa.core.kubelet.sharing.places import Unit, reached
 from koord_numa.core.kubelet.sharing.reach import Counts, Wiring, possible, without
 from koord_numa.core.kubelet.sharing.takers import Takers, takers_of

@@ -15,7 +15,8 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.managers.room import fits_on, together
-from koord_numa.core.kubelet.sharing.layouts import held_reaches, settled_layout
+from koord_numa.core.kubelet.sharing.bounds import held_reaches
+from koord_numa.core.kubelet.sharing.layouts import settled_layout
 from koord_numa.core.kubelet.sharing.reach import Reach
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletScope

@@ -19,7 +19,8 @@ from koord_numa.core.kubelet.managers.admit import foreseen
 from koord_numa.core.kubelet.managers.aggregates import PodDemand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.results import ContainerGrant
-from koord_numa.core.kubelet.sharing.layouts import Bounds, current_masks, laid_out, reaches_of, wide
+from koord_numa.core.kubelet.sharing.bounds import Bounds
+from koord_numa.core.kubelet.sharing.layouts import current_masks, laid_out, reaches_of, wide
 from koord_numa.core.kubelet.sharing.reach import Counts, without
 from koord_numa.core.value_objects import value_object
 

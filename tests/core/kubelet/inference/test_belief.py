@@ -275,3 +275,12 @@ def test_without_alignment_topologies_count_what_is_settled_once() -> None:
     belief.started("b", 21.0)
     assert belief.report([["a", "b"]], _zones(2, 3), _everyone, 30.0, certain=True) == ["a", "b"]
     assert _free(belief) == {(6, 5)}
+
+
+def test_what_a_refused_pod_was_foreseen_to_hold_it_never_held() -> None:
+    belief = _belief(_node())
+    belief.arrive("refused", pod(app(2)), 0.0)
+    belief.started("refused", 1.0)
+    belief.arrive("later", pod(app(2)), 600.0)
+    belief.rejected("refused", 601.0, tells=False)
+    assert not any("refused" in one.gone or one.has("refused") for one in belief.hypotheses)
