@@ -266,6 +266,20 @@ def without_left(one: Hypothesis, left: Collection[str]) -> Iterator[Hypothesis]
         yield replace(after, leaving=leaving) if leaving else after
 
 
+def forgetting(states: list[Hypothesis], uids: Collection[str]) -> list[Hypothesis]:
+    """The states without pods that left but for these, and those that tell of free devices or of sums; the same list where all stay."""
+    found = [_forgetting(one, uids) for one in states]
+    # By identity: what has been worked out for a list is kept with it.
+    return states if all(after is one for after, one in zip(found, states, strict=True)) else found
+
+
+def _forgetting(one: Hypothesis, uids: Collection[str]) -> Hypothesis:
+    old = [uid for uid, grant in one.gone.items() if grant is not None and uid not in uids]
+    known = {uid for uid, _ in one.surely_free} if old else ()
+    away = {uid for uid in old if uid not in known}
+    return replace(one, gone={uid: it for uid, it in one.gone.items() if uid not in away}) if away else one
+
+
 def bounded(hypotheses: Iterable[Hypothesis]) -> tuple[list[Hypothesis], str]:
     """Those of these states that are followed, each once, and why some are given up, empty if none is."""
     found = distinct(islice(hypotheses, MOST_STATES))

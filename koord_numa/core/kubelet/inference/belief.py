@@ -24,6 +24,7 @@ from koord_numa.core.kubelet.inference.arrivals import (
     Arrival,
     advance,
     bounded,
+    forgetting,
     never_there,
     not_shown,
     still_open,
@@ -214,11 +215,10 @@ class Belief:
         return bool(self.fates.get(uid)) and uid not in self.left
 
     def keep(self, uids: Collection[str]) -> None:
-        """Pods that left are forgotten but for these, and those whose part of the sums is not known."""
-        self.hypotheses = [
-            replace(one, gone={uid: grant for uid, grant in one.gone.items() if uid in uids or grant is None})
-            for one in self.hypotheses
-        ]
+        """Pods that left are forgotten but for these, those whose part of the sums is not known, and those of whose devices more is."""
+        self.hypotheses, self.last = forgetting(self.hypotheses, uids), forgetting(self.last, uids)
+        for each in self.arrivals:
+            each.before = forgetting(each.before, uids)
 
     def _judged(self, uid: str, when: float, *, admitted: bool) -> None:
         self.fates[uid] = admitted

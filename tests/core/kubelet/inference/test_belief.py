@@ -277,6 +277,20 @@ def test_without_alignment_topologies_count_what_is_settled_once() -> None:
     assert _free(belief) == {(6, 5)}
 
 
+def test_pods_that_no_topology_can_show_any_more_are_forgotten_in_all_states() -> None:
+    belief = _belief(_node())
+    for number in range(30):
+        belief.arrive(f"p{number}", pod(app(2)), 60.0 * number)
+        belief.started(f"p{number}", 60.0 * number + 1)
+        belief.depart(f"p{number}", 60.0 * number + 50)
+        belief.keep([f"p{number}"])
+    before = [one for each in belief.arrivals for one in each.before]
+    assert max(len(one.gone) for one in (*before, *belief.last, *belief.hypotheses)) <= 2
+    states = belief.last
+    belief.keep(["p29"])
+    assert belief.last is states
+
+
 def test_what_a_refused_pod_was_foreseen_to_hold_it_never_held() -> None:
     belief = _belief(_node())
     belief.arrive("refused", pod(app(2)), 0.0)
