@@ -1,5 +1,6 @@
 """Reading of YAML and JSON manifests into JSON documents; timestamps stay the texts they are."""
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,11 +31,16 @@ def parse_yaml(text: bytes | str) -> Any:
         raise ValueError("error converting YAML to JSON: the document is nested too deeply") from None
 
 
+@lru_cache(maxsize=8)  # many servers of one process begin with the same definitions
+def _documents(text: str) -> tuple[Any, ...]:
+    return tuple(yaml.load_all(text, Loader=_JsonLoader))
+
+
 def read_manifests(path: Path) -> list[JsonObject]:
-    """All objects of a file, those inside a ``List`` too. Raises ``ValueError`` for what is no object."""
+    """All objects of a file, those inside a ``List`` too, for reading only. Raises ``ValueError`` for what is no object."""
     found: list[JsonObject] = []
     try:
-        documents = list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=_JsonLoader))
+        documents = _documents(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as problem:
         raise ValueError(f"{path}: {problem}") from problem
     except RecursionError:
