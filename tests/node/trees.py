@@ -1,11 +1,13 @@
 """Recorded and generated sysfs trees for the tests of the node agent."""
 
+import bz2
 import json
 import os
 import re
 import tarfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,24 @@ GEOMETRY = re.compile(
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack a recorded tree; returns the path of its ``sys``."""
-    with tarfile.open(archive) as tar:
-        wanted = (member for member in tar if WANTED.search(member.name) and not GEOMETRY.search(member.name))
-        tar.extractall(folder, list(wanted), filter="data")
+    """Unpack a recorded tree; returns the path of its ``sys``. ``TarFile.extractall`` takes three times as long."""
+    content = bz2.decompress(archive.read_bytes())
+    made: set[str] = set()
+    with tarfile.open(fileobj=BytesIO(content)) as tar:
+        for member in tar:
+            if not WANTED.search(member.name) or GEOMETRY.search(member.name):
+                continue
+            path = f"{folder}/{member.name}"
+            parent = path if member.isdir() else os.path.dirname(path)  # noqa: PTH120 - of thousands, Path takes ten times as long
+            if parent not in made:
+                Path(parent).mkdir(parents=True, exist_ok=True)
+                made.add(parent)
+            if member.issym():
+                Path(path).symlink_to(member.linkname)
+            elif member.isreg():
+                Path(path).write_bytes(content[member.offset_data : member.offset_data + member.size])
+            else:
+                assert member.isdir(), member.name
     return next(path for path in folder.glob("*/sys"))
 
 
