@@ -52,8 +52,11 @@ def lost(case: Case) -> Iterator[Lost]:
         replay.step(index)
         history = replay.cache.nodes[NODE].history
         belief = history.belief
-        if belief is None or belief.lost:
+        if belief is None:
             before = False
+            continue
+        # One that is lost for a while may come back without the state that it lacked before.
+        if belief.lost:
             continue
         told = [uid for uid in _told(recorded, index) if _is_followed(history, uid)]
         why = tuple(difference(one, truth.states[index + 1], told) for one in belief.hypotheses)
