@@ -1,7 +1,5 @@
 """What holds for all tests: no test depends on how fast it runs, and recorded answers are counted at the end."""
 
-import gc
-from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -31,17 +29,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--law-examples", type=int, default=100, help="lives of kubelet-owned nodes; above 100, new ones")
     parser.addoption("--lifecycles", type=int, default=16_000, help="pods that come and go in the tests of growth")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """What is there for all tests is not looked through again with the garbage of each."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

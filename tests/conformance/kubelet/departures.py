@@ -223,11 +223,16 @@ def graded(world: World, script: Script, index: int) -> tuple[int, KubeletState]
         if at in script.orders:
             state = in_order(state, script.orders[at])
         state, matches = world.step(state, at, ending.get(at, ()))
-        if not matches and recorded.shown[at] < index:
-            event = recorded.events[at]
-            scan = event["ev"] == "scan"
-            differences += max(1, world.differences(state, event["nrt"])) if scan else WRONG_VERDICT
-    return differences + WRONG_VERDICT * len(_late(recorded, state, index)), state
+        differences += 0 if matches else weight(world, state, at, index)
+    return differences + WRONG_VERDICT * len(late(recorded, state, index)), state
+
+
+def weight(world: World, state: KubeletState, at: int, index: int) -> int:
+    """How much an event weighs that is not as it was shown before the event ``index``, if it was."""
+    event = world.recorded.events[at]
+    if world.recorded.shown[at] >= index:
+        return 0
+    return max(1, world.differences(state, event["nrt"])) if event["ev"] == "scan" else WRONG_VERDICT
 
 
 def replayed(world: World, script: Script, index: int) -> KubeletState | None:
@@ -241,9 +246,9 @@ def replayed(world: World, script: Script, index: int) -> KubeletState | None:
         state, matches = world.step(state, at, ending.get(at, ()))
         if not matches and recorded.shown[at] < index:
             return None
-    return None if _late(recorded, state, index) else state
+    return None if late(recorded, state, index) else state
 
 
-def _late(recorded: Recorded, state: KubeletState, index: int) -> list[str]:
+def late(recorded: Recorded, state: KubeletState, index: int) -> list[str]:
     """Pods that are still there although they were shown to be gone before this event."""
     return [uid for uid in state.pods if recorded.shown.get(recorded.ends.get(uid, NEVER), NEVER) < index]

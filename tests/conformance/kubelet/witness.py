@@ -14,6 +14,7 @@ from typing import Final
 
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from tests.conformance.kubelet.aims.aimed import aimed
+from tests.conformance.kubelet.aims.departing import departing
 from tests.conformance.kubelet.aims.refusals import refusing
 from tests.conformance.kubelet.aims.wandering import wandering
 from tests.conformance.kubelet.caches import other_caches
@@ -87,9 +88,14 @@ class Search:
         self._elsewhere(truth, last)
         for index in sorted(self.open):
             self._other_caches(truth, index)
-        for index in sorted(self.open):
-            self._aim(truth, script, index)
+        self._look_near_refusals(truth, script)
         return self.found
+
+    def _look_near_refusals(self, truth: World, script: Script) -> None:
+        """Where the scheduler expects the kubelet to refuse the pod."""
+        for look in (self._aim, self._depart_near):
+            for index in sorted(self.open):
+                look(truth, script, index)
 
     def _elsewhere(self, truth: World, last: int) -> None:
         """On nodes that differ in anything that is not published."""
@@ -192,6 +198,13 @@ class Search:
                 self._look(world, [branch], index, what)
                 if index not in self.open:
                     return
+
+    def _depart_near(self, truth: World, script: Script, index: int) -> None:
+        """With other departures that lead to what the scheduler expects a refusal of."""
+        for world, branch in departing(truth, script.before(index + 1), index, self.dice):
+            self._look(world, [branch], index, "pods left at other moments")
+            if index not in self.open:
+                return
 
     def _other_node(self, truth: World) -> World:
         node = variant(self.recorded, self.dice)

@@ -1,0 +1,69 @@
+"""
+Histories that are played again after a small change: only from where the change matters, and no further than it is worth.
+
+A search by many small changes plays nearly the same history again and again. A departure at another moment changes nothing before the
+earlier of both, and often nothing some arrivals after the later one; and what contradicts more than would be kept needs no end.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from tests.conformance.kubelet.departures import WRONG_VERDICT, Script, late, weight
+from tests.conformance.kubelet.worlds import NEVER, World
+
+
+@dataclass(frozen=True)
+class Track:
+    """
+    A history in the world: ``states[i]`` is the state before event ``i``, ``wrong[i]`` how much contradicts what was shown up to there.
+
+    ``steps`` is how many events have been played for it.
+    """
+
+    ends: Mapping[str, int]
+    states: list[KubeletState]
+    wrong: list[int]
+    steps: int
+
+    def total(self, world: World, index: int) -> int:
+        """As the first of ``graded``: 0 where nothing contradicts what was shown before the event ``index``."""
+        return self.wrong[-1] + WRONG_VERDICT * len(late(world.recorded, self.states[-1], index))
+
+
+def played(world: World, script: Script, index: int, most: float, before: Track | None = None) -> Track | int:
+    """
+    The history up to the event ``index``; where more than ``most`` contradicts what was shown, after how many events it does.
+
+    ``before`` is one in the same world that differs in departures only. The script may not have orders of devices.
+    """
+    first, last = (0, 0) if before is None else _changed(before.ends, script.ends, index)
+    states = [KubeletState.empty(world.node)] if before is None else before.states[: first + 1]
+    wrong = [0] if before is None else before.wrong[: first + 1]
+    ending = replace(world, ends=script.ends).ending()
+    for at in range(first, index):
+        if before is not None and at > last and _are_alike(states[-1], before.states[at]):
+            more = wrong[-1] - before.wrong[at]
+            rest = [each + more for each in before.wrong[at + 1 :]]
+            return Track(script.ends, states + before.states[at + 1 :], wrong + rest, at - first)
+        state, matches = world.step(states[-1], at, ending.get(at, ()))
+        states.append(state)
+        wrong.append(wrong[-1] + (0 if matches else weight(world, state, at, index)))
+        if wrong[-1] > most:
+            return at - first + 1
+    return Track(script.ends, states, wrong, index - first)
+
+
+def _changed(one: Mapping[str, int], other: Mapping[str, int], index: int) -> tuple[int, int]:
+    """The first event and the last before which other pods are gone."""
+    moments = [
+        min(ends.get(uid, NEVER), index)
+        for uid in one.keys() | other.keys()
+        if one.get(uid) != other.get(uid)
+        for ends in (one, other)
+    ]
+    return (min(moments), max(moments)) if moments else (index, index)
+
+
+def _are_alike(one: KubeletState, other: KubeletState) -> bool:
+    return one is other or (one.managers == other.managers and one.pods == other.pods)
