@@ -20,6 +20,9 @@ DEEP = {
     "lists": "- " * 2000 + "a",
     "brackets in texts": '["]",' * 2000,
 }
+BRACKETS = "[\n" * 10_000
+"""As deep for each reader. Of those on one line PyYAML looks at a thousand ahead, for each of them at all that came before."""
+
 ALIASES = {
     "lists": "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
     + "".join(
@@ -63,7 +66,7 @@ def test_json_is_read_with_integers_of_any_size_and_several_documents() -> None:
 
 def test_every_command_that_reads_files_says_so(tmp_path: Path) -> None:
     deep, node = tmp_path / "deep.yaml", tmp_path / "node.yaml"
-    deep.write_text(DEEP["json"])
+    deep.write_text(BRACKETS)
     node.write_text("{apiVersion: v1, kind: Node, metadata: {name: n}}")
     for arguments in (
         ["simulate", "-f", str(deep), "--from", str(node)],
@@ -90,7 +93,7 @@ contexts: [{name: a, context: {cluster: a, user: a}}]
 current-context: a
 """
 KUBECONFIGS = {
-    "deep": DEEP["json"],
+    "deep": BRACKETS,
     "certificate": KUBECONFIG % ("https://127.0.0.1:1", ", certificate-authority-data: bm9uZQ=="),
     "address": KUBECONFIG % ("not a url", ""),
     "another file": "{kind: Pod}",

@@ -116,7 +116,7 @@ def test_files_are_applied(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["- a\n- b\n", "{", "{kind: List, items: 3}", "{kind: List, items: [3]}", "[" * 3000],
+    ["- a\n- b\n", "{", "{kind: List, items: 3}", "{kind: List, items: [3]}", "[\n" * 3000],
     ids=["list", "malformed", "no items", "no objects", "deep"],
 )
 def test_files_that_are_no_objects(tmp_path: Path, text: str) -> None:

@@ -179,7 +179,7 @@ def test_mistakes_are_named(found: Any, message: str, tmp_path: Path) -> None:
 
 def test_files_that_are_nothing(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("{")
-    (tmp_path / "deep.yaml").write_text("[" * 3000)
+    (tmp_path / "deep.yaml").write_text("[\n" * 3000)
     (tmp_path / "cpus.json").write_text('{"cpus": [[0, 0, 0]]}')
     with pytest.raises(ValueError, match=r"deep.yaml is nested too deeply"):
         load_descriptions(tmp_path / "deep.yaml")
