@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest
-from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, pins_init_cpus
+from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, held_by_init, pins_init_cpus
 from koord_numa.core.kubelet.inference.variants import freed
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
@@ -19,8 +19,9 @@ from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant
+from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.objects.node import Zone
-from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
 
@@ -59,12 +60,11 @@ def without_leftovers(zones: Sequence[Zone], pods: Sequence[PodDemand]) -> tuple
 
 def with_loose_cpus(start: Hypothesis) -> Hypothesis:
     """
-    With the CPUs that finished init containers may still hold on every NUMA node. Nothing shows where they are, but where containers are
-    aligned one by one they are beside CPUs that their pod holds, and those are in use there.
+    With the CPUs that finished init containers may still hold on every NUMA node. Nothing shows where they are, but under strict policies
+    they are beside CPUs that their pod holds, and those are in use there: on the NUMA node or, with sockets aligned, in the socket.
     """
     state, node = start.state, start.state.node
-    empty = KubeletState.empty(node)
-    left = [(_most_left(request, empty), _beside(request, node)) for request in start.unlocated.values()]
+    left = [(_most_left(request, node), _beside(request, node)) for request in start.unlocated.values()]
     held = 0
     policy, total_left = node.config.topology_policy, sum(most for most, _ in left)
     if policy is KubeletPolicy.NONE or (policy is KubeletPolicy.BEST_EFFORT and not node.pins_memory):
@@ -72,7 +72,8 @@ def with_loose_cpus(start: Hypothesis) -> Hypothesis:
         held = lowest(state.managers.cpus, min(total_left, state.managers.cpus.bit_count()))
     else:
         for here in node.machine.numa_bits.values() if total_left else ():
-            used, free = (here & ~node.reserved & ~state.managers.cpus).bit_count(), state.managers.cpus & here
+            near = _offered_with(here, node) & ~node.reserved
+            used, free = (near & ~state.managers.cpus).bit_count(), state.managers.cpus & here
             held |= lowest(free, min(_at_most(left, used), free.bit_count()))
     if not held:
         return start
@@ -80,15 +81,33 @@ def with_loose_cpus(start: Hypothesis) -> Hypothesis:
     return replace(start, state=replace(state, managers=managers), loose={SOMEONE: held})
 
 
+def _offered_with(here: int, node: KubeletNode) -> int:
+    """The CPUs, as bits, that containers may have got together with those of this NUMA node."""
+    if not node.static_options.align_by_socket:
+        return here
+    return sum(bits for bits in node.machine.socket_bits.values() if bits & here)
+
+
 def _beside(request: PodRequest, node: KubeletNode) -> int:
-    """So many CPUs at least are in use on the NUMA node on which the pod's init containers hold others."""
-    parts = pod_demand(request).containers
-    lasting = [part.cpus for container, part in parts if container.kind is not ContainerKind.INIT and part.cpus]
-    count = sum(lasting) if node.config.topology_scope is KubeletScope.POD else min(lasting, default=0)
+    """
+    So many CPUs at least are in use on the NUMA node, or in the socket, in which the pod's init containers hold others.
+
+    Later containers must have the NUMA nodes of those in their hints, and strict policies keep them to one if they fit it. Together with
+    what they fit, one hint of the whole pod has room for its init containers, which may need several.
+    """
+    demand = pod_demand(request)
+    taking = [
+        (container.kind is not ContainerKind.INIT, part.cpus) for container, part in demand.containers if part.cpus
+    ]
+    lasting = sum(count for lasts, count in taking if lasts)
+    if node.config.topology_scope is KubeletScope.POD:
+        count, needed = lasting, demand.pod.cpus
+    else:
+        # What init containers hold in the end the last container has had to be beside, unless it is one of them.
+        count, needed = next((count if lasts else 0 for lasts, count in reversed(taking)), 0), lasting
     widest = max((bits & ~node.reserved).bit_count() for bits in node.machine.numa_bits.values())
-    strict = (KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED)
     # What needs several NUMA nodes may have any number on each of them.
-    return count if node.config.topology_policy in strict and sum(lasting) <= widest else 0
+    return count if node.config.topology_policy in STRICT and needed <= widest else 0
 
 
 def _at_most(left: Sequence[tuple[int, int]], used: int) -> int:
@@ -101,25 +120,35 @@ def _at_most(left: Sequence[tuple[int, int]], used: int) -> int:
     return best[used]
 
 
-def _most_left(request: PodRequest, empty: KubeletState) -> int:
-    """The most CPUs that init containers of the pod may hold beside those of containers that keep running."""
-    if not empty.node.pins_cpus:
+def _most_left(request: PodRequest, node: KubeletNode) -> int:
+    """
+    The most CPUs that init containers of the pod may hold beside those of containers that keep running.
+
+    The more is free where they are the fewer are taken over. So a NUMA node of which nothing is in use tells, if none is larger, the
+    containers that came before them are elsewhere, and none that came between them may be.
+    """
+    if not node.pins_cpus:
         return 0
-    parts = pod_demand(request).containers
-    every = sum(part.cpus for container, part in parts if container.kind is ContainerKind.INIT)
-    if not every or not pins_init_cpus(pod_demand(request), empty.node):
+    demand = pod_demand(request)
+    every = sum(part.cpus for container, part in demand.containers if container.kind is ContainerKind.INIT)
+    if not every or not pins_init_cpus(demand, node):
         return every  # no later container takes any of them
-    # The node need not have been empty when the pod came.
-    answer = dry_run(empty, request, Trust.INFERRED, CpuReuse.LEAST)
-    if not isinstance(answer, DryRunAdmitted) or _may_be_parted(request, empty.node):
+    inits = [at for at, (container, part) in enumerate(demand.containers) if part.cpus and _is_init(container)]
+    between = demand.containers[inits[0] : inits[-1]]
+    sizes = {bits.bit_count() for bits in node.machine.numa_bits.values() if bits}
+    if len(sizes) > 1 or any(part.cpus and not _is_init(container) for container, part in between):
         return every
-    init = lasting = 0
-    for one in answer.grant.containers:
-        if one.kind is ContainerKind.INIT:
-            init |= one.cpus.bits
-        else:
-            lasting |= one.cpus.bits
-    return (init & ~lasting).bit_count()
+    if _may_be_parted(request, node):
+        return every
+    unused = KubeletState.empty(node)
+    unused = replace(unused, managers=replace(unused.managers, cpus=node.machine.bits))
+    alone = replace(request, containers=request.containers[inits[0] :])
+    answers = [dry_run(unused, each, Trust.INFERRED, CpuReuse.LEAST) for each in (request, alone)]
+    return max(held_by_init(each.grant).bit_count() if isinstance(each, DryRunAdmitted) else every for each in answers)
+
+
+def _is_init(container: Container) -> bool:
+    return container.kind is ContainerKind.INIT
 
 
 def _may_be_parted(request: PodRequest, node: KubeletNode) -> bool:
