@@ -19,7 +19,7 @@ from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace
 
 ALIGN_BY_SOCKET: Final = "align-by-socket"
-MOST_VARIANTS: Final = 8
+MOST_VARIANTS: Final = 12
 
 SHARED: Final = 2
 """NUMA nodes that devices are near in the wirings that are guessed."""
@@ -85,21 +85,32 @@ def socket_partitions(machine: CpuTopology) -> Iterator[Sockets]:
     """
     Ways to put NUMA nodes into sockets of equal size: NUMA nodes within some distance of one another, and each on its own.
 
-    Distances inside a socket are smaller than between sockets.
+    Distances inside a socket are smaller than between sockets. Where all are equal, as firmware and hypervisors without a distance table
+    have them, they tell nothing: there NUMA nodes of a socket come one after the other, or in turn with those of the others.
     """
     seen: set[tuple[int, ...]] = set()
-    # Threshold 0 puts every NUMA node into a socket of its own.
-    for threshold in (*_thresholds(machine), 0):
-        socket_of: dict[int, int] = {}
-        for numa in machine.numa_ids:
-            near = [other for other in machine.numa_ids if other == numa or machine.distance(numa, other) <= threshold]
-            socket_of[numa] = min(near)
+    for socket_of in _partitions(machine):
         # Sockets of one machine are of equal size; anything else is no partition into sockets.
         sizes = {list(socket_of.values()).count(socket) for socket in socket_of.values()}
         key = tuple(socket_of.values())
         if len(sizes) == 1 and key not in seen:
             seen.add(key)
             yield socket_of
+
+
+def _partitions(machine: CpuTopology) -> Iterator[Sockets]:
+    ids, thresholds = machine.numa_ids, _thresholds(machine)
+    # Threshold 0 puts every NUMA node into a socket of its own.
+    for threshold in (*thresholds, 0):
+        yield {
+            numa: min(other for other in ids if other == numa or machine.distance(numa, other) <= threshold)
+            for numa in ids
+        }
+    for sockets in range(2, len(ids) // 2 + 1) if len(thresholds) == 1 else ():
+        if len(ids) % sockets == 0:
+            size = len(ids) // sockets
+            yield {numa: ids[at - at % size] for at, numa in enumerate(ids)}
+            yield {numa: ids[at % sockets] for at, numa in enumerate(ids)}
 
 
 def _thresholds(machine: CpuTopology) -> list[int]:
