@@ -10,11 +10,13 @@ gets nodes 0 and 1, where an init container of 6 GiB and an app of 12 have no ro
 """
 
 from collections.abc import Iterator
-from itertools import chain, combinations, islice
+from functools import reduce
+from itertools import chain, islice
 from typing import Final
 
 from koord_numa.core.kubelet.departures.one_away import holding
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, released
+from koord_numa.core.kubelet.inference.variants import one_of_each_kind
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
@@ -23,6 +25,9 @@ from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 
 MOST_TRIED: Final = 40
 """So many sets of several pods are tried."""
+
+SEVERAL: Final = 2
+"""Pods at least."""
 
 
 def binds_freely(demand: PodDemand, node: KubeletNode) -> bool:
@@ -44,16 +49,34 @@ def _fits_one(unit: ContainerDemand, node: KubeletNode) -> bool:
 
 
 def with_several_away(one: Hypothesis) -> Iterator[Hypothesis]:
-    """All pods away, then two and more."""
-    uids = [*holding(one)]
+    """
+    All pods away, then two and more; of pods of one kind so many as leave, whichever they are. At most ``MOST_TRIED`` of these sets.
+    """
+    everyone = frozenset(holding(one))
+    if len(everyone) < SEVERAL:
+        return
     known: set[Signature] = set()
-    several = chain.from_iterable(combinations(uids, size) for size in range(2, len(uids)))
-    without: dict[tuple[str, ...], Hypothesis] = {(): one}  # many sets begin alike
-    for away in islice(chain([tuple(uids)], several), MOST_TRIED) if len(uids) > 1 else ():
-        for count, uid in enumerate(away):
-            if away[: count + 1] not in without:
-                without[away[: count + 1]] = released(without[away[:count]], uid)
+    without = {frozenset[str](): one}
+    waiting = [frozenset[str]()]
+    sets = chain([everyone], _several(one, everyone, without, waiting))
+    for away in islice(sets, MOST_TRIED):
+        if away not in without:
+            without[away] = reduce(released, sorted(away), one)
         after = without[away]
         if (room := after.room) not in known:
             known.add(room)
             yield after
+
+
+def _several(
+    one: Hypothesis, everyone: frozenset[str], without: dict[frozenset[str], Hypothesis], waiting: list[frozenset[str]]
+) -> Iterator[frozenset[str]]:
+    """Sets of two and more that are not all, smaller ones first; what is left ``without`` each."""
+    for away in waiting:
+        for uid in one_of_each_kind(without[away], (uid for uid in holding(one) if uid not in away)):
+            more = away | {uid}
+            if more not in without and more != everyone:
+                without[more] = released(without[away], uid)
+                waiting.append(more)
+                if len(more) >= SEVERAL:
+                    yield more

@@ -23,6 +23,7 @@ from koord_numa.core.kubelet.inference.hypothesis import (
 from koord_numa.core.kubelet.inference.replay import Effort, Outcome, arrive
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import distinct
+from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import replace
@@ -142,24 +143,23 @@ def not_shown(states: Iterable[Hypothesis], shown: Collection[str], counts: Call
 
 
 def advance(
-    states: Iterable[Hypothesis], arrival: Arrival, left: Mapping[str, float], admitted: bool | None, effort: Effort
+    states: Sequence[Hypothesis], arrival: Arrival, left: Mapping[str, float], admitted: bool | None, effort: Effort
 ) -> tuple[list[Hypothesis], bool]:
     """
     The states after this pod reached the kubelet, whose verdict on it is ``admitted`` if it is known.
 
-    ``left`` are pods that are gone by now, by uid, and when that was seen. Where no state explains the verdict, all are kept and
-    marked: something has happened that no event has shown yet. The least doubtful states are advanced first; the flag says whether others
-    were given up because ``effort`` was spent and some state explains the verdict.
+    ``left`` are pods that are gone by now, by uid, and when that was seen. Where no state explains the verdict, or there are too many, all
+    are kept and marked. The flag says whether some were given up because ``effort`` was spent, the most doubtful ones.
     """
-    found: list[Hypothesis] = []
-    others: list[Hypothesis] = []
-    for state in sorted(states, key=lambda one: one.uncertainty):
-        # An unknown verdict rules nothing out.
-        for after in _outcomes(state, arrival, left, effort):
-            explained = admitted is None or after.has(arrival.uid) == admitted
-            (found if explained else others).append(after)
-            if effort.left <= (0 if found else -MOST_BEYOND):
-                return _explained(found, others, arrival, admitted), True
+    found, others = list[Hypothesis](), list[Hypothesis]()
+    try:
+        for state in sorted(states, key=lambda one: one.uncertainty):
+            for after in _outcomes(state, arrival, left, effort):
+                (found if admitted in (None, after.has(arrival.uid)) else others).append(after)
+                if effort.left <= (0 if found else -MOST_BEYOND):
+                    return _explained(found, others, arrival, admitted), True
+    except TooManyWays:
+        return [unexplained(one, arrival.uid, admitted=admitted is not False) for one in states], True
     return _explained(found, others, arrival, admitted), False
 
 

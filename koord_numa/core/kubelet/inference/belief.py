@@ -260,10 +260,7 @@ class Belief:
             # An equal share of the effort, and what those before did not need.
             share = left // (end - at)
             spent = Effort(share)
-            try:
-                states, shortened = advance(each.before, each, self.left, self.fates.get(each.uid), spent)
-            except TooManyWays:
-                states, shortened = each.before, True
+            states, shortened = advance(each.before, each, self.left, self.fates.get(each.uid), spent)
             left -= share - spent.left
             self.shortened = self.shortened or shortened
             self.overflow = self.overflow or (TOO_MANY if shortened and self.was_used else "")

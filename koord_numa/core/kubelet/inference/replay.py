@@ -23,7 +23,7 @@ from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
 from koord_numa.core.kubelet.sharing.passed_over import with_passed_over
 from koord_numa.core.kubelet.sharing.socket_cpus import located, packs_sockets
 from koord_numa.core.kubelet.spreading.owners import may_share, owners_of
-from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
+from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherwise
 from koord_numa.core.kubelet.spreading.shares import answer, shares_of
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
@@ -108,9 +108,15 @@ def admitted(before: Iterable[Hypothesis], uid: str, request: PodRequest) -> lis
     """
     The hypotheses after the kubelet has admitted this pod, without those in which it would not.
 
-    At most ``MOST_WAYS`` each, as every pod multiplies the hypotheses.
+    At most ``MOST_WAYS`` each, as every pod multiplies the hypotheses. Where there are too many to try, its place is not known.
     """
-    return [after for one in before for after in list(arrive(one, uid, request).values())[:MOST_WAYS] if after.has(uid)]
+    found: list[Hypothesis] = []
+    for one in before:
+        try:
+            found += [after for after in [*arrive(one, uid, request).values()][:MOST_WAYS] if after.has(uid)]
+        except TooManyWays:
+            found.append(replace(one, unplaced=one.unplaced | {uid}))
+    return found
 
 
 def _loose_again(before: Hypothesis, freed: int, after: Hypothesis, uid: str) -> Hypothesis:

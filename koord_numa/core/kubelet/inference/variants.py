@@ -21,7 +21,7 @@ from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 from koord_numa.core.value_objects import replace
 
 MOST_VARIANTS: Final = 6
-"""So many ways in which one hypothesis may be slightly otherwise are looked at."""
+"""Beyond so many ways packed CPUs of several NUMA nodes are not taken to lie otherwise: nearly always they lie as is foreseen."""
 
 
 def variants(one: Hypothesis, request: PodRequest | None = None, *, all_ways: bool = False) -> Iterator[Hypothesis]:
@@ -33,7 +33,9 @@ def variants(one: Hypothesis, request: PodRequest | None = None, *, all_ways: bo
     yield one
     if not one.loose and not one.spread:
         return  # nothing can be otherwise
-    yield from islice(_variants(one), MOST_VARIANTS)
+    freed_ones = [*_freed_otherwise(one)]
+    yield from freed_ones
+    yield from islice(_lying_otherwise(one), max(0, MOST_VARIANTS - len(freed_ones)))
     node = one.state.node
     # Of options that are unlikely only the likeliest ways are looked at: what they refuse is explored.
     if one.spread and not one.options and may_deal_over_numa(node):
@@ -55,7 +57,7 @@ def _dealt_otherwise(one: Hypothesis, request: PodRequest | None) -> Generator[H
     return True
 
 
-def _variants(one: Hypothesis) -> Iterator[Hypothesis]:
+def _freed_otherwise(one: Hypothesis) -> Iterator[Hypothesis]:
     if one.loose:
         bits = 0
         for each in one.loose.values():
@@ -66,6 +68,10 @@ def _variants(one: Hypothesis) -> Iterator[Hypothesis]:
         if len(parts) > 1:
             for part in parts:
                 yield freed(one, part)
+
+
+def _lying_otherwise(one: Hypothesis) -> Iterator[Hypothesis]:
+    """As many spread CPUs of one pod as there may be on one NUMA node: the ends between which packed CPUs are."""
     # Policy none never deals CPUs by NUMA node, so that nothing can lie otherwise.
     if one.state.node.config.topology_policy is not KubeletPolicy.NONE:
         # Sorted: a set has no order, and the first variants win when there are more than the limit.

@@ -25,6 +25,7 @@ from koord_numa.core.kubelet.managers.cpus import CpuReuse, CpuStock
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletScope
 
@@ -39,7 +40,10 @@ Shares = tuple[Counts, ...]
 
 
 def shares_of(state: KubeletState, request: PodRequest, trust: Trust, reuse: CpuReuse) -> Iterator[Shares]:
-    """The other shares in which containers of the pod may get their CPUs than a dry run deals them out."""
+    """
+    The other shares in which containers of the pod may get their CPUs than a dry run deals them out. Raises ``TooManyWays`` at the end
+    where there are more than ``MOST_SHARES``.
+    """
     demand = pod_demand(request)
     if not _may_matter(demand, state.node):
         return
@@ -54,6 +58,8 @@ def shares_of(state: KubeletState, request: PodRequest, trust: Trust, reuse: Cpu
         dry_run(state, request, trust, reuse, dealt)
         for at in range(len(shares), len(dealt.taken)):
             waiting += [(*dealt.taken[:at], other) for other in dealt.others[at]]
+    if waiting:
+        raise TooManyWays
 
 
 def answer(

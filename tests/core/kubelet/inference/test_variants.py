@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inference.variants import variants
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
@@ -66,3 +66,16 @@ def test_all_that_is_left_can_be_asked_for_wherever_cpus_lie() -> None:
     before = _with(Hypothesis(KubeletState.empty(_node())), "wide", pod(init(10), app(10)))
     for one in variants(before):
         assert isinstance(dry_run(one.state, pod(app(22)), one.trust), DryRunAdmitted)
+
+
+def test_loose_cpus_may_be_free_on_each_numa_node_alone() -> None:
+    """However many there are: an init container may go to any of them."""
+    on = replace(node("8x1x2x1", policy=KubeletPolicy.RESTRICTED), ids_are_real=False)
+    state = KubeletState.empty(on)
+    loose = sum(bits & -bits for bits in on.machine.numa_bits.values())
+    one = Hypothesis(
+        replace(state, managers=replace(state.managers, cpus=state.managers.cpus & ~loose)), loose={SOMEONE: loose}
+    )
+    found = [cpus_by_numa(each.state.managers.cpus, on) for each in variants(one)]
+    assert found[:2] == [(1,) * 8, (2,) * 8]
+    assert sorted(found[2:], reverse=True) == [tuple(1 + (at == here) for at in range(8)) for here in range(8)]

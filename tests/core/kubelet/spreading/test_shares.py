@@ -5,13 +5,15 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.kubelet.admission import would_admit
+from koord_numa.core.kubelet.admission import TOO_MANY, would_admit
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.replay import admitted
 from koord_numa.core.kubelet.managers.admit import Admitted, NotAdmitted, admit
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import KubeletAdmission
+from koord_numa.core.kubelet.spreading import shares
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
@@ -102,3 +104,19 @@ def test_the_kubelet_admits_what_it_is_asked_for_after_others(seed: int) -> None
             assert isinstance(answer, Admitted)
             state = answer.state
             belief.arrive(str(at), asked, at)
+
+
+def test_a_pod_waits_where_there_are_more_shares_than_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing tells what its app finds then, nor what a pod on its way holds."""
+    on = _unknown_ids(node("2x1x8x1", policy=KubeletPolicy.RESTRICTED, options=(OVER_NUMA,)))
+    wide = pod(sidecar(9), app(3))
+    empty = Hypothesis(KubeletState.empty(on))
+    assert isinstance(would_admit(wide, _followed(on)), KubeletAdmission)
+    monkeypatch.setattr(shares, "MOST_SHARES", 1)
+    answer = would_admit(wide, _followed(on))
+    assert isinstance(answer, Rejection)
+    assert answer.detail == TOO_MANY
+    belief = Belief([empty])
+    belief.arrive("uid", wide, 0.0)
+    assert "uid" in belief.lost
+    assert [one.unplaced for one in admitted([empty], "uid", wide)] == [{"uid"}]
