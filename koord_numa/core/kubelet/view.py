@@ -28,6 +28,7 @@ from koord_numa.core.kubelet.managers.cores import (
 )
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
 from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS, newer_version, unknown_options
+from koord_numa.core.kubelet.spreading.packed_leftovers import beyond_packing
 from koord_numa.core.kubelet.unseen_departures import OnTheirWay
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodRequest
@@ -180,7 +181,7 @@ def followed_view(
     # First wins: hypotheses are in the order of likelihood. Most often there is one, which there is nothing to compare with.
     rooms: dict[Signature, Hypothesis] = {}
     for one in seen:
-        rooms.setdefault(one.room if len(seen) > 1 else (), one)
+        rooms.setdefault((one.room, _freed_by_packing(one)) if len(seen) > 1 else (), one)
     return KubeletView(
         node=node.name,
         newer=newer_version(node.kubelet),
@@ -192,6 +193,11 @@ def followed_view(
         followed=True,
         rooms=tuple(rooms.values()),
     )
+
+
+def _freed_by_packing(one: Hypothesis) -> Signature:
+    """How many of the CPUs that may be held on each NUMA node are held by options alone that are not likely."""
+    return cpus_by_numa(bits, one.state.node) if (bits := beyond_packing(one)) else ()
 
 
 def _left(zone: Zone, state: KubeletState) -> Zone:

@@ -173,7 +173,7 @@ def packing_after(before: Hypothesis, containers: Sequence[ContainerGrant]) -> t
         return known
     node = before.state.node
     inits = any(one.kind is ContainerKind.INIT for one in taking)
-    if inits and max(len(one.cpus) for one in taking) > _most_in_order(node):
+    if inits and max(len(one.cpus) for one in taking) > most_in_order(node):
         return None
     at = {_place_of(one, node) for one in taking}
     # Containers of one pod on several NUMA nodes have nothing to do with one another only where none hands CPUs on.
@@ -213,7 +213,7 @@ def _places(node: KubeletNode) -> tuple[int, ...]:
     return numas if node.aligns else (sum(numas),)
 
 
-def _most_in_order(node: KubeletNode) -> int:
+def most_in_order(node: KubeletNode) -> int:
     """
     Containers with so many CPUs at most choose cores in one order, whatever their number: none takes a whole NUMA node or socket first.
 

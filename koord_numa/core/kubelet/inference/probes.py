@@ -36,6 +36,7 @@ from koord_numa.core.kubelet.managers.room import STRICT, everything, has_room
 from koord_numa.core.kubelet.more_room import EFFORT, MoreRoom
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways, wanted
 from koord_numa.core.kubelet.sharing.socket_cpus import packs_sockets
+from koord_numa.core.kubelet.spreading.packed_leftovers import as_packed
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.spreading.shares import Shares, shares_of
 from koord_numa.core.kubelet.view import KubeletView
@@ -159,6 +160,20 @@ class Question:
         return all(isinstance(answer, DryRunAdmitted) for answer in answers)
 
     def _each_way(self, one: Hypothesis) -> Iterator[Probe]:
+        """As ``_each_layout``, first with CPUs packed into cores where that is not known to be so."""
+        # To pods that are tied to an init container's place more room may be less.
+        if not one.loose or is_confined(self._demand, one.state.node):
+            yield from self._each_layout(one)
+            return
+        packed, unpacked = as_packed(one)
+        yield from self._each_layout(packed)
+        if unpacked is not None and not set(unpacked.options) <= set(self.unsettled):
+            if self._number < MOST_PROBES // 2:
+                yield from self._each_layout(unpacked)
+            else:
+                self._leave_open(unpacked.options)
+
+    def _each_layout(self, one: Hypothesis) -> Iterator[Probe]:
         """Of the hypothesis all states that the pod can tell apart from those that it was asked about."""
         if self._first is None:
             self._first = one

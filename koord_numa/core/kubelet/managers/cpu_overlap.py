@@ -143,13 +143,13 @@ class CoreUse:
         for held, single in self.pairs:
             cores, odd = divmod(self.size - self.lasting - held - single, 2)
             if cores >= 0 and not odd:
-                ways = _ways_of_pairs(cores, single, takes, in_order=in_order)
+                ways = ways_of_pairs(cores, single, takes, in_order=in_order)
                 if ways is None:
                     return None
                 found.update((held + more, left) for more, left in ways)
         if len(found) > MOST_WAYS:
             return None
-        more = _held_of_ones(takes)
+        more = held_of_ones(takes)
         lasting = sum(count for init, count in takes if not init)
         return CoreUse(self.size, frozenset(found), self.ones + more, self.lasting + lasting)
 
@@ -159,7 +159,8 @@ class CoreUse:
         return self.size - self.lasting - max(self.ones, *(held for held, _ in self.pairs), 0)
 
 
-def _held_of_ones(takes: Takes) -> int:
+def held_of_ones(takes: Takes) -> int:
+    """What init containers hold in the end on cores of one thread, or where CPUs are taken in one order."""
     reusable = 0
     for init, count in takes:
         reusable = max(reusable, count) if init else max(0, reusable - count)
@@ -167,7 +168,7 @@ def _held_of_ones(takes: Takes) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _ways_of_pairs(cores: int, single: int, takes: Takes, *, in_order: bool) -> frozenset[tuple[int, int]] | None:
+def ways_of_pairs(cores: int, single: int, takes: Takes, *, in_order: bool) -> frozenset[tuple[int, int]] | None:
     """
     What init containers hold in the end, and how many cores have one thread free then, in each way in which CPUs may be taken; ``None``
     where there are too many.

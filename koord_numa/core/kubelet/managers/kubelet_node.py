@@ -20,6 +20,7 @@ STATIC_MEMORY: Final = "Static"
 
 FULL_CORES: Final = "full-pcpus-only"
 OVER_NUMA: Final = "distribute-cpus-across-numa"
+BY_CACHE: Final = "prefer-align-cpus-by-uncorecache"
 CLOSEST_NUMA: Final = "prefer-closest-numa-nodes"
 
 
@@ -102,6 +103,7 @@ class KubeletNode:
     ids_are_real: bool = True  # else CPU ids are made up, and the options that look at cores and sockets say nothing
     aligns_by_socket: bool = False  # the option, where ids are made up and sockets are assumed
     packs: bool = False  # are cores of two threads at most, and CPUs packed into them, where ids are made up?
+    may_pack: bool = False  # the same, unless an option says otherwise that is not published?
     core_threads: tuple[int, ...] = ()  # those a core may have, where align-by-socket packs CPUs in made-up ids
     is_published: bool = True  # are the CPU manager's options known?
     takes_whole_cores: bool = False  # does full-pcpus-only let CPUs be packed core by core, where ids are made up?

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from operator import is_
 from typing import Any, Final
 
+from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.managers.results import Grant
@@ -69,10 +70,11 @@ class ManagerState:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedPod:
-    """A pod on the node: what it was given, and what it counts as in the last admission check."""
+    """A pod on the node: what it was given, what it counts as in the last admission check, and what it asks the managers for."""
 
     grant: Grant
     requests: ResourceList
+    demand: PodDemand | None = field(default=None, repr=False, compare=False)
 
 
 @value_object
@@ -98,7 +100,7 @@ class KubeletState:
 
     def with_pod(self, uid: str, request: PodRequest, grant: Grant, managers: ManagerState) -> "KubeletState":
         """The state after this grant, whose ``managers`` the decision worked out on a draft of these."""
-        resident = AdmittedPod(grant, {**effective_requests(request), PODS: 1})
+        resident = AdmittedPod(grant, {**effective_requests(request), PODS: 1}, pod_demand(request))
         return replace(
             # A new state shares everything that the pod did not change.
             self,
