@@ -33,6 +33,7 @@ KINDS: Final = {
     "no-fingerprint": Kinds(
         policies=(KubeletPolicy.BEST_EFFORT, KubeletPolicy.RESTRICTED), exporters=(Exporter.NFD_BARE,), length=90
     ),
+    "restricted-restarts": Kinds(policies=(KubeletPolicy.RESTRICTED,), restarts=Share.ALWAYS),
     "restarts": Kinds(restarts=Share.ALWAYS, foreign_refusals=Share.ALWAYS),
 }
 """What is lived: anything, and what is likeliest to break a yes."""
@@ -41,6 +42,10 @@ KINDS: Final = {
 BROKE: Final = (
     ("distributed-by-socket", 1296),  # equal distances between all NUMA nodes, of which two are in each socket
     ("distributed-by-socket", 1321),  # CPUs of a finished init container on another NUMA node of its pod's socket
+    (
+        "restricted-restarts",
+        22030,
+    ),  # a late topology without fingerprint showed a pod of several NUMA nodes that had left
 )
 """Lives that broke a yes once, by kind and seed."""
 

@@ -17,6 +17,7 @@ from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
 from koord_numa.core.kubelet.sharing.counts import shared_devices_agree
 from koord_numa.core.kubelet.sharing.socket_cpus import is_located
+from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import CPU, MILLI
@@ -111,7 +112,7 @@ def cpus_of(one: Hypothesis, shown: Collection[str]) -> Use | None:
             if uid not in one.unplaced and uid not in one.gone:
                 return None  # the kubelet did not admit it here
             use.partly = True
-        elif in_sum or uid in one.spread or uid in one.mixed:
+        elif in_sum or uid in one.spread or uid in one.mixed or _may_have_lain_otherwise(one, uid):
             for container in _running(grant):
                 if in_sum or not is_located(container):
                     use.spread += len(container.cpus)
@@ -123,6 +124,14 @@ def cpus_of(one: Hypothesis, shown: Collection[str]) -> Use | None:
     if one.unlocated:
         _count_unlocated(use, rest_of(one).cpus, node)
     return use
+
+
+def _may_have_lain_otherwise(one: Hypothesis, uid: str) -> bool:
+    """Had a pod that is gone CPUs of several NUMA nodes, in numbers that may be others? Where it was is tried out where no hint tells."""
+    grant = one.gone.get(uid)
+    if grant is None or uid in one.state.pods:
+        return False
+    return any(each.hint is not None and may_lie_otherwise(each, one.state.node) for each in grant.containers)
 
 
 def _count_unlocated(use: Use, cpus: int, node: KubeletNode) -> None:
