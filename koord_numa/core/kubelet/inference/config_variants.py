@@ -71,9 +71,10 @@ def _sockets(frame: NodeConfig, published: KubeletConfig) -> list[tuple[Sockets 
     if known is False or not wide or not frame.node.pins_cpus or len(machine.numa_ids) == 1:
         return [(None, ())]
     # Stated or published: the sockets are open, the option is not, so it counts as no unlikely assumption.
-    partitions: list[Sockets] = list(socket_partitions(machine))
     if known:
-        return [(sockets, ()) for sockets in partitions] or [(None, ())]
+        return [(sockets, ()) for sockets in socket_partitions(machine)] or [(None, ())]
+    # Sockets that nothing tells of are not guessed beside an option that is unlikely itself.
+    partitions = list(socket_partitions(machine, guessed=False))
     return [
         (None, ()),
         # One NUMA node a socket aligns as NUMA nodes do: not a variant.
@@ -81,15 +82,16 @@ def _sockets(frame: NodeConfig, published: KubeletConfig) -> list[tuple[Sockets 
     ]
 
 
-def socket_partitions(machine: CpuTopology) -> Iterator[Sockets]:
+def socket_partitions(machine: CpuTopology, *, guessed: bool = True) -> Iterator[Sockets]:
     """
     Ways to put NUMA nodes into sockets of equal size: NUMA nodes within some distance of one another, and each on its own.
 
     Distances inside a socket are smaller than between sockets. Where all are equal, as firmware and hypervisors without a distance table
-    have them, they tell nothing: there NUMA nodes of a socket come one after the other, or in turn with those of the others.
+    have them, they tell nothing: there NUMA nodes of a socket come one after the other, or in turn with those of the others, if such are to
+    be ``guessed``.
     """
     seen: set[tuple[int, ...]] = set()
-    for socket_of in _partitions(machine):
+    for socket_of in _partitions(machine, guessed=guessed):
         # Sockets of one machine are of equal size; anything else is no partition into sockets.
         sizes = {list(socket_of.values()).count(socket) for socket in socket_of.values()}
         key = tuple(socket_of.values())
@@ -98,7 +100,7 @@ def socket_partitions(machine: CpuTopology) -> Iterator[Sockets]:
             yield socket_of
 
 
-def _partitions(machine: CpuTopology) -> Iterator[Sockets]:
+def _partitions(machine: CpuTopology, *, guessed: bool) -> Iterator[Sockets]:
     ids, thresholds = machine.numa_ids, _thresholds(machine)
     # Threshold 0 puts every NUMA node into a socket of its own.
     for threshold in (*thresholds, 0):
@@ -106,7 +108,7 @@ def _partitions(machine: CpuTopology) -> Iterator[Sockets]:
             numa: min(other for other in ids if other == numa or machine.distance(numa, other) <= threshold)
             for numa in ids
         }
-    for sockets in range(2, len(ids) // 2 + 1) if len(thresholds) == 1 else ():
+    for sockets in range(2, len(ids) // 2 + 1) if guessed and len(thresholds) == 1 else ():
         if len(ids) % sockets == 0:
             size = len(ids) // sockets
             yield {numa: ids[at - at % size] for at, numa in enumerate(ids)}
