@@ -7,12 +7,12 @@ import pytest
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inference.inferred_state import used_starts
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
-from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import MILLI
+from tests.core.kubelet.inference.starts.lived import lived
 from tests.core.kubelet.nodes import ROOMY, app, init, node, pod, sidecar
 
 CPUS = 8
@@ -93,20 +93,14 @@ def _sizes(one: Hypothesis) -> tuple[int, ...]:
 
 def _lived(truth: KubeletState, dice: Random) -> tuple[KubeletState, dict[str, PodRequest]]:
     """A kubelet that pods with init containers have come to and gone from."""
-    requests: dict[str, PodRequest] = {}
-    for number in range(14):
-        containers = [app(dice.randint(1, 4))]
-        for place in range(dice.randint(0, 3)):
-            kind = dice.choice((init, init, sidecar))
-            containers.insert(dice.randint(0, len(containers) - 1), kind(dice.choice((1, 2, 3, 9)), f"more{place}"))
-        if dice.random() < 0.3:
-            containers[-1] = app(0.5)
-        answer = admit(truth, f"p{number}", pod(*containers))
-        truth = answer.state
-        if isinstance(answer, Admitted):
-            requests[f"p{number}"] = pod(*containers)
-        if requests and dice.random() < 0.4:
-            uid = dice.choice(sorted(requests))
-            truth = truth.without(uid)
-            del requests[uid]
-    return truth, requests
+    return lived(truth, 14, _containers, dice)
+
+
+def _containers(dice: Random) -> list[Container]:
+    containers = [app(dice.randint(1, 4))]
+    for place in range(dice.randint(0, 3)):
+        kind = dice.choice((init, init, sidecar))
+        containers.insert(dice.randint(0, len(containers) - 1), kind(dice.choice((1, 2, 3, 9)), f"more{place}"))
+    if dice.random() < 0.3:
+        containers[-1] = app(0.5)
+    return containers

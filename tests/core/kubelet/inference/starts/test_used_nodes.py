@@ -11,14 +11,14 @@ from koord_numa.core.kubelet.inference.inferred_state import used_starts
 from koord_numa.core.kubelet.inference.memory_groups import Block, groupings
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.inference.unlocated import without
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
-from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import MILLI
+from tests.core.kubelet.inference.starts.lived import lived
 from tests.core.kubelet.nodes import GI, ROOMY, app, init, pod
 
 CPUS = 8
@@ -107,23 +107,16 @@ def test_the_truth_is_among_the_states_that_a_used_node_begins_with(
 
 def _lived(on: KubeletNode, dice: Random) -> tuple[KubeletState, dict[str, PodRequest]]:
     """A kubelet that pods have come to and gone from."""
-    truth = KubeletState.empty(on)
-    requests: dict[str, PodRequest] = {}
-    for number in range(12):
-        containers = [app(dice.randint(1, 5), memory=dice.randint(1, 20) * GI // 2)]
-        if dice.random() < 0.3:
-            containers.insert(0, init(dice.randint(1, 3)))
-        if dice.random() < 0.3:
-            containers.append(app(1, "second", memory=GI))
-        answer = admit(truth, f"p{number}", pod(*containers))
-        truth = answer.state
-        if isinstance(answer, Admitted):
-            requests[f"p{number}"] = pod(*containers)
-        if requests and dice.random() < 0.4:
-            uid = dice.choice(sorted(requests))
-            truth = truth.without(uid)
-            del requests[uid]
-    return truth, requests
+    return lived(KubeletState.empty(on), 12, _containers, dice)
+
+
+def _containers(dice: Random) -> list[Container]:
+    containers = [app(dice.randint(1, 5), memory=dice.randint(1, 20) * GI // 2)]
+    if dice.random() < 0.3:
+        containers.insert(0, init(dice.randint(1, 3)))
+    if dice.random() < 0.3:
+        containers.append(app(1, "second", memory=GI))
+    return containers
 
 
 def _two(*used: int) -> NodeConfig:
