@@ -196,7 +196,7 @@ def _with_all_else(state: KubeletState, request: PodRequest, name: str) -> list[
 def exchanging(world: World, name: str, dice: Random) -> World:
     """The same with one change or two of what devices are near and which are named last, or of which is taken first."""
     devices = list(world.node.devices[name].devices)
-    if dice.random() < 0.15:
+    if dice.random() < 0.15 and len(devices) > 1:
         one, other = dice.sample(range(len(devices)), 2)
         devices[one], devices[other] = devices[other], devices[one]
     else:

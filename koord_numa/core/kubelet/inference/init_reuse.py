@@ -20,6 +20,7 @@ from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.kubelet.spreading.places import places_of
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -195,7 +196,7 @@ def _packing_before(before: Hypothesis) -> tuple[CoreUse, ...] | None:
     node = before.state.node
     if before.packing is not None or not node.packs or node.takes_whole_cores:
         return before.packing
-    places = _places(node)
+    places = places_of(node)
     free = sum(places) & ~node.reserved
     held = any(one.cpus for pod in before.state.pods.values() for one in pod.grant.containers)
     if held or before.unplaced or before.unlocated or before.state.managers.cpus != free:
@@ -205,12 +206,6 @@ def _packing_before(before: Hypothesis) -> tuple[CoreUse, ...] | None:
         return None
     even = not any(bits.bit_count() % 2 for bits in node.machine.numa_bits.values())
     return tuple(CoreUse.of_empty(bits.bit_count(), (bits & node.reserved).bit_count(), even=even) for bits in places)
-
-
-def _places(node: KubeletNode) -> tuple[int, ...]:
-    """The CPUs of each NUMA node, or of the machine where nothing is aligned."""
-    numas = tuple(node.machine.numa_bits.values())
-    return numas if node.aligns else (sum(numas),)
 
 
 def most_in_order(node: KubeletNode) -> int:
@@ -244,7 +239,7 @@ def without_excess(one: Hypothesis) -> Hypothesis:
     loose = excess = 0
     for bits in one.loose.values():
         loose |= bits
-    for here, use in zip(_places(one.state.node), one.packing, strict=True):
+    for here, use in zip(places_of(one.state.node), one.packing, strict=True):
         more = use.least_free - (one.state.managers.cpus & here).bit_count()
         if more > 0:
             excess |= lowest(loose & here, min(more, (loose & here).bit_count()))

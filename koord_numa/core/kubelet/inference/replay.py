@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.bit_sets import lowest, members
+from koord_numa.core.bit_sets import lowest
 from koord_numa.core.kubelet.inference.hypothesis import (
     Hypothesis,
     Signature,
@@ -22,9 +22,9 @@ from koord_numa.core.kubelet.sharing.choices import arriving, wanted
 from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
 from koord_numa.core.kubelet.sharing.passed_over import with_passed_over
 from koord_numa.core.kubelet.sharing.socket_cpus import located, packs_sockets
-from koord_numa.core.kubelet.spreading.owners import may_share, owners_of
 from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherwise
 from koord_numa.core.kubelet.spreading.shares import answer, shares_of
+from koord_numa.core.kubelet.spreading.still_held import stands_for, still_held
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.value_objects import replace
@@ -66,14 +66,14 @@ def arrive(
         for key, after in _outcomes(variant, uid, request):
             # Variants come likeliest first, so that the first hypothesis with an outcome stays.
             if key not in found:
-                after = _loose_again(before, freed, after, uid)
+                after = still_held(before, freed, after, uid)
                 if after.uncertainty != uncertainty:
                     after = replace(after, uncertainty=uncertainty)
                 found[key] = with_passed_over(before, after, uid, request)
                 continue
             one = found[key]
-            if freed and one.surely_held == after.surely_held and not _stands_for(one, freed, after, uid):
-                one = standing_for(one, _loose_again(before, freed, after, uid))
+            if freed and one.surely_held == after.surely_held and not stands_for(one, freed, after, uid):
+                one = standing_for(one, still_held(before, freed, after, uid))
             found[key] = replace(one, uncertainty=uncertainty) if uncertainty < one.uncertainty else one
     return found
 
@@ -117,45 +117,6 @@ def admitted(before: Iterable[Hypothesis], uid: str, request: PodRequest) -> lis
         except TooManyWays:
             found.append(replace(one, unplaced=one.unplaced | {uid}))
     return found
-
-
-def _loose_again(before: Hypothesis, freed: int, after: Hypothesis, uid: str) -> Hypothesis:
-    """What was taken to be ``freed`` and the pod did not need may be held all the same."""
-    if not freed:
-        return after
-    more: dict[str, int] = {}
-    for here in after.state.node.machine.numa_bits.values():
-        if not freed & here:
-            continue
-        owners = [*owners_of(before, freed & here).values()]
-        free = members(lowest(after.state.managers.cpus & here, min(len(owners), _free_on(after, here))))
-        own = after.loose.get(uid, 0) & here
-        everyone = frozenset[str]().union(*owners)
-        if len(owners) > len(free) and may_share(after, everyone | {uid} if own else everyone):
-            # Any of them are held, in the place of what the pod's own init containers may hold, too.
-            pool = sum(1 << cpu for cpu in free) | lowest(own, min(own.bit_count(), len(owners) - len(free)))
-            owners, free = [everyone] * pool.bit_count(), members(pool)
-        for each, cpu in zip(owners, free, strict=False):
-            for owner in sorted(each):
-                more[owner] = more.get(owner, 0) | 1 << cpu
-    return holding(after, more)
-
-
-def _free_on(one: Hypothesis, here: int) -> int:
-    return (one.state.managers.cpus & here).bit_count()
-
-
-def _stands_for(one: Hypothesis, freed: int, after: Hypothesis, uid: str) -> bool:
-    """
-    Is what is open ``after`` the pod came open in the hypothesis, too, which has the same outcome?
-
-    So it is where all that was ``freed`` may be held again, and the pod's own init containers may hold no more than there.
-    """
-    mine, theirs = one.loose.get(uid, 0), after.loose.get(uid, 0)
-    return all(
-        (theirs & here).bit_count() <= (mine & here).bit_count() and (freed & here).bit_count() <= _free_on(after, here)
-        for here in one.state.node.machine.numa_bits.values()
-    )
 
 
 def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tuple[Outcome, Hypothesis]]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
+from koord_numa.core.kubelet.spreading.places import places_of
 from koord_numa.core.objects.vocabulary import ContainerKind
 
 Owners = frozenset[str]
@@ -35,11 +36,11 @@ def has_shared(one: Hypothesis) -> bool:
 
 
 def may_share(one: Hypothesis, uids: Iterable[str]) -> bool:
-    """Is it known of all of these pods on which NUMA nodes their CPUs are, and has each of them an init container?"""
+    """Is it known of all of these pods in which places their CPUs are, and has each of them an init container?"""
     return all(
         uid != SOMEONE
-        and uid not in one.spread
-        and uid not in one.mixed
+        # Without alignment there is one place.
+        and not (one.state.node.aligns and uid in one.spread | one.mixed)
         and uid in one.state.pods
         and any(each.kind is ContainerKind.INIT for each in one.state.pods[uid].grant.containers)
         for uid in uids
@@ -52,7 +53,7 @@ def more_owners(one: Hypothesis, other: Hypothesis) -> dict[str, int] | None:
     much surely held; ``None`` where CPUs without a known place are among them.
     """
     more: dict[str, int] = {}
-    for here in one.state.node.machine.numa_bits.values():
+    for here in places_of(one.state.node):
         known, missing = owners_of(one, here), list(owners_of(other, here).values())
         left = _without_known(known, missing)
         spare = [*left, *members(one.state.managers.cpus & here)]

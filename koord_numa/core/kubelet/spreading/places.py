@@ -9,6 +9,12 @@ class TooManyWays(Exception):
     """There are more states than can be asked: of pods that have left, or of CPUs that are dealt out."""
 
 
+def places_of(node: KubeletNode) -> tuple[int, ...]:
+    """The CPUs, as bits, of each NUMA node; of the machine where nothing is aligned, as it does not matter there which ones are free."""
+    numas = tuple(node.machine.numa_bits.values())
+    return numas if node.aligns else (sum(numas),)
+
+
 def may_lie_otherwise(one: ContainerGrant, node: KubeletNode) -> bool:
     """Are its CPUs taken from several NUMA nodes, in numbers that depend on CPU ids?"""
     # With one NUMA node or real ids there is only one place.

@@ -1,0 +1,77 @@
+"""
+What init containers may still hold where a pod needed some of it: is the true number of free CPUs among those that a hypothesis stands for?
+
+Where nothing is aligned only the sum over all NUMA nodes counts.
+"""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa, released
+from koord_numa.core.kubelet.inference.replay import arrive
+from koord_numa.core.kubelet.inference.variants import distinct
+from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import KubeletPolicy
+from tests.core.kubelet.nodes import app, init, node, pod
+
+SHAPES = ("4x1x2x2", "4x1x4x1", "2x2x4x1")
+"""Of four NUMA nodes with four CPUs each."""
+
+
+def _empty() -> Hypothesis:
+    """Four NUMA nodes of four CPUs whose numbers alone are known, without alignment."""
+    return Hypothesis(KubeletState.empty(replace(node("4x1x4x1", KubeletPolicy.NONE), ids_are_real=False)))
+
+
+def _free(one: Hypothesis) -> tuple[int, int]:
+    """How many CPUs are free at least and at most."""
+    loose = 0
+    for bits in one.loose.values():
+        loose |= bits
+    least = one.state.managers.cpus.bit_count()
+    return least, least + loose.bit_count()
+
+
+def _request(dice: Random) -> PodRequest:
+    inits = [init(dice.randint(1, 4), f"i{place}") for place in range(dice.choice((0, 1, 1, 2, 2)))]
+    return pod(*inits, app(dice.choice((0.5, 1, 1, 2, 3))))
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_no_more_is_surely_free_than_there_is(seed: int) -> None:
+    """Pods come to a kubelet that knows its cores, and leave it; of the hypotheses those stay that foresee its verdicts."""
+    dice = Random(seed)
+    options = dice.choice(((), (), ("distribute-cpus-across-cores",), ("prefer-align-cpus-by-uncorecache",)))
+    truth = KubeletState.empty(node(dice.choice(SHAPES), KubeletPolicy.NONE, options=options))
+    states = [_empty()]
+    for uid in map(str, range(24)):
+        request = _request(dice)
+        verdict = admit(truth, uid, request)
+        truth = verdict.state
+        admitted = isinstance(verdict, Admitted)
+        after = [after for one in states for after in arrive(one, uid, request).values() if after.has(uid) is admitted]
+        assert after, f"{uid}: the verdict was not foreseen"
+        states = distinct(after)
+        if truth.pods and dice.random() < 0.2:
+            gone = dice.choice(sorted(truth.pods))
+            truth, states = truth.without(gone), distinct(released(one, gone) for one in states)
+        free = truth.managers.cpus.bit_count()
+        assert any(least <= free <= most for least, most in map(_free, states)), (
+            f"{uid}: {free}, {[*map(_free, states)]}"
+        )
+
+
+def test_what_was_loose_on_another_numa_node_may_be_held() -> None:
+    """As in the theory."""
+    one = _empty()
+    for uid, request in (("a", pod(init(1), init(2, "i1"), app(1))), ("b", pod(app(11)))):
+        one = next(iter(arrive(one, uid, request).values()))
+    least, most = _free(one)
+    assert least < most, "a's init containers may hold CPUs beside those of its app"
+    after = next(each for each in arrive(one, "c", pod(app(least + 1))).values() if each.has("c"))
+    assert cpus_by_numa(after.state.managers.cpus, one.state.node) == (0, 0, 0, 0)
+    assert _free(after) == (0, most - least - 1)
