@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from koord_numa.core.kubelet.departures.refused_on_the_way import not_counted, refused_ones
 from koord_numa.core.kubelet.empty_node import never_fits
+from koord_numa.core.kubelet.inference.arrivals import Arrival
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
@@ -79,18 +80,18 @@ class AbsentPods:
         The ledger without them, and without what pods on their way ask for that ``belief`` tells not to be counted; itself where it has
         none of that.
         """
+        refused = refused_ones(belief)
+        if not (refused or self.unlisted or self.hopeless):
+            return ledger  # as of nearly every node, with every change of it
         away = self.unlisted | self.hopeless
-        less = self._not_counted(ledger, belief, away)
+        less = {} if belief is None or not refused else self._not_counted(ledger, belief, refused, away)
         if not less and away.isdisjoint(ledger.holdings):
             return ledger
         return Ledger.of(_without(it, less.get(it.pod.uid, ())) for it in ledger if it.pod.uid not in away)
 
     def _not_counted(
-        self, ledger: Ledger, belief: Belief | None, away: Collection[str]
+        self, ledger: Ledger, belief: Belief, refused: Sequence[Arrival], away: Collection[str]
     ) -> Mapping[str, Collection[str]]:
-        refused = refused_ones(belief)
-        if belief is None or not refused:
-            return {}
         # By identity: a belief writes new lists where anything is new.
         if self._told is None or self._told.states is not belief.hypotheses or self._told.of != (ledger.revision, away):
             asked = {it.pod.uid: it.amounts for it in ledger if it.pod.uid not in away}
