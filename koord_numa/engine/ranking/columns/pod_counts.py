@@ -13,7 +13,7 @@ with the nodes in zones a, a and b its sums are ``{a: 14, b: 6}``.
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from cachetools import LRUCache
@@ -21,7 +21,6 @@ from cachetools import LRUCache
 from koord_numa.core.objects.constraints import LabelSelector, PodTerm
 from koord_numa.core.objects.request import Pod, PodRequest, once_per_request
 from koord_numa.core.selectors import Labels, selects
-from koord_numa.core.value_objects import value_object
 from koord_numa.engine.cache.term_index import AnchorIndex, anchors_of_pod, anchors_of_term
 from koord_numa.engine.ranking.columns.numa_table import Ints, longer
 
@@ -57,9 +56,12 @@ def terms_of(request: PodRequest) -> tuple[Term, ...]:
     )
 
 
-@value_object
-class PodKind:
-    """What placed pods have in common as far as other pods can ask about them. ``labels`` are sorted pairs."""
+class PodKind(NamedTuple):
+    """
+    What placed pods have in common as far as other pods can ask about them. ``labels`` are sorted pairs.
+
+    A tuple, which is hashed and compared without a call: every pod that comes or goes is looked up by its kind.
+    """
 
     namespace: str
     labels: tuple[tuple[str, str], ...]
