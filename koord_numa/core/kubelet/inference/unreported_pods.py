@@ -8,6 +8,8 @@ a pod may have left by then, or never come, and the pod is below. It is never ab
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import compress
+from operator import is_not
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
@@ -46,23 +48,16 @@ class HiddenUse:
         The most that hidden ones of the pods that are ``there``, by uid, may hold on each NUMA node, all together. Not to be changed, and
         valid until it is asked again.
         """
-        found, count = self._found, 0
-        for uid in hidden:
-            holding = there.get(uid)
-            if holding is None:
-                continue
-            count += 1
-            # By identity: a holding is replaced when anything about it changes.
-            if found.get(uid) is not holding:
-                if uid in found:
-                    self._add(self._parts[uid], -1)
+        found, uids = self._found, [*hidden]
+        # By identity: a holding is replaced when anything about it changes. Most are as they were, with every pod that comes or goes.
+        changed = [*compress(uids, map(is_not, map(found.get, uids), map(there.get, uids)))]
+        for uid in (*changed, *(found.keys() - uids)):
+            if found.pop(uid, None) is not None:
+                self._add(self._parts.pop(uid), -1)
+        for uid in changed:
+            if (holding := there.get(uid)) is not None:
                 found[uid], self._parts[uid] = holding, tuple(_wherever(holding, zones, topology))
                 self._add(self._parts[uid], 1)
-        # All that are hidden are found by now, so that those are more only when some are hidden no longer.
-        if len(found) > count:
-            for uid in [uid for uid in found if uid not in hidden or uid not in there]:
-                del found[uid]
-                self._add(self._parts.pop(uid), -1)
         return self._sums
 
     def _add(self, parts: Parts, sign: int) -> None:
