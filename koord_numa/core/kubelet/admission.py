@@ -13,10 +13,11 @@ from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import amounts_text
+from koord_numa.core.kubelet.departures.less_room import is_confined
 from koord_numa.core.kubelet.empty_node import fits_empty_node
 from koord_numa.core.kubelet.enough_room import unclear_devices
 from koord_numa.core.kubelet.inference.hypothesis import pins_init_cpus
-from koord_numa.core.kubelet.inference.probes import Question, is_confined
+from koord_numa.core.kubelet.inference.probes import Question
 from koord_numa.core.kubelet.lower_places import lower_places
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand

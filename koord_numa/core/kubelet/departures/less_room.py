@@ -4,7 +4,7 @@ from koord_numa.core.kubelet.inference.wanted_room import kinds_of
 from koord_numa.core.kubelet.managers.aggregates import PodDemand
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.room import STRICT
-from koord_numa.core.objects.vocabulary import KubeletScope
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
 
 def takes_turns(demand: PodDemand, node: KubeletNode) -> bool:
@@ -22,6 +22,25 @@ def takes_turns(demand: PodDemand, node: KubeletNode) -> bool:
     units = [kinds for _, part in demand.containers if (kinds := kinds_of(part, node))]
     taken = [kind for kinds in units for kind in kinds]
     return len(set(taken)) > 1 and len(set(taken)) < len(taken)
+
+
+def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
+    """Does an init container tie later containers to the NUMA node that it gets? Only where containers are aligned one by one."""
+    # Without alignment, or with one hint for the whole pod, no container is tied to another's NUMA node.
+    config = node.config
+    if len(demand.containers) < 2:
+        return False
+    if config.topology_policy in (None, KubeletPolicy.NONE) or config.topology_scope is not KubeletScope.CONTAINER:
+        return False
+    held = False
+    for container, part in demand.containers:
+        own = (part.cpus and node.pins_cpus) or any(
+            name in node.devices for name, count in part.devices.items() if count
+        )
+        if held and own:
+            return True
+        held = held or (bool(own) and container.kind is ContainerKind.INIT)
+    return False
 
 
 def hides_memory(demand: PodDemand, node: KubeletNode) -> bool:

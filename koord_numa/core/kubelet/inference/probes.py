@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Final
 
 from koord_numa.core.kubelet.departures.all_at_first import never_needs_less_room
-from koord_numa.core.kubelet.departures.less_room import hides_memory, takes_turns
+from koord_numa.core.kubelet.departures.less_room import hides_memory, is_confined, takes_turns
 from koord_numa.core.kubelet.departures.one_away import with_one_away, without_leaving
 from koord_numa.core.kubelet.departures.single_places import SinglePlaces
 from koord_numa.core.kubelet.departures.some_away import binds_freely, with_several_away
@@ -28,9 +28,8 @@ from koord_numa.core.kubelet.inference.init_reuse import without_excess
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import variants
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, Trust, dry_run
-from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.room import STRICT, everything, has_room
 from koord_numa.core.kubelet.more_room import EFFORT, MoreRoom
@@ -42,7 +41,6 @@ from koord_numa.core.kubelet.spreading.shares import Shares, shares_of
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace, value_object
 
 MOST_PROBES: Final = 500
@@ -84,6 +82,7 @@ class Question:
         self._seen: Sight | None = None
         self._number = 0
         self._known: set[Signature] = set()
+        self._dealt_many = False
 
     def probes(self) -> Iterator[Probe | None]:
         """The states to be asked, each once, the likeliest first; ``None`` at the end where there are too many."""
@@ -135,7 +134,21 @@ class Question:
         for one in self._view.rooms or self._view.hypotheses:
             for after in self._surely_gone(one) if one.leaving else (one,):
                 # To pods that are tied to an init container's place more room may be less.
-                yield from variants(after if confined else without_excess(after), self._request, all_ways=True)
+                yield from self._however_dealt(after if confined else without_excess(after))
+
+    def _however_dealt(self, one: Hypothesis) -> Iterator[Hypothesis]:
+        """The hypothesis and its variants, without those that CPUs are dealt out in where these are too many and amounts tell of all."""
+        # Where one has had too many others mostly have: the bound costs less than to count them again.
+        if self._dealt_many and one.spread and has_room_whoever_leaves(self._request, one):
+            self.elsewhere |= self._view.state.node.machine.numa_mask
+            return
+        try:
+            yield from variants(one, self._request, all_ways=True)
+        except TooManyWays:
+            if not has_room_whoever_leaves(self._request, one):
+                raise
+            self._dealt_many = True
+            self.elsewhere |= self._view.state.node.machine.numa_mask
 
     def _surely_gone(self, one: Hypothesis) -> list[Hypothesis]:
         """
@@ -266,25 +279,6 @@ class Question:
             if self._number >= MOST_PROBES // 4:
                 return
             yield after
-
-
-def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
-    # Without alignment, or with one hint for the whole pod, no container is tied to another's NUMA node.
-    """Does an init container tie later containers to the NUMA node that it gets? Only where containers are aligned one by one."""
-    config = node.config
-    if len(demand.containers) < 2:
-        return False
-    if config.topology_policy in (None, KubeletPolicy.NONE) or config.topology_scope is not KubeletScope.CONTAINER:
-        return False
-    held = False
-    for container, part in demand.containers:
-        own = (part.cpus and node.pins_cpus) or any(
-            name in node.devices for name, count in part.devices.items() if count
-        )
-        if held and own:
-            return True
-        held = held or (bool(own) and container.kind is ContainerKind.INIT)
-    return False
 
 
 def _fits_one_numa(one: Hypothesis, request: PodRequest) -> bool:
