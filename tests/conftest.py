@@ -1,5 +1,6 @@
 """What holds for all tests: no test depends on how fast it runs, and recorded answers are counted at the end."""
 
+import gc
 from typing import Any
 
 import pytest
@@ -40,6 +41,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if name in metafunc.fixturenames:
             what = name.removeprefix("chaos_")
             metafunc.parametrize(name, values, ids=[f"{what}-{value}" for value in values])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Modules and thousands of collected tests stay until the end: garbage collections during the tests need not visit them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
