@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
 from koord_numa.core.kubelet.departures.cpus_alone import finds_cpus
 from koord_numa.core.kubelet.departures.least_cpus import with_least_free
+from koord_numa.core.kubelet.departures.tied_apart import has_room_apart
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
@@ -55,6 +56,8 @@ def has_room_whoever_leaves(request: PodRequest, one: Hypothesis, coming: Contai
     all_there = {name: one.sharing[name].counts for name in least.devices}
     most = Bound(KubeletState.empty(node).managers, all_there)
     if has_room_between(request, node, least, most, kept) or finds_cpus(request, one, coming.cpus):
+        return True
+    if has_room_apart(request, node, least, most, kept):
         return True
     # Most that moves does so on few NUMA nodes.
     if moving and has_room_between(request, node, replace(least, managers=with_least_free(one)), most, coming):
