@@ -15,6 +15,7 @@ from typing import Final
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from tests.conformance.kubelet.aims.aimed import aimed
 from tests.conformance.kubelet.aims.departing import departing
+from tests.conformance.kubelet.aims.filling import filling
 from tests.conformance.kubelet.aims.refusals import refusing
 from tests.conformance.kubelet.aims.wandering import wandering
 from tests.conformance.kubelet.caches import other_caches
@@ -92,8 +93,8 @@ class Search:
         return self.found
 
     def _look_near_refusals(self, truth: World, script: Script) -> None:
-        """Where the scheduler expects the kubelet to refuse the pod."""
-        for look in (self._aim, self._depart_near):
+        """Where the scheduler expects the kubelet to refuse the pod, and then where too little is free for it."""
+        for look in (self._aim, self._depart_near, self._fill):
             for index in sorted(self.open):
                 look(truth, script, index)
 
@@ -203,6 +204,14 @@ class Search:
         """With other departures that lead to what the scheduler expects a refusal of."""
         for world, branch in departing(truth, script.before(index + 1), index, self.dice):
             self._look(world, [branch], index, "pods left at other moments")
+            if index not in self.open:
+                return
+
+    def _fill(self, truth: World, script: Script, index: int) -> None:
+        """On nodes that came about, with their departures, from the recorded one as ever less was free for the pod."""
+        what = "a node that is equal in all that is published, pods left at other moments"
+        for world, branch in filling(truth, script.before(index + 1), index, self.dice):
+            self._look(world, [branch], index, what)
             if index not in self.open:
                 return
 

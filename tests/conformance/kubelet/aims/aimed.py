@@ -75,12 +75,14 @@ def aimed(truth: World, script: Script, index: int, dice: Random) -> Iterator[tu
     wanted = refused_by_scheduler(recorded, index) if recorded.node.pins_cpus else None
     if wanted is None:
         return
-    search = _Annealing(truth, index, _held(wanted), dice)
+    search = Annealing(truth, index, _held(wanted), dice)
     for _ in range(RUNS):
         yield from search.run(script)
 
 
-class _Annealing:
+class Annealing:
+    """The changes, one at a time, and what each history costs."""
+
     def __init__(self, truth: World, index: int, wanted: Mapping[str, tuple[int, ...]], dice: Random) -> None:
         self.truth, self.recorded, self.index, self.wanted, self.dice = truth, truth.recorded, index, wanted, dice
         events = self.recorded.events

@@ -1,13 +1,19 @@
 """What the search aims at, and that it plays no history otherwise for playing only a part of it again."""
 
+from itertools import islice
 from math import inf
 from pathlib import Path
 from random import Random
 from typing import Final
 
+from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
+from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.objects.vocabulary import ContainerKind
+from tests.conformance.kubelet.aims.filling import filling, too_much
 from tests.conformance.kubelet.aims.goals import Goal
 from tests.conformance.kubelet.aims.tracks import Track, played
-from tests.conformance.kubelet.departures import Script, graded, windows
+from tests.conformance.kubelet.departures import Script, graded, replayed, windows
 from tests.conformance.kubelet.worlds import NEVER, Recorded, World
 from tests.conformance.vectors import cases, each_file
 
@@ -75,3 +81,40 @@ def test_a_state_is_as_far_from_a_goal_as_cpus_and_pods_are_missing(file: Path) 
         assert Goal(frozenset(), (), (("cpu", free),)).apart(state) == 1
         return
     raise AssertionError("no pod has CPUs of its own")
+
+
+@each_file("kubelet-churn")
+def test_a_pod_that_is_admitted_has_room_by_its_amounts(file: Path) -> None:
+    judged = 0
+    for number, case in enumerate(cases(file)):
+        recorded = Recorded(case)
+        if number % EVERY or not recorded.node.pins_cpus:
+            continue
+        states = World(recorded, recorded.node, recorded.ends).play(min(MOST, len(recorded.events))).states
+        for state in states[::CHANGES]:
+            for request in recorded.requests:
+                # What init containers hold is taken over by later ones in part only, so that it is no bound for them.
+                if too_much(state, request) or any(
+                    one.kind is ContainerKind.INIT for one, _ in pod_demand(request).containers
+                ):
+                    continue
+                verdict = admit(state, "question", request)
+                wide = state.node.config.topology_policy in STRICT and max(pod_demand(request).counts, default=0) > min(
+                    bits.bit_count() for bits in state.node.machine.numa_bits.values()
+                )
+                assert wide or not isinstance(verdict, Admitted)
+                judged += 1
+    assert judged
+
+
+@each_file("kubelet-churn")
+def test_histories_with_less_room_agree_with_all_that_was_shown(file: Path) -> None:
+    case = next(case for case in cases(file) if Recorded(case).node.pins_cpus)
+    recorded = Recorded(case)
+    index = max(at for at, event in enumerate(recorded.events[:MOST]) if event["ev"] == "ask")
+    truth = World(recorded, recorded.node, recorded.ends)
+    found = islice(filling(truth, Script(recorded.ends).before(index + 1), index, Random(1)), CHANGES)
+    for world, branch in found:
+        state = replayed(world, branch.script, index)
+        assert state is not None
+        assert state.managers == branch.state.managers
