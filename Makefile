@@ -55,6 +55,7 @@ fix: $(DEV)  ## Format, and repair what ruff can repair
 	$(BIN)/ruff check --fix .
 
 bench: $(DEV)  ## Measure every figure beside its target (ONLY=name for one, JSON=file to keep them)
+	$(BIN)/python -m compileall -q koord_numa # as an installed package is: a start would else read its source
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
 chaos: $(DEV)  ## Long runs of random faults and of hostile objects (some forty minutes)
