@@ -6,7 +6,6 @@ hold; a "no" may be wrong, and says which assumption decided.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Final
@@ -40,6 +39,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, ResourceList, total
+from koord_numa.core.value_objects import value_object
 
 UNEXPLAINED: Final = "the pods known to be there do not explain where memory is in use"
 TOO_MANY: Final = (
@@ -201,7 +201,7 @@ def _largest(wanted: ResourceList, rooms: Mapping[int, ResourceList]) -> dict[st
     return {resource: min(amount, best.get(resource, 0)) for resource, amount in wanted.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class _Places:
     """The masks that a pod has in all states that are possible, the first of which is ``before``."""
 

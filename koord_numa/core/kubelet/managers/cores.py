@@ -5,7 +5,6 @@ With full-pcpus-only the kubelet refuses CPU counts that are no multiple of the 
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 from typing import Final
@@ -46,7 +45,7 @@ class WholeCores:
 NO_RULE: Final = WholeCores()
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CoreEvidence:
     """
     What is known of ``full-pcpus-only``: exclusive CPU counts of containers that this kubelet has admitted, and whether it refused a pod
