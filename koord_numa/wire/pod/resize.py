@@ -46,18 +46,18 @@ def _differs(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
     """Cheap, as it is asked of every running pod: is there any container whose status names other amounts than its spec?"""
     if spec.get("resources") and (status.get("resources") or status.get("allocatedResources")):
         return True
+    told = [each for key in _STATUSES for each in _items(status, key) if _has_resources(each)]
+    if not told:
+        return False  # as of a pod whose containers have not started
     wanted: dict[str, object] = {}
     for key in ("containers", "initContainers"):
         for container in _items(spec, key):
             if isinstance(container, Mapping) and isinstance(container.get("name"), str):
                 wanted[container["name"]] = _part(_part(container, "resources"), "requests")
-    for key in _STATUSES:
-        for each in _items(status, key):
-            if not _has_resources(each):
-                continue
-            asked = wanted.get(each["name"])
-            if _part(each["resources"], "requests") != asked or each.get("allocatedResources", asked) != asked:
-                return True
+    for each in told:
+        asked = wanted.get(each["name"])
+        if _part(each["resources"], "requests") != asked or each.get("allocatedResources", asked) != asked:
+            return True
     return False
 
 
