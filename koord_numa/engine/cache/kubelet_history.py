@@ -71,7 +71,8 @@ class KubeletHistory:
             known.had_cpus = self.frame is not None and has_cpus_for(known, self.pods.values(), self.frame)
             self._reading.forget()
             self.absent.forget(known.uid)
-            self._foresee([known])
+            if not pod.started:  # what runs was not refused
+                self._foresee([known])
             if known.uid not in self.absent.hopeless and (belief := self._belief_of(known)) is not None:
                 belief.arrive(known.uid, known.request, now)
             # A pod that runs has its verdict; only one on its way explores.

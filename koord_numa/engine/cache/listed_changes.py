@@ -34,7 +34,7 @@ class ListedChanges:
         changes = cls()
         there = {pod.key.uid: pod for pod in listed if not pod.finished}
         for uid, pod in there.items():
-            if cache.node_of.get(uid) != pod.node:
+            if cache.node_of.get(uid) != pod.node and not _runs_unfollowed(cache, pod):
                 with contained(pod):
                     if _matters(cache, pod):
                         changes.new.setdefault(pod.node, []).append(uid)
@@ -42,8 +42,9 @@ class ListedChanges:
         for uid, node in cache.node_of.items():
             if uid not in there and uid not in cache.assumed:
                 pod = cache.nodes[node].pods[uid]
-                with contained(pod):
-                    changes.count[node] += _matters(cache, pod)
+                if not _runs_unfollowed(cache, pod):
+                    with contained(pod):
+                        changes.count[node] += _matters(cache, pod)
         return changes
 
     def lose_order(self, cache: Cache) -> None:
@@ -53,6 +54,12 @@ class ListedChanges:
             if info is not None and self.count[node] > 1:
                 info.history.lose_order([uid for uid in uids if uid in info.history.pods])
                 info.touch()
+
+
+def _runs_unfollowed(cache: Cache, pod: Pod) -> bool:
+    """Does the pod run on a node that is not followed yet, as nearly all of the first list? Nothing of its request is asked then."""
+    info = cache.nodes.get(pod.node)
+    return pod.started and (info is None or info.history.belief is None)
 
 
 def _matters(cache: Cache, pod: Pod) -> bool:

@@ -31,8 +31,8 @@ class KnownPod:
     ``started``: its node has reported it as running. ``left``: it is gone, and the node's topology may not show that yet. ``judged`` is
     when it was seen to run. ``found``: it ran when it was first seen; the kubelet began with it at ``began`` (seconds since the epoch, 0
     if unknown). ``unordered``: it came while no watch told the order of events. ``coined``: no earlier pod had its name.
-    ``ending`` is when it was seen to be deleted, which its kubelet has yet to do. ``had_cpus``: when it was bound the node had as many
-    exclusive CPUs as it and all others could ever hold.
+    ``ending`` is when it was seen to be deleted, which its kubelet has yet to do. ``cpus`` is how many exclusive ones all of its containers
+    ask for. ``had_cpus``: when it was bound the node had as many as it and all others could ever hold.
     """
 
     uid: str
@@ -50,6 +50,7 @@ class KnownPod:
     unordered: bool = False
     coined: bool = False
     ending: float | None = None
+    cpus: int = 0
     had_cpus: bool = False
 
     @classmethod
@@ -57,7 +58,7 @@ class KnownPod:
         """One that was not known before."""
         key, began = pod.key, pod.started_at
         known = cls(key.uid, key.namespace, key.name, pod.request, now, found=pod.started, began=began)
-        known.created, known.coined = pod.created, pod.coined
+        known.created, known.coined, known.cpus = pod.created, pod.coined, everything(pod.request).cpus
         return known
 
     @property
@@ -210,7 +211,7 @@ def has_cpus_for(known: KnownPod, pods: Iterable[KnownPod], frame: NodeConfig) -
     if not [count for count in pod_demand(known.request).counts if count % 2]:
         return False
     there = sum(zone.allocatable.get(CPU, 0) for zone in frame.topology.zones) // MILLI
-    return sum(everything(each.request).cpus for each in pods) <= there
+    return sum([each.cpus for each in pods]) <= there
 
 
 @dataclass(frozen=True, slots=True)
