@@ -18,16 +18,22 @@ from koord_numa.core.kubelet.sharing.reach import SharedPool
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
-from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod
 from tests.core.kubelet.test_enough_room import admits
 
 
-def _node(shape: str = "4x1x4x1", gpu: DevicePool | None = None, *, memory: int = 8) -> KubeletNode:
+def _node(
+    shape: str = "4x1x4x1",
+    gpu: DevicePool | None = None,
+    *,
+    memory: int = 8,
+    scope: KubeletScope = KubeletScope.CONTAINER,
+) -> KubeletNode:
     sockets, per_socket, *_ = map(int, shape.split("x"))
     supply = {numa: {"memory": memory * GI} for numa in range(sockets * per_socket)}
     devices = {} if gpu is None else {"vendor.com/gpu": gpu}
-    here = node(shape, KubeletPolicy.BEST_EFFORT, memory=supply, devices=devices)
+    here = node(shape, KubeletPolicy.BEST_EFFORT, scope, supply, devices=devices)
     return replace(here, ids_are_real=False)
 
 
@@ -47,13 +53,15 @@ def _without_some(dice: Random, state: KubeletState, share: float) -> KubeletSta
     return state
 
 
+@pytest.mark.parametrize("scope", list(KubeletScope))
 @pytest.mark.parametrize("seed", range(30))
-def test_a_pod_with_room_anywhere_is_admitted_wherever_others_are(seed: int) -> None:
+def test_a_pod_with_room_anywhere_is_admitted_wherever_others_are(seed: int, scope: KubeletScope) -> None:
     dice = Random(seed)
     for _ in range(20):
         shape = dice.choice(["2x1x4x1", "4x1x4x1", "3x1x4x1"])
         numas = int(shape[0])
-        here = _node(shape, gpus(*(1 << numa % numas for numa in range(numas * 2))), memory=dice.randint(4, 10))
+        pool = gpus(*(1 << numa % numas for numa in range(numas * 2)))
+        here = _node(shape, pool, memory=dice.randint(4, 10), scope=scope)
         state = KubeletState.empty(here)
         for number in range(dice.randint(0, 7)):
             state = admit(state, str(number), _some_pod(dice)).state
@@ -65,6 +73,42 @@ def test_a_pod_with_room_anywhere_is_admitted_wherever_others_are(seed: int) -> 
             for number, each in enumerate(coming):
                 after = _without_some(dice, admit(after, f"coming {number}", each).state, share)
             assert admits(after, asked)
+
+
+def _filling(dice: Random) -> PodRequest:
+    """CPUs, often of several NUMA nodes, with little memory."""
+    return pod(app(dice.choice([1, 1, 2, 3, 4]), memory=dice.choice([1, 1, 2, 3]) * GI))
+
+
+def _some_together(dice: Random) -> PodRequest:
+    """Few CPUs, and much memory in several containers."""
+    kinds = [dice.choice((init, app)) for _ in range(dice.choice([0, 1, 1, 2]))]
+    parts = [
+        kind(0.5, f"c{place}", memory=dice.choice([1, 2, 3]) * GI)
+        for place, kind in enumerate(sorted(kinds, key=lambda kind: kind is app))
+    ]
+    return pod(*parts, app(dice.choice([0.5, 1, 1, 2]), "last", memory=dice.choice([1, 2, 3]) * GI))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_pod_that_is_aligned_as_one_is_admitted_wherever_others_are(seed: int) -> None:
+    dice = Random(seed)
+    for _ in range(15):
+        shape = dice.choice(["2x1x3x1", "4x1x2x1", "3x1x3x1"])
+        here = _node(shape, scope=KubeletScope.POD)
+        here = replace(here, memory={numa: {"memory": dice.choice([2, 3, 4, 7, 8]) * GI} for numa in here.memory})
+        state = KubeletState.empty(here)
+        for number in range(dice.randint(2, 8)):
+            state = admit(state, str(number), _filling(dice)).state
+        for _ in range(12):
+            coming = [_filling(dice) for _ in range(dice.choice([0, 0, 1, 2]))]
+            if not has_room_anywhere(asked := _some_together(dice), Hypothesis(state), coming):
+                continue
+            for share in (0.0, 0.2, 0.3, 0.6):
+                after = _without_some(dice, state, share)
+                for number, each in enumerate(coming):
+                    after = _without_some(dice, admit(after, f"coming {number}", each).state, share)
+                assert admits(after, asked), (asked, coming)
 
 
 def test_cpus_may_be_elsewhere_than_memory() -> None:

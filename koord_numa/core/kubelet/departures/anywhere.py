@@ -1,9 +1,9 @@
 """
 Does best-effort admit a pod whose memory is bound wherever other pods are, those on their way too, and whichever have left?
 
-Theory. Containers are aligned one by one. One whose memory is bound is refused only where the node lacks CPUs or devices, where no set of
-NUMA nodes that may be bound has the memory, or where the merged hint cuts through a group: it is a part of such a set of two NUMA nodes or
-more and not all of it. A set that may be bound is one NUMA node alone, a group, or some NUMA nodes without blocks, of which any part may
+Theory. Let containers be aligned one by one. One whose memory is bound is refused only where the node lacks CPUs or devices, where no set
+of NUMA nodes that may be bound has the memory, or where the merged hint cuts through a group: it is a part of such a set of two NUMA nodes
+or more and not all of it. A set that may be bound is one NUMA node alone, a group, or some NUMA nodes without blocks, of which any part may
 be bound too: so only groups of three or more are cut through, and by hints of two or more. A hint is as wide as the most demanding resource
 needs, if some merged hint is.
 
@@ -25,6 +25,12 @@ must have, without blocks, what the pod and all that come ask for together.
 
 What a NUMA node has without blocks is what it supplies, less what blocks of several NUMA nodes may have left there: the kubelet gives such
 a block back from the lowest NUMA node on, wherever it was taken from. Those of pods that come leave no more than these ask for.
+
+*Pods aligned as one* (scope ``pod``). All containers get one hint, which is not merged again for what the first of them leave. Where no
+NUMA node is in a group, and no pod that comes may need several, none ever is. The hint is one NUMA node then, or some without blocks. One
+with blocks is in it only if it has alone what the pod holds at once; one without has, by itself, all that its containers ask for together.
+So none of them lacks memory there, each is bound to just the hint, and a group that comes to be is the one that the next one finds. Memory
+of a type that only init containers ask for is in no hint: where there is some nothing is told.
 
 Example: NUMA nodes 2 and 4 to 6 are a group for a pod with four devices, and another pod has forced its memory onto NUMA node 2 alone. A
 pod of one CPU is admitted wherever another one of one CPU is.
@@ -53,7 +59,7 @@ def has_room_anywhere(request: PodRequest, one: Hypothesis, coming: Sequence[Pod
     node, table = one.state.node, one.state.managers.memory
     if node.config.topology_policy is not KubeletPolicy.BEST_EFFORT or table is None:
         return False
-    if node.ids_are_real or node.whole_cores is not None or node.config.topology_scope is not KubeletScope.CONTAINER:
+    if node.ids_are_real or node.whole_cores is not None:
         return False
     pods = (request, *coming)
     if not all(hints_anywhere(each, node) for each in pods):
@@ -63,21 +69,46 @@ def has_room_anywhere(request: PodRequest, one: Hypothesis, coming: Sequence[Pod
     wanted = replace(everything(request), devices=with_reuse(request))
     if not (table.knows(wanted.memory or ()) and suffices(node, one.state.managers, wanted, kept)):
         return False
-    if len(node.machine.numa_ids) > FEW:
-        most = 1 if _may_be_cut(table) else FEW
-        free = one.state.managers.cpus.bit_count() - wanted.cpus - kept.cpus
-        containers = [pod_demand(each).containers for each in pods]
-        if most == FEW:
-            containers[0] = containers[0][:-1]  # what the pod's last container binds is found by none of these
-        most_wide = max(widest(each, node, free) for each in containers)
-        if most_wide > most:
-            return False
-        grouped = most_wide > 1 or any(group.bit_count() > 1 for group in table.groups.values())
-        amounts = total((wanted.memory or {}, kept.memory or {})) if grouped else _largest(pods)
-        if not _has_each_without_blocks(one, table, amounts):
-            return False
+    free = one.state.managers.cpus.bit_count() - wanted.cpus - kept.cpus
+    amounts = total((wanted.memory or {}, kept.memory or {}))
+    stays = _stays_in_one_hint if node.config.topology_scope is KubeletScope.POD else _cuts_no_group
+    if not stays(pods, one, table, free, amounts):
+        return False
     memory = ContainerDemand(cpus=0, memory=wanted.memory, devices={})
     return some_fits(node, Bound(one.state.managers), memory, kept)
+
+
+def _cuts_no_group(
+    pods: Sequence[PodRequest], one: Hypothesis, table: MemoryTable, free: int, amounts: ResourceList
+) -> bool:
+    """Of pods whose containers are aligned one by one, of which the first one is asked about."""
+    node = one.state.node
+    if len(node.machine.numa_ids) <= FEW:
+        return True
+    most = 1 if _may_be_cut(table) else FEW
+    containers = [pod_demand(each).containers for each in pods]
+    if most == FEW:
+        containers[0] = containers[0][:-1]  # what the pod's last container binds is found by none of these
+    most_wide = max(widest(each, node, free) for each in containers)
+    if most_wide > most:
+        return False
+    grouped = most_wide > 1 or any(group.bit_count() > 1 for group in table.groups.values())
+    return _has_each_without_blocks(one, table, amounts if grouped else _largest(pods))
+
+
+def _stays_in_one_hint(
+    pods: Sequence[PodRequest], one: Hypothesis, table: MemoryTable, free: int, amounts: ResourceList
+) -> bool:
+    """Of pods aligned as one, of which the first one is asked about."""
+    if any(group.bit_count() > 1 for group in table.groups.values()):
+        return False
+    request, *coming = pods
+    if (pod_demand(request).pod.memory or {}).keys() != (everything(request).memory or {}).keys():
+        return False
+    node, demands = one.state.node, [pod_demand(each) for each in coming]
+    if any(widest([(each.containers[0][0], each.pod)], node, free) > 1 for each in demands):
+        return False
+    return _has_each_without_blocks(one, table, amounts)
 
 
 def with_reuse(request: PodRequest) -> ResourceList:
