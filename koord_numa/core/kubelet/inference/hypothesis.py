@@ -24,7 +24,7 @@ from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
 from koord_numa.core.kubelet.sharing.given_back import Held, surely_free
 from koord_numa.core.kubelet.sharing.reach import Place, Reach, SharedPool, Sums, Wiring
-from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, reached
+from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, places_of, reached
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import replace, value_object
@@ -109,13 +109,13 @@ class Hypothesis:
 
     @property
     def surely_held(self) -> frozenset[tuple[str, tuple[int, ...]]]:
-        """By pod, how many CPUs of each NUMA node its init containers surely hold that no later container has."""
+        """By pod, how many CPUs of each place its init containers surely hold that no later container has."""
         return frozenset(self._held_by_init())
 
     def _held_by_init(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         for uid, pod in self.state.pods.items():
             if bits := held_by_init(pod.grant) & ~self.loose.get(uid, 0):
-                yield uid, cpus_by_numa(bits, self.state.node)
+                yield uid, tuple([(bits & place).bit_count() for place in places_of(self.state.node)])
 
     @property
     def _shared_devices(self) -> Signature:

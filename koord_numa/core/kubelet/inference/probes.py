@@ -35,6 +35,7 @@ from koord_numa.core.kubelet.managers.room import STRICT, everything, has_room
 from koord_numa.core.kubelet.more_room import EFFORT, MoreRoom
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways, wanted
 from koord_numa.core.kubelet.sharing.socket_cpus import packs_sockets
+from koord_numa.core.kubelet.spreading.asked_for import within_requests
 from koord_numa.core.kubelet.spreading.packed_leftovers import as_packed
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.spreading.shares import Shares, shares_of
@@ -134,7 +135,8 @@ class Question:
         for one in self._view.rooms or self._view.hypotheses:
             for after in self._surely_gone(one) if one.leaving else (one,):
                 # To pods that are tied to an init container's place more room may be less.
-                yield from self._however_dealt(after if confined else without_excess(after))
+                for each in within_requests(after if confined else without_excess(after)):
+                    yield from self._however_dealt(each)
 
     def _however_dealt(self, one: Hypothesis) -> Iterator[Hypothesis]:
         """The hypothesis and its variants, without those that CPUs are dealt out in where these are too many and amounts tell of all."""
@@ -241,6 +243,7 @@ class Question:
         request, demand = self._request, self._demand
         node = self._view.state.node
         states = [one for one in states if one.leaving or one.unlocated or one.state.pods]
+        states = [each for one in states for each in within_requests(one)]
         if not states:
             return  # no pod of any is known, so none can go
         by_turns, hidden = takes_turns(demand, node), hides_memory(demand, node)

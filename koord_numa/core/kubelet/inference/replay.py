@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest
@@ -24,7 +25,7 @@ from koord_numa.core.kubelet.sharing.passed_over import with_passed_over
 from koord_numa.core.kubelet.sharing.socket_cpus import located, packs_sockets
 from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherwise
 from koord_numa.core.kubelet.spreading.shares import answer, shares_of
-from koord_numa.core.kubelet.spreading.still_held import stands_for, still_held
+from koord_numa.core.kubelet.spreading.still_held import partly_freed, stands_for, still_held
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.value_objects import replace
@@ -63,7 +64,9 @@ def arrive(
         uncertainty = variant.uncertainty + HELD * min(holders, still.bit_count())
         if effort is not None:
             effort.left -= len(_orders(request, before))
-        for key, after in _outcomes(variant, uid, request):
+        for outcome, after in _outcomes(variant, uid, request):
+            # Where nothing is aligned outcomes say nothing of what init containers surely hold.
+            key = outcome if outcome is None or before.state.node.aligns else (outcome, after.surely_held)
             # Variants come likeliest first, so that the first hypothesis with an outcome stays.
             if key not in found:
                 after = still_held(before, freed, after, uid)
@@ -89,7 +92,7 @@ def _states(before: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
     """The hypothesis, then every state beside it that is possible as well and in which the pod may be treated otherwise."""
     demand = pod_demand(request)
     shared = before.sharing and wanted(before, demand)
-    for variant in variants(before, request):
+    for variant in chain(variants(before, request), partly_freed(before, request)):
         yield from arriving(variant, demand, _first_place(variant, request)) if shared else (variant,)
 
 

@@ -10,24 +10,61 @@ Example: without alignment one CPU is free on NUMA node 1 and 2 are loose on NUM
 Replayed with both free it gets both; in truth it may have got one of them and the one of NUMA node 1, and none is free then.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice, product
+from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.inference.variants import holding
+from koord_numa.core.kubelet.inference.variants import freed, holding
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.spreading.owners import Owners, may_share, owners_of
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, places_of, reached
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import KubeletScope
+
+MOST_PARTS: Final = 32
+"""In so many ways are loose CPUs taken to be free in part, the higher NUMA nodes first."""
 
 
-def still_held(before: Hypothesis, freed: int, after: Hypothesis, uid: str) -> Hypothesis:
-    """The hypothesis ``after`` this pod came, with those CPUs loose again that were taken to be ``freed`` and that it did not need."""
-    if not freed:
+def partly_freed(one: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
+    """
+    With some of the loose CPUs of some NUMA nodes free, where that lets containers of the pod go elsewhere than with all or none.
+
+    One unit is put on a NUMA node or not by whether its need is free there. Containers that are aligned one by one take of the same CPUs in
+    turn: which of them find room depends on how many are free, as against what some of them need together, and on each NUMA node alike.
+    """
+    node = one.state.node
+    needs = [part.cpus for _, part in pod_demand(request).containers if part.cpus]
+    if not one.loose or len(needs) < 2 or not node.aligns or node.config.topology_scope is not KubeletScope.CONTAINER:
+        return
+    sums = {0}
+    for need in needs:
+        sums |= {least + need for least in sums}
+    loose = 0
+    for bits in one.loose.values():
+        loose |= bits
+    ways = [_telling(loose & here, one.state.managers.cpus & here, sums) for here in node.machine.numa_bits.values()]
+    for way in islice(product(*ways), 1, MOST_PARTS):
+        yield freed(one, sum(way))
+
+
+def _telling(loose: int, free: int, sums: Collection[int]) -> list[int]:
+    """None of these CPUs, and as many as make up each of these sums with the ones that are free, all of them for the largest."""
+    counts = sorted(need - free.bit_count() for need in sums)
+    found = [lowest(loose, count) for count in counts if 0 < count <= loose.bit_count()]
+    return [0, *found[:-1], loose] if found else [0]
+
+
+def still_held(before: Hypothesis, given: int, after: Hypothesis, uid: str) -> Hypothesis:
+    """The hypothesis ``after`` this pod came, with those loose again that were taken to be free, ``given``, and that it did not need."""
+    if not given:
         return after
     more: dict[str, int] = {}
     for place in _joined(after, uid):
-        if not freed & place:
+        if not given & place:
             continue
-        owners, free = _instead(owners_of(before, freed & place), after, place)
+        owners, free = _instead(owners_of(before, given & place), after, place)
         own = after.loose.get(uid, 0) & place
         everyone = frozenset[str]().union(*owners)
         if len(owners) > len(free) and may_share(after, everyone | {uid} if own else everyone):
@@ -40,17 +77,17 @@ def still_held(before: Hypothesis, freed: int, after: Hypothesis, uid: str) -> H
     return holding(after, more)
 
 
-def stands_for(one: Hypothesis, freed: int, after: Hypothesis, uid: str) -> bool:
+def stands_for(one: Hypothesis, given: int, after: Hypothesis, uid: str) -> bool:
     """
     Is what is open ``after`` the pod came open in the hypothesis, too, which has the same outcome?
 
-    So it is where all that was ``freed`` may be held again, and the pod's own init containers may hold no more than there.
+    So it is where all that was taken to be free, ``given``, may be held again, and the pod's own init containers hold no more than there.
     """
     mine, theirs = one.loose.get(uid, 0), after.loose.get(uid, 0)
     free = after.state.managers.cpus
     return all(
         (theirs & place).bit_count() <= (mine & place).bit_count()
-        and (freed & place).bit_count() <= (free & place).bit_count()
+        and (given & place).bit_count() <= (free & place).bit_count()
         for place in places_of(one.state.node)
     )
 

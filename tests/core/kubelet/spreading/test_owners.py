@@ -13,6 +13,7 @@ from koord_numa.core.kubelet.inference.variants import distinct, holding, standi
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.spreading.asked_for import within_requests
 from koord_numa.core.kubelet.spreading.owners import owners_of
 from tests.core.kubelet.nodes import app, init, node, pod
 
@@ -60,6 +61,18 @@ def test_one_hypothesis_stands_for_both(seed: int) -> None:
     assert len(owners_of(both)) == max(len(owners_of(one)), len(owners_of(other)))
     kept = distinct([one, other])
     assert set().union(*map(_vectors, kept)) >= _vectors(one) | _vectors(other)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_init_container_holds_more_than_was_asked_for(seed: int) -> None:
+    """Each asked for one CPU, so that of the ways in which loose CPUs may be held those with two of one pod drop out, and no others."""
+    one = _loose(dict(_draw(Random(seed))))
+    ways = within_requests(one)
+    within = {vector for vector in _vectors(one) if max(vector) <= 1}
+    assert set().union(*map(_vectors, ways)) >= within
+    # Each of them leaves as few CPUs free as may be.
+    free = one.state.managers.cpus.bit_count() + len(owners_of(one))
+    assert {way.state.managers.cpus.bit_count() for way in ways} == {free - max(map(sum, within))}
 
 
 def test_a_hypothesis_that_stands_for_another_stays_as_it_is() -> None:

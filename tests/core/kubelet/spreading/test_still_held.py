@@ -16,7 +16,7 @@ from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy
-from tests.core.kubelet.nodes import app, init, node, pod
+from tests.core.kubelet.nodes import app, init, node, pod, sidecar
 
 SHAPES = ("4x1x2x2", "4x1x4x1", "2x2x4x1")
 """Of four NUMA nodes with four CPUs each."""
@@ -41,7 +41,7 @@ def _request(dice: Random) -> PodRequest:
     return pod(*inits, app(dice.choice((0.5, 1, 1, 2, 3))))
 
 
-@pytest.mark.parametrize("seed", range(400))
+@pytest.mark.parametrize("seed", [*range(150), 1748, 1765, 1768, 1850])
 def test_no_more_is_surely_free_than_there_is(seed: int) -> None:
     """Pods come to a kubelet that knows its cores, and leave it; of the hypotheses those stay that foresee its verdicts."""
     dice = Random(seed)
@@ -63,6 +63,45 @@ def test_no_more_is_surely_free_than_there_is(seed: int) -> None:
         assert any(least <= free <= most for least, most in map(_free, states)), (
             f"{uid}: {free}, {[*map(_free, states)]}"
         )
+
+
+@pytest.mark.parametrize("seed", range(180))
+def test_what_is_free_on_each_numa_node_is_foreseen(seed: int) -> None:
+    """As above, with containers aligned one by one, each to one NUMA node."""
+    dice = Random(seed)
+    shape, policy = dice.choice(SHAPES[:2]), dice.choice((KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE))
+    options = dice.choice(((), (), ("distribute-cpus-across-cores",), ("prefer-align-cpus-by-uncorecache",)))
+    truth = KubeletState.empty(node(shape, policy, options=options))
+    states = [Hypothesis(KubeletState.empty(replace(node("4x1x4x1", policy), ids_are_real=False)))]
+    for uid in map(str, range(12)):
+        request = _several(dice)
+        verdict = admit(truth, uid, request)
+        truth = verdict.state
+        admitted = isinstance(verdict, Admitted)
+        after = [after for one in states for after in arrive(one, uid, request).values() if after.has(uid) is admitted]
+        assert after, f"{uid}: the verdict was not foreseen"
+        states = distinct(after)
+        if truth.pods and dice.random() < 0.2:
+            gone = dice.choice(sorted(truth.pods))
+            truth, states = truth.without(gone), distinct(released(one, gone) for one in states)
+        free = cpus_by_numa(truth.managers.cpus, truth.node)
+        assert any(_covers(one, free) for one in states), f"{uid}: {free}"
+
+
+def _several(dice: Random) -> PodRequest:
+    inits = [init(dice.randint(1, 3), f"i{place}") for place in range(dice.choice((0, 1, 1, 2)))]
+    if dice.random() < 0.4:
+        inits.insert(dice.randint(0, len(inits)), sidecar(1))
+    return pod(*inits, *(app(dice.randint(1, 2), f"a{place}") for place in range(dice.choice((1, 1, 2)))))
+
+
+def _covers(one: Hypothesis, free: tuple[int, ...]) -> bool:
+    loose = 0
+    for bits in one.loose.values():
+        loose |= bits
+    least = cpus_by_numa(one.state.managers.cpus, one.state.node)
+    most = cpus_by_numa(one.state.managers.cpus | loose, one.state.node)
+    return all(low <= there <= high for low, there, high in zip(least, free, most, strict=True))
 
 
 def test_what_was_loose_on_another_numa_node_may_be_held() -> None:
