@@ -36,7 +36,13 @@ MOST_ASKED: Final = 140
 """Questions of a sequence."""
 
 MOST_PLANNED: Final = 600
-"""Things that may come to happen in a sequence, pods that do not fit among them."""
+"""Things that may come to happen in a sequence beside scans, pods that do not fit among them."""
+
+REACTING: Final = 1 / 3
+"""In so many of the sequences of resource-topology-exporter there is a scan 1 to 2 s after a change, too."""
+
+OF_CHANGES: Final = 1 / 6
+"""After so many of the changes."""
 
 NEXT: Final = 0.01
 """Seconds between events that have an order."""
@@ -91,7 +97,8 @@ def drawn_sequence(seed: int, machines: Sequence[Case]) -> Case:
     case |= {"reserved_set": reserved, "specs": [], "events": []}
     case["events"] += [{"t": 0.0, "ev": "scan", "n": 0, "nrt": first}, {"t": 0.0, "ev": "delivered", "n": 0}]
     has_fingerprint = exporter == "rte" or dice.random() < 4 / 5
-    _Life(dice, Recorded(case), Pace.drawn(dice), has_fingerprint=has_fingerprint).run()
+    reacts = exporter == "rte" and dice.random() < REACTING
+    _Life(dice, Recorded(case), Pace.drawn(dice), has_fingerprint=has_fingerprint, reacts=reacts).run()
     return case
 
 
@@ -101,6 +108,7 @@ class _Life:
     recorded: Recorded
     pace: Pace
     has_fingerprint: bool
+    reacts: bool
     requests: list[PodRequest] = field(default_factory=list)
     numbers: dict[str, int] = field(default_factory=dict)  # of specs, by their text
     coming: list[tuple[float, int, str, tuple[Any, ...]]] = field(default_factory=list)
@@ -111,6 +119,7 @@ class _Life:
     came: int = 0
     scans: int = 1
     asked: int = 0
+    reacting: bool = False  # is a scan planned because of a change?
     planned: int = 0
     now: float = 0.0
 
@@ -125,7 +134,7 @@ class _Life:
         """Until enough pods have come."""
         self._plan(1.0, "arrival")
         self._plan(1.0 + self.pace.period * self.dice.random(), "scan")
-        while self.came < self.pace.pods and self.planned < MOST_PLANNED:
+        while self.came < self.pace.pods and self.planned - 2 * self.scans < MOST_PLANNED:
             self.now, _, what, given = heapq.heappop(self.coming)
             getattr(self, f"_{what}")(*given)
         for uid in [*self.hidden]:
@@ -208,6 +217,7 @@ class _Life:
         shown = self._shown("pod", uid, pod=number, admitted=admitted, **told)
         if not admitted:
             return
+        self._react()
         end = max(shown + 2 * NEXT, self.now + self.dice.expovariate(1 / self.pace.life))
         if self.pace.terminating:
             self._plan(max(shown + NEXT, end - self.dice.uniform(1, self.pace.terminating)), "terminating", uid)
@@ -234,11 +244,24 @@ class _Life:
     def _end(self, uid: str) -> None:
         self.state = self.state.without(uid)
         self._shown("end", uid)
+        self._react()
         if self.dice.random() < 1 / 3:
             self._ask_about_any()
 
+    def _react(self) -> None:
+        if self.reacts and not self.reacting and self.dice.random() < OF_CHANGES:
+            self.reacting = True
+            self._plan(self.now + self.dice.uniform(1, 2), "scan_of_change")
+
     def _scan(self) -> None:
         self._plan(self.now + self.pace.period * self.dice.uniform(0.97, 1.03), "scan")
+        self._publish()
+
+    def _scan_of_change(self) -> None:
+        self.reacting = False
+        self._publish()
+
+    def _publish(self) -> None:
         number, seen = self.scans, self._seen_by_exporter()
         self.scans += 1
         self._note("scan", n=number, nrt=seen)
