@@ -131,8 +131,14 @@ def _holds_otherwise(one: Hypothesis, uid: str) -> bool:
 
 
 def _held_by_init(dealt: Hypothesis, one: Hypothesis, loose: Sequence[str]) -> Hypothesis:
-    """Where a hint may be narrower than what is taken, init containers may still hold what later ones turn out to have elsewhere."""
-    for uid in loose if one.state.node.config.topology_policy not in STRICT else ():
+    """
+    Where a hint may be narrower than what is taken, init containers may still hold what later ones turn out to have elsewhere.
+
+    Strict policies admit no such hint. Without any all containers of a pod choose from the same CPUs, so that how many a later one has
+    again follows from that alone (``managers/cpus.py``), and those are elsewhere together.
+    """
+    node = one.state.node
+    for uid in loose if node.aligns and node.config.topology_policy not in STRICT else ():
         for each in one.state.pods[uid].grant.containers:
             if each.kind is ContainerKind.INIT:
                 dealt = holding(dealt, {uid: bits}) if (bits := each.cpus.bits & dealt.state.managers.cpus) else dealt
