@@ -6,8 +6,9 @@ cache through ``wire/`` and asks ``core.scheduling.evaluate``, as a scheduling c
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -45,6 +46,18 @@ class Tally:
     no_at: list[tuple[Case, int]] = field(default_factory=list)  # where: the sequence and the index of the question
     most_explored: int = 0  # refused explorations of one option on one node
 
+    def add(self, other: "Tally") -> None:
+        """Count another sequence's answers."""
+        self.asked += other.asked
+        self.admitted += other.admitted
+        self.wrong_yes += other.wrong_yes
+        self.wrong_no += other.wrong_no
+        self.explored += other.explored
+        self.most_explored = max(self.most_explored, *other.explored.values(), 0)
+        self.named += other.named
+        self.named_no += other.named_no
+        self.no_at += other.no_at
+
     def __str__(self) -> str:
         yes, no = self.wrong_yes.total(), self.wrong_no.total()
         per_thousand = 1000 * yes / max(1, self.asked)
@@ -61,7 +74,9 @@ def judge(case: Case, restart: int | None = None) -> Tally:
     Replay one sequence and answer its questions. ``restart`` is the index of the event before which another scheduler takes over, which
     knows what the API server has; only later questions count then.
     """
-    return Replay(case, restart).run()
+    replay = Replay(case)
+    tally = replay.run(restart)
+    return tally if restart is None else replay.restarted(restart).run(begin=restart)
 
 
 def offered_at(case: Case, index: int) -> object:
@@ -130,9 +145,8 @@ def _time(t: float) -> str:
 class Replay:
     """One sequence in progress, as one scheduler sees it."""
 
-    def __init__(self, case: Case, restart: int | None = None) -> None:
+    def __init__(self, case: Case) -> None:
         self.case = case
-        self.restart = restart
         self.tally = Tally()
         self.now = 0.0
         self.scans: dict[int, Mapping[str, Any]] = {}
@@ -143,17 +157,24 @@ class Replay:
         self.topology: dict[str, Any] | None = None
         self.cache = self._new_cache()
 
-    def run(self, until: int | None = None) -> Tally:
-        for number in range(len(self.case["events"][:until])):
+    def run(self, until: int | None = None, begin: int = 0) -> Tally:
+        for number in range(begin, len(self.case["events"][:until])):
             self.step(number)
         return self.tally
+
+    def restarted(self, number: int) -> "Replay":
+        """The same moment, before this event, as a scheduler sees it that starts now."""
+        other = copy(self)
+        other.now, other.tally = float(self.case["events"][number]["t"]), Tally()
+        other.scans, other.pods, other.pending = dict(self.scans), deepcopy(self.pods), dict(self.pending)
+        other.listed = dict(self.listed)
+        other.cache = other._new_cache()
+        return other
 
     def step(self, number: int) -> None:
         """The next event."""
         event = self.case["events"][number]
         self.now = float(event["t"])
-        if number == self.restart:
-            self.cache, self.tally = self._new_cache(), Tally()
         getattr(self, f"_{event['ev']}")(event, number)
 
     def _new_cache(self) -> Cache:
@@ -273,27 +294,3 @@ class Replay:
 def class_of(case: Case) -> str:
     """The hazard that a sequence was made for."""
     return str(case.get("class", LONG))
-
-
-def by_class(cases: Iterable[Case], *, restarted: bool = False) -> dict[str, Tally]:
-    """
-    All answers, by class, and for long sequences by whether the kubelet's configuration is published. ``restarted``: those of a scheduler
-    that starts in the middle of each sequence.
-    """
-    found: dict[str, Tally] = {}
-    for case in cases:
-        name = class_of(case)
-        if name == LONG:
-            name += ", published" if case["published"] else ", unpublished"
-        total = found.setdefault(name, Tally())
-        one = judge(case, middle(case) if restarted else None)
-        total.asked += one.asked
-        total.admitted += one.admitted
-        total.wrong_yes += one.wrong_yes
-        total.wrong_no += one.wrong_no
-        total.explored += one.explored
-        total.most_explored = max(total.most_explored, *one.explored.values(), 0)
-        total.named += one.named
-        total.named_no += one.named_no
-        total.no_at += one.no_at
-    return found
