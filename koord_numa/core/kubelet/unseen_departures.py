@@ -26,6 +26,7 @@ from typing import Final
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
 from koord_numa.core.kubelet.departures.asked import Asked
+from koord_numa.core.kubelet.departures.groups_apart import groups_apart
 from koord_numa.core.kubelet.departures.kept_alone import has_room_kept_alone
 from koord_numa.core.kubelet.enough_room import has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.arrivals import Arrival, Replayed, without_left
@@ -51,7 +52,6 @@ MANY: Final = 1 << 30
 
 EFFORT: Final = 300
 """So many dry runs it may take to find out, about 20 ms: all decisions wait for it."""
-
 
 _NOTHING_EARLIER: Final[Mapping[Signature, Hypothesis]] = {}
 """Before the first arrival there are no states in which one before it went elsewhere."""
@@ -255,8 +255,9 @@ def _follows_several(states: Sequence[Hypothesis]) -> bool:
 
 
 def _several_away(before: Hypothesis, request: PodRequest, highest: int) -> Iterator[Hypothesis]:
-    """Departures of pods that together leave room for a container of the pod on one NUMA node below this one."""
+    """Departures that together leave a container room on one NUMA node below this one; elsewhere those that take groups apart."""
     if not _follows_several([before]):
+        yield from groups_apart(before, request)
         return
     node, parts = before.state.node, [part for _, part in pod_demand(request).containers]
     if node.config.topology_scope is KubeletScope.POD:
