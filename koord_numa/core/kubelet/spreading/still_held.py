@@ -18,6 +18,7 @@ from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.variants import freed, holding
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
+from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.kubelet.spreading.owners import Owners, may_share, owners_of
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, places_of, reached
 from koord_numa.core.objects.request import PodRequest
@@ -33,8 +34,11 @@ def partly_freed(one: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
 
     One unit is put on a NUMA node or not by whether its need is free there. Containers that are aligned one by one take of the same CPUs in
     turn: which of them find room depends on how many are free, as against what some of them need together, and on each NUMA node alike.
+    Where none is refused for its place, as best-effort refuses only memory that is bound, so many states would be followed for nothing.
     """
     node = one.state.node
+    if node.config.topology_policy not in STRICT and not node.pins_memory:
+        return
     needs = [part.cpus for _, part in pod_demand(request).containers if part.cpus]
     if not one.loose or len(needs) < 2 or not node.aligns or node.config.topology_scope is not KubeletScope.CONTAINER:
         return
