@@ -35,9 +35,10 @@ def partly_freed(one: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
     One unit is put on a NUMA node or not by whether its need is free there. Containers that are aligned one by one take of the same CPUs in
     turn: which of them find room depends on how many are free, as against what some of them need together, and on each NUMA node alike.
     Where none is refused for its place, as best-effort refuses only memory that is bound, so many states would be followed for nothing.
+    With align-by-socket CPUs come from sockets, so that a NUMA node's sums tell nothing.
     """
     node = one.state.node
-    if node.config.topology_policy not in STRICT and not node.pins_memory:
+    if node.static_options.align_by_socket or (node.config.topology_policy not in STRICT and not node.pins_memory):
         return
     needs = [part.cpus for _, part in pod_demand(request).containers if part.cpus]
     if not one.loose or len(needs) < 2 or not node.aligns or node.config.topology_scope is not KubeletScope.CONTAINER:
