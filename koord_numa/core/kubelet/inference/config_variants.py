@@ -4,8 +4,8 @@ What one kubelet's node may be like in so far as it is not published: sockets an
 Every variant is a node of its own; hypotheses start on each, and those that a pod's fate or a topology contradicts are dropped.
 """
 
-from collections.abc import Iterator, Mapping
-from itertools import product
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations, product
 from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
@@ -86,16 +86,18 @@ def socket_partitions(machine: CpuTopology, *, guessed: bool = True) -> Iterator
     """
     Ways to put NUMA nodes into sockets of equal size: NUMA nodes within some distance of one another, and each on its own.
 
-    Distances inside a socket are smaller than between sockets. Where all are equal, as firmware and hypervisors without a distance table
-    have them, they tell nothing: there NUMA nodes of a socket come one after the other, or in turn with those of the others, if such are to
-    be ``guessed``.
+    Distances inside a socket are smaller than between sockets. Where they are the same between some sockets as inside, as where each die of
+    a socket has links of its own to others, NUMA nodes within that distance of one another make up no sockets (0 is near 1 and 2, which are
+    not near one another). There, NUMA nodes of a socket come one after the other, or in turn with those of the others, as far as no pair in
+    one socket is farther apart than that, and none in different sockets is closer.
+
+    Where all distances are equal, as firmware and hypervisors without a distance table have them, they tell nothing: there NUMA nodes come
+    in the same orders if such are to be ``guessed``.
     """
     seen: set[tuple[int, ...]] = set()
     for socket_of in _partitions(machine, guessed=guessed):
-        # Sockets of one machine are of equal size; anything else is no partition into sockets.
-        sizes = {list(socket_of.values()).count(socket) for socket in socket_of.values()}
         key = tuple(socket_of.values())
-        if len(sizes) == 1 and key not in seen:
+        if key not in seen:
             seen.add(key)
             yield socket_of
 
@@ -104,15 +106,36 @@ def _partitions(machine: CpuTopology, *, guessed: bool) -> Iterator[Sockets]:
     ids, thresholds = machine.numa_ids, _thresholds(machine)
     # Threshold 0 puts every NUMA node into a socket of its own.
     for threshold in (*thresholds, 0):
-        yield {
-            numa: min(other for other in ids if other == numa or machine.distance(numa, other) <= threshold)
+        near = {
+            numa: [other for other in ids if other == numa or machine.distance(numa, other) <= threshold]
             for numa in ids
         }
-    for sockets in range(2, len(ids) // 2 + 1) if guessed and len(thresholds) == 1 else ():
+        # Sockets of one machine are of equal size; anything else is no partition into sockets.
+        if len({len(others) for others in near.values()}) == 1 and all(
+            near[other] == others for others in near.values() for other in others
+        ):
+            yield {numa: min(others) for numa, others in near.items()}
+        else:
+            yield from (sockets for sockets in _in_order(ids) if _may_be(sockets, machine, threshold))
+    if guessed and len(thresholds) == 1:
+        yield from _in_order(ids)
+
+
+def _in_order(ids: Sequence[int]) -> Iterator[Sockets]:
+    """Several sockets of several NUMA nodes, one after the other or in turn."""
+    for sockets in range(2, len(ids) // 2 + 1):
         if len(ids) % sockets == 0:
             size = len(ids) // sockets
             yield {numa: ids[at - at % size] for at, numa in enumerate(ids)}
             yield {numa: ids[at % sockets] for at, numa in enumerate(ids)}
+
+
+def _may_be(sockets: Sockets, machine: CpuTopology, threshold: int) -> bool:
+    """Is no pair in one socket farther apart, and none in different sockets closer?"""
+    return all(
+        machine.distance(a, b) <= threshold if sockets[a] == sockets[b] else machine.distance(a, b) >= threshold
+        for a, b in permutations(sockets, 2)
+    )
 
 
 def _thresholds(machine: CpuTopology) -> list[int]:
