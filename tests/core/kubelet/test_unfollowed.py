@@ -14,7 +14,7 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
-from tests.core.kubelet.nodes import GI, app, init, node, pod
+from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod
 from tests.core.kubelet.unseen import initialised, refused_without
 
 
@@ -61,6 +61,37 @@ def test_a_yes_holds_whichever_pods_have_left(seed: int, policy: KubeletPolicy) 
     seen = replace(state, pods={}, node=replace(state.node, ids_are_real=False))
     view = KubeletView("n", (Hypothesis(seen),), unfollowed=True)
     for asked in [initialised(dice, 1) for _ in range(12)]:
+        if isinstance(would_admit(asked, view), KubeletAdmission):
+            assert refused_without(state, asked) is None, asked
+
+
+def _with_gpus(*near: int) -> KubeletState:
+    here = node("3x1x4x1", KubeletPolicy.SINGLE_NUMA_NODE, devices={"vendor.com/gpu": gpus(*near)})
+    return KubeletState.empty(replace(here, ids_are_real=False))
+
+
+def test_a_container_that_could_take_the_cpus_beside_a_device_is_refused() -> None:
+    """Should the pod on NUMA node 0 have left, the first container takes all CPUs there, and the second finds none beside the device."""
+    asked = pod(app(4, "a"), app(1, "b", gpu=1))
+    busy = admit(_with_gpus(0b1), "there", pod(app(2))).state
+    for state, refused in ((busy, True), (admit(_with_gpus(0b100), "there", pod(app(2))).state, False)):
+        view = KubeletView("n", (Hypothesis(replace(state, pods={})),), unfollowed=True)
+        assert isinstance(would_admit(asked, view), Rejection) is refused
+        assert isinstance(would_admit(asked, replace(view, unfollowed=False)), KubeletAdmission)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_yes_for_containers_with_devices_holds_whichever_pods_have_left(seed: int) -> None:
+    dice = Random(seed)
+    state = _with_gpus(*(1 << dice.randrange(3) for _ in range(3)))
+    for number in range(dice.randint(2, 6)):
+        cpus = dice.randint(1, 3)
+        answer = admit(state, str(number), pod(app(cpus, gpu=1) if dice.random() < 0.3 else app(cpus)))
+        state = answer.state if isinstance(answer, Admitted) else state
+    view = KubeletView("n", (Hypothesis(replace(state, pods={})),), unfollowed=True)
+    for _ in range(20):
+        parts = (app(dice.randint(1, 4), f"c{at}", **({"gpu": 1} if dice.random() < 0.5 else {})) for at in range(3))
+        asked = pod(*list(parts)[: dice.randint(2, 3)])
         if isinstance(would_admit(asked, view), KubeletAdmission):
             assert refused_without(state, asked) is None, asked
 

@@ -34,6 +34,7 @@ KINDS: Final = {
         policies=(KubeletPolicy.BEST_EFFORT, KubeletPolicy.RESTRICTED), exporters=(Exporter.NFD_BARE,), length=90
     ),
     "restricted-restarts": Kinds(policies=(KubeletPolicy.RESTRICTED,), restarts=Share.ALWAYS),
+    "no-fingerprint-restarts": Kinds(exporters=(Exporter.NFD_BARE,), restarts=Share.ALWAYS),
     "restarts": Kinds(restarts=Share.ALWAYS, foreign_refusals=Share.ALWAYS),
 }
 """What is lived: anything, and what is likeliest to break a yes."""
@@ -46,6 +47,7 @@ BROKE: Final = (
         "restricted-restarts",
         22030,
     ),  # a late topology without fingerprint showed a pod of several NUMA nodes that had left
+    ("no-fingerprint-restarts", 66850),  # with more room a container took the CPUs beside the only free device
 )
 """Lives that broke a yes once, by kind and seed."""
 

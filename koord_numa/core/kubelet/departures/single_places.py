@@ -11,12 +11,19 @@ could leave alone, and init containers' CPUs as if any number of them could be t
 
 The number of ways is the product of the NUMA nodes' amounts; followed like this, only those are told apart that containers come across.
 
+Where the pods that may leave are not known, each NUMA node may have anything free between what is and all that it has. No init container
+leaves CPUs or devices to later containers there (``is_confined``), so what earlier ones keep of a NUMA node is the sum of what some of them
+want. The same holds for memory: an init container adds as much to what is taken as to what is left, or nothing to both, and others add
+what they want to the difference of the two. So amounts are only ever compared with such sums, and between two of these all are alike.
+
 Example: on NUMA node 0 are 2 CPUs free, or 4 without a pod that holds 2. ``init 2, app 4`` goes there. The app gets the init container's 2
 CPUs again and needs 2 more: with the amount 2 there are none, and it is refused. ``init 2, app 2`` is admitted with either amount.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
+from math import prod
 from operator import add, ge
 from typing import Final
 
@@ -63,8 +70,34 @@ class SinglePlaces:
         if turns is None or not _is_plain(one, turns):
             return False
         ways = self._ways(one, turns)
-        if ways is None:
+        return ways is not None and self._walked(turns, ways)
+
+    def admit_whatever_is_free(self, one: Hypothesis) -> bool:
+        """
+        As ``admit``, where any amount may have come free that pods can hold, whether these are known or not.
+
+        Only for pods in which no init container ties later ones to it.
+        """
+        node = one.state.node
+        turns = Turns.of(self.request, node)
+        if turns is None or not _is_plain(one, turns) or (sums := turns.sums(MOST_AMOUNTS)) is None:
             return False
+        # Kept, as states are known by identity.
+        self._turns[id(node)] = node, turns
+        found = []
+        for numa in turns.numas:
+            least = map(min, turns.amounts(free_on(node, one.state.managers, numa)), turns.whole)
+            most = map(min, turns.size(node, numa), turns.whole)
+            choices = [
+                {low, *(amount for amount in amounts if low < amount <= high)}
+                for low, high, amounts in zip(least, most, sums, strict=True)
+            ]
+            if prod(map(len, choices)) > MOST_AMOUNTS:
+                return False
+            found.append(frozenset(product(*choices)))
+        return self._walked(turns, tuple(found))
+
+    def _walked(self, turns: Turns, ways: tuple[Ways, ...]) -> bool:
         key = (id(turns), ways)
         if key not in self._known:
             walk = _Walk(turns, self._left)

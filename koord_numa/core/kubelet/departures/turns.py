@@ -81,6 +81,19 @@ class Turns:
         """The place of CPUs among the resources; ``None`` where none are asked for."""
         return self.counted - 1 if CPU in self.names else None
 
+    def sums(self, most: int) -> Sequence[set[int]] | None:
+        """Of each resource what any of the containers ask for together; ``None`` where these are more than so many amounts."""
+        found = [{0} for _ in self.names]
+        for turn in self.each:
+            found = [sums | {each + want for each in sums} for sums, want in zip(found, turn.wants, strict=True)]
+            if any(len(sums) > most for sums in found):
+                return None
+        return found
+
+    def size(self, node: KubeletNode, numa: int) -> Amounts:
+        """What the NUMA node has when nothing is in use, or more."""
+        return _size(node, numa, self.names)
+
     def amounts(self, free: Mapping[str, int]) -> Amounts:
         """What is free of each resource, of what ``free_on`` says."""
         return tuple(free.get(name, 0) // (MILLI if name == CPU else 1) for name in self.names)

@@ -107,6 +107,8 @@ class Question:
             yield from self._each_way(one)
         if node.ids_are_real:
             return  # so is the state
+        if view.unfollowed and not confined and takes_turns(self._demand, node):
+            self._ask_whatever_is_free(view.rooms or view.hypotheses)
         if not never_needs_less_room(request, node):
             for one in self._with_pods_away(view.hypotheses, confined=confined):
                 yield from self._each_way(one)
@@ -114,6 +116,14 @@ class Question:
             for order in self._orders:
                 yield Probe(view.upper.state, Trust.INFERRED, order)
         yield from self._on_their_way(confined=confined)
+
+    def _ask_whatever_is_free(self, states: Iterable[Hypothesis]) -> None:
+        """On a node that is not followed pods may have left unseen that are not known. Raises ``TooManyWays`` where that may matter."""
+        places = SinglePlaces(self._request)
+        for one in states:
+            if not _fits_one_numa(one, self._request) and not places.admit_whatever_is_free(one):
+                raise TooManyWays
+        self.elsewhere |= places.reached
 
     def _on_their_way(self, *, confined: bool) -> Iterator[Probe]:
         """Where pods on their way went elsewhere because others had left, and where more left after they came."""
