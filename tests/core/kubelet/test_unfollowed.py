@@ -85,8 +85,8 @@ def test_a_yes_for_containers_with_devices_holds_whichever_pods_have_left(seed: 
     dice = Random(seed)
     state = _with_gpus(*(1 << dice.randrange(3) for _ in range(3)))
     for number in range(dice.randint(2, 6)):
-        cpus = dice.randint(1, 3)
-        answer = admit(state, str(number), pod(app(cpus, gpu=1) if dice.random() < 0.3 else app(cpus)))
+        has_gpu, cpus = dice.random() < 0.3, dice.randint(1, 3)
+        answer = admit(state, str(number), pod(app(cpus, gpu=1) if has_gpu else app(cpus)))
         state = answer.state if isinstance(answer, Admitted) else state
     view = KubeletView("n", (Hypothesis(replace(state, pods={})),), unfollowed=True)
     for _ in range(20):
