@@ -51,7 +51,7 @@ MANY: Final = 1 << 30
 """More NUMA nodes than there are."""
 
 EFFORT: Final = 300
-"""So many dry runs it may take to find out, about 20 ms: all decisions wait for it."""
+"""So many dry runs it may take to find out, 20 to 40 ms: all decisions wait for it."""
 
 _NOTHING_EARLIER: Final[Mapping[Signature, Hypothesis]] = {}
 """Before the first arrival there are no states in which one before it went elsewhere."""
