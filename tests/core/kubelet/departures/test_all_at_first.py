@@ -51,6 +51,14 @@ def _some_gpus(dice: Random) -> dict[str, int]:
     return {"gpu": dice.randint(1, 2)} if dice.random() < 0.3 else {}
 
 
+def _assert_admitted_whoever_leaves(state: KubeletState, asked: PodRequest) -> None:
+    for away in chain.from_iterable(combinations(state.pods, count) for count in range(1, 7)):
+        left = state
+        for uid in away:
+            left = left.without(uid)
+        assert isinstance(admit(left, "q", asked), Admitted), (asked, away)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_pod_is_admitted_whoever_has_left(seed: int) -> None:
     dice = Random(seed)
@@ -61,11 +69,7 @@ def test_a_pod_is_admitted_whoever_has_left(seed: int) -> None:
         state = admit(state, str(number), some_pod(dice)).state
     for asked in [some_pod(dice) for _ in range(20)]:
         if never_needs_less_room(asked, supposed) and isinstance(admit(state, "q", asked), Admitted):
-            for away in chain.from_iterable(combinations(state.pods, count) for count in range(1, 7)):
-                left = state
-                for uid in away:
-                    left = left.without(uid)
-                assert isinstance(admit(left, "q", asked), Admitted), (asked, away)
+            _assert_admitted_whoever_leaves(state, asked)
 
 
 def _same_again(dice: Random) -> PodRequest:
@@ -103,11 +107,7 @@ def test_who_takes_the_same_again_is_admitted_whoever_has_left(seed: int, policy
     supposed = replace(here, ids_are_real=False, config=replace(here.config, cpu_options={}))
     for asked in [_same_again(dice) for _ in range(40)]:
         if never_needs_less_room(asked, supposed) and isinstance(admit(state, "q", asked), Admitted):
-            for away in chain.from_iterable(combinations(state.pods, count) for count in range(1, 7)):
-                left = state
-                for uid in away:
-                    left = left.without(uid)
-                assert isinstance(admit(left, "q", asked), Admitted), (asked, away)
+            _assert_admitted_whoever_leaves(state, asked)
 
 
 def test_what_takes_the_same_again_may_be_wide() -> None:

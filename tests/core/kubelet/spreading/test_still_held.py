@@ -41,6 +41,22 @@ def _request(dice: Random) -> PodRequest:
     return pod(*inits, app(dice.choice((0.5, 1, 1, 2, 3))))
 
 
+def _lived(
+    dice: Random, truth: KubeletState, states: list[Hypothesis], uid: str, request: PodRequest
+) -> tuple[KubeletState, list[Hypothesis]]:
+    """The pod comes, and perhaps another one leaves: the kubelet's state, and the hypotheses that foresee its verdict."""
+    verdict = admit(truth, uid, request)
+    truth = verdict.state
+    admitted = isinstance(verdict, Admitted)
+    after = [after for one in states for after in arrive(one, uid, request).values() if after.has(uid) is admitted]
+    assert after, f"{uid}: the verdict was not foreseen"
+    states = distinct(after)
+    if truth.pods and dice.random() < 0.2:
+        gone = dice.choice(sorted(truth.pods))
+        truth, states = truth.without(gone), distinct(released(one, gone) for one in states)
+    return truth, states
+
+
 @pytest.mark.parametrize("seed", [*range(150), 1748, 1765, 1768, 1850])
 def test_no_more_is_surely_free_than_there_is(seed: int) -> None:
     """Pods come to a kubelet that knows its cores, and leave it; of the hypotheses those stay that foresee its verdicts."""
@@ -49,16 +65,7 @@ def test_no_more_is_surely_free_than_there_is(seed: int) -> None:
     truth = KubeletState.empty(node(dice.choice(SHAPES), KubeletPolicy.NONE, options=options))
     states = [_empty()]
     for uid in map(str, range(24)):
-        request = _request(dice)
-        verdict = admit(truth, uid, request)
-        truth = verdict.state
-        admitted = isinstance(verdict, Admitted)
-        after = [after for one in states for after in arrive(one, uid, request).values() if after.has(uid) is admitted]
-        assert after, f"{uid}: the verdict was not foreseen"
-        states = distinct(after)
-        if truth.pods and dice.random() < 0.2:
-            gone = dice.choice(sorted(truth.pods))
-            truth, states = truth.without(gone), distinct(released(one, gone) for one in states)
+        truth, states = _lived(dice, truth, states, uid, _request(dice))
         free = truth.managers.cpus.bit_count()
         assert any(least <= free <= most for least, most in map(_free, states)), (
             f"{uid}: {free}, {[*map(_free, states)]}"
@@ -74,16 +81,7 @@ def test_what_is_free_on_each_numa_node_is_foreseen(seed: int) -> None:
     truth = KubeletState.empty(node(shape, policy, options=options))
     states = [Hypothesis(KubeletState.empty(replace(node("4x1x4x1", policy), ids_are_real=False)))]
     for uid in map(str, range(12)):
-        request = _several(dice)
-        verdict = admit(truth, uid, request)
-        truth = verdict.state
-        admitted = isinstance(verdict, Admitted)
-        after = [after for one in states for after in arrive(one, uid, request).values() if after.has(uid) is admitted]
-        assert after, f"{uid}: the verdict was not foreseen"
-        states = distinct(after)
-        if truth.pods and dice.random() < 0.2:
-            gone = dice.choice(sorted(truth.pods))
-            truth, states = truth.without(gone), distinct(released(one, gone) for one in states)
+        truth, states = _lived(dice, truth, states, uid, _several(dice))
         free = cpus_by_numa(truth.managers.cpus, truth.node)
         assert any(_covers(one, free) for one in states), f"{uid}: {free}"
 
