@@ -3,8 +3,8 @@ The states before a pod on its way in which memory ties no NUMA nodes together a
 
 Theory. Where a block spans NUMA nodes the memory manager gives memory of any of them from all of these together, so that a pod on its way
 joins the group. Once all pods are gone whose memory is bound there, the pod may be bound to one of these NUMA nodes alone, and one that
-needs several is refused then: no set of NUMA nodes may cut through what a block holds. One departure
-takes a group apart only where one pod is in it. So each group of several pods is tried without all of them, and the node without all pods.
+needs several is refused then: no set of NUMA nodes may cut through what a block holds. One departure takes a group apart only where one pod
+is in it. So each group of several pods is tried without all of them, and the node without all pods.
 
 Example: two pods of 8 GiB, bound to NUMA nodes 0 and 1 of 12 GiB each, have left unseen. A pod of 1 GiB that came after them is on node 0
 alone, and one of 15 GiB is refused that the rest of both nodes was foreseen for.
