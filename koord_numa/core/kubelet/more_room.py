@@ -178,8 +178,10 @@ def _covers(free: ResourceList, part: ContainerDemand, node: KubeletNode) -> boo
 
 def emptied(one: Hypothesis, mask: int, wanted: Wanted) -> list[Hypothesis]:
     """What pods that leave these NUMA nodes leave of the state, up to the room for all that is wanted. Raises ``TooManyWays``."""
+    if not wanted.names:
+        return [one]  # all room is alike
     node, memory = one.state.node, one.state.managers.memory
-    reaches = {uid: _mask_of(pod.grant, node) for uid, pod in one.state.pods.items()}
+    reaches = {uid: mask_of(pod.grant, node) for uid, pod in one.state.pods.items()}
     holders = [uid for uid, reach in reaches.items() if uid in one.spread or reach & mask]
     # Those first that hold nothing elsewhere: of equal departures the first counts, which then leaves no more room there.
     holders.sort(key=lambda uid: bool(uid in one.spread or reaches[uid] & ~mask))
@@ -281,7 +283,7 @@ def _room_on(one: Hypothesis, numas: Sequence[int], wanted: Wanted) -> Signature
     )
 
 
-def _mask_of(grant: Grant, node: KubeletNode) -> int:
+def mask_of(grant: Grant, node: KubeletNode) -> int:
     """The NUMA nodes of which a pod holds anything."""
     mask = 0
     for given in grant.containers:

@@ -27,6 +27,7 @@ from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
 from koord_numa.core.kubelet.departures.asked import Asked
 from koord_numa.core.kubelet.departures.groups_apart import groups_apart
+from koord_numa.core.kubelet.departures.in_vain import surely_takes
 from koord_numa.core.kubelet.departures.kept_alone import has_room_kept_alone
 from koord_numa.core.kubelet.enough_room import has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.arrivals import Arrival, Replayed, without_left
@@ -41,7 +42,7 @@ from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.managers.room import STRICT, asks_managers, everything, fits_on, together
-from koord_numa.core.kubelet.more_room import covers, emptied
+from koord_numa.core.kubelet.more_room import covers, emptied, mask_of
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -127,31 +128,36 @@ class OnTheirWay:
     def _replayed(self, effort: Effort) -> Iterator[Hypothesis]:
         # Equal room answers alike, whichever pods hold the rest.
         states = _NOTHING_EARLIER
-        for each in self.arrivals:
-            states = self._after(each, states, effort)
+        for place, each in enumerate(self.arrivals):
+            states = self._after(each, states, effort, place)
         for one in states.values():
             yield from without_left(one, self.left)
 
     def _after(
-        self, each: Arrival, earlier: Mapping[Signature, Hypothesis], effort: Effort
+        self, each: Arrival, earlier: Mapping[Signature, Hypothesis], effort: Effort, place: int
     ) -> Mapping[Signature, Hypothesis]:
         """The states after the arrival; those of an earlier question where nothing that they follow from is another."""
         known, fate, left = each.replayed, self.fates.get(each.uid), frozenset(self.left)
         # By identity: a belief writes new lists where it replays.
-        if known.before is not each.before or known.left != left:
+        is_same = known.before is each.before and known.left == left
+        if is_same and known.states is not None and known.earlier is earlier and known.fate == fate:
+            return known.states
+        coming = (self.fates.get(other.uid) for other in self.arrivals[place:])
+        if surely_takes(earlier.values(), coming) > effort.left:
+            raise TooManyWays
+        if not is_same:
             known.states = None
             known.away = list(self._with_pods_away(each.before, each, effort))
             known.before, known.left = each.before, left
-        if known.states is None or known.earlier is not earlier or known.fate != fate:
-            afterwards: dict[Signature, Hypothesis] = {}
-            several = _follows_several(each.before)
-            later = self._with_pods_away(earlier.values() if several else (), each, effort)
-            for one in (*earlier.values(), *known.away, *later):
-                for after in self._next(one, each, effort):
-                    # Of others that leave later it matters which are there.
-                    afterwards.setdefault((after.room, after.signature) if several else after.room, after)
-            known.earlier, known.fate, known.states = earlier, fate, afterwards
-        return known.states
+        afterwards: dict[Signature, Hypothesis] = {}
+        several = _follows_several(each.before)
+        later = self._with_pods_away(earlier.values() if several else (), each, effort)
+        for one in (*earlier.values(), *known.away, *later):
+            for after in self._next(one, each, effort):
+                # Of others that leave later it matters which are there.
+                afterwards.setdefault((after.room, after.signature) if several else after.room, after)
+        known.earlier, known.fate, known.states = earlier, fate, afterwards
+        return afterwards
 
     def _with_pods_away(self, states: Iterable[Hypothesis], each: Arrival, effort: Effort) -> Iterator[Hypothesis]:
         """These states before the arrival with as few pods gone as make the kubelet decide otherwise on it."""
@@ -286,15 +292,5 @@ def _highest_place(grant: Grant | None) -> int:
 
 def _lowest_place(one: Hypothesis, uid: str) -> int:
     """The lowest NUMA node on which the pod holds anything."""
-    return min(_places(one.state.pods[uid].grant, one.state.node), default=MANY)
-
-
-def _places(grant: Grant, node: KubeletNode) -> Iterator[int]:
-    for one in grant.containers:
-        yield from (numa for numa, here in node.machine.numa_bits.items() if one.cpus.bits & here)
-        for block in one.memory:
-            yield from members(block.mask)
-        for name, ids in one.devices.items():
-            for device in node.devices[name].devices:
-                if device.id in ids:
-                    yield from members(device.near)
+    mask = mask_of(one.state.pods[uid].grant, one.state.node)
+    return members(mask)[0] if mask else MANY

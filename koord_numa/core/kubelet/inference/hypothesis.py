@@ -84,7 +84,6 @@ class Hypothesis:
     @property
     def signature(self) -> Signature:
         """Equal for hypotheses that differ in nothing that matters."""
-        pods = frozenset((uid, signature(pod.grant, self.state.node)) for uid, pod in self.state.pods.items())
         memory = self.state.managers.memory
         groups: Signature = ()
         if memory is not None:
@@ -94,7 +93,7 @@ class Hypothesis:
                 # What a block has of each of its NUMA nodes depends on the past.
                 groups = (*groups, *free_memory(memory))
         return (
-            pods,
+            self.located,
             self.surely_held,  # which no topology shows
             groups,
             tuple(sorted(self.unplaced)),
@@ -106,6 +105,11 @@ class Hypothesis:
             variant_of(self.state.node),
             self._shared_devices if self.sharing else (),
         )
+
+    @property
+    def located(self) -> frozenset[tuple[str, Signature]]:
+        """The pods whose place is known, by uid, with what they have."""
+        return frozenset((uid, signature(pod.grant, self.state.node)) for uid, pod in self.state.pods.items())
 
     @property
     def surely_held(self) -> frozenset[tuple[str, tuple[int, ...]]]:
