@@ -47,7 +47,7 @@ def agrees(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bo
         return False
     _count_bound(use, one, shown)
     return (
-        (not node.pins_memory or _memory_agrees(use, published))
+        (not node.pins_memory or _memory_agrees(use, zones))
         and _devices_agree(use, node, published)
         and (use.partly or shared_devices_agree(one, shown, zones))
     )
@@ -213,18 +213,19 @@ def _cpus_agree(use: Use, published: Mapping[int, Mapping[str, int]]) -> bool:
     return all(counts.get(numa, 0) == used for numa, used in use.cpus.items())
 
 
-def _memory_agrees(use: Use, published: Mapping[int, Mapping[str, int]]) -> bool:
-    kinds = {kind for amounts in published.values() for kind in amounts if is_memory(kind)}
+def _memory_agrees(use: Use, zones: Sequence[Zone]) -> bool:
+    kinds = {kind for zone in zones for kind in zone.allocatable if is_memory(kind)}
     for kind in kinds:
-        counts = {numa: amounts.get(kind, 0) for numa, amounts in published.items()}
-        alone = {numa: use.memory.get((numa, kind), 0) for numa in published}
+        most = {zone.numa: zone.allocatable.get(kind, 0) for zone in zones}
+        counts = {zone.numa: most[zone.numa] - zone.available.get(kind, 0) for zone in zones}
+        alone = {numa: use.memory.get((numa, kind), 0) for numa in counts}
         # Blocks of zero bytes belong to a group without leaving a trace in amounts.
         blocks = [(mask, size) for resource, mask, size in use.blocks if resource == kind and size]
         if use.partly:
-            if any(counts[numa] < alone[numa] for numa in published):
+            if any(counts[numa] < alone[numa] for numa in counts):
                 return False
         # The exporter is not named in its object, so either way of counting will do.
-        elif not (_in_full(counts, alone, blocks) or _filled_up(counts, alone, blocks)):
+        elif not (_in_full(counts, alone, blocks, most) or _filled_up(counts, alone, blocks)):
             return False
     return True
 
@@ -233,12 +234,13 @@ def _in_full(
     counts: Mapping[int, int],
     alone: Mapping[int, int],
     blocks: Sequence[tuple[int, int]],
+    most: Mapping[int, int],
 ) -> bool:
     """resource-topology-exporter: a block counts with its whole size on each of its NUMA nodes, up to what there is."""
     for numa, used in counts.items():
         due = alone[numa] + sum(size for mask, size in blocks if mask >> numa & 1)
-        # Less than what is due is possible only where a block is cut down to what the NUMA node has.
-        if used != due and not (used < due and blocks and any(mask >> numa & 1 for mask, _ in blocks)):
+        # ``available`` is never below 0: what is due beyond all that the NUMA node has is cut off, and nothing else.
+        if used != min(due, max(alone[numa], most[numa])):
             return False
     return True
 
