@@ -47,6 +47,8 @@ BROKE: Final = (
         "restricted-restarts",
         22030,
     ),  # a late topology without fingerprint showed a pod of several NUMA nodes that had left
+    ("any", 70471),  # a late topology showed another pod of the same name, and with less memory than is in use
+    ("any", 74477),  # only a share that an option may deal out, which was not asked about, spoke against a pod
     ("no-fingerprint-restarts", 66850),  # with more room a container took the CPUs beside the only free device
 )
 """Lives that broke a yes once, by kind and seed."""

@@ -34,6 +34,11 @@ def pod(*cpus: int, init: int = 0) -> dict[str, Any]:
     return {"containers": apps, **({"initContainers": [container("init", init, 1)]} if init else {})}
 
 
+def numa_nodes(one: NodeLife) -> list[set[int]]:
+    machine = one.description.hardware.machine
+    return [{cpu.id for cpu in machine.cpus if cpu.numa == numa} for numa in machine.numa_ids]
+
+
 def test_a_wide_pod_before_which_another_left_is_on_other_numa_nodes() -> None:
     """The pod of 7 is foreseen on NUMA nodes 2 and 3 and goes to 0 and 1, so that 8 CPUs are free on no two NUMA nodes."""
     one = life(Shape(4, 1, 4, 1, 16 * GIB), reserved=(15,))
@@ -58,6 +63,20 @@ def test_a_pod_that_only_shares_of_an_option_speak_against_explores_it() -> None
         one.hear()
     answer = one.ask(pod(5, init=3))
     assert not isinstance(answer, Rejection)
+    assert OVER_NUMA in answer.explores
+
+
+def test_the_option_is_explored_also_for_shares_before_pods_that_it_may_have_sent_elsewhere() -> None:
+    """
+    If the option is on, the pod of 16 leaves 4 and 3 CPUs of two NUMA nodes with 12 and 11, both pods of 6 take the third one with 12,
+    and a second pod of 16 has no room. That is followed beside packed CPUs, by which a pod of 6 is on one of the first two.
+    """
+    one = life(Shape(4, 1, 6, 2, 16 * GIB), reserved=(9, 20), hidden=True)
+    assert [len(cpus - {9, 20}) for cpus in numa_nodes(one)] == [12, 11, 12, 11]
+    for count in (16, 6, 6):
+        one.place(pod(count))
+    answer = one.ask(pod(16))
+    assert isinstance(answer, Placement)
     assert OVER_NUMA in answer.explores
 
 

@@ -37,8 +37,9 @@ def variants(one: Hypothesis, request: PodRequest | None = None, *, all_ways: bo
     yield from freed_ones
     yield from islice(_lying_otherwise(one), max(0, MOST_VARIANTS - len(freed_ones)))
     node = one.state.node
-    # Of options that are unlikely only the likeliest ways are looked at: what they refuse is explored.
-    if one.spread and not one.options and may_deal_over_numa(node):
+    # Of options that are unlikely only the likeliest ways are looked at, but of the one by which all shares are possible: a pod that none
+    # of them refuses explores nothing.
+    if one.spread and set(one.options) <= {OVER_NUMA} and may_deal_over_numa(node):
         complete = yield from _dealt_otherwise(one, request)
         if all_ways and not complete:
             raise TooManyWays
