@@ -5,49 +5,39 @@ Asks the kubelet's own procedure on the state that a view supposes, after the ca
 hold; a "no" may be wrong, and says which assumption decided.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.departures.less_room import is_confined
-from koord_numa.core.kubelet.empty_node import fits_empty_node
 from koord_numa.core.kubelet.enough_room import unclear_devices
 from koord_numa.core.kubelet.inference.hypothesis import pins_init_cpus
 from koord_numa.core.kubelet.inference.probes import Question
 from koord_numa.core.kubelet.lower_places import lower_places
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand
+from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cores import THREADS
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState, free_on
-from koord_numa.core.kubelet.managers.results import (
-    OUT_OF,
-    SMT_ALIGNMENT,
-    TOPOLOGY_AFFINITY,
-    Charge,
-    Grant,
-    KubeletAdmission,
-)
+from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
+from koord_numa.core.kubelet.managers.results import Charge, Grant, KubeletAdmission
+from koord_numa.core.kubelet.refusals import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES, rejection_of
 from koord_numa.core.kubelet.sharing.choices import unknown_init_devices
 from koord_numa.core.kubelet.spreading.shares import answer
 from koord_numa.core.kubelet.unsupported_policies import lost_to_sockets
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
+from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy
-from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, ResourceList, total
+from koord_numa.core.resources import CPU, MILLI, total
 from koord_numa.core.value_objects import value_object
 
 UNEXPLAINED: Final = "the pods known to be there do not explain where memory is in use"
 TOO_MANY: Final = (
     "pods may have left from too many places to try them all, until a topology or the kubelet's verdicts tell"
 )
-CANNOT_ALIGN: Final = "node(s) whose kubelet cannot align the pod to NUMA nodes"
-NO_WHOLE_CORES: Final = "node(s) whose kubelet cannot give whole cores"
-CANNOT_ALLOCATE: Final = "node(s) whose kubelet lacks exclusive CPUs, memory or devices"
 NOTHING_KNOWN: Final = "node(s) without usable NUMA topology"
 
 
@@ -63,12 +53,12 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     demand = pod_demand(request)
     if problem := view.problem_with(request):
         return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, problem, resolvable=False)
-    explores: list[str] = []
+    doubts = _Doubts()
     if (spoiled := split_cores(demand, view)) is not None:
         # The unlikely option, or the count of free cores, speaks against it: both are assumptions that the answer would settle.
         if not view.cores.option or (view.cores.option == THREADS and spoiled.resolvable):
             return spoiled
-        explores.append(view.cores.option)
+        doubts.add([view.cores.option], spoiled)
     if (unclear := _unclear_places(request, view)) is not None:
         return unclear
     first: tuple[DryRunAdmitted, KubeletState] | None = None
@@ -81,17 +71,37 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         if isinstance(verdict, NotAdmitted):
             # A refusal in a state without unlikely options is final; one under such options only makes the pod explore them.
             if not probe.options or first is None:
-                return _rejection(request, verdict, view, probe.state)
-            explores += [option for option in probe.options if option not in explores]
+                return rejection_of(request, verdict, view, probe.state)
+            doubts.add(probe.options, rejection_of(request, verdict, view, probe.state))
             continue
         first = first or (verdict, probe.state)
         places.append(_mask(verdict.grant, probe.state.node))
     if first is None:
         raise AssertionError("a view has at least one state")
-    explores += [option for option in question.unsettled if option not in explores]
+    doubts.add(question.unsettled, None)
     places += [question.elsewhere] if question.elsewhere else []
     unsure = refuse_confined_below(demand, first[0].grant, view)
-    return unsure or _admission(demand, first[0], view, _Places(places, first[1]), tuple(explores))
+    return unsure or _admission(demand, first[0], view, _Places(places, first[1]), doubts)
+
+
+@dataclass(slots=True)
+class _Doubts:
+    """``options`` are those on which the admission depends, ``refusals`` what the kubelet says if they are on, where that was asked."""
+
+    options: list[str] = field(default_factory=list)
+    refusals: list[Rejection | None] = field(default_factory=list)
+
+    def add(self, options: Sequence[str], refusal: Rejection | None) -> None:
+        """The kubelet refuses the pod under these options, if there are any; ``None`` where it was not asked."""
+        self.options += [option for option in options if option not in self.options]
+        self.refusals += [refusal] if options else []
+
+    @property
+    def lacks(self) -> Rejection | None:
+        """The first refusal, if evictions may help against each; of what was not asked that is not known."""
+        if not all(refusal is not None and refusal.resolvable for refusal in self.refusals):
+            return None
+        return self.refusals[0] if self.refusals else None
 
 
 def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
@@ -142,65 +152,6 @@ def refuse_confined_below(demand: PodDemand, grant: Grant, view: KubeletView) ->
     return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)
 
 
-def _rejection(request: PodRequest, refused: NotAdmitted, view: KubeletView, state: KubeletState) -> Rejection:
-    reason, detail = refused.refusal.reason, refused.refusal.detail
-    # If even the empty node refuses the pod, evicting pods cannot help.
-    resolvable = fits_empty_node(request, state.node)
-    if reason.startswith(OUT_OF):
-        resource = reason.removeprefix(OUT_OF)
-        message = "Too many pods" if resource == PODS else f"Insufficient {resource}"
-        return Rejection(Reason.RESOURCES, message, detail, resolvable=resolvable)
-    kind, message = {
-        TOPOLOGY_AFFINITY: (Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN),
-        SMT_ALIGNMENT: (Reason.KUBELET_SMT, NO_WHOLE_CORES),
-    }.get(reason, (Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE))
-    # The pod or the container that was refused, so that the numbers show its amounts and not the pod's sum.
-    wanted = _wanted(refused.unit, state.node)
-    rooms = {numa: free_on(state.node, state.managers, numa) for numa in state.node.machine.numa_ids}
-    numbers = tuple(_numbers(wanted, rooms, KubeletState.empty(state.node)))
-    if kind is Reason.KUBELET_ALIGNMENT and view.state.node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE:
-        numbers = _decisive(numbers)
-        unit, colon, _ = detail.rpartition(": ")  # in the container scope, which container it is
-        detail = f"{unit}{colon}needs {amounts_text(wanted)} in one NUMA node"
-    return Rejection(kind, message, detail, resolvable=resolvable, numbers=numbers, largest=_largest(wanted, rooms))
-
-
-def _decisive(numbers: tuple[NumaNumbers, ...]) -> tuple[NumaNumbers, ...]:
-    """Those of the resources that rule some NUMA node out by themselves; all of them where none does."""
-    scarce = {number.resource for number in numbers if number.free < number.needed}
-    return tuple(number for number in numbers if number.resource in scarce) or numbers
-
-
-def _wanted(unit: ContainerDemand | None, node: KubeletNode) -> dict[str, int]:
-    """The amounts of a unit that are tied to NUMA nodes, in our units."""
-    if unit is None:
-        return {}
-    wanted = {
-        name: amount for name, amount in unit.devices.items() if name in node.devices and node.devices[name].hosts
-    }
-    if unit.cpus and node.pins_cpus:
-        wanted[CPU] = unit.cpus * MILLI
-    if unit.memory and node.pins_memory:
-        wanted.update(unit.memory)
-    return dict(sorted(wanted.items()))
-
-
-def _numbers(wanted: ResourceList, rooms: Mapping[int, ResourceList], empty: KubeletState) -> Iterator[NumaNumbers]:
-    """Of each resource what every NUMA node has on the empty node, and what ``rooms`` say is free of it."""
-    if not wanted:
-        return
-    whole = {numa: free_on(empty.node, empty.managers, numa) for numa in rooms}
-    for resource, needed in wanted.items():
-        for numa, room in rooms.items():
-            yield NumaNumbers(numa, resource, whole[numa].get(resource, 0), room.get(resource, 0), needed)
-
-
-def _largest(wanted: ResourceList, rooms: Mapping[int, ResourceList]) -> dict[str, int]:
-    """What the NUMA node with most CPUs, then memory, has free of the wanted resources, and no more than is wanted."""
-    best = max(rooms.values(), key=lambda room: (room.get(CPU, 0), room.get(MEMORY, 0)), default={})
-    return {resource: min(amount, best.get(resource, 0)) for resource, amount in wanted.items()}
-
-
 @value_object
 class _Places:
     """The masks that a pod has in all states that are possible, the first of which is ``before``."""
@@ -219,7 +170,7 @@ def _mask(grant: Grant, node: KubeletNode) -> int:
 
 
 def _admission(
-    demand: PodDemand, verdict: DryRunAdmitted, view: KubeletView, places: _Places, explores: tuple[str, ...]
+    demand: PodDemand, verdict: DryRunAdmitted, view: KubeletView, places: _Places, doubts: _Doubts
 ) -> KubeletAdmission:
     node, exact = view.state.node, view.state.node.ids_are_real
     # Of the state that was asked, which may have more free than the likeliest: the difference to any other is not the pod's.
@@ -240,7 +191,8 @@ def _admission(
         mask=mask if holds else None,
         cpus=_cpus(verdict.grant) if exact else EMPTY,
         note="" if exact else _note(demand, view, certain=certain),
-        explores=explores,
+        explores=tuple(doubts.options),
+        lacks=doubts.lacks,
     )
 
 

@@ -14,6 +14,7 @@ from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.verdicts import Placement, Rejection
+from koord_numa.core.preempt.followed_node import without_pods
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.numa_release import Place, credited, locate
 from koord_numa.core.preempt.without_pods import request_without
@@ -92,7 +93,12 @@ class DryRun:
         node, gone = self._node, [self._node.pods[uid] for uid in self.gone if uid in self._node.pods]
         ask = request_without(self._ask, node.seen.node, gone, self._terms.namespaces)
         verdict = answer_of(ask, candidate, self._terms.rules)
-        return None if isinstance(verdict, Rejection) else verdict.placement
+        if isinstance(verdict, Rejection):
+            return None
+        followed = self._followed(candidate)
+        if followed is not None and isinstance(answer_of(ask, followed, self._terms.rules), Rejection):
+            return None
+        return verdict.placement
 
     def _candidate(self) -> NodeSnapshot | None:
         seen = replace(self._node.seen, ledger=self._ledger, ports=self._ports())
@@ -109,6 +115,13 @@ class DryRun:
         hidden = [held for uid, held in self._ledger.holdings.items() if uid in self._node.unpublished]
         after = replace(after, zones=shown_where_foreseen(after.zones, hidden))
         return replace(seen, offer=kubelet_view(seen.node, after, self._ledger, (), seen.offer))
+
+    def _followed(self, candidate: NodeSnapshot) -> NodeSnapshot | None:
+        """As the decision after the evictions will see the node: by the states that its kubelet is followed into, where it is."""
+        now = self._node.seen.offer
+        if not isinstance(now, KubeletView) or not now.followed or not isinstance(candidate.offer, KubeletView):
+            return None
+        return replace(candidate, offer=without_pods(now, self.gone, candidate.offer))
 
     def _ports(self) -> tuple[HostPort, ...]:
         node = self._node

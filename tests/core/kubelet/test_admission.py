@@ -8,13 +8,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.admission import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES, NOTHING_KNOWN, would_admit
+from koord_numa.core.kubelet.admission import NOTHING_KNOWN, would_admit
 from koord_numa.core.kubelet.exploration import refuse_exploration
 from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.managers.cores import CoreEvidence, whole_cores
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import Charge, KubeletAdmission
+from koord_numa.core.kubelet.refusals import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, PodKey, PodRequest

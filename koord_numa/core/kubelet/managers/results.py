@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeQos
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.value_objects import value_object
@@ -89,7 +90,8 @@ class KubeletAdmission:
     ``numa`` is what to charge per NUMA node, ascending: CPUs (milli) only where exclusive, memory only where bound. ``mask`` is the
     NUMA node set of the whole pod, ``None`` when nothing is bound to any. ``cpus`` is known only when the kubelet's full
     configuration is. ``note`` is the assumption that decided, a sentence for people, empty when there was none. ``explores`` names options
-    of the kubelet that are not published and on which the admission depends: the pod's fate would tell whether they are on.
+    of the kubelet that are not published and on which the admission depends: the pod's fate would tell whether they are on. ``lacks`` is
+    why the kubelet refuses under the first of these, where evicting pods may help under all of them.
     """
 
     numa: tuple[tuple[int, ResourceList], ...] = ()
@@ -98,3 +100,4 @@ class KubeletAdmission:
     cpus: CpuSet = EMPTY
     note: str = ""
     explores: tuple[str, ...] = ()
+    lacks: Rejection | None = None
