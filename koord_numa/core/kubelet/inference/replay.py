@@ -25,7 +25,7 @@ from koord_numa.core.kubelet.sharing.passed_over import with_passed_over
 from koord_numa.core.kubelet.sharing.socket_cpus import located, packs_sockets
 from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherwise
 from koord_numa.core.kubelet.spreading.shares import answer, shares_of
-from koord_numa.core.kubelet.spreading.still_held import partly_freed, stands_for, still_held
+from koord_numa.core.kubelet.spreading.still_held import equally_sure, partly_freed, stands_for, still_held
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.value_objects import replace
@@ -74,7 +74,7 @@ def arrive(
                     after = replace(after, uncertainty=uncertainty)
                 found[key] = with_passed_over(before, after, uid, request)
                 continue
-            one = found[key]
+            one, after = equally_sure(found[key], after, uid)
             if freed and one.surely_held == after.surely_held and not stands_for(one, freed, after, uid):
                 one = standing_for(one, still_held(before, freed, after, uid))
             found[key] = replace(one, uncertainty=uncertainty) if uncertainty < one.uncertainty else one
@@ -211,11 +211,12 @@ def _left_over(before: Hypothesis, ends: Sequence[DryRunAdmitted]) -> int:
     for here in before.state.node.machine.numa_bits.values():
         more = (most.managers.cpus & here).bit_count() - (least.managers.cpus & here).bit_count()
         loose |= lowest(own & here, min(max(0, more), (own & here).bit_count()))
+    taking = [one for one in least.grant.containers if one.cpus]
+    one_hint = len({one.hint.mask if one.hint is not None else None for one in taking}) == 1
     node = before.state.node
-    # With one hint of all containers, or none, they take over CPUs of any of its NUMA nodes.
-    pod_scope = node.config.topology_scope is KubeletScope.POD
-    at_large = node.static_options.align_by_socket or pod_scope or not node.aligns
-    if at_large and any(may_lie_otherwise(one, node) for one in least.grant.containers):
+    # With one hint of all containers, or none, they take over CPUs of any of its NUMA nodes, and beyond them of any there are.
+    at_large = node.static_options.align_by_socket or one_hint
+    if at_large and any(may_lie_otherwise(one, node) for one in taking):
         # What is taken over of one NUMA node may save CPUs of another, so that only the sum tells.
         more = most.managers.cpus.bit_count() - least.managers.cpus.bit_count() - loose.bit_count()
         loose |= lowest(own & ~loose, min(max(0, more), (own & ~loose).bit_count()))

@@ -15,7 +15,7 @@ from itertools import islice, product
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, held_by_init
 from koord_numa.core.kubelet.inference.variants import freed, holding
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.room import STRICT
@@ -23,6 +23,7 @@ from koord_numa.core.kubelet.spreading.owners import Owners, may_share, owners_o
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, places_of, reached
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletScope
+from koord_numa.core.value_objects import replace
 
 MOST_PARTS: Final = 32
 """In so many ways are loose CPUs taken to be free in part, the higher NUMA nodes first."""
@@ -95,6 +96,34 @@ def stands_for(one: Hypothesis, given: int, after: Hypothesis, uid: str) -> bool
         and (given & place).bit_count() <= (free & place).bit_count()
         for place in places_of(one.state.node)
     )
+
+
+def equally_sure(one: Hypothesis, other: Hypothesis, uid: str) -> tuple[Hypothesis, Hypothesis]:
+    """
+    Both with no more surely held by the init containers of this pod, which has the same outcome in both, than in either: the rest is loose.
+
+    Of the two only one is followed. Where more was free before the pod came its app may have got an init container's CPU again, and where
+    less was, one of another NUMA node beyond its hint: no topology tells which. What is loose is held or free, so that each still stands
+    for all that it stood for, and with the most that is held in either for what the other has surely held.
+    """
+    mine, theirs = _surely_held(one, uid), _surely_held(other, uid)
+    if mine == theirs:
+        return one, other
+    places = _joined(one, uid)
+    return _with_less(one, mine, theirs, uid, places), _with_less(other, theirs, mine, uid, places)
+
+
+def _surely_held(one: Hypothesis, uid: str) -> int:
+    pod = one.state.pods.get(uid)
+    return held_by_init(pod.grant) & ~one.loose.get(uid, 0) if pod is not None else 0
+
+
+def _with_less(one: Hypothesis, held: int, most: int, uid: str, places: Sequence[int]) -> Hypothesis:
+    """With no more of the CPUs ``held`` surely so than there are of ``most`` in the same place."""
+    loose = 0
+    for place in places:
+        loose |= lowest(held & place, max(0, (held & place).bit_count() - (most & place).bit_count()))
+    return replace(one, loose={**one.loose, uid: one.loose.get(uid, 0) | loose}) if loose else one
 
 
 def _joined(after: Hypothesis, uid: str) -> Sequence[int]:

@@ -9,14 +9,14 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa, released
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa, held_by_init, released
 from koord_numa.core.kubelet.inference.replay import arrive
 from koord_numa.core.kubelet.inference.variants import distinct
 from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy
-from tests.core.kubelet.nodes import app, init, node, pod, sidecar
+from tests.core.kubelet.nodes import app, gpus, init, node, pod, sidecar
 
 SHAPES = ("4x1x2x2", "4x1x4x1", "2x2x4x1")
 """Of four NUMA nodes with four CPUs each."""
@@ -100,6 +100,40 @@ def _covers(one: Hypothesis, free: tuple[int, ...]) -> bool:
     least = cpus_by_numa(one.state.managers.cpus, one.state.node)
     most = cpus_by_numa(one.state.managers.cpus | loose, one.state.node)
     return all(low <= there <= high for low, there, high in zip(least, free, most, strict=True))
+
+
+BESIDE_DEVICES = (4, 9, 12, 16, 20, 21, 22, 27, 29, 31, 35, 37, 39, 40, 43, 48, 50, 53, 54, 55)
+"""In each of these the true state was not among the hypotheses once."""
+
+
+@pytest.mark.parametrize("seed", BESIDE_DEVICES)
+def test_what_init_containers_hold_beyond_their_hint_is_foreseen(seed: int) -> None:
+    """Best-effort keeps containers beside devices of NUMA node 0 and gives them CPUs of others once those there are taken."""
+    dice = Random(seed)
+    shape, devices = dice.choice(SHAPES), {"vendor.com/gpu": gpus(*[1] * 40)}
+    options = dice.choice(((), (), ("distribute-cpus-across-cores",), ("prefer-align-cpus-by-uncorecache",)))
+    truth = KubeletState.empty(node(shape, KubeletPolicy.BEST_EFFORT, options=options, devices=devices))
+    on = node("4x1x4x1", KubeletPolicy.BEST_EFFORT, options=options, devices=devices)
+    states = [Hypothesis(KubeletState.empty(replace(on, ids_are_real=False)))]
+    for uid in map(str, range(12)):
+        truth, states = _lived(dice, truth, states, uid, _beside_a_device(dice))
+        assert any(_holds_as(one, truth) for one in states), uid
+
+
+def _beside_a_device(dice: Random) -> PodRequest:
+    device = {"gpu": 1} if dice.random() < 0.7 else {}
+    inits = [init(dice.randint(1, 3), f"i{place}", **device) for place in range(dice.choice((0, 1, 1, 1, 2)))]
+    return pod(*inits, app(dice.choice((1, 1, 2)), **device))
+
+
+def _holds_as(one: Hypothesis, truth: KubeletState) -> bool:
+    """May each pod's init containers hold as many CPUs as in truth, of whichever NUMA nodes?"""
+    for uid, known in truth.pods.items():
+        true, held = held_by_init(known.grant).bit_count(), held_by_init(one.state.pods[uid].grant)
+        loose = one.loose.get(uid, 0)
+        if not (held & ~loose).bit_count() <= true <= (held | loose).bit_count():
+            return False
+    return True
 
 
 def test_what_was_loose_on_another_numa_node_may_be_held() -> None:
