@@ -27,7 +27,7 @@ from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherw
 from koord_numa.core.kubelet.spreading.shares import answer, shares_of
 from koord_numa.core.kubelet.spreading.still_held import equally_sure, partly_freed, stands_for, still_held
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
+from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import replace
 
 Outcome = Signature | None

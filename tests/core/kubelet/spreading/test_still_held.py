@@ -121,9 +121,9 @@ def test_what_init_containers_hold_beyond_their_hint_is_foreseen(seed: int) -> N
 
 
 def _beside_a_device(dice: Random) -> PodRequest:
-    device = {"gpu": 1} if dice.random() < 0.7 else {}
-    inits = [init(dice.randint(1, 3), f"i{place}", **device) for place in range(dice.choice((0, 1, 1, 1, 2)))]
-    return pod(*inits, app(dice.choice((1, 1, 2)), **device))
+    devices = 1 if dice.random() < 0.7 else 0
+    inits = [init(dice.randint(1, 3), f"i{place}", gpu=devices) for place in range(dice.choice((0, 1, 1, 1, 2)))]
+    return pod(*inits, app(dice.choice((1, 1, 2)), gpu=devices))
 
 
 def _holds_as(one: Hypothesis, truth: KubeletState) -> bool:
