@@ -1,12 +1,20 @@
 """
-Does best-effort admit a pod whose memory is bound, wherever pods on their way come to be, as long as no more than a few have left unseen?
+Is a pod admitted wherever pods on their way come to be, because some NUMA node is left alone?
 
-Theory. Containers are aligned one by one, and the merged hint has one NUMA node where CPUs and devices need one and memory may be bound
-to one: of hints that are not preferred best-effort takes one that is no wider (``HintMerger`` in policy.go of the kubelet's
-topologymanager), and that NUMA node alone is such a hint, with all NUMA nodes for CPUs and devices. Memory for a hint of one NUMA node is
-bound there, or to a set around it that the manager itself has offered; only parts of groups with two NUMA nodes and more are refused
-(``departures/anywhere.py``). So the pod is admitted where the node has the CPUs and devices, and some NUMA node has the memory and is in
-no group.
+Theory. *Strict policies.* A container that fits one NUMA node of the empty machine gets all that it holds from one: its preferred hints
+are of one NUMA node, and others are refused (``policy_restricted.go``, ``policy_single_numa_node.go``). In scope ``pod`` that is so for
+the pod. So pods on their way leave less on as many NUMA nodes at most as they have containers, wherever each of these goes and whichever
+pods left before. Where more than that have room for a whole pod without regular init containers, one of them still has, and the pod is
+admitted (``managers/room.py``). Amounts alone may tell less: what comes may leave too little on each, if it is spread over all of them.
+
+Example: five NUMA nodes are empty, and two containers are on their way: a pod that asks for all the memory of one is admitted.
+
+*Best-effort*, with bound memory, as long as no more than a few pods have left unseen. Containers are aligned one by one, and the merged
+hint has one NUMA node where CPUs and devices need one and memory may be bound to one: of hints that are not preferred best-effort takes
+one that is no wider (``HintMerger`` in policy.go of the kubelet's topologymanager), and that NUMA node alone is such a hint, with all NUMA
+nodes for CPUs and devices. Memory for a hint of one NUMA node is bound there, or to a set around it that the manager itself has offered;
+only parts of groups with two NUMA nodes and more are refused (``departures/anywhere.py``). So the pod is admitted where the node has the
+CPUs and devices, and some NUMA node has the memory and is in no group.
 
 That one stays: a NUMA node comes into a group only without blocks, and while some pod's memory is bound there it has some. ``STAYING``
 pods or more have to leave before it has none. What pods on their way are bound to, groups or not, makes no difference then: of these NUMA
@@ -25,10 +33,21 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from koord_numa.core.kubelet.departures.anywhere import hints_anywhere, widest, with_reuse
+from koord_numa.core.kubelet.departures.least_cpus import with_least_free
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.managers.manager_state import ManagerState
-from koord_numa.core.kubelet.managers.room import Bound, everything, some_fits, suffices, together
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
+from koord_numa.core.kubelet.managers.room import (
+    STRICT,
+    Bound,
+    asks_managers,
+    everything,
+    fits_on,
+    some_fits,
+    suffices,
+    together,
+)
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
@@ -41,11 +60,13 @@ def has_room_kept_alone(
     request: PodRequest, one: Hypothesis, coming: Sequence[PodRequest], left: Collection[str]
 ) -> bool:
     """
-    Does best-effort admit the pod wherever these come to be before it, without any two of the pods that this state has?
+    Is the pod admitted wherever these come to be before it, under best-effort without any two of the pods that this state has?
 
     ``left`` are pods that have left by now, perhaps after those came.
     """
     node, table = one.state.node, one.state.managers.memory
+    if node.config.topology_policy in STRICT:
+        return _has_more_places(request, one, coming)
     if node.config.topology_policy is not KubeletPolicy.BEST_EFFORT or table is None:
         return False
     if node.ids_are_real or node.whole_cores is not None or node.config.topology_scope is not KubeletScope.CONTAINER:
@@ -64,6 +85,36 @@ def has_room_kept_alone(
     alone = [numa for numa, pods in _bound_alone(one, left).items() if pods >= STAYING]
     memory = ContainerDemand(cpus=0, memory=wanted.memory, devices={})
     return some_fits(node, Bound(one.state.managers), memory, kept, alone)
+
+
+def _has_more_places(request: PodRequest, one: Hypothesis, coming: Sequence[PodRequest]) -> bool:
+    """Have more NUMA nodes all that the pod asks for than these can take something of?"""
+    node, wanted = one.state.node, everything(request)
+    if node.ids_are_real or node.whole_cores is not None or node.static_options.align_by_socket:
+        return False
+    if any(container.kind is ContainerKind.INIT for container, _ in pod_demand(request).containers):
+        return False
+    # A device near several NUMA nodes is missing on each of them, and one near none on no NUMA node.
+    pools = [(name, pool) for name, pool in node.devices.items() if name in wanted.devices]
+    if any(name in one.sharing or not pool.hosts for name, pool in pools):
+        return False
+    managers = with_least_free(one)
+    if managers.memory is not None and not managers.memory.knows(wanted.memory or ()):
+        return False
+    taking = [each for each in coming if asks_managers(each, node)]
+    if not all(_takes_single_places(each, node) for each in taking):
+        return False
+    places = sum(1 for numa in node.machine.numa_ids if fits_on(node, managers, numa, wanted))
+    return places > sum(len(each.containers) for each in taking)
+
+
+def _takes_single_places(request: PodRequest, node: KubeletNode) -> bool:
+    """Would each container fit one NUMA node of the empty machine, in scope ``pod`` all of them together?"""
+    parts = [part for _, part in pod_demand(request).containers]
+    if node.config.topology_scope is KubeletScope.POD:
+        parts = [everything(request)]
+    empty = KubeletState.empty(node).managers
+    return all(any(fits_on(node, empty, numa, part) for numa in node.machine.numa_ids) for part in parts)
 
 
 def _with_cpus_of(one: Hypothesis, left: Collection[str]) -> ManagerState:

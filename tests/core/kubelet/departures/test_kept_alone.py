@@ -13,10 +13,11 @@ from koord_numa.core.kubelet.departures.kept_alone import STAYING, has_room_kept
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from tests.core.kubelet.departures.test_anywhere import best_effort_node, groups, has_lived
-from tests.core.kubelet.nodes import GI, app, init, pod, sidecar
+from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod, sidecar
 from tests.core.kubelet.test_enough_room import admits
 
 MOMENTS: Final = 25
@@ -78,6 +79,58 @@ def test_a_pod_with_memory_that_is_kept_alone_is_admitted_beside_any_groups(seed
             for ends in _moments(dice, stay, left, len(coming)):
                 after = _came(dice, state, coming, ends, some=dice.choice((0.0, 0.0, 0.3)))
                 assert admits(after, asked), asked
+
+
+def _strict_pod(dice: Random, size: int) -> PodRequest:
+    """Without regular init containers mostly, and often as large as a NUMA node."""
+    parts = [
+        dice.choice((app, app, sidecar, init))(dice.choice((0.5, 1, 1, 2)), f"c{place}")
+        for place in range(dice.choice((0, 0, 0, 1)))
+    ]
+    parts.sort(key=lambda part: part.kind is ContainerKind.APP)
+    gpu = {"gpu": 1} if dice.random() < 0.2 else {}
+    return pod(
+        *parts, app(dice.choice((0.5, 1, size // 2, size - 1, size)), "last", memory=dice.randint(1, 8) * GI, **gpu)
+    )
+
+
+@pytest.mark.parametrize("policy", STRICT)
+@pytest.mark.parametrize("scope", KubeletScope)
+@pytest.mark.parametrize("seed", range(6))
+def test_strict_policies_leave_a_place_where_there_are_more_than_containers_come(
+    seed: int, scope: KubeletScope, policy: KubeletPolicy
+) -> None:
+    dice, told = Random(seed), 0
+    for _ in range(60):
+        shape, size = dice.choice((("3x1x4x1", 4), ("5x1x4x1", 4), ("2x2x3x1", 3), ("6x1x2x1", 2)))
+        numas = [number for number in range(8) if number < (4 if shape[2] == "2" else int(shape[0]))]
+        memory = {numa: {"memory": 8 * GI} for numa in numas}
+        devices = {"vendor.com/gpu": gpus(*(1 << numa for numa in numas))}
+        here = node(shape, policy, scope, memory=memory, devices=devices)
+        state = KubeletState.empty(replace(here, ids_are_real=False))
+        for number in range(dice.randint(0, 6)):
+            state = admit(state, str(number), _strict_pod(dice, size)).state
+        asked = _strict_pod(dice, size)
+        coming = [_strict_pod(dice, size) for _ in range(dice.randint(0, 3))]
+        if not has_room_kept_alone(asked, Hypothesis(state), coming, ()):
+            continue
+        told += bool(coming)
+        uids = list(state.pods)
+        for _ in range(8):
+            ends = {uid: dice.randint(0, len(coming)) for uid in dice.sample(uids, dice.randint(0, len(uids)))}
+            after = _came(dice, state, coming, ends, some=0.0)
+            assert admits(after, asked), asked
+    assert told
+
+
+def test_pods_that_may_take_several_numa_nodes_leave_no_place_for_sure() -> None:
+    memory = {numa: {"memory": 8 * GI} for numa in range(3)}
+    here = replace(node("3x1x4x1", KubeletPolicy.RESTRICTED, memory=memory), ids_are_real=False)
+    whole, one = pod(app(1, memory=8 * GI)), Hypothesis(KubeletState.empty(here))
+    assert has_room_kept_alone(whole, one, [pod(app(1)), pod(app(1))], ())
+    assert not has_room_kept_alone(whole, one, [pod(app(1)), pod(app(1)), pod(app(1))], ())
+    assert not has_room_kept_alone(whole, one, [pod(app(5))], ())
+    assert not has_room_kept_alone(pod(init(1), app(1, memory=8 * GI)), one, [], ())
 
 
 WIDE = pod(app(1, memory=GI, gpu=3))
