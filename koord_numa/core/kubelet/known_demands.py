@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
+from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.state.ledger import Holding, Ledger
 
 DEMANDS: Final = "demands"
@@ -15,7 +16,7 @@ DEMANDS: Final = "demands"
 class KnownDemands:
     """
     ``pods`` are the demands of pods whose request is known, by uid, in the order in which they were counted; ``left`` are those of them
-    with leftovers.
+    with leftovers, or with init containers that may leave some.
     """
 
     pods: dict[str, PodDemand] = field(default_factory=dict)
@@ -29,7 +30,9 @@ class KnownDemands:
             self.left.pop(uid, None)
         elif holding.request is not None:
             demand = self.pods[uid] = pod_demand(holding.request)
-            if demand.leftovers:
+            if demand.leftovers or any(
+                container.kind is ContainerKind.INIT and part.cpus for container, part in demand.containers
+            ):
                 self.left[uid] = demand
 
     def shown_leftovers(self, hidden: Collection[str]) -> Sequence[PodDemand]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, cpus_by_numa
 from koord_numa.core.kubelet.inference.inferred_state import Published, infer_state
-from koord_numa.core.kubelet.inference.init_reuse import without_leftovers
+from koord_numa.core.kubelet.inference.init_reuse import parted_cpus, without_leftovers
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.inference.unreported_pods import without_hidden
 from koord_numa.core.kubelet.known_demands import holdings_by_uid, known_demands
@@ -34,7 +34,7 @@ from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopolo
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeQos
 from koord_numa.core.pod_resources import has_pod_level, kube_qos
-from koord_numa.core.resources import PODS, total
+from koord_numa.core.resources import NOTHING, PODS, total
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import replace, value_object
 
@@ -141,7 +141,8 @@ def inferred_view(frame: NodeConfig, node: Node, pods: PodsThere, evidence: Core
     there, demands = holdings_by_uid(holdings), known_demands(holdings)
     known, shown = tuple(demands.pods.values()), demands.shown_leftovers(unpublished)
     # First what init containers still hold, then pods that are not shown yet: both are missing from what exporters publish.
-    zones = without_leftovers(topology.zones, shown) if shown else topology.zones
+    parted = parted_cpus(shown, frame.node, frame.devices) if pods.unfollowed else NOTHING
+    zones = without_leftovers(topology.zones, shown, parted) if shown else topology.zones
     zones = without_hidden(zones, there, topology, frame.hidden, unpublished)
     # Only devices near several NUMA nodes are missing on other ones than their pod's.
     on_their_way = [demand for uid, demand in demands.pods.items() if uid in unpublished] if frame.devices else ()

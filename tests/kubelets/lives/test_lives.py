@@ -49,6 +49,7 @@ BROKE: Final = (
     ),  # a late topology without fingerprint showed a pod of several NUMA nodes that had left
     ("any", 70471),  # a late topology showed another pod of the same name, and with less memory than is in use
     ("any", 74477),  # only a share that an option may deal out, which was not asked about, spoke against a pod
+    ("any", 79789),  # after a restart: CPUs of finished init containers whose apps are on other NUMA nodes
     ("no-fingerprint-restarts", 66850),  # with more room a container took the CPUs beside the only free device
 )
 """Lives that broke a yes once, by kind and seed."""

@@ -6,7 +6,7 @@ known to pack CPUs into cores, and its pods are known from the first one on, how
 use (``CoreUse``), by NUMA node or, where nothing is aligned, on the whole machine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest
@@ -24,23 +24,23 @@ from koord_numa.core.kubelet.spreading.places import places_of
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.resources import CPU, MILLI, NOTHING, ResourceList, total
 from koord_numa.core.value_objects import replace
 
 MOST_SOCKETS: Final = 8
 """Of a machine."""
 
 
-def without_leftovers(zones: Sequence[Zone], pods: Sequence[PodDemand]) -> tuple[Zone, ...]:
+def without_leftovers(
+    zones: Sequence[Zone], pods: Sequence[PodDemand], parted: ResourceList = NOTHING
+) -> tuple[Zone, ...]:
     """
-    The zones with less available, where init containers have left more than later ones took over.
+    The zones with less available, where init containers have left more than later ones took over, and ``parted`` beside that.
 
     On which NUMA node that is is not published, so it is missing on each. An exporter that does count them shows more in use than
     running containers ask for: that much is not subtracted again.
     """
-    left: dict[str, int] = {}
-    for pod in pods:
-        for name, amount in pod.leftovers.items():
-            left[name] = left.get(name, 0) + amount
+    left = dict(total([parted, *(pod.leftovers for pod in pods)]))
     if not left:
         return tuple(zones)
     running = {name: sum(pod.lasting.get(name, 0) for pod in pods) for name in left}
@@ -57,6 +57,23 @@ def without_leftovers(zones: Sequence[Zone], pods: Sequence[PodDemand]) -> tuple
         replace(zone, available={name: amount - missing.get(name, 0) for name, amount in zone.available.items()})
         for zone in zones
     )
+
+
+def parted_cpus(pods: Iterable[PodDemand], node: KubeletNode, devices: Collection[str]) -> dict[str, int]:
+    """
+    CPUs (milli) that init containers may hold although later ones of their pods ask for as many, as these were given other NUMA nodes.
+
+    ``devices`` names those that the kubelet aligns.
+
+    Example: ``init 2, app 6`` on NUMA nodes of 5 and 6 CPUs, where the app's devices are near both. The init container goes to the
+    first one, the app to the second one, and 8 CPUs are held where 6 are shown.
+    """
+    found = 0
+    for demand in pods:
+        if node.pins_cpus and may_be_parted(demand, node, devices):
+            inits = sum(part.cpus for container, part in demand.containers if _is_init(container))
+            found += max(0, inits * MILLI - demand.leftovers.get(CPU, 0))
+    return {CPU: found} if found else {}
 
 
 def with_loose_cpus(start: Hypothesis) -> Hypothesis:
@@ -139,7 +156,7 @@ def _most_left(request: PodRequest, node: KubeletNode) -> int:
     sizes = {bits.bit_count() for bits in node.machine.numa_bits.values() if bits}
     if len(sizes) > 1 or any(part.cpus and not _is_init(container) for container, part in between):
         return every
-    if _may_be_parted(request, node):
+    if may_be_parted(demand, node, node.devices):
         return every
     unused = KubeletState.empty(node)
     unused = replace(unused, managers=replace(unused.managers, cpus=node.machine.bits))
@@ -152,7 +169,7 @@ def _is_init(container: Container) -> bool:
     return container.kind is ContainerKind.INIT
 
 
-def _may_be_parted(request: PodRequest, node: KubeletNode) -> bool:
+def may_be_parted(demand: PodDemand, node: KubeletNode, devices: Collection[str]) -> bool:
     """
     May a later container have been given other NUMA nodes than the pod's init containers, on a node that is not empty?
 
@@ -161,9 +178,7 @@ def _may_be_parted(request: PodRequest, node: KubeletNode) -> bool:
     config = node.config
     if config.topology_policy is not KubeletPolicy.BEST_EFFORT or config.topology_scope is not KubeletScope.CONTAINER:
         return False
-    return node.pins_memory or any(
-        name in node.devices for _, part in pod_demand(request).containers for name in part.devices
-    )
+    return node.pins_memory or any(name in devices for _, part in demand.containers for name in part.devices)
 
 
 def packing_after(before: Hypothesis, containers: Sequence[ContainerGrant]) -> tuple[CoreUse, ...] | None:
