@@ -8,7 +8,7 @@ more states than it follows, it says so of (``Belief.overflow``, ``Belief.shorte
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import compress, permutations
 from typing import Final
 
 from koord_numa.core.bit_sets import members
@@ -19,7 +19,8 @@ from koord_numa.core.kubelet.managers.manager_state import AdmittedPod, KubeletS
 from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.sharing.reach import Reach
 from koord_numa.core.kubelet.sharing.socket_cpus import is_located
-from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
+from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, reached
+from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.engine.cache.kubelet_history import KubeletHistory
 from koord_numa.engine.cache.pod_sets import is_tied
@@ -106,6 +107,8 @@ def _container_differs(
     is_open = (uid in one.spread or uid in one.mixed) and may_lie_otherwise(known, node) and not is_located(known)
     if (sum(here) != sum(there)) if is_open else (here != there):
         return f"CPUs {there}, not {here}"
+    if is_open and (far := mask_of(compress(node.machine.numa_bits, there)) & ~reached(known, node)):
+        return f"CPUs {there}, not on NUMA nodes {members(far)}"
     blocks, true = _blocks(known), _blocks(given)
     return f"memory {true}, not {blocks}" if blocks != true else ""
 
