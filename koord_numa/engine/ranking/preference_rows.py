@@ -29,18 +29,18 @@ class PreferenceRows:
         self._by_default = spreads_by_default(ask.request)
         self._columns = columns
         self._cluster = cluster
+        self._is_plain = cluster is None and not ask.request.constraints.preferred_nodes
         self._weights = {name: weight_of(row, profile) for name, row in _ROWS.items()}
         self._taints: tuple[int, Ints | None] = (-1, None)  # by kind of node; how many kinds there were
         self._affinity: tuple[tuple[int, int], Ints] | None = None  # by row; the version of the labels
 
     def raws(self, images: tuple[str, ...] = ()) -> list[Raw]:
         """Every preference with a weight that is not the same for all nodes without further look, for a pod with these images."""
-        found = {
-            # A preference that cannot tell nodes apart is left out: it would add the same to all.
-            "taints": self._soft_taints(),
-            "node_affinity": self._node_affinity(),
-            "images": self._columns.images.points(images),
-        }
+        # A preference that cannot tell nodes apart is left out: it would add the same to all.
+        taints, located = self._soft_taints(), self._columns.images.points(images)
+        if self._is_plain and taints is None and located is None:
+            return []  # as of most pods
+        found = {"taints": taints, "node_affinity": self._node_affinity(), "images": located}
         if self._cluster is not None:
             found["pod_affinity"] = self._cluster.affinity.raw_scores()
             found["default_spread" if self._by_default else "spread"] = self._spread(self._cluster)

@@ -87,22 +87,17 @@ class NodeSelection:
 
     def decide(self, request_class: RequestClass, images: tuple[str, ...] = ()) -> Placement | Unschedulable:
         """The best place for a pod of this class (with these images) in the state of this moment, or every node's refusal."""
-        found = self.choose(request_class, images)
-        return self.explain(request_class) if found is None else found
+        return self.choose(request_class, images) or self.explain(request_class)
 
     def choose(self, request_class: RequestClass, images: tuple[str, ...] = ()) -> Placement | None:
         """The best place for a pod of this class (with these images) in the state of this moment; ``None`` when no node takes it."""
-        if self._refusal(request_class) is not None:
-            return None
-        return self._ranking(request_class).choose(images)
+        return None if (ranking := self._unless_refused(request_class)) is None else ranking.choose(images)
 
     def choose_some(
         self, request_class: RequestClass, limit: int, images: tuple[str, ...] = ()
     ) -> Placement | Undecided | None:
         """As ``choose``, asking at most so many nodes one by one; ``UNDECIDED`` when more have to be asked."""
-        if self._refusal(request_class) is not None:
-            return None
-        return self._ranking(request_class).choose_some(limit, images)
+        return None if (ranking := self._unless_refused(request_class)) is None else ranking.choose_some(limit, images)
 
     def explain(self, request_class: RequestClass) -> Unschedulable:
         """Why no node takes a pod of this class, node by node. Asked after ``choose`` found none, in the same state."""
@@ -177,6 +172,12 @@ class NodeSelection:
         if request_class.request.constraints.claims:
             return refuse_everywhere(replace(asked.request, storage=self._storage_now()))
         return asked.refusal
+
+    def _unless_refused(self, request_class: RequestClass) -> NodeRanking | None:
+        # A class that is refused everywhere has no ranking, and gets a refusal later by nothing but its volumes.
+        if not request_class.request.constraints.claims and (known := self._rankings.get(request_class)) is not None:
+            return known
+        return self._ranking(request_class) if self._refusal(request_class) is None else None
 
     def _ranking(self, request_class: RequestClass) -> NodeRanking:
         ranking = self._rankings.get(request_class)

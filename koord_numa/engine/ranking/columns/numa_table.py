@@ -40,6 +40,8 @@ class NumaTable:
         self._lines: Ints = self.reach.reshape(rows, -1)  # the same numbers, a line a row
         # By row, of which inventory and ledger it was written, and of which revision of the ledger's amounts on NUMA nodes.
         self._written: dict[int, tuple[Inventory, Ledger, int]] = {}
+        # By row, what it was written of where a kubelet chooses.
+        self._listed: dict[int, Mapping[str, list[int]]] = {}
 
     def grow(self, rows: int) -> None:
         """Make room for more rows."""
@@ -83,6 +85,9 @@ class NumaTable:
         if self._is_up_to_date(row, record):
             return
         free, width = _free(record), self.counts
+        # Most pods hold no CPUs of their own where a kubelet chooses.
+        if self._listed.get(row) == free:
+            return
         if not free.keys() <= self.places.keys() or max(map(len, free.values()), default=0) > width:
             self._extend(free)
             width = self.counts
@@ -92,10 +97,13 @@ class NumaTable:
             lines += _reach(free[name], width) if name in free else [UNLIMITED] * (width + 1)
         # One list for all lines: NumPy takes nested ones half as fast.
         self._lines[row] = lines
+        if row not in self._written:
+            self._listed[row] = free
 
     def forget(self, row: int) -> None:
         """The row's node is gone."""
         self._written.pop(row, None)
+        self._listed.pop(row, None)
 
     def _is_up_to_date(self, row: int, record: NodeInfo) -> bool:
         """Has nothing changed that the row is made of? Many pods hold nothing of a NUMA node. Notes what it is written of."""
@@ -107,6 +115,7 @@ class NumaTable:
         if written is not None and written[0] is offer and written[1] is booked and written[2] == booked.numa_revision:
             return True
         self._written[row] = offer, booked, booked.numa_revision
+        self._listed.pop(row, None)
         return False
 
     def _extend(self, free: Mapping[str, Sequence[int]]) -> None:
