@@ -8,6 +8,7 @@ from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zo
 from koord_numa.core.objects.request import Assignment, Pod
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
 from koord_numa.wire.node.fingerprint import fingerprint
+from tests.engine.preemption.world import leaves, make_room
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_world
 
 ROOM = {"cpu": 4000, "memory": 16 * GIB}
@@ -50,19 +51,6 @@ def kubelet_node(published: NodeResourceTopology) -> World:
         world.engine.handlers.bound_pods.observe("ADDED", pod)
     world.engine.handlers.budgets.replace([])
     return world
-
-
-async def make_room(world: World) -> list[str]:
-    """Let everything happen that can happen now; what was asked of the API server, without conditions."""
-    await world.settle()
-    await world.engine.preemption.work()
-    await world.settle()
-    return [call for call in world.server.calls if not call.startswith("condition")]
-
-
-def leaves(world: World, name: str) -> None:
-    """The pod is gone for good."""
-    world.engine.handlers.bound_pods.observe("DELETED", world.server.pods.pop(f"uid-{name}"))
 
 
 EVICTED = ["nominate pod node", "evict low"]

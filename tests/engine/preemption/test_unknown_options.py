@@ -11,6 +11,7 @@ from koord_numa.core.objects.request import Assignment, Container, Pod
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy
 from koord_numa.core.resources import MILLI
 from koord_numa.wire.node.fingerprint import fingerprint
+from tests.engine.preemption.world import leaves, make_room, said
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_world
 
 SIZE = 10
@@ -72,18 +73,11 @@ def crowded(there: Sequence[tuple[Pod, int, int]] = FULL) -> World:
     return world
 
 
-async def make_room(world: World) -> list[str]:
-    await world.settle()
-    await world.engine.preemption.work()
-    await world.settle()
-    return [call for call in world.server.calls if not call.startswith("condition")]
-
-
 async def test_a_bare_pod_that_evictions_make_independent_of_the_options_is_made_room_for() -> None:
     world = crowded()
     world.waits(ranked("pod", 10, 2))
     assert await make_room(world) == ["nominate pod node", "evict low"]
-    world.engine.handlers.bound_pods.observe("DELETED", world.server.pods.pop("uid-low"))
+    leaves(world, "low")
     world.engine.handlers.topologies.observe("MODIFIED", topology(3, (3, SIZE), "odd", "tied", "full"))
     world.clock.now += 10
     assert (await make_room(world))[-1] == "bind pod node"
@@ -107,6 +101,6 @@ async def test_why_it_waits_names_what_it_lacks_and_the_options() -> None:
     world = crowded(HOPELESS)
     world.waits(ranked("pod", 10, 2))
     await make_room(world)
-    said = world.diary.events[-1][2]
-    assert "cannot align the pod" in said
-    assert "prefer-align-cpus-by-uncorecache is not known, and only pods that a controller replaces find out" in said
+    why = said(world, "pod")
+    assert "cannot align the pod" in why
+    assert "prefer-align-cpus-by-uncorecache is not known, and only pods that a controller replaces find out" in why

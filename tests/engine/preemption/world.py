@@ -39,11 +39,12 @@ def crowded(*pods: Pod, nodes: tuple[str, ...] = ("node",), settings: str = "", 
     return world
 
 
-async def make_room(world: World) -> None:
-    """Try who waits, then make room for who could not be placed, then see who is placed now."""
+async def make_room(world: World) -> list[str]:
+    """Try who waits, then make room for who could not be placed, then see who is placed now. Returns ``wrote``."""
     await world.settle()
     await world.engine.preemption.work()
     await world.settle()
+    return wrote(world)
 
 
 def leaves(world: World, *names: str) -> None:
