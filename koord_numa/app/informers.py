@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from koord_numa.app.callbacks import Callbacks
 from koord_numa.app.contained_parsing import ContainedParser, bound_to, own_name
-from koord_numa.app.kopf_feed import KopfParsers, KopfStores
+from koord_numa.app.kopf_feed import POD_PAUSE, KopfParsers, KopfStores
 from koord_numa.app.workload_informers import workload_informers
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.resources import (
@@ -152,16 +152,15 @@ def all_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
         scheduler.synced(Source.BOUND)
         scheduler.synced(Source.WAITING)
 
-    return Informer(
-        api,
-        ListedKind(PODS, ContainedParser("pod", parse, scheduler, bound_to), ALL_PODS, known=_counted(scheduler)),
-        Callbacks(replace, observe, synced),
-    )
+    parser = ContainedParser("pod", parse, scheduler, bound_to)
+    kind = ListedKind(PODS, parser, ALL_PODS, known=_counted(scheduler), pause=POD_PAUSE)
+    return Informer(api, kind, Callbacks(replace, observe, synced))
 
 
 def _bound_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
     parser = ContainedParser("pod", parse_pod, scheduler, bound_to)
-    return Informer(api, ListedKind(PODS, parser, BOUND_PODS, known=_counted(scheduler)), scheduler.handlers.bound_pods)
+    kind = ListedKind(PODS, parser, BOUND_PODS, known=_counted(scheduler), pause=POD_PAUSE)
+    return Informer(api, kind, scheduler.handlers.bound_pods)
 
 
 def _counted(scheduler: Scheduler) -> Callable[[Mapping[str, Any]], Pod | None]:

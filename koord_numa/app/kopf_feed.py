@@ -30,6 +30,12 @@ Seconds in which updates of topologies are gathered. Exporters publish once in 1
 nothing waits for an update, and one of several costs half of one that comes alone.
 """
 
+POD_PAUSE: Final = 0.02
+"""
+The same of pods, waiting or not. One that comes alone is taken in at once; of those that come in a crowd each takes half of the time when
+they are read, decided on and sent one behind the other.
+"""
+
 
 def topologies_in_batches() -> ClientMiddlewareType:
     """For Kopf's session: watches of topologies are read in batches. Pods are handed on as they arrive."""

@@ -22,7 +22,7 @@ from koord_numa.app.api.routes import ViewApi
 from koord_numa.app.claims_catch_up import ClaimsCatchUp
 from koord_numa.app.debug import Dump, node_dump, pod_dump
 from koord_numa.app.informers import informers_of
-from koord_numa.app.kopf_feed import kopf_parsers, kopf_stores, topologies_in_batches
+from koord_numa.app.kopf_feed import POD_PAUSE, kopf_parsers, kopf_stores, topologies_in_batches
 from koord_numa.app.metrics import MetricSources, NodeCollector, SchedulerCollector
 from koord_numa.app.rebind_metrics import RebindCollector
 from koord_numa.app.tasks import TaskSupervisor
@@ -127,7 +127,11 @@ class Runtime:
         parsers = kopf_parsers(self.scheduler, stores)
         names = settings.scheduler_names
         self.dispatcher = Dispatcher(
-            Stores(stores.waiting_pods, stores.topologies, stores.rebinds), parsers, names, self.scheduler.waits
+            Stores(stores.waiting_pods, stores.topologies, stores.rebinds),
+            parsers,
+            names,
+            self.scheduler.waits,
+            POD_PAUSE,
         )
         self.informers = informers_of(api, self.scheduler, stores, parsers)
         self._claims_catch_up = ClaimsCatchUp(self.informers.claims, self.scheduler.claims)

@@ -15,6 +15,7 @@ import kopf
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
+from koord_numa.handlers.event_batches import EventBatches
 from koord_numa.ports import DELETED
 from koord_numa.wire.errors import WireError
 
@@ -97,15 +98,21 @@ class Dispatcher:
         parsers: Parsers,
         scheduler_names: tuple[str, ...],
         is_pending: Callable[[str], bool] = lambda _: True,
+        pause: float = 0.0,
     ) -> None:
         self.stores = stores
         self.parsers = parsers
         self.scheduler_names = scheduler_names
         self._is_pending = is_pending
+        self._pods = EventBatches(self._waiting_pod, pause)
         # By name, of the topologies in the store as far as Kopf has reported them.
         self._topology_uids: dict[str, str] = {}
 
     def waiting_pod(self, event: kopf.RawEvent) -> None:
+        """A pod without a node; of several that come together the later ones are handed over in batches."""
+        self._pods.put(event)
+
+    def _waiting_pod(self, event: kopf.RawEvent) -> None:
         """
         A pod without a node.
 

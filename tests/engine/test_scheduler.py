@@ -55,3 +55,48 @@ async def test_nothing_is_decided_before_everything_is_known() -> None:
     assert world.server.calls == []
     await world.engine.stop()
     await asyncio.wait_for(running, PATIENCE)
+
+
+async def test_pods_that_come_together_are_decided_on_before_the_first_request() -> None:
+    """In the order of the queue, each on what the one before has left, as many as there are workers for."""
+    world = make_world(make_node("small", cpu=2), make_node("large", cpu=64, memory=64), settings="bindConcurrency: 3")
+    counted: list[int] = []
+
+    def note(call: str) -> None:
+        if call == "bind before":
+            counted.append(sum(map(len, world.ledgers().values())))
+
+    world.server.fail = note
+    world.waits(*(make_pod(f"pod-{number}", created=float(number)) for number in range(5)))
+    await run_until(world, lambda: all(world.nodes_of().values()))
+    assert counted == [3, 3, 3, 5, 5]
+    assert world.server.calls[0].startswith("bind pod-0 ")
+
+
+async def test_a_class_that_fits_nowhere_is_tried_once_in_a_burst() -> None:
+    world = make_world(make_node("node", cpu=4))
+    world.waits(*(make_pod(f"big-{number}", cpu=8000) for number in range(10)), make_pod("small"))
+    await run_until(world, lambda: world.nodes_of()["small"] == "node")
+    assert [world.pending(pod).attempts for pod in world.server.pods.values() if not pod.node] == [1, *[0] * 9]
+
+
+async def test_a_burst_ends_when_it_has_taken_long() -> None:
+    """What each decision takes is added to the clock, so that events are taken in between them."""
+    world = make_world(make_node("node", cpu=64, memory=64))
+    bursts: list[int] = []
+    choose_some, schedule_some = world.engine.handle.selector.choose_some, world.engine.loop._schedule_some
+
+    def slow(*arguments: object) -> object:
+        world.clock.now += 0.0015
+        bursts[-1] += 1
+        return choose_some(*arguments)  # type: ignore[arg-type]  # handed on as they came
+
+    def noted(cycles: asyncio.TaskGroup) -> bool:
+        bursts.append(0)
+        return schedule_some(cycles)
+
+    world.engine.handle.selector.choose_some = slow  # type: ignore[method-assign,assignment]  # the same one, slower
+    world.engine.loop._schedule_some = noted  # type: ignore[method-assign]  # the same one, noted
+    world.waits(*(make_pod(f"pod-{number}") for number in range(6)))
+    await run_until(world, lambda: all(world.nodes_of().values()))
+    assert [count for count in bursts if count] == [2, 2, 2]

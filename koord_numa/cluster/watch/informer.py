@@ -23,11 +23,15 @@ from koord_numa.cluster.backoff import CLIENT, Backoff
 from koord_numa.cluster.client import Api, decoded
 from koord_numa.cluster.errors import Expired, refusal
 from koord_numa.cluster.resources import Call
+from koord_numa.cluster.watch.batched_reading import BatchedChunks
 from koord_numa.cluster.watch.lister import SLICE, ListedKind, list_all
 from koord_numa.ports import Clock, ClusterError, EventHandler, Gone, Unavailable
 from koord_numa.settings import BackoffSettings
 
 T = TypeVar("T")
+
+CHUNK: Final = 1 << 16
+"""Bytes that are read at once of a watch that is read in batches; where there are more of them it is read on without a pause."""
 
 STEADY: Final = 5.0
 """Seconds after which a watch counts as one that works, even if nothing happened on it."""
@@ -198,12 +202,17 @@ class Informer(Generic[T]):
             self._message_received()
             self._watching_since = self._clock()
             count = 0
-            async for line in lines(content):
+            async for line in lines(self._chunks(content)):
                 self._handle(call, decoded(call, line))
                 count += 1
                 # A burst of events must not keep other tasks waiting.
                 if count % SLICE == 0:
                     await asyncio.sleep(0)
+
+    def _chunks(self, content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+        if not self.kind.pause:
+            return aiter(content.iter_any())
+        return BatchedChunks(aiter(content.iter_chunked(CHUNK)), CHUNK, self.kind.pause)
 
     def _handle(self, call: Call, event: Mapping[str, Any]) -> None:
         kind, raw = event.get("type"), event.get("object") or {}
@@ -248,10 +257,10 @@ def _is_ending() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The non-empty lines of a stream, however it is cut into chunks and however long they are."""
     rest = b""
-    async for chunk in content.iter_any():
+    async for chunk in chunks:
         # Cut by line feeds and not by chunks: an event may be longer than any buffer.
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:

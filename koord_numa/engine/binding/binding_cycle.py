@@ -9,7 +9,7 @@ The number of workers bounds how many requests are under way at once. Only the r
 the same node, and settling an unknown outcome do not.
 """
 
-from asyncio import CancelledError, Semaphore
+from asyncio import CancelledError, Semaphore, sleep
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
@@ -56,9 +56,9 @@ class BindingCycle:
         self._outages = 0
 
     @property
-    def free(self) -> bool:
-        """Is a worker free?"""
-        return self._busy < self._handle.settings.bind_concurrency
+    def free_workers(self) -> int:
+        """How many workers are free."""
+        return self._handle.settings.bind_concurrency - self._busy
 
     async def expire_volumes(self) -> None:
         """See ``VolumeBinding.expire``."""
@@ -90,6 +90,7 @@ class BindingCycle:
         handle = self._handle
         # In this order: what fails inside undoes steps first, then reservations, then the assumption.
         with handle.cache.assume(pod, placement) as assumed, reserved(self.steps, pod, placement) as steps:
+            await sleep(0)  # the scheduling loop goes on to the next pod here; nothing before it may wait
             async with pre_bound(steps, pod, placement):
                 try:
                     await self._send(pod, placement)

@@ -30,6 +30,19 @@ async def test_lists_then_watches(server: ApiServer, api: Api) -> None:
         assert (watched.picture.lists, watched.picture.syncs) == (1, 1)
 
 
+async def test_a_watch_that_is_read_in_batches_shows_the_same(server: ApiServer, api: Api) -> None:
+    picture = Picture()
+    running = asyncio.create_task(Informer(api, ListedKind(PODS, seen, pause=0.05), picture).run())
+    await until(lambda: picture.syncs == 1)
+    for number in range(3):
+        server.store.create(pod(f"p{number}"))
+    delete(server, "p1")
+    await until(lambda: sorted(picture.objects) == ["p0", "p2"])
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert picture.lists == 1
+
+
 async def test_an_empty_list_is_complete_too(api: Api) -> None:
     async with mirror_of(api) as watched:
         await until(lambda: watched.picture.syncs == 1)
