@@ -100,21 +100,7 @@ class PodRequest:
     @property
     def class_key(self) -> Hashable:
         """A hashable value that is equal exactly for requests that are treated alike."""
-        return (
-            tuple((c.name, c.kind, _pairs(c.requests), _pairs(c.limits)) for c in self.containers),
-            _pairs(self.overhead),
-            None if self.pod_requests is None else _pairs(self.pod_requests),
-            None if self.pod_limits is None else _pairs(self.pod_limits),
-            self.qos,
-            self.priority_class,
-            self.priority,
-            self.bind,
-            self.numa,
-            self.replaceable,
-            self.constraints,
-            self.namespace if _cares_for_pods(self.constraints) or self.constraints.claims else "",
-            _labels_that_matter(self),
-        )
+        return _class_key(self)
 
 
 Derived = TypeVar("Derived")
@@ -133,6 +119,25 @@ def once_per_request(derive: Callable[[PodRequest], Derived]) -> Callable[[PodRe
         return found
 
     return kept
+
+
+@once_per_request
+def _class_key(request: PodRequest) -> Hashable:
+    return (
+        tuple((c.name, c.kind, _pairs(c.requests), _pairs(c.limits)) for c in request.containers),
+        _pairs(request.overhead),
+        None if request.pod_requests is None else _pairs(request.pod_requests),
+        None if request.pod_limits is None else _pairs(request.pod_limits),
+        request.qos,
+        request.priority_class,
+        request.priority,
+        request.bind,
+        request.numa,
+        request.replaceable,
+        request.constraints,
+        request.namespace if _cares_for_pods(request.constraints) or request.constraints.claims else "",
+        _labels_that_matter(request),
+    )
 
 
 def _pairs(amounts: ResourceList) -> tuple[tuple[str, int], ...]:

@@ -11,7 +11,7 @@ the same node, and settling an unknown outcome do not.
 
 from asyncio import CancelledError, Semaphore, sleep
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import nullcontext
 from typing import Final
 
 from koord_numa.core.objects.request import Pod
@@ -110,10 +110,9 @@ class BindingCycle:
             raise
 
     async def _send(self, pod: Pod, placement: Placement) -> None:
-        async with AsyncExitStack() as held:
-            # Where the scheduler chooses CPUs the order of binds means nothing.
-            if self._kubelet_chooses(pod, placement):
-                await held.enter_async_context(self.locks.at(placement.node))
+        # Where the scheduler chooses CPUs the order of binds means nothing.
+        in_line = self._kubelet_chooses(pod, placement)
+        async with self.locks.at(placement.node) if in_line else nullcontext():
             # Counted before the semaphore, so that ``free`` counts those that wait for a worker too.
             self._busy += 1
             try:

@@ -105,18 +105,19 @@ def reserved(steps: Sequence[PreBindStep], pod: Pod, placement: Placement) -> It
 
     Raises ``PreBindFailed`` when a row cannot reserve.
     """
+    chosen = tuple(step for step in steps if step.applies(pod, placement))
+    if not chosen:  # as for most pods
+        yield chosen
+        return
     with ExitStack() as undo:
         # Only rows that were reserved are undone.
-        chosen = []
-        for step in steps:
-            if step.applies(pod, placement):
-                try:
-                    step.reserve(pod, placement)
-                except Conflict as error:
-                    raise PreBindFailed(step.name, str(error), at_once=True) from error
-                undo.callback(step.unreserve, pod, placement)
-                chosen.append(step)
-        yield tuple(chosen)
+        for step in chosen:
+            try:
+                step.reserve(pod, placement)
+            except Conflict as error:
+                raise PreBindFailed(step.name, str(error), at_once=True) from error
+            undo.callback(step.unreserve, pod, placement)
+        yield chosen
         # The body succeeded, so that nothing is to be undone.
         undo.pop_all()
         for step in chosen:
@@ -133,6 +134,9 @@ async def pre_bound(steps: Sequence[PreBindStep], pod: Pod, placement: Placement
 
     Raises ``PreBindFailed``.
     """
+    if not steps:
+        yield
+        return
     async with AsyncExitStack() as undo:
         try:
             for step in steps:

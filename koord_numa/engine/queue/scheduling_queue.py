@@ -173,7 +173,9 @@ class SchedulingQueue:
     def placed(self, request_class: RequestClass) -> None:
         """A pod of this class found a node: its next pause starts small again."""
         self._failures.pop(request_class, None)
-        if (chosen := self._classes.get(request_class)) is None:
+        chosen = self._classes.get(request_class)
+        # Without failures it stands where it is to stand.
+        if chosen is None or not chosen.failures:
             return
         chosen.failures = 0
         if chosen.stage is Stage.ACTIVE:
