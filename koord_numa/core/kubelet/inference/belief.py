@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from koord_numa.core.kubelet.inference.arrivals import (
+    LAG,
     MOST_ARRIVALS,
     MOST_EFFORT,
     OLD,
@@ -36,8 +37,9 @@ from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
 from koord_numa.core.kubelet.inference.replay import Effort
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.reports.prospect import Prospect
-from koord_numa.core.kubelet.reports.report import agrees, may_explain
+from koord_numa.core.kubelet.reports.report import agrees
 from koord_numa.core.kubelet.reports.settled import agreeing
+from koord_numa.core.kubelet.reports.undated import UndatedTopology, allowed
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
@@ -53,7 +55,7 @@ class Belief:
     ``fates`` are verdicts on pods by uid, ``left`` when pods were seen gone that may still be in a state before one of ``arrivals``.
     ``last`` are the states after the latest arrival. ``overflow`` says that not all states are followed, empty while they are;
     ``shortened``, that states were given up because the replay of ``arrivals`` took too much effort. ``was_used``: it began on a used
-    node and can begin again there, so that none is given up.
+    node and can begin again there, so that none is given up. ``undated`` are topologies of pods among ``arrivals`` that rule states out.
     """
 
     hypotheses: list[Hypothesis]
@@ -63,6 +65,7 @@ class Belief:
     arrivals: list[Arrival] = field(default_factory=list)
     shortened: bool = False
     was_used: bool = False
+    undated: list[UndatedTopology] = field(default_factory=list)
     last: list[Hypothesis] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,6 +123,7 @@ class Belief:
     def depart(self, uid: str, when: float) -> None:
         """The pod is gone, or has finished: now or shortly before."""
         self.left[uid] = min(when, self.left.get(uid, when))  # a topology may have told of it before
+        self.undated = [each.without(uid, surely=False) if when - LAG <= each.when else each for each in self.undated]
         # The verdicts of earlier arrivals were known long before this pod can have left.
         self._replay(next((at for at, each in enumerate(self.arrivals) if each.may_follow(when)), len(self.arrivals)))
 
@@ -139,26 +143,20 @@ class Belief:
         some hypothesis agrees with; ``None``, and no hypothesis is dropped, when there is no such set.
         """
         if not certain:
-            return self._filter(shown, zones, when)
+            return self._filter(UndatedTopology.of(shown, zones, when, self.hypotheses))
         settled = self._settle(shown[0], zones, counts, when)
         if not settled and (self.shortened or self.overflow):
             again = Again(MOST_EFFORT, leads_on=Prospect(shown[0], zones, self.arrivals).may_come)
             settled = self._settle(shown[0], zones, counts, when, again)
         return shown[0] if settled else None
 
-    def _filter(self, shown: Sequence[Collection[str]], zones: Sequence[Zone], when: float) -> Collection[str] | None:
-        """Keep the states that agree with any of these sets. Nothing is known of the moment, so that arrivals are not replayed from it."""
-        found: Collection[str] | None = None
-        kept: dict[int, Hypothesis] = {}
-        for pods in shown:
-            agreeing = [one for one in self.hypotheses if agrees(one, pods, zones)]
-            # By identity: equal states of different variants must both stay.
-            kept.update((id(one), one) for one in agreeing)
-            if agreeing and found is None:
-                found = pods
+    def _filter(self, topology: UndatedTopology) -> Collection[str] | None:
+        """Keep the states that agree with any of its sets. Nothing is known of the moment, so that arrivals are not replayed from it."""
+        found, kept = topology.agreeing(self.hypotheses)
         if found is not None:
-            self.arrivals = still_open(self.arrivals, when, lambda one: may_explain(one, shown, zones))
-            self.last = list(kept.values())
+            self.undated.append(topology)
+            self.arrivals = still_open(self.arrivals, topology.when, topology.allows)
+            self.last = kept
             self._conclude()
         return found
 
@@ -222,6 +220,8 @@ class Belief:
 
     def _judged(self, uid: str, when: float, *, admitted: bool) -> None:
         self.fates[uid] = admitted
+        if not admitted:
+            self.undated = [each.without(uid, surely=True) for each in self.undated]
         at = self._place(uid)
         if at is not None:
             self.arrivals[at].known = when
@@ -265,7 +265,8 @@ class Belief:
             self.shortened = self.shortened or shortened
             self.overflow = self.overflow or (TOO_MANY if shortened and self.was_used else "")
             # Where none leads on, what is known is of another history: all stay. Without a rule ``filter`` drops none.
-            after = self._bounded(list(filter(how.leads_on, states)) or states)
+            states = list(filter(how.leads_on, states)) or states
+            after = self._bounded(allowed(states, self.undated, each.uid))
             if at + 1 < len(self.arrivals):
                 self.arrivals[at + 1].before = after
             else:
@@ -290,6 +291,7 @@ class Belief:
             old += 1
         self.arrivals = self.arrivals[old:]
         uids = {each.uid for each in self.arrivals}
+        self.undated = [each for each in self.undated if each.speaks_of(uids)]
         # A uid that is in no state and no arrival can matter to none of the later replays.
         for one in self._states(0):
             uids.update(one.state.pods, one.unplaced, one.unlocated)

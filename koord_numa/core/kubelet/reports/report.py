@@ -143,6 +143,13 @@ def _count_unlocated(use: Use, cpus: int, node: KubeletNode) -> None:
         use.cpus[numa] += (cpus & here).bit_count()
 
 
+def running_cpus(one: Hypothesis, uids: Collection[str]) -> dict[str, int]:
+    """How many CPUs a topology shows of each of these pods; nothing of those that the state does not have, or where none are exclusive."""
+    node = one.state.node
+    found = ((uid, _grant(one, uid)) for uid in uids) if node.pins_cpus else ()
+    return {uid: sum(_running_cpus(grant, node)) for uid, grant in found if grant is not None}
+
+
 def _running(grant: Grant) -> Iterator[ContainerGrant]:
     # The pod resources API lists running containers only, so finished init containers are not in a topology.
     return (container for container in grant.containers if container.kind is not ContainerKind.INIT)
