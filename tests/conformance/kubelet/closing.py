@@ -134,7 +134,7 @@ def rewired(truth: World, script: Script, index: int, dice: Random) -> Iterator[
     arrivals = [
         at
         for at, event in enumerate(recorded.events[:index])
-        if event["ev"] == "pod" and _wants(recorded.requests[event["pod"]], names)
+        if event["ev"] == "pod" and asks_for(recorded.requests[event["pod"]], names)
     ]
     may = {uid: span for uid, span in windows(recorded, index).items() if span[0] < min(span[1], index)}
     world, room = truth, _room(state, request, names)
@@ -231,11 +231,13 @@ def shared_and_wanted(world: World, request: PodRequest | None) -> list[str]:
     return [
         name
         for name, pool in world.node.devices.items()
-        if (request is None or _wants(request, [name])) and any(device.near.bit_count() > 1 for device in pool.devices)
+        if (request is None or asks_for(request, [name]))
+        and any(device.near.bit_count() > 1 for device in pool.devices)
     ]
 
 
-def _wants(request: PodRequest, names: Sequence[str]) -> bool:
+def asks_for(request: PodRequest, names: Sequence[str]) -> bool:
+    """Does a container of the pod ask for any of these resources?"""
     return any(part.devices.get(name) for _, part in pod_demand(request).containers for name in names)
 
 

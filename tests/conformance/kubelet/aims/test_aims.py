@@ -1,5 +1,6 @@
 """What the search aims at, and that it plays no history otherwise for playing only a part of it again."""
 
+from dataclasses import replace
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -10,10 +11,12 @@ from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.objects.vocabulary import ContainerKind
+from tests.conformance.kubelet.aims.departing import departing
 from tests.conformance.kubelet.aims.filling import filling, too_much
 from tests.conformance.kubelet.aims.goals import Goal
 from tests.conformance.kubelet.aims.tracks import Track, played
 from tests.conformance.kubelet.departures import Script, graded, replayed, windows
+from tests.conformance.kubelet.variants import device_order
 from tests.conformance.kubelet.worlds import NEVER, Recorded, World
 from tests.conformance.vectors import cases, each_file
 
@@ -22,6 +25,9 @@ EVERY: Final = 40
 
 MOST: Final = 120
 """So many events of each."""
+
+DEALT: Final = "churn-98"
+"""A sequence with devices near several NUMA nodes."""
 
 CHANGES: Final = 12
 """So many departures of each are moved, one after the other."""
@@ -35,18 +41,23 @@ def test_a_history_that_is_played_again_from_a_change_on_is_the_whole_one(file: 
             continue
         recorded, dice = Recorded(case), Random(number)
         index = min(case.get("leak_from", NEVER), MOST, len(recorded.events))
-        world, ends = World(recorded, recorded.node, recorded.ends), dict(recorded.ends)
+        world = World(recorded, recorded.node, recorded.ends)
         may = windows(recorded, index)
-        track = played(world, Script(ends), index, inf)
-        for _ in range(CHANGES if may else 0):
-            uid = dice.choice(sorted(may))
-            ends = {**ends, uid: dice.randint(may[uid][0], index)}
+        script = Script(recorded.ends)
+        track = played(world, script, index, inf)
+        for change in range(CHANGES if may else 0):
+            if change % 3:
+                uid = dice.choice(sorted(may))
+                script = replace(script, ends={**script.ends, uid: dice.randint(may[uid][0], index)})
+            else:
+                order = {name: tuple(dice.sample(ids, len(ids))) for name, ids in device_order(world.node).items()}
+                script = replace(script, orders={**script.orders, dice.randrange(index): order})
             assert isinstance(track, Track)
-            whole, state = graded(world, Script(ends), index)
-            part = played(world, Script(ends), index, whole - 1, track)
+            whole, state = graded(world, script, index)
+            part = played(world, script, index, whole - 1, track)
             # Pods that stay too long are seen at the end only.
             assert isinstance(part, int) or part.total(world, index) == whole
-            track = played(world, Script(ends), index, inf, track)
+            track = played(world, script, index, inf, track)
             assert isinstance(track, Track)
             assert track.total(world, index) == whole
             assert track.states[-1].managers == state.managers
@@ -118,3 +129,19 @@ def test_histories_with_less_room_agree_with_all_that_was_shown(file: Path) -> N
         state = replayed(world, branch.script, index)
         assert state is not None
         assert state.managers == branch.state.managers
+
+
+@each_file("kubelet-churn")
+def test_a_refusal_may_need_a_departure_and_another_device_at_once(file: Path) -> None:
+    """A pod got the other one of two devices, as the one that it has in truth had not been given back yet."""
+    for case in cases(file):
+        if case["id"] != DEALT:
+            continue
+        recorded, index = Recorded(case), 270
+        world = World(recorded, recorded.node, recorded.ends)
+        request = recorded.requests[recorded.events[index]["pod"]]
+        found = departing(world, Script(recorded.ends).before(index + 1), index, Random(1))
+        branch = next(branch for _, branch in found if not too_much(branch.state, request))
+        assert branch.script.orders
+        assert replayed(world, branch.script, index) is not None
+        assert not isinstance(admit(branch.state, "question", request), Admitted)

@@ -5,11 +5,12 @@ A search by many small changes plays nearly the same history again and again. A 
 earlier of both, and often nothing some arrivals after the later one; and what contradicts more than would be kept needs no end.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from tests.conformance.kubelet.departures import WRONG_VERDICT, Script, late, weight
+from tests.conformance.kubelet.variants import in_order
 from tests.conformance.kubelet.worlds import NEVER, World
 
 
@@ -21,7 +22,7 @@ class Track:
     ``steps`` is how many events have been played for it.
     """
 
-    ends: Mapping[str, int]
+    script: Script
     states: list[KubeletState]
     wrong: list[int]
     steps: int
@@ -35,9 +36,9 @@ def played(world: World, script: Script, index: int, most: float, before: Track 
     """
     The history up to the event ``index``; where more than ``most`` contradicts what was shown, after how many events it does.
 
-    ``before`` is one in the same world that differs in departures only. The script may not have orders of devices.
+    ``before`` is one in the same world with another script.
     """
-    first, last = (0, 0) if before is None else _changed(before.ends, script.ends, index)
+    first, last = (0, 0) if before is None else _changed(before.script, script, index)
     states = [KubeletState.empty(world.node)] if before is None else before.states[: first + 1]
     wrong = [0] if before is None else before.wrong[: first + 1]
     ending = replace(world, ends=script.ends).ending()
@@ -45,25 +46,31 @@ def played(world: World, script: Script, index: int, most: float, before: Track 
         if before is not None and at > last and _are_alike(states[-1], before.states[at]):
             more = wrong[-1] - before.wrong[at]
             rest = [each + more for each in before.wrong[at + 1 :]]
-            return Track(script.ends, states + before.states[at + 1 :], wrong + rest, at - first)
-        state, matches = world.step(states[-1], at, ending.get(at, ()))
+            return Track(script, states + before.states[at + 1 :], wrong + rest, at - first)
+        state = in_order(states[-1], script.orders[at]) if at in script.orders else states[-1]
+        state, matches = world.step(state, at, ending.get(at, ()))
         states.append(state)
         wrong.append(wrong[-1] + (0 if matches else weight(world, state, at, index)))
         if wrong[-1] > most:
             return at - first + 1
-    return Track(script.ends, states, wrong, index - first)
+    return Track(script, states, wrong, index - first)
 
 
-def _changed(one: Mapping[str, int], other: Mapping[str, int], index: int) -> tuple[int, int]:
-    """The first event and the last before which other pods are gone."""
-    moments = [
-        min(ends.get(uid, NEVER), index)
-        for uid in one.keys() | other.keys()
-        if one.get(uid) != other.get(uid)
-        for ends in (one, other)
-    ]
+def _changed(one: Script, other: Script, index: int) -> tuple[int, int]:
+    """The first event and the last before which other pods are gone, or devices are in another order."""
+    moments = [min(at, index) for at in (*_moved(one, other), *_moved(other, one))]
     return (min(moments), max(moments)) if moments else (index, index)
 
 
+def _moved(one: Script, other: Script) -> Iterator[int]:
+    """The events before which pods are gone in one script that are not gone before the same in the other; and so of orders of devices."""
+    for uid in one.ends.keys() | other.ends.keys():
+        if one.ends.get(uid) != other.ends.get(uid):
+            yield one.ends.get(uid, NEVER)
+    yield from (at for at, order in one.orders.items() if other.orders.get(at) != order)
+
+
 def _are_alike(one: KubeletState, other: KubeletState) -> bool:
-    return one is other or (one.managers == other.managers and one.pods == other.pods)
+    if one is other:
+        return True
+    return one.managers == other.managers and one.pods == other.pods and one.node.devices == other.node.devices
