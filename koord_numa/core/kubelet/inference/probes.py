@@ -145,7 +145,7 @@ class Question:
         for one in self._view.rooms or self._view.hypotheses:
             for after in self._surely_gone(one) if one.leaving else (one,):
                 # To pods that are tied to an init container's place more room may be less.
-                for each in within_requests(after if confined else without_excess(after)):
+                for each in within_requests(after if confined else without_excess(after), self._admits):
                     yield from self._however_dealt(each)
 
     def _however_dealt(self, one: Hypothesis) -> Iterator[Hypothesis]:
@@ -169,19 +169,17 @@ class Question:
         What they held is counted there, which is less room than there is: where that is too little, the pod is asked with them gone from
         each place where they may have been.
         """
-        states = (
-            laid.state for variant in variants(one, self._request) for laid in shared_in_all_ways(variant, self._demand)
-        )
+        ways = (laid for each in variants(one, self._request) for laid in shared_in_all_ways(each, self._demand))
         try:
-            if all(self._admits(state, one.trust) for state in states):
+            if all(map(self._admits, ways)):
                 return [one]
             gone = without(one, one.leaving)
             return [replace(after, state=replace(after.state, requested=one.state.requested)) for after in gone]
         except TooManyWays:
             return [one]
 
-    def _admits(self, state: KubeletState, trust: Trust) -> bool:
-        answers = (dry_run(state, self._request, trust, order) for order in self._orders)
+    def _admits(self, one: Hypothesis) -> bool:
+        answers = (dry_run(one.state, self._request, one.trust, order) for order in self._orders)
         return all(isinstance(answer, DryRunAdmitted) for answer in answers)
 
     def _each_way(self, one: Hypothesis) -> Iterator[Probe]:
@@ -253,7 +251,7 @@ class Question:
         request, demand = self._request, self._demand
         node = self._view.state.node
         states = [one for one in states if one.leaving or one.unlocated or one.state.pods]
-        states = [each for one in states for each in within_requests(one)]
+        states = [each for one in states for each in within_requests(one, self._admits)]
         if not states:
             return  # no pod of any is known, so none can go
         by_turns, hidden = takes_turns(demand, node), hides_memory(demand, node)

@@ -10,39 +10,77 @@ Example: init containers of pods a and b asked for 2 CPUs each, of which one is 
 NUMA node 1, each of a or b: one of the three at least is free, on either NUMA node.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import combinations
-from math import comb
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, held_by_init
 from koord_numa.core.kubelet.inference.variants import freed
 from koord_numa.core.kubelet.managers.manager_state import AdmittedPod
 from koord_numa.core.kubelet.spreading.owners import Owners, owners_of
+from koord_numa.core.kubelet.spreading.places import places_of
 from koord_numa.core.objects.vocabulary import ContainerKind
 
-MOST_WAYS: Final = 8
-"""Where what is held may be left in more ways, all of it counts."""
+FEW_WAYS: Final = 8
+"""Where what is held may be left in more ways, all of it counts as long as that leaves room enough."""
+
+MOST_WAYS: Final = 64
+"""Where it may be left in more ways, all of it counts."""
 
 MOST_TRIED: Final = 200
 """So many numbers of held CPUs are tried at most."""
 
 
-def within_requests(one: Hypothesis) -> Sequence[Hypothesis]:
-    """The hypothesis with as many loose CPUs held as may be together: in each way in which that may be, or as it is."""
+def within_requests(one: Hypothesis, has_room: Callable[[Hypothesis], bool] | None = None) -> Sequence[Hypothesis]:
+    """
+    The hypothesis with as many loose CPUs held as may be together: in each way in which that may be, or as it is.
+
+    ``has_room`` tells whether many ways need not be looked at, as all of them leave more room than that which it is given.
+    """
     if not one.loose or SOMEONE in one.loose:
         return (one,)
     owners = owners_of(one)
     most = {uid: _most(one.state.pods[uid], bits) for uid, bits in one.loose.items()}
     excess = len(owners) - _held(owners, most)
-    if not excess or comb(len(owners), excess) > MOST_TRIED:
+    if not excess:
         return (one,)
     found = list[int]()
-    for free in combinations(owners, excess):
+    for free in _chosen(_alike(one, owners), excess):
+        if len(found) > MOST_WAYS:
+            return (one,)
         # All matchings that no CPU can be added to have as many.
-        if _held({cpu: uids for cpu, uids in owners.items() if cpu not in free}, most) == len(owners) - excess:
-            found.append(sum(1 << cpu for cpu in free))
-    return [freed(one, bits) for bits in found] if len(found) <= MOST_WAYS else (one,)
+        if _held({cpu: uids for cpu, uids in owners.items() if not free >> cpu & 1}, most) == len(owners) - excess:
+            found.append(free)
+    if not found:
+        return (one,)
+    if len(found) > FEW_WAYS and (has_room is None or has_room(one)):
+        return (one,)
+    return [freed(one, bits) for bits in found]
+
+
+def _alike(one: Hypothesis, owners: Mapping[int, Owners]) -> list[list[int]]:
+    """The loose CPUs, those together that are in one place and have the same owners: which of them is held makes no difference."""
+    found: dict[tuple[int, Owners], list[int]] = {}
+    for at, here in enumerate(places_of(one.state.node)):
+        for cpu in owners:
+            if here >> cpu & 1:
+                found.setdefault((at, owners[cpu]), []).append(cpu)
+    return list(found.values())
+
+
+def _chosen(alike: Sequence[Sequence[int]], count: int) -> Sequence[int]:
+    """So many CPUs, as bits, in each way in which that makes a difference; none where these are too many."""
+    found = [(0, count)]
+    left = sum(map(len, alike))
+    for each in alike:
+        left -= len(each)
+        found = [
+            (bits | sum(1 << cpu for cpu in each[:some]), more - some)
+            for bits, more in found
+            for some in range(max(0, more - left), min(len(each), more) + 1)
+        ]
+        if len(found) > MOST_TRIED:
+            return ()
+    return [bits for bits, _ in found]
 
 
 def _most(pod: AdmittedPod, loose: int) -> int:

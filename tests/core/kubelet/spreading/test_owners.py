@@ -75,6 +75,22 @@ def test_no_init_container_holds_more_than_was_asked_for(seed: int) -> None:
     assert {way.state.managers.cpus.bit_count() for way in ways} == {free - max(map(sum, within))}
 
 
+def test_cpus_of_one_numa_node_and_owner_are_free_or_held_alike() -> None:
+    """Six CPUs are loose, of which ``a`` and ``b`` can hold one each: which of them these are makes no difference."""
+    (way,) = within_requests(_loose(dict.fromkeys(range(8, 14), "ab")))
+    assert len(owners_of(way)) == 2
+
+
+def test_many_ways_are_looked_at_where_the_pod_has_no_room_with_all_that_is_loose_held() -> None:
+    one = _loose({8: "ab", 9: "bc", 10: "cd", 11: "da", 12: "ac", 13: "bd", 14: "abc"})
+    assert within_requests(one, lambda held: held is one) == (one,)
+    ways = within_requests(one, lambda _: False)
+    assert len(ways) > 8
+    assert {len(owners_of(way)) for way in ways} == {4}
+    within = {vector for vector in _vectors(one) if max(vector) <= 1}
+    assert set().union(*map(_vectors, ways)) >= within
+
+
 def test_a_hypothesis_that_stands_for_another_stays_as_it_is() -> None:
     one, other = _loose({8: "ab", 9: "c"}), _loose({10: "b"})
     assert standing_for(one, other) is one
