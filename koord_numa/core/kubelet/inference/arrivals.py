@@ -20,7 +20,7 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     released,
     variant_of,
 )
-from koord_numa.core.kubelet.inference.replay import Effort, Outcome, arrive
+from koord_numa.core.kubelet.inference.replay import Effort, Outcome, arrived
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import distinct
 from koord_numa.core.kubelet.spreading.places import TooManyWays
@@ -194,12 +194,11 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float], ef
         for away in _subsets(open_):
             uncertainty = sum(_uncertainty(arrival, left[uid], away=uid in away) for uid in open_)
             for before in without(there, away):
-                effort.left -= 1
-                for outcome, after in arrive(before, arrival.uid, arrival.request, effort).items():
+                for outcome, after in arrived(before, arrival.uid, arrival.request, effort):
                     held = _held_by_init(after, arrival.uid)
                     # An outcome with fewer pods gone stands for the same one with more: they leave later, with the same effect.
                     if not any(
-                        outcome == other and less <= away and kept.covers(held, away) for less, other, kept in seen
+                        outcome == other and less < away and kept.covers(held, away) for less, other, kept in seen
                     ):
                         # Of several places at which they may have been each is another state.
                         if not away & there.unlocated.keys():

@@ -1,9 +1,7 @@
 """
 CPUs and devices that finished init containers still hold: the kubelet keeps them until the pod is gone, exporters overlook them.
 
-The pod resources API lists running containers only, so what it leaves out is estimated here from the pods' requests. Where the kubelet is
-known to pack CPUs into cores, and its pods are known from the first one on, how many they hold together follows from how the cores are in
-use (``CoreUse``), by NUMA node or, where nothing is aligned, on the whole machine.
+The pod resources API lists running containers only, so what it leaves out is estimated here from the pods' requests.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -11,16 +9,12 @@ from typing import Final
 
 from koord_numa.core.bit_sets import lowest
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, held_by_init, pins_init_cpus
-from koord_numa.core.kubelet.inference.variants import freed
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
-from koord_numa.core.kubelet.managers.cpu_overlap import CoreUse
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
-from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.managers.room import STRICT
-from koord_numa.core.kubelet.spreading.places import places_of
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -179,83 +173,3 @@ def may_be_parted(demand: PodDemand, node: KubeletNode, devices: Collection[str]
     if config.topology_policy is not KubeletPolicy.BEST_EFFORT or config.topology_scope is not KubeletScope.CONTAINER:
         return False
     return node.pins_memory or any(name in devices for _, part in demand.containers for name in part.devices)
-
-
-def packing_after(before: Hypothesis, containers: Sequence[ContainerGrant]) -> tuple[CoreUse, ...] | None:
-    """How the cores of each place are in use after one more pod was given this; ``None`` where that is not known."""
-    taking = [one for one in containers if one.cpus]
-    known = _packing_before(before)
-    if known is None or not taking:
-        return known
-    node = before.state.node
-    inits = any(one.kind is ContainerKind.INIT for one in taking)
-    if inits and max(len(one.cpus) for one in taking) > most_in_order(node):
-        return None
-    at = {_place_of(one, node) for one in taking}
-    # Containers of one pod on several NUMA nodes have nothing to do with one another only where none hands CPUs on.
-    if -1 in at or (inits and len(at) > 1):
-        return None
-    found = list(known)
-    for place in at:
-        takes = tuple(
-            (one.kind is ContainerKind.INIT, len(one.cpus)) for one in taking if _place_of(one, node) == place
-        )
-        after = found[place].after(takes, in_order=node.aligns and len(known) > 1)
-        if after is None:
-            return None
-        found[place] = after
-    return tuple(found)
-
-
-def _packing_before(before: Hypothesis) -> tuple[CoreUse, ...] | None:
-    node = before.state.node
-    if before.packing is not None or not node.packs or node.takes_whole_cores:
-        return before.packing
-    places = places_of(node)
-    free = sum(places) & ~node.reserved
-    held = any(one.cpus for pod in before.state.pods.values() for one in pod.grant.containers)
-    if held or before.unplaced or before.unlocated or before.state.managers.cpus != free:
-        return None
-    # With sockets aligned, or an even share of each NUMA node, CPUs are not just packed.
-    if node.static_options.align_by_socket or (node.deals_over_numa and not node.aligns):
-        return None
-    even = not any(bits.bit_count() % 2 for bits in node.machine.numa_bits.values())
-    return tuple(CoreUse.of_empty(bits.bit_count(), (bits & node.reserved).bit_count(), even=even) for bits in places)
-
-
-def most_in_order(node: KubeletNode) -> int:
-    """
-    Containers with so many CPUs at most choose cores in one order, whatever their number: none takes a whole NUMA node or socket first.
-
-    One NUMA node may have several sockets (up to eight).
-    """
-    sizes = [bits.bit_count() for bits in node.machine.numa_bits.values() if bits]
-    if len(sizes) == 1:
-        return sizes[0] // MOST_SOCKETS - 1
-    return max(sizes) if node.aligns else min(sizes) - 1
-
-
-def _place_of(container: ContainerGrant, node: KubeletNode) -> int:
-    """Which place a container's CPUs come from; -1 where that may be several."""
-    if not node.aligns:
-        return 0
-    mask = container.hint.mask if container.hint is not None else None
-    numas = list(node.machine.numa_bits)
-    if mask is None or mask.bit_count() != 1 or mask.bit_length() - 1 not in numas:
-        return -1
-    numa = mask.bit_length() - 1
-    return -1 if container.cpus.bits & ~node.machine.numa_bits[numa] else numas.index(numa)
-
-
-def without_excess(one: Hypothesis) -> Hypothesis:
-    """The hypothesis with no more CPUs held by init containers than all of them together can have left behind."""
-    if not one.loose or one.packing is None:
-        return one
-    loose = excess = 0
-    for bits in one.loose.values():
-        loose |= bits
-    for here, use in zip(places_of(one.state.node), one.packing, strict=True):
-        more = use.least_free - (one.state.managers.cpus & here).bit_count()
-        if more > 0:
-            excess |= lowest(loose & here, min(more, (loose & here).bit_count()))
-    return freed(one, excess) if excess else one

@@ -23,8 +23,8 @@ from koord_numa.core.kubelet.departures.one_away import with_one_away, without_l
 from koord_numa.core.kubelet.departures.single_places import SinglePlaces
 from koord_numa.core.kubelet.departures.some_away import binds_freely, with_several_away
 from koord_numa.core.kubelet.enough_room import has_room_however_shared, has_room_in_all_ways, has_room_whoever_leaves
+from koord_numa.core.kubelet.inference.core_packing import without_excess
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, pins_init_cpus
-from koord_numa.core.kubelet.inference.init_reuse import without_excess
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import variants
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, Trust, dry_run

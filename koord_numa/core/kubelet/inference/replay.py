@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest
+from koord_numa.core.kubelet.inference.core_packing import by_threads, narrowed, packing_after
 from koord_numa.core.kubelet.inference.hypothesis import (
     Hypothesis,
     Signature,
@@ -13,7 +14,6 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     pins_init_cpus,
     signature,
 )
-from koord_numa.core.kubelet.inference.init_reuse import packing_after
 from koord_numa.core.kubelet.inference.variants import free_rooms, holding, standing_for, variants
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, dry_run
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
@@ -81,6 +81,16 @@ def arrive(
     return found
 
 
+def arrived(before: Hypothesis, uid: str, request: PodRequest, effort: Effort) -> Iterable[tuple[Outcome, Hypothesis]]:
+    """As ``arrive``, for each number of threads that a core may have where the pod may be treated otherwise by what is loose."""
+    effort.left -= 1
+    found = arrive(before, uid, request, effort)
+    states = by_threads(before) if len(found) > 1 else ()
+    if len(states) < 2:
+        return found.items()
+    return [each for one in states for each in arrive(one, uid, request, effort).items()]
+
+
 def _loose(one: Hypothesis) -> int:
     bits = 0
     for each in one.loose.values():
@@ -129,7 +139,7 @@ def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tup
     keys = [_outcome(before, each) for each in admitted]
     # Both extremes decide alike: one hypothesis stands for them, and the CPUs between them are loose.
     if len(admitted) == 2 and keys[0] == keys[1]:
-        yield keys[0], _placed(before, uid, request, admitted[0], _left_over(before, admitted))
+        yield keys[0], narrowed(_placed(before, uid, request, admitted[0], _left_over(before, admitted)))
     else:
         for key, each in zip(keys, admitted, strict=True):
             after = _placed(before, uid, request, each, 0)

@@ -111,7 +111,8 @@ class CoreUse:
     How the cores of a NUMA node, or of a whole machine, are in use by the pods that came since it was empty, none of which has left.
 
     Each of ``pairs`` is one way on cores of two threads: how many CPUs finished init containers hold beside those of others, and how many
-    cores have one thread free. ``ones`` are the former on cores of one thread. ``lasting`` is what other containers hold of ``size`` CPUs.
+    cores have one thread free. ``ones`` are the former on cores of one thread, ``None`` where they have two. ``lasting`` is what other
+    containers hold of ``size`` CPUs.
 
     Theory. An init container's odd CPU stays behind where it came from a partly used core, which uses that core up: so not every pod can
     have left one. Pods that have left unseen may have made more cores partly used, but no more than the CPUs that they gave back, so that
@@ -120,7 +121,7 @@ class CoreUse:
 
     size: int
     pairs: frozenset[tuple[int, int]]
-    ones: int = 0
+    ones: int | None = 0
     lasting: int = 0
 
     @classmethod
@@ -149,14 +150,25 @@ class CoreUse:
                 found.update((held + more, left) for more, left in ways)
         if len(found) > MOST_WAYS:
             return None
-        more = held_of_ones(takes)
+        ones = None if self.ones is None else self.ones + held_of_ones(takes)
         lasting = sum(count for init, count in takes if not init)
-        return CoreUse(self.size, frozenset(found), self.ones + more, self.lasting + lasting)
+        return CoreUse(self.size, frozenset(found), ones, self.lasting + lasting)
+
+    def with_cores_of(self, threads: int) -> "CoreUse":
+        """The same on cores of one thread, or of two."""
+        ones = threads == 1
+        return CoreUse(self.size, frozenset() if ones else self.pairs, self.ones if ones else None, self.lasting)
+
+    @property
+    def held(self) -> tuple[int, int] | None:
+        """The least and the most CPUs that finished init containers hold beside those of others; ``None`` where no way is left."""
+        found = [held for held, _ in self.pairs] + ([] if self.ones is None else [self.ones])
+        return (min(found), max(found)) if found else None
 
     @property
     def least_free(self) -> int:
         """So many CPUs are free at least."""
-        return self.size - self.lasting - max(self.ones, *(held for held, _ in self.pairs), 0)
+        return self.size - self.lasting - max(self.ones or 0, *(held for held, _ in self.pairs), 0)
 
 
 def held_of_ones(takes: Takes) -> int:

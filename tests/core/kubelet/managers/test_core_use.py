@@ -77,6 +77,50 @@ def test_as_many_cpus_are_free_as_is_known_also_where_pods_have_left_unseen(seed
     assert told
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_as_many_cpus_are_held_as_in_one_of_the_ways_where_none_has_left(seed: int) -> None:
+    """On NUMA nodes to which containers are aligned, and on a machine as a whole."""
+    dice = Random(seed)
+    told = 0
+    for _ in range(LIVES):
+        numas, threads = dice.choice((1, 2, 3, 4)), dice.choice((1, 2, 2))
+        some = machine(dice, numas, threads)
+        smallest = min(bits.bit_count() for bits in some.numa_bits.values())
+        place, in_order, most = some.bits, False, (smallest if numas > 1 else smallest // 8) - 1
+        if numas > 1 and dice.random() < 0.7:
+            place, in_order, most = dice.choice([*some.numa_bits.values()]), True, smallest
+        reserved = sum(1 << cpu for cpu in dice.sample([cpu.id for cpu in some.cpus], dice.randint(0, 3)))
+        free = place & ~reserved
+        use: CoreUse | None = CoreUse.of_empty(
+            place.bit_count(), (place & reserved).bit_count(), even=smallest % 2 == 0
+        )
+        for _ in range(dice.randint(2, 9)):
+            takes = pod(dice, smallest)
+            if len(takes) > 1 and max(count for _, count in takes) > most:
+                continue
+            after = with_pod(some, free, takes)
+            if use is None or after is None:
+                break
+            free, use = after, use.after(takes, in_order=in_order)
+            if use is not None:
+                told += 1
+                known = use.with_cores_of(threads)
+                assert known.held is not None
+                least, most_held = known.held
+                held = use.size - use.lasting - free.bit_count()
+                assert least <= held <= most_held, (takes, threads, numas)
+                assert threads == 1 or (held, _half_used(some, free)) in use.pairs
+    assert told
+
+
+def _half_used(machine: CpuTopology, free: int) -> int:
+    """Cores of two threads with one of them free."""
+    cores: dict[int, int] = {}
+    for cpu in machine.cpus:
+        cores[cpu.core] = cores.get(cpu.core, 0) + (free >> cpu.id & 1)
+    return sum(count == 1 for count in cores.values())
+
+
 @pytest.mark.parametrize(
     ("reserved", "pods", "free"),
     [
