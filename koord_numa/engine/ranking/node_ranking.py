@@ -176,23 +176,22 @@ class NodeRanking:
     def _catch_up(self) -> None:
         columns = self._columns
         columns.refresh()
-        rows = None if self._position is None else columns.changed_since(self._position)
+        changed = None if self._position is None else columns.changes_since(self._position)
         self._position = columns.position
-        if rows is None or self._epoch != columns.order.epoch:
+        if changed is None or self._epoch != columns.order.epoch:
             self._start_over()
             return
         self._fit_size()
-        if len(rows) <= FEW:
-            for row in sorted(rows):
+        if len(changed) <= FEW:
+            for row in sorted(set(changed.tolist())):
                 self._fits.pop(row, None)
                 self._exact[row] = False
-                self._refusals.forget_one(row)
+                self._refusals.forget(row)
                 self._evaluate(row)
             return
-        changed = np.fromiter(rows, dtype=np.int64, count=len(rows))
-        self._refusals.forget(changed, rows)
-        for row in self._fits.keys() & rows:
-            del self._fits[row]
+        self._refusals.forget(changed)
+        for row in changed[self._exact[changed]].tolist():
+            self._fits.pop(row, None)
         self._exact[changed] = False
         self._bound(changed)
 
@@ -217,7 +216,7 @@ class NodeRanking:
 
     def _bound(self, rows: Ints) -> None:
         # Negative where bounded by NO.
-        self._keys[rows] = self._sweep.bounds(rows) * STEP + self._columns.ranks.take(rows)
+        self._keys[rows] = self._sweep.bounds(rows) * STEP + self._columns.ranks[rows]
 
     def explain_some(self, limit: int) -> bool:
         """Find out the refusals of at most so many nodes of which none is known; returns whether all are known then."""

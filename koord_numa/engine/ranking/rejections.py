@@ -1,7 +1,6 @@
 """Refusals of one request class by row: many nodes refuse in the same words, so the words are kept once."""
 
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,7 +35,8 @@ class RejectionTable:
     _codes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     _words: list[Rejection] = field(default_factory=list)
     _code_of: dict[tuple[Reason, str, bool], int] = field(default_factory=dict)
-    _detailed: dict[int, Rejection] = field(default_factory=dict)
+    _detailed: dict[int, Rejection] = field(default_factory=dict)  # what is forgotten has the code ``UNKNOWN``
+    _forgot: bool = False  # may some of it be forgotten?
     _most_words: int = SPARE
 
     def resize(self, rows: int) -> None:
@@ -56,33 +56,28 @@ class RejectionTable:
             code = self._code_of[words] = len(self._words)
             # Without details: one object serves all rows that say the same.
             self._words.append(Rejection(rejection.reason, rejection.message, resolvable=rejection.resolvable))
-        self._codes[row] = code
+        if self._forgot and len(self._detailed) >= DETAILED:
+            self._detailed = {row: kept for row, kept in self._detailed.items() if self._codes[row] != UNKNOWN}
+            self._forgot = False
+        self._detailed.pop(row, None)
         if len(self._detailed) < DETAILED:
             self._detailed[row] = rejection
+        self._codes[row] = code
 
     def get(self, row: int) -> Rejection | None:
         """The refusal of a row, ``None`` when none is known."""
-        detailed = self._detailed.get(row)
-        if detailed is not None:
-            return detailed
         code = int(self._codes[row])
-        return None if code == UNKNOWN else self._words[code]
+        return None if code == UNKNOWN else self._detailed.get(row) or self._words[code]
 
     def unknown(self, rows: int) -> Bools:
         """Of which of the first rows is no refusal known?"""
         unknown: Bools = self._codes[:rows] == UNKNOWN
         return unknown
 
-    def forget(self, rows: Ints, same: AbstractSet[int]) -> None:
-        """These nodes changed, given as an array and as a set: their refusals hold no longer."""
+    def forget(self, rows: Ints | int) -> None:
+        """These nodes changed: their refusals hold no longer."""
         self._codes[rows] = UNKNOWN
-        for row in self._detailed.keys() & same:
-            del self._detailed[row]
-
-    def forget_one(self, row: int) -> None:
-        """This node changed."""
-        self._codes[row] = UNKNOWN
-        self._detailed.pop(row, None)
+        self._forgot = True
 
     def clear(self) -> None:
         """Forget everything."""

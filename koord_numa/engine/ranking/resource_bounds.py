@@ -53,6 +53,7 @@ class Plan:
     weights: Ints
     everywhere: Ints | None  # the sum of the weights, where only resources are scored that all but ``bare`` nodes have
     common: slice
+    most_of_common: bool  # is that all that is scored, and by how much of it is in use?
     percents: slice  # the lines of which anything is asked in percent
     devices: list[int]  # where the request wants some
     spares: bool  # where it wants none: are there devices that nodes know the use of?
@@ -104,7 +105,8 @@ class ResourceBounds:
             percent *= there > ZERO  # of nothing no part is used
         common = percent if plan.percents == plan.common else percent[plan.common]
         taken = Taken(offered, used, percent, np.minimum(FULL, common))
-        return Sums(short, self._with_claims(self._filling(taken), taken), self._ahead(rows, taken))
+        filling = self._filling(taken)
+        return Sums(short, self._with_claims(filling, taken) if self._extended else filling, self._ahead(rows, taken))
 
     def _make_plan(self) -> Plan:
         columns, weights = self._columns, self._rules.weights
@@ -128,6 +130,7 @@ class ResourceBounds:
             weights=np.array(list(scored.values()), dtype=np.int64),
             everywhere=np.array(sum(scored.values())) if everywhere else None,
             common=whole,
+            most_of_common=self._rules.scoring is ScoringType.MOST_ALLOCATED and set(scored) == set(common),
             percents=whole if everywhere and not sparing else slice(0, len(lines)),
             devices=devices if sparing else [],
             spares=bool(devices) and not sparing,
@@ -139,8 +142,6 @@ class ResourceBounds:
 
     def _with_claims(self, filling: Ints, taken: Taken) -> Ints:
         """Rows that serve scored resources by claim count as the best that they can be: their devices are counted when they are chosen."""
-        if not self._extended:
-            return filling
         for name in scored_by_claim(self._extended, self._rules):
             line = self._columns.resources.get(name)
             # Beyond the table's limit nothing is known of any row.
@@ -152,13 +153,15 @@ class ResourceBounds:
         return filling
 
     def _filling(self, taken: Taken) -> Ints:
-        plan, strategy = self._plan, self._rules.scoring
-        if strategy is ScoringType.LEAST_NUMA_NODES or not len(plan.weights):
+        plan = self._plan
+        if plan.most_of_common:
+            terms = taken.common
+        elif (strategy := self._rules.scoring) is ScoringType.LEAST_NUMA_NODES or not len(plan.weights):
             return np.zeros(taken.offered.shape[1], dtype=np.int64)
-        if strategy is ScoringType.BALANCED_ALLOCATION:
+        elif strategy is ScoringType.BALANCED_ALLOCATION:
             return _balance(taken.offered[plan.scored], taken.used[plan.scored])
-        if strategy is ScoringType.MOST_ALLOCATED:
-            terms = taken.common if plan.scored == plan.common else np.minimum(FULL, taken.percent[plan.scored])
+        elif strategy is ScoringType.MOST_ALLOCATED:
+            terms = np.minimum(FULL, taken.percent[plan.scored])
         else:
             offered = taken.offered[plan.scored]
             terms = np.maximum(ZERO, offered - taken.used[plan.scored]) * FULL // np.maximum(offered, ONE)
@@ -175,7 +178,7 @@ class ResourceBounds:
         """By how many points the fullest of CPU and memory is ahead of the least used device."""
         plan = self._plan
         if plan.spares:
-            least = self._columns.spares.take(rows)
+            least = self._columns.spares[rows]
         elif plan.devices:
             least = self._least(taken)
         else:

@@ -114,7 +114,7 @@ class ScoreBounds:
     def _bounds(self, rows: Ints) -> Ints:
         """Of rows whose names and labels fit."""
         columns, judged = self._columns, self._up_to_date()
-        kinds, sums = columns.kinds.take(rows), self._ledger.sums(rows)
+        kinds, sums = columns.kinds[rows], self._ledger.sums(rows)
         # What every row earns for sparing is in the points of its kind.
         bound = self._points_at(rows, kinds, judged)
         bound += sums.filling if self._filling_weight is None else self._filling_weight * sums.filling
@@ -132,7 +132,7 @@ class ScoreBounds:
         """What nodes of these kinds are worth apart from their amounts."""
         points: Ints
         if judged.unaligned is not None:
-            points = judged.unaligned.take(kinds)
+            points = judged.unaligned[kinds]
         else:
             zones, wanted = self._columns.zones, judged.wanted.take(kinds, axis=0)
             fewest = zones.fewest(rows, wanted, judged.some)

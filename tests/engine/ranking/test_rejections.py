@@ -21,10 +21,10 @@ def test_sentences_that_no_node_says_any_more_are_forgotten_and_the_others_stay(
     for number in range(20_000):
         row = dice.randrange(rows)
         if dice.random() < 0.2:
-            table.forget_one(row)
+            table.forget(row)
             said.pop(row, None)
             continue
-        table.forget_one(row)
+        table.forget(row)
         said[row] = f"untolerated taint {{stamp: {number if dice.random() < 0.5 else 0}}}"
         table.add(row, no(said[row]))
         if number % 500 == 0:

@@ -4,6 +4,7 @@ The numbers of all nodes in NumPy columns, a row a node, so that thousands of no
 Rows are brought up to date just before they are read. Columns repeat what the records say; they are never the truth themselves.
 """
 
+from array import array
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
@@ -24,6 +25,9 @@ from koord_numa.engine.ranking.columns.numa_table import UNLIMITED, Ints, NumaTa
 from koord_numa.engine.ranking.columns.pod_counts import PodCounts
 
 FIRST_ROWS: Final = 64
+MANY: Final = 256
+"""Of so many changes it pays to leave out the rows that are there more than once."""
+
 FIRST_RESOURCES: Final = (PODS, CPU, MEMORY)
 """Every node has these, so they get the first lines, side by side."""
 
@@ -58,7 +62,7 @@ class NodeTable:
         self.records: list[NodeInfo | None] = []
         self.row_of: dict[str, int] = {}
         self.order = NameOrder()
-        self.journal: list[int] = []
+        self.journal = array("q")
         self.start = 0  # the journal position of journal[0]
         self.kinds: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by its number, what kind of node it is
         self.known_kinds: list[NodeClass] = [NO_NODE]
@@ -118,13 +122,16 @@ class NodeTable:
 
     def rows_since(self, position: int) -> list[int] | None:
         """The rows that changed since a journal position, each once, ascending; ``None`` when that is too long ago to know."""
-        changed = self.changed_since(position)
         # ``sorted``: rows are evaluated in their order, whatever order they changed in.
-        return None if changed is None else sorted(changed)
+        return None if position < self.start else sorted(set(self.journal[position - self.start :]))
 
-    def changed_since(self, position: int) -> set[int] | None:
-        """As ``rows_since``, in no order."""
-        return None if position < self.start else set(self.journal[position - self.start :])
+    def changes_since(self, position: int) -> Ints | None:
+        """As ``rows_since``, in the order in which they changed: a row that changed twice may be there twice."""
+        if position < self.start:
+            return None
+        # A copy: the journal cannot grow while its memory is looked at.
+        rows = np.frombuffer(self.journal[position - self.start :], dtype=np.int64)
+        return rows if len(rows) < MANY else np.unique(rows)
 
     def candidate(self, row: int) -> NodeSnapshot | None:
         """The node of a row as a decision sees it."""
@@ -231,7 +238,7 @@ class NodeTable:
             self._note_devices(row, record.allocatable)
         kind = self.known_kinds[int(self.kinds[row])]
         # Pods change what is proved of whole cores, so that this is looked at on every refresh.
-        if (now := kind.with_pods(record)) is not kind:
+        if kind.config is not None and (now := kind.with_pods(record)) is not kind:
             self._set_kind(row, now)
         booked = record.booked
         held = self._line(booked.amounts)

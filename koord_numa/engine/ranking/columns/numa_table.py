@@ -37,6 +37,7 @@ class NumaTable:
     def __init__(self, rows: int) -> None:
         self.places: dict[str, int] = {CPU: 0, MEMORY: 1}
         self.reach: Ints = np.full((rows, len(self.places), 2), UNLIMITED, dtype=np.int64)
+        self.counts = 1  # the most NUMA nodes that a row may have
         self._lines: Ints = self.reach.reshape(rows, -1)  # the same numbers, a line a row
         # By row, of which inventory and ledger it was written, and of which revision of the ledger's amounts on NUMA nodes.
         self._written: dict[int, tuple[Inventory, Ledger, int]] = {}
@@ -48,11 +49,6 @@ class NumaTable:
         grown = np.full((rows, *self.reach.shape[1:]), UNLIMITED, dtype=np.int64)
         grown[: len(self.reach)] = self.reach
         self.reach, self._lines = grown, grown.reshape(rows, -1)
-
-    @property
-    def counts(self) -> int:
-        """The most NUMA nodes that a row may have."""
-        return int(self.reach.shape[2]) - 1
 
     def repeated(self, wanted: Ints) -> Ints:
         """Amounts by row and resource as ``fewest`` compares them: each once for every number of ``reach``."""
@@ -82,44 +78,52 @@ class NumaTable:
 
     def write(self, row: int, record: NodeInfo) -> None:
         """Bring one row up to date. No inventory at all means that a kubelet chooses."""
-        if self._is_up_to_date(row, record):
+        offer = record.inventory
+        if isinstance(offer, Inventory):
+            self._write_left(row, offer, record.booked)
+        else:
+            self._write_listed(row, _listed(record) if offer is None else {})
+
+    def _write_left(self, row: int, offer: Inventory, booked: Ledger) -> None:
+        """Of a node whose CPUs the scheduler hands out. Many pods hold nothing of a NUMA node, and leave the row as it is."""
+        written, revision = self._written.get(row), booked.numa_revision
+        known = written is not None and written[0] is offer
+        if written is not None and known and written[1] is booked and written[2] == revision:
             return
-        free, width = _free(record), self.counts
-        # Most pods hold no CPUs of their own where a kubelet chooses.
+        self._written[row] = offer, booked, revision
+        free = numa_left(offer, booked)
+        if not known:  # else there has been room for the same resources and NUMA nodes before
+            self._listed.pop(row, None)
+            self._make_room(free)
+        self._put(row, free)
+
+    def _write_listed(self, row: int, free: Mapping[str, list[int]]) -> None:
+        """Of any other node. Most pods hold no CPUs of their own where a kubelet chooses."""
+        self._written.pop(row, None)
         if self._listed.get(row) == free:
             return
-        if not free.keys() <= self.places.keys() or max(map(len, free.values()), default=0) > width:
-            self._extend(free)
-            width = self.counts
+        self._listed[row] = free
+        self._make_room(free)
+        self._put(row, free)
+
+    def _put(self, row: int, free: Mapping[str, list[int]]) -> None:
         # Unlisted resources bound nothing: the row must stay an upper bound.
         lines: list[int] = []
+        width = self.counts
         for name in self.places:
             lines += _reach(free[name], width) if name in free else [UNLIMITED] * (width + 1)
         # One list for all lines: NumPy takes nested ones half as fast.
         self._lines[row] = lines
-        if row not in self._written:
-            self._listed[row] = free
 
     def forget(self, row: int) -> None:
         """The row's node is gone."""
         self._written.pop(row, None)
         self._listed.pop(row, None)
 
-    def _is_up_to_date(self, row: int, record: NodeInfo) -> bool:
-        """Has nothing changed that the row is made of? Many pods hold nothing of a NUMA node. Notes what it is written of."""
-        offer, booked = record.inventory, record.booked
-        if not isinstance(offer, Inventory):
-            self._written.pop(row, None)
-            return False
-        written = self._written.get(row)
-        if written is not None and written[0] is offer and written[1] is booked and written[2] == booked.numa_revision:
-            return True
-        self._written[row] = offer, booked, booked.numa_revision
-        self._listed.pop(row, None)
-        return False
-
-    def _extend(self, free: Mapping[str, Sequence[int]]) -> None:
+    def _make_room(self, free: Mapping[str, Sequence[int]]) -> None:
         """Room for resources that no node had so far, and for more NUMA nodes, which have nothing."""
+        if free.keys() <= self.places.keys() and max(map(len, free.values()), default=0) <= self.counts:
+            return
         for name in sorted(free):
             self.places.setdefault(name, len(self.places))
         old = self.reach
@@ -129,16 +133,13 @@ class NumaTable:
         self.reach[:, : old.shape[1], :counts] = old[:, :, :counts]
         # Wider rows repeat the last sum, as NUMA nodes that are not there add nothing.
         self.reach[:, : old.shape[1], counts:width] = old[:, :, counts - 1 : counts]
-        self._lines = self.reach.reshape(len(old), -1)
+        self.counts, self._lines = width, self.reach.reshape(len(old), -1)
 
 
-def _free(record: NodeInfo) -> Mapping[str, list[int]]:
-    """What each NUMA node has free, by resource; resources that are not listed are unlimited."""
-    offer = record.inventory
-    if isinstance(offer, Inventory):
-        return numa_left(offer, record.booked)
+def _listed(record: NodeInfo) -> Mapping[str, list[int]]:
+    """What each NUMA node has free where a kubelet chooses, by resource; resources that are not listed are unlimited."""
     topology = record.topology
-    if offer is None and topology is not None and _hands_out_cpus(topology):
+    if topology is not None and _hands_out_cpus(topology):
         return {CPU: _kubelets_cpus(record, topology)}
     return {}
 
