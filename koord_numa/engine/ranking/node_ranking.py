@@ -176,7 +176,7 @@ class NodeRanking:
     def _catch_up(self) -> None:
         columns = self._columns
         columns.refresh()
-        changed = None if self._position is None else columns.changes_since(self._position)
+        changed = None if self._position is None else columns.journal.changes_since(self._position)
         self._position = columns.position
         if changed is None or self._epoch != columns.order.epoch:
             self._start_over()

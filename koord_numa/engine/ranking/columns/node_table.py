@@ -4,7 +4,6 @@ The numbers of all nodes in NumPy columns, a row a node, so that thousands of no
 Rows are brought up to date just before they are read. Columns repeat what the records say; they are never the truth themselves.
 """
 
-from array import array
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
@@ -18,6 +17,7 @@ from koord_numa.core.score.node_resources import MAX_SCORE
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.ranking.columns.image_columns import ImageColumns
+from koord_numa.engine.ranking.columns.journal import Journal
 from koord_numa.engine.ranking.columns.label_columns import LabelColumns
 from koord_numa.engine.ranking.columns.name_order import SPACE, NameOrder
 from koord_numa.engine.ranking.columns.node_class import NodeClass
@@ -25,9 +25,6 @@ from koord_numa.engine.ranking.columns.numa_table import UNLIMITED, Ints, NumaTa
 from koord_numa.engine.ranking.columns.pod_counts import PodCounts
 
 FIRST_ROWS: Final = 64
-MANY: Final = 256
-"""Of so many changes it pays to leave out the rows that are there more than once."""
-
 FIRST_RESOURCES: Final = (PODS, CPU, MEMORY)
 """Every node has these, so they get the first lines, side by side."""
 
@@ -62,8 +59,7 @@ class NodeTable:
         self.records: list[NodeInfo | None] = []
         self.row_of: dict[str, int] = {}
         self.order = NameOrder()
-        self.journal = array("q")
-        self.start = 0  # the journal position of journal[0]
+        self.journal = Journal()
         self.kinds: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by its number, what kind of node it is
         self.known_kinds: list[NodeClass] = [NO_NODE]
         self.resources: dict[str, int] = {name: place for place, name in enumerate(FIRST_RESOURCES)}
@@ -100,7 +96,7 @@ class NodeTable:
     @property
     def position(self) -> int:
         """The journal position after the last change."""
-        return self.start + len(self.journal)
+        return self.journal.position
 
     def changed(self, record: NodeInfo) -> None:
         """Something about this node changed: it came, went, or its numbers differ."""
@@ -113,25 +109,13 @@ class NodeTable:
         if row is None:
             row = self._occupy(record)
         self._stale.add(row)
-        self.journal.append(row)
-        # Half at once, so that cutting costs a constant share of the appends; readers behind the cut start over.
-        if len(self.journal) > 4 * len(self.records) + 1024:
-            cut = len(self.journal) // 2
-            del self.journal[:cut]
-            self.start += cut
+        self.journal.add(row, len(self.records))
 
     def rows_since(self, position: int) -> list[int] | None:
         """The rows that changed since a journal position, each once, ascending; ``None`` when that is too long ago to know."""
+        changed = self.journal.changes_since(position)
         # ``sorted``: rows are evaluated in their order, whatever order they changed in.
-        return None if position < self.start else sorted(set(self.journal[position - self.start :]))
-
-    def changes_since(self, position: int) -> Ints | None:
-        """As ``rows_since``, in the order in which they changed: a row that changed twice may be there twice."""
-        if position < self.start:
-            return None
-        # A copy: the journal cannot grow while its memory is looked at.
-        rows = np.frombuffer(self.journal[position - self.start :], dtype=np.int64)
-        return rows if len(rows) < MANY else np.unique(rows)
+        return None if changed is None else sorted(set(changed.tolist()))
 
     def candidate(self, row: int) -> NodeSnapshot | None:
         """The node of a row as a decision sees it."""
@@ -198,7 +182,7 @@ class NodeTable:
         self._vacant.append(row)
         # Stale and in the journal, so that readers learn of the vacancy.
         self._stale.add(row)
-        self.journal.append(row)
+        self.journal.add(row, len(self.records))
 
     def _grow(self) -> None:
         # Doubled, so that growing costs a constant share of all writes.
