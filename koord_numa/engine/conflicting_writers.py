@@ -56,8 +56,10 @@ class ConflictingWriters:
 
     def node_changed(self, info: NodeInfo) -> None:
         """Compare what pods hold on the node, with one another and with what there is."""
-        self._check_overcommit(info)
-        # Asked with every change of a node: with no shared CPU, now or before, there is nothing to compare.
+        # Asked with every change of a node, nearly all of which have room for all that is requested there, and had before.
+        if not _surely_within(info) or info.name in self.overcommitted:
+            self._check_overcommit(info)
+        # With no shared CPU, now or before, there is nothing to compare.
         if not (info.ledger.more or info.name in self.double_holds):
             return
         known, found = self.double_holds.get(info.name, ()), double_holds(info.ledger)
@@ -141,11 +143,17 @@ class ConflictingWriters:
             self._handle.dependencies.recorder.event(pod, warning=True, reason=kind, message=text)
 
 
+def _surely_within(info: NodeInfo) -> bool:
+    """Is no more requested than there is, whether all pods count or not?"""
+    if info.node is None:
+        return True
+    held, there = info.ledger.amounts, info.node.allocatable
+    return held.get(CPU, 0) <= there.get(CPU, 0) and held.get(MEMORY, 0) <= there.get(MEMORY, 0)
+
+
 def _beyond(info: NodeInfo) -> list[tuple[str, int, int]]:
-    """Resources of which more is requested than there is: name, requested, there. Asked with every change of a node."""
+    """Resources of which more is requested than there is: name, requested, there."""
     if info.node is None:
         return []
     held, there = info.counted.amounts, info.node.allocatable
-    if held.get(CPU, 0) <= there.get(CPU, 0) and held.get(MEMORY, 0) <= there.get(MEMORY, 0):
-        return []  # as nearly always
     return [(name, held.get(name, 0), there.get(name, 0)) for name in GUARDED if held.get(name, 0) > there.get(name, 0)]

@@ -94,6 +94,15 @@ class KubeletView:
         return self.hypotheses[0].state
 
     @property
+    def is_settled(self) -> bool:
+        """Is there one state, of which nothing is open but who holds what? As of most nodes whose kubelets are not followed."""
+        if len(self.hypotheses) > 1 or self.rooms or self.on_their_way is not None:
+            return False
+        one = self.hypotheses[0]
+        open_ = one.loose or one.spread or one.sharing or one.unlocated or one.leaving or one.options or one.state.pods
+        return not open_
+
+    @property
     def upper(self) -> Hypothesis | None:
         """A state with all the room that there may be; ``None`` where ``hypotheses`` show it. Few pods ask, so it is not kept."""
         return None if self.most is None else Hypothesis(infer_state(self.most).state, trust=Trust.INFERRED)

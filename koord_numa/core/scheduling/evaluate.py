@@ -18,7 +18,7 @@ from koord_numa.core.scheduling.filters import (
     node_filters_of,
 )
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, on_node
-from koord_numa.core.scheduling.scorers import SCORERS
+from koord_numa.core.scheduling.scorers import SCORERS, Score, weight_of
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import value_object
@@ -26,6 +26,9 @@ from koord_numa.core.value_objects import value_object
 _NOTHING_OFFERED: Final = Rejection(Reason.NO_TOPOLOGY, "only the Node object is looked at")
 _NO_PODS: Final = Ledger()
 _NAMES: Final = tuple(row.name for row in SCORERS)
+
+EARNING: Final = "earning"
+"""What the scorers that concern a request are called among what is derived from it."""
 
 
 @value_object
@@ -80,11 +83,26 @@ def score_parts(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement
 
 def _points(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, profile: Profile) -> list[int]:
     """Of each scorer, in their order."""
-    weights = profile.score_weights
-    if not weights:
-        return [row.weight * row.score(ask, seen, placement, profile) for row in SCORERS]
-    # As ``weight_of``, whose calls would cost more than most scores.
-    return [weights.get(row.name, row.weight) * row.score(ask, seen, placement, profile) for row in SCORERS]
+    return [weight_of(row, profile) * row.score(ask, seen, placement, profile) for row in SCORERS]
+
+
+def _score(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, profile: Profile) -> int:
+    """The sum of ``score_parts``, whose names are not asked for."""
+    if placement.explores:
+        return 0
+    points = 0
+    for weight, score in _scorers(ask, profile):
+        points += weight * score(ask, seen, placement, profile)
+    return points
+
+
+def _scorers(ask: SchedulingRequest, profile: Profile) -> list[tuple[int, Score]]:
+    """Those that may give the request points anywhere, with their weights; the same for all nodes."""
+    known: tuple[Profile, list[tuple[int, Score]]] | None = ask.derived.get(EARNING)
+    if known is None or known[0] is not profile:
+        found = [(weight_of(row, profile), row.score) for row in SCORERS if row.concerns(ask)]
+        known = ask.derived[EARNING] = profile, found
+    return known[1]
 
 
 def _evaluate(
@@ -97,8 +115,7 @@ def _evaluate(
     placed = NUMA_RESERVE.place(ask, seen)
     if isinstance(placed, Rejection):
         return placed
-    # As the sum of ``score_parts``, whose names are not asked for.
-    return ScoredPlacement(0 if placed.explores else sum(_points(ask, seen, placed, profile)), placed)
+    return ScoredPlacement(_score(ask, seen, placed, profile), placed)
 
 
 def _first_refusal(rows: Iterable[Filter], ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from koord_numa.core.allocate import demand_of
 from koord_numa.core.allocation.demand import AllocationDemand
@@ -51,7 +52,7 @@ class SchedulingRequest:
     ``neighbours`` and ``spread`` are counts of placed pods by topology domain, ``storage`` what is known of volumes; each is ``None`` for
     a pod that does not depend on it. ``claims`` is what the pod's resource claims ask for. ``images`` are one pod's own, as pods that ask
     for the same may run different ones. ``by_claim`` are amounts that a node serves by claim, and ``variants`` is what ``on_node`` made of
-    the request, by the resources that are served by claim.
+    the request, by the resources that are served by claim; ``derived`` is what others worked out of it, by what they call it.
     """
 
     request: PodRequest
@@ -67,6 +68,7 @@ class SchedulingRequest:
     variants: dict[frozenset[str], "SchedulingRequest"] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 def scheduling_request(request: PodRequest, profile: Profile) -> SchedulingRequest:

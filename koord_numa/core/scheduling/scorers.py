@@ -40,6 +40,9 @@ from koord_numa.core.state.node_snapshot import NodeSnapshot
 
 Ints = NDArray[np.int64]
 
+Score = Callable[[SchedulingRequest, NodeSnapshot, Placement, Profile], int]
+"""The points of one part of a score, 0 to 100."""
+
 _EXCLUSIVITY_POINTS: Final = {Exclusivity.HONOURED: 100, Exclusivity.DOWNGRADED: 50, Exclusivity.BROKEN: 0}
 
 
@@ -47,13 +50,14 @@ _EXCLUSIVITY_POINTS: Final = {Exclusivity.HONOURED: 100, Exclusivity.DOWNGRADED:
 class Scorer:
     """
     A part of the score that depends on one node only: 0 to 100 points. ``name`` is its key in ``scoreWeights``, ``plugin`` the public
-    name of the rule.
+    name of the rule. ``concerns`` is false for requests that get no points of it on any node.
     """
 
     name: str
     plugin: str
     weight: int
-    score: Callable[[SchedulingRequest, NodeSnapshot, Placement, Profile], int]
+    score: Score
+    concerns: Callable[[SchedulingRequest], bool] = lambda _: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +177,8 @@ SCORERS: Final = (
     Scorer("resources", "NodeResourcesFit", 1, _filling),
     Scorer("devices", "DeviceReserve", 5, _devices),
     Scorer("numa", "NodeNUMAResource", 1, score_numa),
-    Scorer("exclusivity", "NodeNUMAResource", 40, score_exclusivity),
-    Scorer("claims", "DynamicResources", 20, score_claims),
+    Scorer("exclusivity", "NodeNUMAResource", 40, score_exclusivity, wants_exclusivity),
+    Scorer("claims", "DynamicResources", 20, score_claims, wants_devices),
 )
 
 PREFERENCES: Final = (

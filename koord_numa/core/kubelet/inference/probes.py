@@ -102,6 +102,9 @@ class Question:
     def _all(self) -> Iterator[Probe]:
         """Raises ``TooManyWays``."""
         request, view, node = self._request, self._view, self._view.state.node
+        if len(self._demand.containers) == 1 and view.is_settled:
+            yield Probe(view.state, view.hypotheses[0].trust, CpuReuse.BY_ID)
+            return  # nobody to take CPUs over from or to leave any to, and no pod is known that could go
         confined = is_confined(self._demand, node)
         for one in self._likely(confined=confined):
             yield from self._each_way(one)
@@ -113,8 +116,7 @@ class Question:
             for one in self._with_pods_away(view.hypotheses, confined=confined):
                 yield from self._each_way(one)
         if confined and view.upper is not None:
-            for order in self._orders:
-                yield Probe(view.upper.state, Trust.INFERRED, order)
+            yield from [Probe(view.upper.state, Trust.INFERRED, order) for order in self._orders]
         yield from self._on_their_way(confined=confined)
 
     def _ask_whatever_is_free(self, states: Iterable[Hypothesis]) -> None:
@@ -127,14 +129,13 @@ class Question:
 
     def _on_their_way(self, *, confined: bool) -> Iterator[Probe]:
         """Where pods on their way went elsewhere because others had left, and where more left after they came."""
-        request, coming = self._request, self._view.on_their_way
+        request, coming, node = self._request, self._view.on_their_way, self._view.state.node
         if coming is None or not coming.matters_to(request):
             return
         requested = self._view.state.requested
         states = [replace(one, state=replace(one.state, requested=requested)) for one in coming.states()]
         for one in states:
             yield from self._each_way(one)
-        node = self._view.state.node
         # Of best-effort that would be too many for what it may refuse.
         if node.config.topology_policy in STRICT and not never_needs_less_room(request, node):
             for one in self._with_pods_away(states, confined=confined):
@@ -248,8 +249,7 @@ class Question:
 
     def _with_pods_away(self, states: Iterable[Hypothesis], *, confined: bool) -> Iterator[Hypothesis]:
         """What is left where pods may have gone, for a pod to which that matters: whichever pods left, equal room answers alike."""
-        request, demand = self._request, self._demand
-        node = self._view.state.node
+        request, demand, node = self._request, self._demand, self._view.state.node
         states = [one for one in states if one.leaving or one.unlocated or one.state.pods]
         states = [each for one in states for each in within_requests(one, self._admits)]
         if not states:
