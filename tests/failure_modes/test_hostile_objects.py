@@ -11,7 +11,7 @@ from koord_numa.core.objects.verdicts import Placement, Reason
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner
 from koord_numa.core.scheduling.evaluate import evaluate_alone
 from koord_numa.engine.queue.request_class import RequestClass
-from koord_numa.engine.ranking.columns.node_table import MOST_LINES
+from koord_numa.engine.ranking.columns.amount_table import MOST_LINES
 from koord_numa.engine.ranking.undecided import Undecided
 from koord_numa.wire.node.topologies import parse_topology
 from koord_numa.wire.node.zones import MOST_DEVICES
@@ -94,7 +94,7 @@ async def test_resources_that_only_pods_name_do_not_fill_memory() -> None:
     world = make_world(make_node("node"))
     world.waits(*(giant(f"pod-{number}", f"example.com/thing-{number}", 1) for number in range(2 * MOST_LINES)))
     await world.settle(2 * MOST_LINES + 1)
-    assert len(world.engine._node_table.resources) <= MOST_LINES
+    assert len(world.engine._node_table.amounts.resources) <= MOST_LINES
     await innocent_is_bound(world)
 
 

@@ -18,7 +18,15 @@ from koord_numa.core.scheduling.scorers import scored_by_claim
 from koord_numa.core.score.device_reserve import is_device
 from koord_numa.core.score.node_resources import ALWAYS_SCORED, MAX_SCORE
 from koord_numa.core.value_objects import value_object
-from koord_numa.engine.ranking.columns.node_table import MOST_HELD, MOST_LINES, NodeTable
+from koord_numa.engine.ranking.columns.amount_table import (
+    DIVISORS,
+    FREE,
+    HELD,
+    MOST_HELD,
+    MOST_LINES,
+    SPARES,
+    AmountTable,
+)
 from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
 
 Floats = NDArray[np.float64]
@@ -48,12 +56,15 @@ class Plan:
 
     # int64[lines, 1], so that it is added to int64[lines, rows] by broadcasting.
     wanted: Ints  # a line a resource, to be added to each row
-    needed: Some
+    requested: Some
+    needed: Some  # the same, by their lines in the table
+    amounts: Ints  # int64[needed lines, 1]
+    hundredfold: Ints  # int64[2, 1]: how much CPU and memory is wanted, times 100
+    usual: bool  # is only asked how full CPU and memory are, and how much a node without the pod's devices is to be spared?
     scored: Some
     weights: Ints
-    everywhere: Ints | None  # the sum of the weights, where only resources are scored that all but ``bare`` nodes have
+    total: Ints  # the sum of the weights
     common: slice
-    most_of_common: bool  # is that all that is scored, and by how much of it is in use?
     percents: slice  # the lines of which anything is asked in percent
     devices: list[int]  # where the request wants some
     spares: bool  # where it wants none: are there devices that nodes know the use of?
@@ -76,45 +87,62 @@ class Taken:
 class ResourceBounds:
     """The amounts of one request under one set of rules."""
 
-    def __init__(self, ask: SchedulingRequest, rules: Profile, columns: NodeTable) -> None:
+    def __init__(self, ask: SchedulingRequest, rules: Profile, table: AmountTable) -> None:
         self._amounts = ask.amounts
         self._extended = frozenset(name for name, _ in ask.claims.extended) if ask.claims is not None else frozenset()
         self._rules = rules
-        self._columns = columns
+        self._table = table
         self._plan = self._make_plan()
 
     def sums(self, rows: Ints) -> Sums:
         """As ``fits_resources``, ``score_filling`` and ``score_sparing`` of whole nodes, for every row."""
         # A resource that is new has made the table higher: line numbers stay, the plan's arrays are too short.
-        if len(self._plan.wanted) != len(self._columns.resources):
+        if len(self._plan.wanted) != len(self._table.resources):
             self._plan = self._make_plan()
-        plan = self._plan
-        # By resource and row from here on; a copy, so that ``+=`` does not write into the table.
-        offered, used = self._columns.amounts.take(rows, axis=0).transpose(1, 2, 0).copy()
-        used += plan.wanted
-        # Only what is requested can be short (fitsRequest skips zero requests).
-        lacks = used > offered
+        # By line and row from here on.
+        plan, amounts = self._plan, self._table.numbers.take(rows, axis=0).T.copy()
+        if not plan.usual or self._table.bare:
+            return self._of_any_plan(rows, amounts)
+        # Over the resources, the first axis. Only what is requested can be short (fitsRequest skips zero requests).
+        short: Bools = np.logical_or.reduce(amounts[plan.needed] < plan.amounts)
+        # As of any plan, in the fewest operations: each costs the same for one row and for a hundred.
+        percent = amounts[HELD] + plan.hundredfold
+        percent //= amounts[DIVISORS]
+        np.minimum(FULL, percent, out=percent)
+        # ``dot`` costs half of ``@`` on a few rows: (resources,) by (resources, rows) is (rows,).
+        filling = plan.weights.dot(percent)
+        filling //= plan.total
+        return Sums(short, filling, _ahead(percent, amounts[SPARES]) if plan.spares else None)
+
+    def _of_any_plan(self, rows: Ints, amounts: Ints) -> Sums:
+        plan, free, offered = self._plan, amounts[FREE:], self._table.offered.take(rows, axis=1)
+        lacks = free < plan.wanted
         if plan.by_claim:
             lacks[plan.by_claim] &= offered[plan.by_claim] > ZERO
-        short: Bools = np.logical_or.reduce(lacks[plan.needed])  # over the resources, the first axis
+        used = offered - free
+        used += plan.wanted
         there = offered[plan.percents]
         percent = used[plan.percents] * FULL
         # Where nothing is offered the divisor is 1.
         percent //= np.maximum(there, ONE)
-        if self._columns.bare or plan.everywhere is None:
-            percent *= there > ZERO  # of nothing no part is used
+        percent *= there > ZERO  # of nothing no part is used
         common = percent if plan.percents == plan.common else percent[plan.common]
         taken = Taken(offered, used, percent, np.minimum(FULL, common))
-        filling = self._filling(taken)
-        return Sums(short, self._with_claims(filling, taken) if self._extended else filling, self._ahead(rows, taken))
+        least = amounts[SPARES] if plan.spares else self._least(taken) if plan.devices else None
+        return Sums(
+            # Only what is requested can be short.
+            np.logical_or.reduce(lacks[plan.requested]),
+            self._with_claims(self._filling(taken), taken),
+            None if least is None else _ahead(taken.common, least),
+        )
 
     def _make_plan(self) -> Plan:
-        columns, weights = self._columns, self._rules.weights
+        table, weights = self._table, self._rules.weights
         for name in (*ALWAYS_SCORED, *weights, *self._amounts):
             # Names in a pod are any user's: beyond the limit a resource has no line and only ``evaluate`` judges it.
-            if len(columns.resources) < MOST_LINES:
-                columns.place(name)
-        lines = columns.resources
+            if len(table.resources) < MOST_LINES:
+                table.place(name)
+        lines = table.resources
         wanted = {PODS: 1, **self._amounts}
         common = (lines[CPU], lines[MEMORY])  # neighbours: ``FIRST_RESOURCES``
         scored = {line: weights[name] for name, line in lines.items() if name in weights and self._counts(name)}
@@ -122,15 +150,21 @@ class ResourceBounds:
         sparing = any(is_device(name) for name, amount in self._amounts.items() if amount > 0)
         whole = slice(common[0], common[1] + 1)
         everywhere = bool(scored) and set(scored) <= set(common)
+        # Cut as amounts in the table are, so that sums stay within 64 bits.
+        amounts = np.array([[min(wanted.get(name, 0), MOST_HELD)] for name in lines], dtype=np.int64)
+        requested = [line for name, line in lines.items() if wanted.get(name, 0) > 0]
+        by_most = self._rules.scoring is ScoringType.MOST_ALLOCATED and set(scored) == set(common)
         return Plan(
-            # Cut as amounts in the table are, so that sums stay within 64 bits.
-            wanted=np.array([[min(wanted.get(name, 0), MOST_HELD)] for name in lines], dtype=np.int64),
-            needed=_some([line for name, line in lines.items() if wanted.get(name, 0) > 0]),
+            wanted=amounts,
+            requested=_some(requested),
+            needed=_some([FREE + line for line in requested]),
+            amounts=amounts[requested],
+            hundredfold=amounts[whole] * MAX_SCORE,
+            usual=by_most and not sparing and not self._extended,
             scored=_some(list(scored)),
             weights=np.array(list(scored.values()), dtype=np.int64),
-            everywhere=np.array(sum(scored.values())) if everywhere else None,
+            total=np.array(sum(scored.values())),
             common=whole,
-            most_of_common=self._rules.scoring is ScoringType.MOST_ALLOCATED and set(scored) == set(common),
             percents=whole if everywhere and not sparing else slice(0, len(lines)),
             devices=devices if sparing else [],
             spares=bool(devices) and not sparing,
@@ -143,7 +177,7 @@ class ResourceBounds:
     def _with_claims(self, filling: Ints, taken: Taken) -> Ints:
         """Rows that serve scored resources by claim count as the best that they can be: their devices are counted when they are chosen."""
         for name in scored_by_claim(self._extended, self._rules):
-            line = self._columns.resources.get(name)
+            line = self._table.resources.get(name)
             # Beyond the table's limit nothing is known of any row.
             filling = (
                 np.full_like(filling, MAX_SCORE)
@@ -153,40 +187,21 @@ class ResourceBounds:
         return filling
 
     def _filling(self, taken: Taken) -> Ints:
-        plan = self._plan
-        if plan.most_of_common:
-            terms = taken.common
-        elif (strategy := self._rules.scoring) is ScoringType.LEAST_NUMA_NODES or not len(plan.weights):
+        plan, strategy = self._plan, self._rules.scoring
+        if strategy is ScoringType.LEAST_NUMA_NODES or not len(plan.weights):
             return np.zeros(taken.offered.shape[1], dtype=np.int64)
-        elif strategy is ScoringType.BALANCED_ALLOCATION:
+        if strategy is ScoringType.BALANCED_ALLOCATION:
             return _balance(taken.offered[plan.scored], taken.used[plan.scored])
-        elif strategy is ScoringType.MOST_ALLOCATED:
-            terms = np.minimum(FULL, taken.percent[plan.scored])
+        if strategy is ScoringType.MOST_ALLOCATED:
+            terms = taken.common if plan.scored == plan.common else np.minimum(FULL, taken.percent[plan.scored])
         else:
             offered = taken.offered[plan.scored]
             terms = np.maximum(ZERO, offered - taken.used[plan.scored]) * FULL // np.maximum(offered, ONE)
-        # ``dot`` costs half of ``@`` on a few rows: (resources,) by (resources, rows) is (rows,).
         points: Ints = plan.weights.dot(terms)
-        if plan.everywhere is not None and not self._columns.bare:
-            return points // plan.everywhere
         # Weights of resources that the node has; without any the divisor is 1.
         return np.asarray(
             points // np.maximum(plan.weights.dot(taken.offered[plan.scored] > ZERO), ONE), dtype=np.int64
         )
-
-    def _ahead(self, rows: Ints, taken: Taken) -> Ints | None:
-        """By how many points the fullest of CPU and memory is ahead of the least used device."""
-        plan = self._plan
-        if plan.spares:
-            least = self._columns.spares[rows]
-        elif plan.devices:
-            least = self._least(taken)
-        else:
-            return None
-        ahead: Ints = np.maximum(taken.common[0], taken.common[1])
-        ahead -= least
-        np.maximum(ZERO, ahead, out=ahead)
-        return ahead
 
     def _least(self, taken: Taken) -> Ints:
         """The percent of the least used device, with those that the pod wants."""
@@ -197,6 +212,14 @@ class ResourceBounds:
         for line in others:
             np.minimum(least, taken.percent[line], out=least, where=taken.offered[line] > ZERO)
         return least
+
+
+def _ahead(common: Ints, least: Ints) -> Ints:
+    """By how many points the fullest of CPU and memory is ahead of the least used device."""
+    ahead: Ints = np.maximum(common[0], common[1])
+    ahead -= least
+    np.maximum(ZERO, ahead, out=ahead)
+    return ahead
 
 
 def _some(numbers: list[int]) -> Some:

@@ -95,7 +95,7 @@ class ScoreBounds:
         self._filling_weight = None if self._weights["resources"] == 1 else np.array(self._weights["resources"])
         self._sparing_weight = np.array(self._weights["devices"])
         self._ends = ((least, self._alignment), (ask, RequestAlignment.of(ask, rules))) if extended else ()
-        self._ledger = ResourceBounds(ask, rules, columns)
+        self._ledger = ResourceBounds(ask, rules, columns.amounts)
         self._judgement = self._judge()
         # By row, the node that was judged and what it was worth: identity tells whether it still holds.
         self._of_node: dict[int, tuple[Node, int]] = {}

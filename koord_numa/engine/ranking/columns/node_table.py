@@ -11,38 +11,20 @@ import numpy as np
 
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.verdicts import Rejection
-from koord_numa.core.resources import CPU, MEMORY, NOTHING, PODS, ResourceList
-from koord_numa.core.score.device_reserve import is_device
-from koord_numa.core.score.node_resources import MAX_SCORE
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.ranking.columns.amount_table import AmountTable
 from koord_numa.engine.ranking.columns.image_columns import ImageColumns
 from koord_numa.engine.ranking.columns.journal import Journal
 from koord_numa.engine.ranking.columns.label_columns import LabelColumns
 from koord_numa.engine.ranking.columns.name_order import SPACE, NameOrder
 from koord_numa.engine.ranking.columns.node_class import NodeClass
-from koord_numa.engine.ranking.columns.numa_table import UNLIMITED, Ints, NumaTable, longer, taller
+from koord_numa.engine.ranking.columns.numa_table import Ints, NumaTable, longer
 from koord_numa.engine.ranking.columns.pod_counts import PodCounts
 
 FIRST_ROWS: Final = 64
-FIRST_RESOURCES: Final = (PODS, CPU, MEMORY)
-"""Every node has these, so they get the first lines, side by side."""
-
 NO_NODE: Final = NodeClass(Node(""))
 """The kind of a row that has not been written."""
-
-MOST_HELD: Final = 1 << 50
-MOST_OFFERED: Final = 1 << 52
-"""
-Amounts saturate in the table, so that no sum or product of them leaves 64 bits: a pebibyte held and a pebibyte wanted are within the four
-that are offered, and a hundred times that is within 2**63. What is beyond is for ``evaluate`` to tell, which has no limits.
-"""
-
-MOST_LINES: Final = 256
-"""Resources with a line of their own. Of others, whose names any user may invent in a pod, only ``evaluate`` knows."""
-
-PODS_LINE: Final = FIRST_RESOURCES.index(PODS)
-OFFERED, HELD = 0, 1  # the second index of ``NodeTable.amounts``
 
 
 def _raise(_node: str, error: Exception) -> None:
@@ -62,15 +44,7 @@ class NodeTable:
         self.journal = Journal()
         self.kinds: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by its number, what kind of node it is
         self.known_kinds: list[NodeClass] = [NO_NODE]
-        self.resources: dict[str, int] = {name: place for place, name in enumerate(FIRST_RESOURCES)}
-        # By row, what is offered and what is held of each resource: side by side, as the few rows that changed are read together.
-        # Where nothing may go no pods are offered; the bars of single classes are not known here.
-        self.amounts: Ints = np.zeros((FIRST_ROWS, 2, len(FIRST_RESOURCES)), dtype=np.int64)
-        self.bare: set[int] = set()  # rows that offer no CPUs or no memory
-        self.spares: Ints = np.full(
-            FIRST_ROWS, MAX_SCORE, dtype=np.int64
-        )  # percent of the least used device, 100 without any
-        self._devices: dict[int, tuple[tuple[str, int], ...]] = {}  # by row, how many there are, of rows that have any
+        self.amounts = AmountTable(FIRST_ROWS)  # the bars of single classes are not known there
         self.zones = NumaTable(FIRST_ROWS)
         self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by name: the larger the earlier, less than ``SPACE``
         self.labels = LabelColumns(FIRST_ROWS, self._nodes)
@@ -129,7 +103,7 @@ class NodeTable:
             try:
                 self._refresh(row)
             except Exception as error:  # noqa: BLE001 - contained: nothing goes to this node until it changes
-                self.amounts[row, OFFERED, PODS_LINE] = 0
+                self.amounts.refuse(row)
                 self.report(row, error)
         self._stale.clear()
         if self._epoch != self.order.epoch:
@@ -144,14 +118,6 @@ class NodeTable:
         record = self.records[row]
         if record is not None:
             self.on_error(record.name, error)
-
-    def place(self, resource: str) -> int:
-        """Where a resource is in ``amounts``; made when it is new."""
-        found = self.resources.get(resource)
-        if found is None:
-            found = self.resources[resource] = len(self.resources)
-            self.amounts = np.pad(self.amounts, ((0, 0), (0, 0), (0, 1)))
-        return found
 
     def _occupy(self, record: NodeInfo) -> int:
         # Rows are reused: arrays would else grow with every node that ever was.
@@ -177,8 +143,7 @@ class NodeTable:
         self.labels.write(row, None)
         self.images.write(row, None)
         self.zones.forget(row)
-        self.bare.discard(row)
-        self._note_devices(row, NOTHING)
+        self.amounts.forget(row)
         self._vacant.append(row)
         # Stale and in the journal, so that readers learn of the vacancy.
         self._stale.add(row)
@@ -188,8 +153,7 @@ class NodeTable:
         # Doubled, so that growing costs a constant share of all writes.
         size = 2 * len(self.kinds)
         self.kinds, self.ranks = longer(self.kinds, size), longer(self.ranks, size)
-        self.spares = np.concatenate([self.spares, np.full(size - len(self.spares), MAX_SCORE, dtype=np.int64)])
-        self.amounts = taller(self.amounts, size)
+        self.amounts.grow(size)
         self.zones.grow(size)
         self.labels.grow(size)
         self.images.grow(size)
@@ -204,7 +168,7 @@ class NodeTable:
     def _refresh(self, row: int) -> None:
         record = self.records[row]
         if record is None or record.node is None:
-            self.amounts[row, OFFERED, PODS_LINE] = 0
+            self.amounts.refuse(row)
             return
         node, written = record.node, self._objects[row]
         # By identity: informers hand out the same objects until they change.
@@ -217,47 +181,14 @@ class NodeTable:
             self._objects[row] = (node, record.published)
             self._set_kind(row, NodeClass.of(record, node))
             self.ranks[row] = SPACE - self.order.number(record.name)
-            self.amounts[row, OFFERED] = self._line(record.allocatable, MOST_OFFERED)
-            self._note_bare(row, record.allocatable)
-            self._note_devices(row, record.allocatable)
+            self.amounts.offer(row, record.allocatable)
         kind = self.known_kinds[int(self.kinds[row])]
         # Pods change what is proved of whole cores, so that this is looked at on every refresh.
         if kind.config is not None and (now := kind.with_pods(record)) is not kind:
             self._set_kind(row, now)
-        booked = record.booked
-        held = self._line(booked.amounts)
-        held[PODS_LINE] = len(booked.holdings)
-        self.amounts[row, HELD] = held
-        if row in self._devices:
-            used = [booked.amounts.get(name, 0) * MAX_SCORE // count for name, count in self._devices[row]]
-            self.spares[row] = min(MAX_SCORE, *used)
         takes_pods = not isinstance(record.inventory, Rejection) and not node.problem and record.barred() is None
-        # Offering no pods is how a row refuses everything without a column of its own.
-        pods = min(record.allocatable.get(PODS, UNLIMITED), MOST_OFFERED) if takes_pods else 0
-        self.amounts[row, OFFERED, PODS_LINE] = pods
+        self.amounts.write(row, record.booked, takes_pods=takes_pods)
         self.zones.write(row, record)
-
-    def _note_bare(self, row: int, allocatable: ResourceList) -> None:
-        if allocatable.get(CPU) and allocatable.get(MEMORY):
-            self.bare.discard(row)
-        else:
-            self.bare.add(row)
-
-    def _note_devices(self, row: int, allocatable: ResourceList) -> None:
-        devices = tuple((name, count) for name, count in allocatable.items() if count > 0 and is_device(name))
-        if devices:
-            self._devices[row] = devices
-        elif self._devices.pop(row, None):
-            self.spares[row] = MAX_SCORE
-
-    def _line(self, amounts: ResourceList, most: int = MOST_HELD) -> list[int]:
-        if not amounts.keys() <= self.resources.keys():
-            for resource in amounts:
-                if len(self.resources) < MOST_LINES:
-                    self.place(resource)
-        line = [amounts.get(resource, 0) for resource in self.resources]
-        # None is as large as that, outside of tests.
-        return line if max(line) <= most else [min(amount, most) for amount in line]
 
     def _set_kind(self, row: int, kind: NodeClass) -> None:
         """A kind that no row is of any more gives its number to the next new one."""

@@ -193,13 +193,6 @@ def _reach(free: list[int], width: int) -> list[int]:
     return sums
 
 
-def taller(values: NDArray[Any], rows: int) -> NDArray[Any]:
-    """The same table with room for more rows, which are zero; rows are its first dimension."""
-    grown = np.zeros((rows, *values.shape[1:]), dtype=values.dtype)
-    grown[: len(values)] = values
-    return grown
-
-
 def longer(values: NDArray[Any], rows: int) -> NDArray[Any]:
     """The same columns with room for more rows, which are zero."""
     grown = np.zeros((*values.shape[:-1], rows), dtype=values.dtype)

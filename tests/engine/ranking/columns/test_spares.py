@@ -21,7 +21,7 @@ def shown(table: NodeTable, record: NodeInfo, **amounts: int) -> int:
 def read(table: NodeTable, record: NodeInfo) -> int:
     table.changed(record)
     table.refresh()
-    return int(table.spares[table.row_of[record.name]])
+    return int(table.amounts.spares[table.row_of[record.name]])
 
 
 def test_the_least_used_device_of_a_row() -> None:
@@ -47,4 +47,4 @@ def test_rows_that_are_new_or_used_again_have_no_devices() -> None:
     table.changed(record)
     others = [NodeInfo(f"other-{number}") for number in range(FIRST_ROWS + 1)]
     assert {shown(table, other) for other in others} == {100}
-    assert len(table.spares) > FIRST_ROWS
+    assert len(table.amounts.spares) > FIRST_ROWS
