@@ -104,7 +104,7 @@ class Question:
         request, view, node = self._request, self._view, self._view.state.node
         if len(self._demand.containers) == 1 and view.is_settled:
             yield Probe(view.state, view.hypotheses[0].trust, CpuReuse.BY_ID)
-            return  # nobody to take CPUs over from or to leave any to, and no pod is known that could go
+            return  # no other container takes CPUs over, and no pod is known that could go
         confined = is_confined(self._demand, node)
         for one in self._likely(confined=confined):
             yield from self._each_way(one)
