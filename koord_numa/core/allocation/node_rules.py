@@ -4,6 +4,7 @@ The rules of one node applied to one pod: which NUMA policy is in force, and whe
 Labels, kubelet settings and the pod's own words meet here; nothing looks at what is free.
 """
 
+from dataclasses import field
 from typing import Final
 
 from koord_numa.core.allocation.demand import NOT_WHOLE, AllocationDemand, CpuUse
@@ -23,7 +24,7 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MILLI, ResourceList
-from koord_numa.core.score.numa_scores import Strategy
+from koord_numa.core.score.numa_scores import Counted, Strategy
 from koord_numa.core.state.inventory import NodeTraits
 from koord_numa.core.state.numa_free import Accounting
 from koord_numa.core.value_objects import replace, value_object
@@ -46,8 +47,7 @@ _IMPOSED: Final = {
 _FILLING: Final = {
     NumaAllocateStrategy.MOST_ALLOCATED: ScoringType.MOST_ALLOCATED,
     NumaAllocateStrategy.LEAST_ALLOCATED: ScoringType.LEAST_ALLOCATED,
-    # Without a score of its own it starts at the emptiest NUMA node.
-    NumaAllocateStrategy.DISTRIBUTE_EVENLY: ScoringType.LEAST_ALLOCATED,
+    NumaAllocateStrategy.DISTRIBUTE_EVENLY: ScoringType.LEAST_ALLOCATED,  # without a score of its own: the emptiest first
 }
 
 
@@ -90,6 +90,10 @@ class NodeRules:
     restricted: RestrictedRule = RestrictedRule.EMPTY_NODE
     exclusive: NumaExclusive = NumaExclusive.NONE
     note: str = ""
+    scored: Counted = field(init=False, repr=False, compare=False)  # what counts in the score of a set
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scored", () if self.scoring is None else self.scoring.counted(self.weighed))
 
     @property
     def cpus(self) -> int:

@@ -62,7 +62,8 @@ def offers(rules: NodeRules, accounts: NumaFree, occupancy: CpuOccupancy) -> Num
             # Amounts may promise more CPUs than are free (pods without own CPUs are counted too), and fewer: the smaller one
             # binds.
             given[CPU] = _limit(_unamplified(free[CPU], rules.ratio), cpus)
-    lacking = {name: _without_any(accounts.numa_ids, amounts) for name, amounts in given.items()}
+    # Most have something left on each.
+    lacking = {name: 0 if all(amounts) else _without_any(accounts.numa_ids, amounts) for name, amounts in given.items()}
     return NumaOffers(accounts, given, units, lacking, free, cpus, occupancy)
 
 
@@ -82,8 +83,7 @@ def _unamplified(amounts: PerNuma, ratio: float) -> PerNuma:
 
 def _without_any(numa_ids: tuple[int, ...], amounts: PerNuma) -> int:
     """The mask of the NUMA nodes that have nothing left."""
-    # Most have something left on each.
-    return 0 if all(amounts) else mask_of([numa for numa, amount in zip(numa_ids, amounts, strict=True) if not amount])
+    return mask_of([numa for numa, amount in zip(numa_ids, amounts, strict=True) if not amount])
 
 
 def _limit(free: PerNuma, cpus: PerNuma) -> PerNuma:

@@ -4,7 +4,7 @@ The sets of NUMA nodes of one node judged for one request: which could hold the 
 It answers for single sets; which sets are looked at, and in which order, is ``numa_selection.py``'s.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -15,7 +15,7 @@ from koord_numa.core.numa.common_masks import common_masks
 from koord_numa.core.numa.counted import Counted, fewest_that_reach
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.core.score.node_resources import counts, score_each, score_parts
+from koord_numa.core.score.node_resources import score_each, score_parts
 from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.state.inventory import PerNuma
 from koord_numa.core.state.numa_free import Accounting
@@ -161,7 +161,7 @@ class NumaSets:
         if self._scored is None:
             self._scored = [
                 (weight, more, total, [has - left for has, left in zip(total, free, strict=True)])
-                for weight, more, total, free in self._scored_resources(scoring)
+                for weight, more, total, free in self._scored_resources()
             ]
         positions = [self.position[numa] for numa in numa_ids(mask)]
         parts = []
@@ -174,19 +174,17 @@ class NumaSets:
                 parts.append((weight, used + more if used > 0 else more, capacity))
         return score_parts(scoring.type, parts)
 
-    def _scored_resources(self, scoring: Strategy) -> Iterator[tuple[int, int, PerNuma, PerNuma]]:
+    def _scored_resources(self) -> list[tuple[int, int, PerNuma, PerNuma]]:
         """Of each resource that counts its weight, how much is wanted, what each NUMA node has and how much of that is free."""
-        totals, free, wanted = self.offers.accounts.total, self.offers.free, self.rules.weighed
-        for name, weight in scoring.weights.items():
-            if name in totals and counts(name, wanted):
-                yield weight, wanted.get(name, 0), totals[name], free[name]
+        totals, free = self.offers.accounts.total, self.offers.free
+        return [(weight, more, totals[name], free[name]) for name, weight, more in self.rules.scored if name in totals]
 
     def _scores_alone(self, scoring: Strategy) -> list[int]:
         """The score of each NUMA node by itself. Of all at once: those that hold the pod are compared."""
         parts = [
             # More may be free than there is, where a required bind policy finds CPUs that no amount speaks of: nothing is used then.
             (weight, [more + has - left if has > left else more for has, left in zip(total, free, strict=True)], total)
-            for weight, more, total, free in self._scored_resources(scoring)
+            for weight, more, total, free in self._scored_resources()
         ]
         return score_each(scoring.type, parts) or [0] * len(self.offers.numa_ids)
 

@@ -34,7 +34,7 @@ def score_filling(
     parts = [
         (weight, held.get(name, 0) + wanted.get(name, 0), capacity)
         for name, weight in weights.items()
-        if (capacity := offer.get(name, 0)) > 0 and counts(name, wanted)
+        if (capacity := offer.get(name, 0)) > 0 and (name in ALWAYS_SCORED or counts(name, wanted))
     ]
     return score_parts(strategy, parts)
 
@@ -77,7 +77,8 @@ def score_each(strategy: ScoringType, parts: Sequence[tuple[int, Sequence[int], 
         if not all(there):
             return _score_places(term, parts)
         share += weight
-        total = [points + weight * score for points, score in zip(total, map(term, used, there), strict=True)]
+        scores = _each_most(used, there) if term is _most else map(term, used, there)
+        total = [points + weight * score for points, score in zip(total, scores, strict=True)]
     return [points // share for points in total] if share else total
 
 
@@ -99,6 +100,14 @@ def _score_places(
 def _most(used: int, capacity: int) -> int:
     # Cut at capacity: overcommitted places are full and not more than that.
     return used * MAX_SCORE // capacity if used < capacity else MAX_SCORE
+
+
+def _each_most(used: Sequence[int], there: Sequence[int]) -> list[int]:
+    """As ``_most`` of each place: a call for each would cost more than what it does."""
+    return [
+        amount * MAX_SCORE // capacity if amount < capacity else MAX_SCORE
+        for amount, capacity in zip(used, there, strict=True)
+    ]
 
 
 def _least(used: int, capacity: int) -> int:

@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from koord_numa.core.objects.vocabulary import ScoringType
 from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList
-from koord_numa.core.score.node_resources import score_filling
+from koord_numa.core.score.node_resources import counts, score_filling
 from koord_numa.core.score.placed import Placed
+
+Counted = tuple[tuple[str, int, int], ...]
+"""Resources with their weight and how much is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,11 @@ class Strategy:
     def score(self, capacity: ResourceList, used: ResourceList, wanted: ResourceList) -> int:
         """How well ``wanted`` would sit in a capacity that is partly used: 0 to 100."""
         return score_filling(self.type, wanted, capacity, used, self.weights)
+
+    def counted(self, wanted: ResourceList) -> Counted:
+        """What counts in the score of a pod that wants so much."""
+        weights = self.weights.items()
+        return tuple([(name, weight, wanted.get(name, 0)) for name, weight in weights if counts(name, wanted)])
 
 
 def score_koordinator(placed: Placed, strategy: Strategy) -> int:

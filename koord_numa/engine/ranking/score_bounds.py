@@ -17,8 +17,8 @@ preferences are added later (``preference_rows``). The bound holds because no te
 
 Shapes. ``rows`` are n indices into the node table; the bounds are ``int64[n]``. ``reach`` of the NUMA table is
 ``int64[table rows, resources, counts + 1]`` and does not fall along its last index. ``ClassJudgement`` holds
-``wanted[kinds, resources, counts + 1]`` and ``points[kinds, counts + 2]``, whose second index is ``fewest``: 1 to ``counts + 1``, or
-``NOTHING_LISTED``.
+``wanted[kinds, resources, counts + 1]`` and ``points[kinds, counts + 2]``, whose second index is ``fewest - 1``: ``fewest`` is 1 to
+``counts + 1``, or ``NOTHING_LISTED``, whose points are the last ones.
 
 Example. A pod wants 6000 milli-CPU aligned. NUMA nodes with 4000, 3000 and 500 free have the ``reach`` 4000, 7000, 7500. One of these
 is below 6000, hence ``fewest`` is 1 + 1 = 2 and the ``numa`` score at most 100 + 10 - 10 * 2 = 90. With a ``resources`` score
@@ -61,8 +61,8 @@ class ClassJudgement:
     """
     What a request class makes of each kind of node, ``NEVER`` where that refuses it.
 
-    ``wanted[kind, resource]`` has to be found on NUMA nodes, once for each of their counts, and ``points[kind, fewest]`` is what the number
-    of those is worth that it takes at least, together with the Node objects. ``some`` are the resources of which any is wanted.
+    ``wanted[kind, resource]`` has to be found on NUMA nodes, once for each of their counts, and ``points[kind, fewest - 1]`` is what the
+    number of those is worth that it takes at least, together with the Node objects. ``some`` are the resources of which any is wanted.
     """
 
     points: Ints
@@ -135,11 +135,11 @@ class ScoreBounds:
             points = judged.unaligned[kinds]
         else:
             zones, wanted = self._columns.zones, judged.wanted.take(kinds, axis=0)
-            fewest = zones.fewest(rows, wanted, judged.some)
+            further = zones.further(rows, wanted, judged.some)
             if self._rules.numa_method is NodeScoring.LEAST_NUMA_NODES:
                 # No zone lists anything that is wanted: no count of NUMA nodes means anything then.
-                fewest[~zones.lists_any(rows, wanted)] = NOTHING_LISTED
-            points = judged.points[kinds, fewest]
+                further[~zones.lists_any(rows, wanted)] = NOTHING_LISTED - 1
+            points = judged.points[kinds, further]
         if self._by_numbers:
             points += self._row_by_row(rows)
         return points
@@ -168,7 +168,7 @@ class ScoreBounds:
             points=points,
             wanted=columns.zones.repeated(wanted),
             some=tuple(np.flatnonzero(wanted.any(axis=0)).tolist()),
-            unaligned=None if wanted.any() else points[:, fewest],
+            unaligned=None if wanted.any() else points[:, fewest - 1],
             explores=any(kind.explores and alignment.splits_cores_of(kind) for kind in kinds),
             version=columns.kinds_version,
             reach=columns.zones.reach.shape[1:],
@@ -194,7 +194,7 @@ class ScoreBounds:
         if alignment.splits_cores_of(kind):
             most = EXPLORES if kind.explores else NEVER
         points = []
-        for fewest in range(counts):
+        for fewest in (*range(1, counts), NOTHING_LISTED):
             score = numa_score_bound(self._rules.numa_method, alignment, kind, fewest)
             # A policy for one NUMA node refuses what needs two, by free amounts alone.
             points.append(NEVER if one and fewest > 1 else weight * score + most)

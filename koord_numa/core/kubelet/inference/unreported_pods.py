@@ -121,13 +121,12 @@ def _wherever(
 def _here_and_below(
     holding: Holding, zones: Sequence[Zone], topology: NodeResourceTopology
 ) -> Iterator[tuple[int, ResourceList]]:
-    together = _is_one_unit(holding, topology)
     for numa, amounts in holding.numa:
         yield numa, amounts
-        for zone in zones:
-            # Never above: see the theory. A lower NUMA node that is too small even when empty is left out.
-            if zone.numa < numa and not (together and _never_had(zone, amounts)):
-                yield zone.numa, amounts
+        # Never above: see the theory. A lower NUMA node that is too small even when empty is left out.
+        if below := [zone for zone in zones if zone.numa < numa]:
+            together = _is_one_unit(holding, topology)
+            yield from ((zone.numa, amounts) for zone in below if not (together and _never_had(zone, amounts)))
 
 
 def _on_several(

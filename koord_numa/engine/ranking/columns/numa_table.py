@@ -22,7 +22,6 @@ from koord_numa.engine.cache.node_info import NodeInfo
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 UNLIMITED: Final = 1 << 50
-ONE: Final = np.array(1)
 
 
 class NumaTable:
@@ -54,20 +53,20 @@ class NumaTable:
         """Amounts by row and resource as ``fewest`` compares them: each once for every number of ``reach``."""
         return np.repeat(wanted[:, :, None], self.reach.shape[2], axis=2)
 
-    def fewest(self, rows: Ints, wanted: Ints, some: Sequence[int]) -> Ints:
+    def further(self, rows: Ints, wanted: Ints, some: Sequence[int]) -> Ints:
         """
-        At least so many NUMA nodes are needed to find these amounts (``repeated``) free; one more than there are where they are not.
-        ``some`` are the resources, by their places, of which anything is wanted.
+        At least so many NUMA nodes beside the first are needed to find these amounts (``repeated``) free; as many as there are where they
+        are not. ``some`` are the resources, by their places, of which anything is wanted.
         """
         # By row and resource the first count that suffices, as ``reach`` does not fall along counts. Arrays of one shape, side by side in
         # memory, are compared in a fraction of the time that NumPy takes to broadcast.
         enough = (self.reach.take(rows, axis=0) < wanted).argmin(axis=2)
         first, *others = some
         # The resource that needs most NUMA nodes decides.
-        fewest: Ints = enough[:, first] + ONE
+        further: Ints = enough[:, first]
         for place in others:
-            np.maximum(fewest, enough[:, place] + ONE, out=fewest)
-        return fewest
+            np.maximum(further, enough[:, place], out=further)
+        return further
 
     def lists_any(self, rows: Ints, wanted: Ints) -> Bools:
         """Whether NUMA nodes of these rows list any of the resources that are wanted there (``repeated``)."""
