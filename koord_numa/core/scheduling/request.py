@@ -28,7 +28,8 @@ class Profile:
     The configuration of one scheduler name, as decisions need it.
 
     ``scoring`` and ``weights`` (by resource) are the strategy of the ``resources`` scorer, ``node_scoring`` is the method of the ``numa``
-    scorer; ``score_weights`` overrides the default weight of scorers, by their name.
+    scorer; ``score_weights`` overrides the default weight of scorers, by their name. ``numa_method`` is the method of the ``numa`` scorer:
+    a LeastNUMANodes strategy is one by itself (KEP-454).
     """
 
     allocate: AllocateOptions = field(default_factory=AllocateOptions)
@@ -37,11 +38,11 @@ class Profile:
     weights: Mapping[str, int] = field(default_factory=lambda: {CPU: 1, MEMORY: 1})
     score_weights: Mapping[str, int] = field(default_factory=dict)
     kubelet_options: UnknownKubeletOptions = UnknownKubeletOptions.EXPLORE
+    numa_method: NodeScoring = field(init=False, repr=False, compare=False)
 
-    @property
-    def numa_method(self) -> NodeScoring:
-        """The method of the ``numa`` scorer: a LeastNUMANodes strategy is one by itself (KEP-454)."""
-        return NodeScoring.LEAST_NUMA_NODES if self.scoring is ScoringType.LEAST_NUMA_NODES else self.node_scoring
+    def __post_init__(self) -> None:
+        by_count = self.scoring is ScoringType.LEAST_NUMA_NODES
+        object.__setattr__(self, "numa_method", NodeScoring.LEAST_NUMA_NODES if by_count else self.node_scoring)
 
 
 @value_object

@@ -81,6 +81,7 @@ class ScoreBounds:
         self._ask = ask
         self._rules = rules
         self._columns = columns
+        self._by_count = rules.numa_method is NodeScoring.LEAST_NUMA_NODES
         self._by_numbers = compares_numbers(ask.request)
         self._selected = SelectedRows(ask.request, columns.labels) if names_nodes(ask.request) else None
         # What names and labels say is answered by row; classes know nothing of these.
@@ -136,7 +137,7 @@ class ScoreBounds:
         else:
             zones, wanted = self._columns.zones, judged.wanted.take(kinds, axis=0)
             further = zones.further(rows, wanted, judged.some)
-            if self._rules.numa_method is NodeScoring.LEAST_NUMA_NODES:
+            if self._by_count:
                 # No zone lists anything that is wanted: no count of NUMA nodes means anything then.
                 further[~zones.lists_any(rows, wanted)] = NOTHING_LISTED - 1
             points = judged.points[kinds, further]
@@ -163,7 +164,7 @@ class ScoreBounds:
         objects = np.array([0 if self._by_numbers else self._of(kind.example) for kind in kinds], dtype=np.int64)
         points = np.array([self._points(kind, width + 2) for kind in kinds], dtype=np.int64) + objects[:, None]
         points += self._weights["devices"] * MAX_SCORE  # less what ``Sums.ahead`` takes off
-        fewest = NOTHING_LISTED if self._rules.numa_method is NodeScoring.LEAST_NUMA_NODES else 1
+        fewest = NOTHING_LISTED if self._by_count else 1
         return ClassJudgement(
             points=points,
             wanted=columns.zones.repeated(wanted),

@@ -169,6 +169,7 @@ class PodCounts:
         self.namespaces: Namespaces = {}
         self._size = rows
         self._kinds: dict[PodKind, _Kind] = {}
+        self._counted: dict[str, _Kind] = {}  # by uid of every pod that is counted
         self._counts: LRUCache[Hashable, Count] = LRUCache(maxsize=REMEMBERED_COUNTS)
         self._kinds_by_anchor: AnchorIndex[_Kind] = AnchorIndex()
         self._counts_by_anchor: AnchorIndex[Count] = AnchorIndex()
@@ -177,17 +178,18 @@ class PodCounts:
         """A pod is counted on a node; ``former`` is what was counted for it there until now."""
         kind = _kind_of(pod)
         if former is not None:
-            if _kind_of(former) == kind:  # a change that other pods cannot ask about
+            if self._counted[former.key.uid].kind == kind:  # a change that other pods cannot ask about
                 return
             self.remove(node, former)
         known = self._kinds.get(kind)
         if known is None:
             known = self._kinds[kind] = self._new_kind(kind)
+        self._counted[pod.key.uid] = known
         self._move(known, node, 1)
 
     def remove(self, node: str, pod: Pod) -> None:
         """A pod is not counted on a node any more; it is the same as when it was counted."""
-        known = self._kinds[_kind_of(pod)]
+        known = self._counted.pop(pod.key.uid)
         self._move(known, node, -1)
         if not known.nodes:
             del self._kinds[known.kind]
