@@ -23,7 +23,6 @@ from koord_numa.core.kubelet.departures.one_away import with_one_away, without_l
 from koord_numa.core.kubelet.departures.single_places import SinglePlaces
 from koord_numa.core.kubelet.departures.some_away import binds_freely, with_several_away
 from koord_numa.core.kubelet.enough_room import has_room_however_shared, has_room_in_all_ways, has_room_whoever_leaves
-from koord_numa.core.kubelet.inference.core_packing import without_excess
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, pins_init_cpus
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import variants
@@ -36,6 +35,7 @@ from koord_numa.core.kubelet.more_room import EFFORT, MoreRoom
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways, wanted
 from koord_numa.core.kubelet.sharing.socket_cpus import packs_sockets
 from koord_numa.core.kubelet.spreading.asked_for import within_requests
+from koord_numa.core.kubelet.spreading.core_packing import without_excess
 from koord_numa.core.kubelet.spreading.packed_leftovers import as_packed
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.spreading.shares import Shares, shares_of

@@ -6,7 +6,6 @@ from itertools import chain
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest
-from koord_numa.core.kubelet.inference.core_packing import by_threads, narrowed, packing_after
 from koord_numa.core.kubelet.inference.hypothesis import (
     Hypothesis,
     Signature,
@@ -23,6 +22,7 @@ from koord_numa.core.kubelet.sharing.choices import arriving, wanted
 from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
 from koord_numa.core.kubelet.sharing.passed_over import with_passed_over
 from koord_numa.core.kubelet.sharing.socket_cpus import located, packs_sockets
+from koord_numa.core.kubelet.spreading.core_packing import by_threads, narrowed, packing_after
 from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherwise
 from koord_numa.core.kubelet.spreading.shares import answer, shares_of
 from koord_numa.core.kubelet.spreading.still_held import equally_sure, partly_freed, stands_for, still_held
