@@ -173,14 +173,11 @@ class SchedulingQueue:
     def placed(self, request_class: RequestClass) -> None:
         """A pod of this class found a node: its next pause starts small again."""
         self._failures.pop(request_class, None)
-        chosen = self._classes.get(request_class)
-        # Without failures it stands where it is to stand.
-        if chosen is None or not chosen.failures:
-            return
-        chosen.failures = 0
-        if chosen.stage is Stage.ACTIVE:
-            self._order.withdraw(chosen)
-            self._offer(chosen)
+        if (chosen := self._classes.get(request_class)) is not None and chosen.failures:
+            chosen.failures = 0
+            if chosen.stage is Stage.ACTIVE:
+                self._order.withdraw(chosen)
+                self._offer(chosen)
 
     def wake(
         self, event: ClusterEvent, now: float, free: ResourceList | None = None, helps: Help | None = None
