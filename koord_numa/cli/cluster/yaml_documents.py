@@ -23,6 +23,9 @@ DEEPEST: Final = 250
 MOST_REPEATED: Final = 1_000_000
 """Values that the aliases of one text may stand for together."""
 
+_NESTING: Final = "maximum nesting depth"
+"""What libyaml says of deeper ones than it reads."""
+
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The one in C where there is one: a cluster's objects are many megabytes."""
 
@@ -32,6 +35,9 @@ def documents(text: str, name: str) -> Iterator[Document]:
     try:
         found = _json(text, name) or _yaml(text, name)
     except yaml.YAMLError as error:
+        # Newer ones of libyaml stop at a thousand levels, and may have read ahead to them before the first event comes.
+        if _NESTING in str(getattr(error, "problem", "")):
+            raise _too_deep(name) from None
         raise click.ClickException(f"{name} is not YAML: {error}") from None
     for document in found:
         yield from _flat(document, name)
