@@ -24,7 +24,7 @@ from koord_numa.wire.node.topologies import parse_topology
 from koord_numa.wire.pod.pods import parse_pod
 from koord_numa.wire.rebinds import parse_rebind
 
-TOPOLOGY_PAUSE: Final = 0.25
+TOPOLOGY_PAUSE: Final = 0.4
 """
 Seconds in which updates of topologies are gathered. Exporters publish once in 10 to 60 s what they have seen some time before, so that
 nothing waits for an update, and one of several costs half of one that comes alone.
