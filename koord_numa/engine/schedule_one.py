@@ -212,11 +212,15 @@ class SchedulingLoop:
 
 def goes_on(cycle: Coroutine[Any, Any, None]) -> bool:
     """
-    Run a coroutine up to its first suspension, which has to be an ``asyncio.sleep(0)``, and say whether there is one: what follows is for
-    a task then. An eager task of Python 3.12 begins in the same way.
+    Run a coroutine up to its first suspension, and say whether there is one: what follows is for a task then. An eager task of Python 3.12
+    begins in the same way.
+
+    Raises ``RuntimeError`` where it waits for anything but its turn (``asyncio.sleep(0)``): no task would hear of that.
     """
     try:
-        cycle.send(None)
+        waits_for = cycle.send(None)
     except StopIteration:
         return False
+    if waits_for is not None:
+        raise RuntimeError(f"a cycle waits for {waits_for!r} before anything is assumed")
     return True

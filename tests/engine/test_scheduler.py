@@ -3,6 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
+from koord_numa.engine.schedule_one import goes_on
 from tests.cluster.objects import PATIENCE
 from tests.engine.world import World, make_node, make_pod, make_world
 
@@ -100,3 +103,19 @@ async def test_a_burst_ends_when_it_has_taken_long() -> None:
     world.waits(*(make_pod(f"pod-{number}") for number in range(6)))
     await run_until(world, lambda: all(world.nodes_of().values()))
     assert [count for count in bursts if count] == [2, 2, 2]
+
+
+async def test_what_begins_without_a_task_may_wait_for_its_turn_alone() -> None:
+    async def ends() -> None:
+        pass
+
+    async def waits() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    turn = asyncio.sleep(0)
+    assert (goes_on(ends()), goes_on(turn)) == (False, True)
+    turn.close()
+    waiting = waits()
+    with pytest.raises(RuntimeError, match="waits for"):
+        goes_on(waiting)
+    waiting.close()
