@@ -52,9 +52,8 @@ class AmountTable:
         self.numbers = _empty(rows, FREE + len(FIRST_RESOURCES))
         self.offered: Ints = np.zeros((len(FIRST_RESOURCES), rows), dtype=np.int64)
         self.bare: set[int] = set()
-        self._offers: dict[
-            int, list[int]
-        ] = {}  # by row, what is offered of each resource, and how many pods may be there
+        # By row, what is offered of each resource, and how many pods may be there.
+        self._offers: dict[int, list[int]] = {}
         self._devices: dict[int, tuple[tuple[str, int], ...]] = {}  # by row, how many there are, of rows that have any
 
     @property
