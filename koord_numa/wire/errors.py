@@ -72,4 +72,6 @@ def quoted(value: object) -> str:
 
 def _cut(text: str, length: int = QUOTED) -> str:
     kept = text if len(text) <= length else text[:length] + "…"
+    if kept.isascii():  # as nearly all names
+        return kept
     return kept.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair must not break a log

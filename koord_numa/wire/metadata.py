@@ -72,9 +72,9 @@ def head(obj: object, kind: str, problems: Problems) -> Head:
         raise FieldPath.of(kind, name).at("metadata").error(f"{quoted(wrong)} is neither a namespace nor a uid")
     path = FieldPath.of(kind, f"{namespace}/{name}" if namespace else name)
     # Malformed metadata leaves the identity intact: the object can still be named, and its problem told.
-    metadata = problems.collect(lambda: read(Metadata, raw, path.at("metadata")), _BLANK)
+    metadata = problems.collect(lambda: read(Metadata, raw, path, "metadata"), _BLANK)
     stamp = metadata.creation_timestamp
-    created = problems.collect(lambda: read_time(stamp, path.at("metadata.creationTimestamp")) if stamp else 0.0, 0.0)
+    created = problems.collect(lambda: read_time(stamp, path, "metadata.creationTimestamp"), 0.0) if stamp else 0.0
     return Head(
         path=path,
         name=name,

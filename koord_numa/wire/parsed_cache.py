@@ -31,8 +31,10 @@ class ParsedCache(Generic[Key, Value]):
 
     def get(self, key: Key) -> Value | None:
         """The value, if it is kept."""
-        found = self._known.get(key)
-        return None if found is None else found[1]
+        try:  # ``get`` looks twice, and most keys are kept
+            return self._known[key][1]
+        except KeyError:
+            return None
 
     def put(self, key: Key, value: Value, characters: int) -> Value:
         """Keep a value that was parsed from a text of this length, unless it would take all the room. Returns the value."""

@@ -57,12 +57,12 @@ class GoJson(Strict):
         return {names.get(str(key).lower(), key): item for key, item in value.items() if item is not None}
 
 
-def read(model: type[Model], value: object, path: FieldPath) -> Model:
-    """A part of an object as its model."""
+def read(model: type[Model], value: object, path: FieldPath, key: str = "") -> Model:
+    """A part of an object as its model: what is at ``key`` of the path, which is only put together for a message."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise _message_of(error, value, path) from None
+        raise _message_of(error, value, path.at(key) if key else path) from None
 
 
 def read_as(adapter: TypeAdapter[T], value: object, path: FieldPath) -> T:
@@ -145,12 +145,12 @@ def is_nested_deeper(value: object, most: int) -> bool:
     return True
 
 
-def read_time(text: str, path: FieldPath) -> float:
-    """Seconds since the epoch of an RFC 3339 time."""
+def read_time(text: str, path: FieldPath, key: str = "") -> float:
+    """Seconds since the epoch of an RFC 3339 time, found at ``key`` of the path."""
     # RFC 3339 times are at most 35 characters long; the rest would only fill the cache.
     seconds = _seconds(text[:40])
     if seconds is None:
-        raise path.error(f"{quoted(text)} is not a time")
+        raise (path.at(key) if key else path).error(f"{quoted(text)} is not a time")
     return seconds
 
 

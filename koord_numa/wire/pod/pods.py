@@ -15,7 +15,7 @@ from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import Int64, Problems, Strict, read, read_time
 from koord_numa.wire.pod.pod_annotations import assignment, check_bind_policy
 from koord_numa.wire.pod.request_cache import cached_request
-from koord_numa.wire.pod.resize import counted_request
+from koord_numa.wire.pod.resize import amounts_differ, counted_request
 from koord_numa.wire.pod.steady_part import SteadyPart, known_part, remember
 from koord_numa.wire.workloads import controller_of
 
@@ -80,8 +80,8 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
     if not top.uid:
         raise top.path.at("metadata.uid").error("is missing")
     spec, status = _part(top.body, top.path, "spec", problems), _part(top.body, top.path, "status", problems)
-    scheduling = problems.collect(lambda: read(SchedulingSpec, spec, top.path.at("spec")), _NO_SCHEDULING)
-    model = problems.collect(lambda: read(Status, status, top.path.at("status")), _NO_STATUS)
+    scheduling = problems.collect(lambda: read(SchedulingSpec, spec, top.path, "spec"), _NO_SCHEDULING)
+    model = problems.collect(lambda: read(Status, status, top.path, "status"), _NO_STATUS)
     part = _steady_part(top, spec, scheduling, problems)
     pod = _pod(part, _LoosePart(spec, status, model, top.annotations, version(top)), problems)
     if not pod.problem and _is_on_its_way(pod, model):
@@ -111,7 +111,7 @@ class _LoosePart:
 def _loose_part(obj: Mapping[str, Any], path: FieldPath, problems: Problems) -> _LoosePart:
     """Of a pod whose steady part is known: then everything but its status is of the right type."""
     metadata, status = obj["metadata"], _part(obj, path, "status", problems)
-    model = problems.collect(lambda: read(Status, status, path.at("status")), _NO_STATUS)
+    model = problems.collect(lambda: read(Status, status, path, "status"), _NO_STATUS)
     annotations = metadata.get("annotations") or {}
     return _LoosePart(obj["spec"], status, model, annotations, metadata.get("resourceVersion") or "")
 
@@ -146,9 +146,8 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
     request = part.request_at(node)
     # A running pod may be resized: what it counts for is in its status.
     if node:
-        request = problems.collect(
-            partial(counted_request, request, loose.spec, loose.status, path.at("status")), request
-        )
+        if amounts_differ(loose.spec, loose.status):
+            request = problems.collect(partial(counted_request, request, loose.status, path.at("status")), request)
     else:
         problems.collect(partial(check_bind_policy, request, path), None)
     start = status.start_time or ""
@@ -172,10 +171,10 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
         # Before the bind the annotation is a leftover or another's writing, and holds nothing.
         assignment=problems.collect(lambda: _assignment(held, path), None) if node and held is not None else None,
         preempts=part.preempts,
-        ready=_is_ready(status.conditions or ()),
+        ready=status.conditions is not None and _is_ready(status.conditions),
         # Statuses of containers are written by the kubelet that has admitted the pod.
         started=status.phase == "Running" or bool(status.container_statuses or status.init_container_statuses),
-        started_at=problems.collect(lambda: read_time(start, path.at("status.startTime")) if start else 0.0, 0.0),
+        started_at=problems.collect(lambda: read_time(start, path, "status.startTime"), 0.0) if start else 0.0,
         resource_version=loose.version,
         spec_text=part.spec_text,
         never_rebound=part.never_rebound,
@@ -183,7 +182,7 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
         stale_status=not node and held is not None,
         resource_claims=_resource_claims(part.claims, status) if part.claims else (),
         extended_claim=(status.extended_resource_claim_status or _NO_CLAIM).resource_claim_name or "",
-        explores=_explores(loose.annotations) if node else (),
+        explores=_explores(loose.annotations[names.EXPLORES]) if node and names.EXPLORES in loose.annotations else (),
         images=() if node else part.images,
         problem=problems.problem,
     )
@@ -194,15 +193,16 @@ def _node(spec: Mapping[str, Any]) -> str:
     return node if isinstance(node, str) else ""
 
 
-def _explores(annotations: Mapping[str, str]) -> tuple[str, ...]:
+def _explores(text: str) -> tuple[str, ...]:
     """The options that the pod was placed to find out about; written by this scheduler, so any text will do."""
-    return tuple(filter(None, annotations.get(names.EXPLORES, "")[:4096].split(",")))
+    return tuple(filter(None, text[:4096].split(",")))
 
 
 def _is_ready(conditions: Iterable[Any]) -> bool:
     """Does the condition ``Ready`` hold? A pod without it is not ready."""
     return any(
-        isinstance(each, Mapping) and each.get("type") == "Ready" and each.get("status") == "True"
+        # A plain dict is the quicker question, and nearly all are.
+        isinstance(each, (dict, Mapping)) and each.get("type") == "Ready" and each.get("status") == "True"
         for each in conditions
     )
 

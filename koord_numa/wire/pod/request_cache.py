@@ -97,7 +97,7 @@ def _on_node(request: PodRequest, node: str) -> PodRequest:
 
 def _digest(top: Head, spec: dict[str, Any], priority: int) -> tuple[bytes, int]:
     """The cache key, and how many characters are parsed; empty for a spec that cannot be serialised, such as one nested too deeply."""
-    annotations = [top.annotations.get(name) for name in _ANNOTATIONS]
+    annotations = [top.annotations.get(name) for name in _ANNOTATIONS] if top.annotations else None
     parts = {key: spec[key] for key in _SPEC if key in spec}
     for key in ("containers", "initContainers"):
         if isinstance(containers := parts.get(key), list):
