@@ -6,13 +6,12 @@ again. Under ``kopf run`` the process is Kopf's.
 """
 
 import asyncio
-import gc
 import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
+from koord_numa.app.garbage import GarbageCollection
 from koord_numa.app.runtime import Options, Runtime
 from koord_numa.cluster.serving.http_server import DEFAULT_PORT
 from koord_numa.handlers import lifecycle, triggers
@@ -21,17 +20,11 @@ from koord_numa.settings import PodSource, Settings, SettingsError, load_setting
 
 __all__ = ["options_from_environment", "serve", "triggers"]
 
-GC_THRESHOLDS: Final = (10_000, 10, 1_000)
-"""
-Kopf makes much short-lived garbage per event, and the default thresholds walk the whole cache again and again. The old generation is
-collected rarely, and the young one is kept small: a walk over 100,000 young objects holds every bind for 0.3 s.
-"""
-
 
 async def start_from_environment() -> Runtime:
     """Under ``kopf run``: put the scheduler together and start it. What is wrong at this point will not heal, so errors end Kopf."""
-    gc.set_threshold(*GC_THRESHOLDS)
     runtime = await Runtime.connect(options_from_environment(os.environ))
+    GarbageCollection(lambda: runtime.scheduler.ready)
     runtime.failure.add_done_callback(lambda _: signal.raise_signal(signal.SIGTERM))
     await runtime.start()
     return runtime
@@ -67,8 +60,8 @@ async def serve(options: Options) -> None:
     Raises ``NoCredentials`` and ``OSError`` (port taken) at the beginning, and later whatever killed one of the tasks. A run of Kopf that
     fails because of the API server is started again; the scheduler decides on what it knows meanwhile.
     """
-    gc.set_threshold(*GC_THRESHOLDS)
     runtime = await Runtime.connect(options)
+    collection = GarbageCollection(lambda: runtime.scheduler.ready)
     stop = asyncio.Event()
     _on_signals(stop)
     runtime.failure.add_done_callback(lambda _: stop.set())
@@ -82,6 +75,7 @@ async def serve(options: Options) -> None:
         await stop.wait()
     finally:
         stop.set()
+        collection.resume()
         await runtime.stop()  # first: Kopf takes its time to end, and a standby waits for the lease
         if watching is not None:
             await watching

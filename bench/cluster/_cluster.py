@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.cluster._background import Background
-from bench.cluster._machines import MACHINES, pod
+from bench.cluster._machines import MACHINES, pod, running
 from bench.cluster._shapes import PRIORITIES, Churn, Workload
 from bench.cluster._suite import WORKLOADS
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, JsonObject
@@ -162,7 +162,9 @@ class Cluster:
     async def placed(self, count: int, nodes: int = 1_000) -> int:
         """Pods that some scheduler has placed already, without CPUs of their own, and that run."""
         for number in range(count):
-            self.server.store.create(pod(5 * number + 1, nodeName=f"node-{number % nodes}"))
+            made = self.server.store.create(pod(5 * number + 1, nodeName=f"node-{number % nodes}"))
+            about, status = made["metadata"], {"status": running(made)}
+            self.server.store.patch("pods", about["name"], status, about["namespace"], subresource="status")
             if not number % 200:
                 await asyncio.sleep(0)
         return count

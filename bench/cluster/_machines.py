@@ -60,3 +60,35 @@ def numa_pod(name: str, qos: str, cpu: str, policy: str = "", **spec: Any) -> Js
         "metadata": metadata,
         "spec": {"schedulerName": "koord-numa", "containers": [container], **spec},
     }
+
+
+def running(made: JsonObject) -> JsonObject:
+    """The status that a kubelet has written of a pod with one container when it runs and is ready, as large as real ones."""
+    container = made["spec"]["containers"][0]
+    since = "2026-01-01T00:00:00Z"
+    true = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+    status = {
+        "name": container["name"],
+        "image": container["image"],
+        "imageID": f"{container['image']}@sha256:{'0' * 64}",
+        "containerID": f"containerd://{'0' * 64}",
+        "ready": True,
+        "started": True,
+        "restartCount": 0,
+        "state": {"running": {"startedAt": since}},
+        "lastState": {},
+        "allocatedResources": container["resources"]["requests"],
+        "resources": container["resources"],
+    }
+    return {
+        "phase": "Running",
+        "conditions": [
+            {"type": name, "status": "True", "lastProbeTime": None, "lastTransitionTime": since} for name in true
+        ],
+        "hostIP": "10.0.0.1",
+        "hostIPs": [{"ip": "10.0.0.1"}],
+        "podIP": "10.1.0.1",
+        "podIPs": [{"ip": "10.1.0.1"}],
+        "startTime": since,
+        "containerStatuses": [status],
+    }

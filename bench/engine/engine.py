@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from bench.engine._requests import EIGHT_NUMA, FILLERS, GIB, KINDS, REQUESTS, Kind, pod_request
 from bench.figure import Figure
+from koord_numa.app.garbage import THRESHOLDS
 from koord_numa.core.cpu_topology import CpuTopology, regular_topology
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
@@ -29,7 +30,6 @@ from koord_numa.core.resources import ResourceList, subtract_to_zero
 from koord_numa.engine import Dependencies, Scheduler, Source
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.queue.request_class import RequestClass
-from koord_numa.operator import GC_THRESHOLDS
 from koord_numa.settings import Settings
 
 SIZES: Final = (500, 5_000, 50_000)
@@ -103,7 +103,7 @@ def make_cluster(size: int, kinds: tuple[Kind, ...] = KINDS, full: float = 0.5) 
     _publish(cluster)
     # Building the cluster leaves garbage, which the first measured decision would pay for.
     gc.collect()
-    gc.set_threshold(*GC_THRESHOLDS)  # as the operator does
+    gc.set_threshold(*THRESHOLDS)  # as the operator does
     return cluster
 
 
