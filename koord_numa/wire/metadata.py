@@ -55,9 +55,10 @@ class Head:
     body: dict[str, Any]  # the whole object
 
 
-def head(obj: object, kind: str, problems: Problems) -> Head:
+def head(obj: object, kind: str, problems: Problems, known: Metadata | None = None) -> Head:
     """
-    An object's identity and metadata; messages about malformed metadata go to ``problems``.
+    An object's identity and metadata; messages about malformed metadata go to ``problems``. ``known`` is the metadata, where it was read
+    already.
 
     Raises ``WireError`` when the object has no name: then nothing can be said about it at all.
     """
@@ -72,7 +73,7 @@ def head(obj: object, kind: str, problems: Problems) -> Head:
         raise FieldPath.of(kind, name).at("metadata").error(f"{quoted(wrong)} is neither a namespace nor a uid")
     path = FieldPath.of(kind, f"{namespace}/{name}" if namespace else name)
     # Malformed metadata leaves the identity intact: the object can still be named, and its problem told.
-    metadata = problems.collect(lambda: read(Metadata, raw, path, "metadata"), _BLANK)
+    metadata = known or problems.collect(lambda: read(Metadata, raw, path, "metadata"), _BLANK)
     stamp = metadata.creation_timestamp
     created = problems.collect(lambda: read_time(stamp, path, "metadata.creationTimestamp"), 0.0) if stamp else 0.0
     return Head(

@@ -4,13 +4,15 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from koord_numa.core.claims.pod_claims import PodResourceClaim
 from koord_numa.core.objects.request import Assignment, Pod, PodKey
 from koord_numa.core.value_objects import value_object
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.images import pod_images
-from koord_numa.wire.metadata import Head, head, version
+from koord_numa.wire.metadata import Head, Metadata, head, version
 from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import Int64, Problems, Strict, read, read_time
 from koord_numa.wire.pod.pod_annotations import assignment, check_bind_policy
@@ -65,6 +67,14 @@ class Status(Strict):
     extended_resource_claim_status: ExtendedClaimStatusModel | None = None
 
 
+class _Whole(Strict):
+    """The parts of a pod together: read in one go, they take half the time."""
+
+    metadata: Metadata
+    spec: SchedulingSpec
+    status: Status = Status()
+
+
 def parse_pod(obj: Mapping[str, Any]) -> Pod:
     """
     The pod in an API object. Malformed parts set ``Pod.problem`` and are left out; whatever amounts can be read count.
@@ -75,18 +85,30 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
     known = known_part(obj)
     if known is not None:
         return _pod(known, _loose_part(obj, known.path, problems), problems)
-    top = head(obj, "Pod", problems)
+    whole = _well_formed(obj)
+    top = head(obj, "Pod", problems, None if whole is None else whole.metadata)
     # A pod is known by its uid: one without cannot be told from its successor of the same name.
     if not top.uid:
         raise top.path.at("metadata.uid").error("is missing")
     spec, status = _part(top.body, top.path, "spec", problems), _part(top.body, top.path, "status", problems)
-    scheduling = problems.collect(lambda: read(SchedulingSpec, spec, top.path, "spec"), _NO_SCHEDULING)
-    model = problems.collect(lambda: read(Status, status, top.path, "status"), _NO_STATUS)
+    if whole is not None:
+        scheduling, model = whole.spec, whole.status
+    else:
+        scheduling = problems.collect(lambda: read(SchedulingSpec, spec, top.path, "spec"), _NO_SCHEDULING)
+        model = problems.collect(lambda: read(Status, status, top.path, "status"), _NO_STATUS)
     part = _steady_part(top, spec, scheduling, problems)
     pod = _pod(part, _LoosePart(spec, status, model, top.annotations, version(top)), problems)
     if not pod.problem and _is_on_its_way(pod, model):
         remember(obj, part)
     return pod
+
+
+def _well_formed(obj: object) -> _Whole | None:
+    """All parts of a pod, ``None`` where one is malformed: then each is read by itself, so that the others count."""
+    try:
+        return _Whole.model_validate(obj)
+    except ValidationError:
+        return None
 
 
 def _is_on_its_way(pod: Pod, status: Status) -> bool:

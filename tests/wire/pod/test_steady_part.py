@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from koord_numa.core.objects.request import Pod
 from koord_numa.wire import names, parse_pod
-from koord_numa.wire.metadata import Head, head
+from koord_numa.wire.metadata import Head, Metadata, head
 from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import Problems
 from koord_numa.wire.pod import pods, request_cache, steady_part
@@ -96,8 +96,8 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The resourceVersions of pods of which everything was read."""
     found: list[str] = []
 
-    def noted(obj: object, kind: str, problems: Problems) -> Head:
-        top = head(obj, kind, problems)
+    def noted(obj: object, kind: str, problems: Problems, known: Metadata | None = None) -> Head:
+        top = head(obj, kind, problems, known)
         found.append(top.metadata.resource_version or "")
         return top
 
