@@ -4,9 +4,9 @@ The ledger of one node: which pod holds which CPUs, and which amounts on which N
 ``hold`` and ``release`` are inverse; a ledger rebuilt from the same holdings is equal. Nothing here decides anything.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import Assignment, Pod, PodKey, PodRequest
@@ -14,6 +14,8 @@ from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, NOTHING, ResourceList
 from koord_numa.core.value_objects import value_object
+
+_set: Final = object.__setattr__  # for what a value object works out of its fields
 
 
 @value_object
@@ -35,6 +37,18 @@ class Holding:
     mask: int = field(init=False, repr=False, compare=False)  # the NUMA nodes of its amounts
 
     def __post_init__(self) -> None:
+        amounts, numa = self.amounts, self.numa
+        if len(numa) == 1 and numa[0][1] == amounts:  # as of most pods that have NUMA amounts
+            mask, unplaced = 1 << numa[0][0], NOTHING
+        elif not numa and not self.cpus.bits and min(amounts.values(), default=0) > 0:  # as of most that have none
+            mask, unplaced = 0, amounts
+        else:
+            mask, unplaced = self._split()
+        _set(self, "mask", mask)
+        _set(self, "unplaced", unplaced)
+
+    def _split(self) -> tuple[int, ResourceList]:
+        """``mask`` and ``unplaced`` of any pod."""
         mask, rest = 0, dict(self.amounts)
         if self.cpus.bits:
             rest.pop(CPU, None)  # CPUs of its own are known by their ids
@@ -43,10 +57,8 @@ class Holding:
             for name, amount in amounts.items():
                 if name in rest:
                     rest[name] -= amount
-        object.__setattr__(self, "mask", mask)
         # ``NOTHING`` is one shared empty mapping: most holdings have no such rest.
-        unplaced = {name: amount for name, amount in rest.items() if amount > 0}
-        object.__setattr__(self, "unplaced", unplaced or NOTHING)
+        return mask, {name: amount for name, amount in rest.items() if amount > 0} or NOTHING
 
     @property
     def is_unrecorded(self) -> bool:
@@ -67,7 +79,7 @@ def holding_of(pod: Pod, assignment: Assignment | None = None) -> Holding:
         amounts=effective_requests(pod.request),
         cpus=given.cpus,
         # Exclusivity means nothing for a pod without own CPUs.
-        exclusive=pod.request.bind.exclusive if given.cpus else CpuExclusivePolicy.NONE,
+        exclusive=pod.request.bind.exclusive if given.cpus.bits else CpuExclusivePolicy.NONE,
         numa=given.numa,
         request=pod.request,
         created=pod.created,
@@ -149,7 +161,7 @@ class Ledger:
             # Replacing is release and hold, so that sums are right whatever the same pod held before.
             self.release(uid)
         self.holdings[uid] = holding
-        self._count_amounts(holding, 1)
+        self._count_amounts(holding, _add)
         if holding.cpus.bits:
             self._count_cpus(holding.cpus.bits)
             if holding.is_unrecorded:
@@ -161,7 +173,7 @@ class Ledger:
         holding = self.holdings.pop(uid, None)
         if holding is None:
             return
-        self._count_amounts(holding, -1)
+        self._count_amounts(holding, _subtract)
         if holding.cpus.bits:
             self._discount_cpus(holding.cpus.bits)
             self.unrecorded.pop(uid, None)
@@ -187,18 +199,18 @@ class Ledger:
             self.more.pop()
         self.bits &= ~bits
 
-    def _count_amounts(self, holding: Holding, sign: int) -> None:
+    def _count_amounts(self, holding: Holding, change: Callable[[dict[str, int], ResourceList], None]) -> None:
         """Amounts of the node and of NUMA nodes; many pods have but the first of the three."""
-        _count(self.amounts, holding.amounts, sign)
+        change(self.amounts, holding.amounts)
         if holding.unplaced:
-            _count(self.unplaced, holding.unplaced, sign)
+            change(self.unplaced, holding.unplaced)
         if holding.numa:
             self.numa_revision += 1
             for numa, amounts in holding.numa:
                 totals = self.numa.get(numa)
                 if totals is None:
                     totals = self.numa[numa] = {}
-                _count(totals, amounts, sign)
+                change(totals, amounts)
                 if not totals:
                     del self.numa[numa]
 
@@ -210,11 +222,16 @@ class Ledger:
         self.derived.clear()
 
 
-def _count(totals: dict[str, int], amounts: Mapping[str, int], sign: int) -> None:
+def _add(totals: dict[str, int], amounts: ResourceList) -> None:
     for name, amount in amounts.items():
-        value = totals.get(name, 0) + sign * amount
-        if value:
-            # Zeros are removed, so that a ledger that held and released equals one that never did.
-            totals[name] = value
+        # Zeros are left out, and removed, so that a ledger that held and released equals one that never did.
+        if amount:
+            totals[name] = totals.get(name, 0) + amount
+
+
+def _subtract(totals: dict[str, int], amounts: ResourceList) -> None:
+    for name, amount in amounts.items():
+        if left := totals.get(name, 0) - amount:
+            totals[name] = left
         else:
             totals.pop(name, None)

@@ -44,10 +44,9 @@ class NumaLeft:
 
     def take(self, numa: int, amounts: ResourceList, sign: int = 1) -> None:
         """So much more of a NUMA node is covered, or less. What no NUMA node lists is left out."""
-        left = self.left
-        if numa not in self.places:
+        left, place = self.left, self.places.get(numa)
+        if place is None:
             return
-        place = self.places[numa]
         for name, amount in amounts.items():
             if name in left:
                 left[name][place] -= sign * amount
@@ -68,6 +67,8 @@ class NumaUsers:
 
     def count(self, holding: Holding, sign: int) -> None:
         """A pod came (1) or went (-1)."""
+        if not (holding.mask or holding.cpus.bits):
+            return  # on whichever NUMA nodes it is, nothing tells
         mask = numa_mask(holding, self.machine)
         if mask & (mask - 1):
             # Several bits set: the pod spans NUMA nodes, whatever policy it names.
@@ -108,4 +109,6 @@ def numa_occupancy(ledger: Ledger, machine: CpuTopology | None) -> NumaOccupancy
 
 def numa_mask(holding: Holding, machine: CpuTopology | None) -> int:
     """The NUMA nodes of what the pod holds: of its CPUs, and of its amounts."""
-    return holding.mask | machine.numa_of(holding.cpus) if machine is not None and holding.cpus else holding.mask
+    if machine is None or not holding.cpus.bits:
+        return holding.mask
+    return holding.mask | machine.numa_of(holding.cpus)
