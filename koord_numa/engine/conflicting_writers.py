@@ -60,8 +60,10 @@ class ConflictingWriters:
         if not _surely_within(info) or info.name in self.overcommitted:
             self._check_overcommit(info)
         # With no shared CPU, now or before, there is nothing to compare.
-        if not (info.ledger.more or info.name in self.double_holds):
-            return
+        if info.ledger.more or info.name in self.double_holds:
+            self._compare_holdings(info)
+
+    def _compare_holdings(self, info: NodeInfo) -> None:
         known, found = self.double_holds.get(info.name, ()), double_holds(info.ledger)
         for conflict in found:
             if conflict not in known:

@@ -243,8 +243,10 @@ class Scheduler:
         """Results about this node are out of date, and classes that such a change may help are tried again."""
         self._node_table.changed(info)
         self.writers.node_changed(info)
-        self.unreadable.node_changed(info)
-        self.handle.nominator.node_changed(info)
+        if pod is None:  # no pod changes the node's objects
+            self.unreadable.node_changed(info)
+        if self.handle.nominator.awaits:
+            self.handle.nominator.node_changed(info)
         if info.node is None:
             self.claims.forget_node(info.name)
         if event is ClusterEvent.CAPACITY_FREED or (pod is not None and pod.deleting):

@@ -103,7 +103,12 @@ class NodeInfo:
     @property
     def counted(self) -> Ledger:
         """The ledger; where a kubelet chooses, without pods that it surely does not count although no event of theirs has shown it."""
-        return self.history.absent.left_out(self.ledger, self.history.belief)
+        # Nothing is believed of a kubelet where none chooses.
+        return (
+            self.ledger
+            if self.inventory is not None
+            else self.history.absent.left_out(self.ledger, self.history.belief)
+        )
 
     @property
     def booked(self) -> Ledger:
@@ -167,13 +172,14 @@ class NodeInfo:
 
     def count(self, pod: Pod, holding: Holding) -> None:
         """Count a pod, replacing what was counted for it before."""
-        if pod.key.uid in self.pods:
+        uid = pod.key.uid
+        if uid in self.pods:
             self._admitted_counts = None
-        self.pods[pod.key.uid] = pod
-        # Popped first: the same pod may be counted again without its ports.
-        self._ports.pop(pod.key.uid, None)
+            # The same pod may be counted again without its ports.
+            self._ports.pop(uid, None)
+        self.pods[uid] = pod
         if ports := pod.request.constraints.host_ports:
-            self._ports[pod.key.uid] = ports
+            self._ports[uid] = ports
         self.ledger.hold(holding)
         self.touch()
 
@@ -182,7 +188,8 @@ class NodeInfo:
         pod = self.pods.pop(uid, None)
         if pod is not None and pod.started:
             self._admitted_counts = None
-        self._ports.pop(uid, None)
+        if self._ports:
+            self._ports.pop(uid, None)
         self.unreported.discard(uid)
         self.ledger.release(uid)
         self.touch()

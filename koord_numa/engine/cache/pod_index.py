@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from koord_numa.core.objects.constraints import Constraints, PodTerm
 from koord_numa.core.objects.node import Node
-from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.request import Pod, PodRequest, once_per_request
 from koord_numa.core.objects.volumes import ClaimKey, NodeVolumes
 from koord_numa.core.selectors import Labels, selects
 from koord_numa.engine.cache.node_info import NodeInfo
@@ -63,13 +63,15 @@ class PodIndex:
 
     def add(self, record: NodeInfo, pod: Pod, former: Pod | None = None) -> None:
         """A pod is counted on a node; ``former`` is what was counted for it there until now."""
+        if self._listener is not None:
+            self._listener.add(record.name, pod, former)
+        if former is None and _is_plain(pod.request):
+            return
         terms = _terms_of(pod.request.constraints)
         if terms:
             self._count(terms, 1)  # before its former terms are taken out: a term that stays is no news to waiting pods
         if former is not None:
             self._remove(record, former)
-        if self._listener is not None:
-            self._listener.add(record.name, pod, former)
         if terms:
             self._with_terms[pod.key.uid] = (record, pod)
         self._count_volumes(record, pod, 1)
@@ -78,7 +80,8 @@ class PodIndex:
         """The pod is not counted on the node any more; it is the one that ``add`` was given last."""
         if self._listener is not None:
             self._listener.remove(record.name, pod)
-        self._remove(record, pod)
+        if not _is_plain(pod.request):
+            self._remove(record, pod)
 
     def _remove(self, record: NodeInfo, pod: Pod) -> None:
         terms = _terms_of(pod.request.constraints)
@@ -187,9 +190,16 @@ def _add(counts: Counter[K], keys: Iterable[K], sign: int) -> None:
             del counts[key]
 
 
+@once_per_request
+def _is_plain(request: PodRequest) -> bool:
+    """Is nothing kept of a pod with this request, as of nearly all?"""
+    demands = request.constraints
+    return not (_terms_of(demands) or demands.claims or demands.disks)
+
+
 def _terms_of(demands: Constraints) -> tuple[PodTerm, ...]:
     if not (demands.affinity or demands.anti_affinity or demands.preferred_affinity or demands.preferred_anti_affinity):
-        return ()  # as nearly all pods
+        return ()
     wishes = (*demands.preferred_affinity, *demands.preferred_anti_affinity)
     return (*demands.affinity, *demands.anti_affinity, *(wish.term for wish in wishes))
 

@@ -96,7 +96,7 @@ class NodeRanking:
         if self._late is not None:
             self._late.refusals.clear()
         if self._cluster is None and not raws:  # keys need no copy: nothing is added to them
-            return self._best(self._keys)
+            return self._best_alone()
         keys = self._keys.copy()
         if blocked is not None:
             keys[blocked] = NO
@@ -115,6 +115,15 @@ class NodeRanking:
             rows = rows[np.argpartition(self._keys[rows], len(rows) - count)[-count:]]
         found = (self._columns.candidate(int(row)) for row in rows)
         return [seen.node.name for seen in found if seen is not None]
+
+    def _best_alone(self) -> Placement | None:
+        """As ``_best``, where what is known of a row is all that there is to say about it."""
+        keys = self._keys[: len(self._columns)]
+        while keys[row := int(keys.argmax())] >= 0:
+            # A bound that was exact, as it is most often: the row's key is the largest still.
+            if row in self._fits or self._evaluate_within_limit(row, None):
+                return self._fits[row]
+        return None
 
     def _best(self, keys: Ints) -> Placement | None:
         """The placement at the largest of the keys, which are changed where rows have to be evaluated first."""

@@ -5,6 +5,7 @@ What most requests need of a node is a few numbers side by side in memory, as a 
 them costs about the same for one row as for a hundred, so that the numbers are those which the fewest operations are needed with.
 """
 
+from itertools import repeat
 from operator import sub
 from typing import Final
 
@@ -39,6 +40,8 @@ HELD: Final = slice(3, 5)
 """How much CPU and memory is held, times 100, as percents are asked for."""
 FREE: Final = 5
 """From here on what is free of each resource, perhaps less than nothing. Where nothing may go no pods are free."""
+
+ZEROS: Final = repeat(0)
 
 
 class AmountTable:
@@ -99,7 +102,7 @@ class AmountTable:
         """Pods came to a row's node or went."""
         amounts, offered = booked.amounts, self._offers.get(row) or [0] * len(self.resources)
         # What has no line is offered nowhere.
-        held = [amounts.get(resource, 0) for resource in self.resources]
+        held = [*map(amounts.get, self.resources, ZEROS)]
         free = [*map(sub, offered, held)]
         free[PODS_LINE] = offered[PODS_LINE] - len(booked.holdings) if takes_pods else 0
         if min(free) < -MOST_HELD:  # never, outside of tests

@@ -86,12 +86,12 @@ class NumaTable:
     def _write_left(self, row: int, offer: Inventory, booked: Ledger) -> None:
         """Of a node whose CPUs the scheduler hands out. Many pods hold nothing of a NUMA node, and leave the row as it is."""
         written, revision = self._written.get(row), booked.numa_revision
-        known = written is not None and written[0] is offer
-        if written is not None and known and written[1] is booked and written[2] == revision:
+        is_new = written is None or written[0] is not offer
+        if written is not None and not is_new and written[2] == revision and written[1] is booked:
             return
         self._written[row] = offer, booked, revision
         free = numa_left(offer, booked)
-        if not known:  # else there has been room for the same resources and NUMA nodes before
+        if is_new:  # else there has been room for the same resources and NUMA nodes before
             self._listed.pop(row, None)
             self._make_room(free)
         self._put(row, free)
@@ -110,7 +110,17 @@ class NumaTable:
         lines: list[int] = []
         width = self.counts
         for name in self.places:
-            lines += _reach(free[name], width) if name in free else [UNLIMITED] * (width + 1)
+            amounts = sorted(free[name], reverse=True) if name in free else []
+            if not amounts:
+                lines += [UNLIMITED] * (width + 1)
+                continue
+            # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
+            if amounts[-1] < 0 or amounts[0] > UNLIMITED:
+                amounts = [min(max(0, amount), UNLIMITED) for amount in amounts]
+            lines += accumulate(amounts)
+            if missing := width - len(amounts):
+                lines += lines[-1:] * missing
+            lines.append(UNLIMITED)
         # One list for all lines: NumPy takes nested ones half as fast.
         self._lines[row] = lines
 
@@ -156,7 +166,7 @@ def _kubelets_cpus(record: NodeInfo, topology: NodeResourceTopology) -> list[int
     if followed is not None:
         return [MILLI * followed.get(zone.numa, 0) for zone in topology.zones]
     held = _hidden_cpus(record)
-    # May be below zero where pods that are not shown yet are charged; ``_reach`` cuts it.
+    # May be below zero where pods that are not shown yet are charged; ``_put`` cuts it.
     return [zone.available.get(CPU, 0) - held.get(zone.numa, 0) for zone in topology.zones]
 
 
@@ -177,19 +187,6 @@ def _hidden_cpus(record: NodeInfo) -> dict[int, int]:
         for numa, amounts in ledger.holdings[uid].numa:
             held[numa] = held.get(numa, 0) + sign * amounts.get(CPU, 0)
     return held
-
-
-def _reach(free: list[int], width: int) -> list[int]:
-    free = sorted(free, reverse=True)
-    if not free:
-        return [UNLIMITED] * (width + 1)
-    # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
-    if free[-1] < 0 or free[0] > UNLIMITED:
-        free = [min(max(0, amount), UNLIMITED) for amount in free]
-    sums = [*accumulate(free)]
-    sums += sums[-1:] * (width - len(sums))
-    sums.append(UNLIMITED)
-    return sums
 
 
 def longer(values: NDArray[Any], rows: int) -> NDArray[Any]:

@@ -229,11 +229,11 @@ class PodCounts:
         self._purge()
 
     def _move(self, known: _Kind, node: str, sign: int) -> None:
-        left = known.nodes.get(node, 0) + sign
-        if left:
-            known.nodes[node] = left
+        nodes = known.nodes
+        if left := nodes.get(node, 0) + sign:
+            nodes[node] = left
         else:
-            del known.nodes[node]
+            del nodes[node]
         if known.counts and (row := self._row_of(node)) is not None:
             for count, weight in known.counts:
                 count.add(row, sign * weight)

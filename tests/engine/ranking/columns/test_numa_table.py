@@ -1,5 +1,6 @@
 """Rows say the same as rows of a new table, whatever happened to their nodes; what has not changed is not written again."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
@@ -12,7 +13,6 @@ from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.state.ledger import Holding
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.ranking.columns import numa_table
 from koord_numa.engine.ranking.columns.numa_table import NumaTable
 
 NODES = 4
@@ -86,13 +86,13 @@ def test_a_pod_without_cpus_of_its_own_costs_a_kubelets_row_nothing(monkeypatch:
     topology = _topology("n", 2, 3000, CpuOwner.KUBELET)
     record.set_objects(Node("n", allocatable={"cpu": 8000, "memory": 1 << 34, "pods": 110}), topology)
     table.write(0, record)
-    reach = numa_table._reach
+    put = NumaTable._put
 
-    def counted(free: list[int], width: int) -> list[int]:
-        written.append(free)
-        return reach(free, width)
+    def counted(self: NumaTable, row: int, free: Mapping[str, list[int]]) -> None:
+        written.append(free["cpu"])
+        put(self, row, free)
 
-    monkeypatch.setattr(numa_table, "_reach", counted)
+    monkeypatch.setattr(NumaTable, "_put", counted)
     for number, amounts in enumerate(({"memory": 1 << 30}, {"memory": 1 << 30}, {"cpu": 1000})):
         record.ledger.hold(Holding(PodKey("a", "p", str(number)), amounts, numa=((0, amounts),)))
         record.unpublished.add(str(number))
