@@ -16,7 +16,7 @@ from typing import Final
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.quantity import format_amount
 from koord_numa.core.rebind.double_hold import DoubleHold, double_holds
-from koord_numa.core.resources import CPU, MEMORY
+from koord_numa.core.resources import CPU, MEMORY, ResourceList
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle
 from koord_numa.ports import DELETED
@@ -57,10 +57,11 @@ class ConflictingWriters:
     def node_changed(self, info: NodeInfo) -> None:
         """Compare what pods hold on the node, with one another and with what there is."""
         # Asked with every change of a node, nearly all of which have room for all that is requested there, and had before.
-        if not _surely_within(info) or info.name in self.overcommitted:
+        name, ledger, node = info.name, info.ledger, info.node
+        if name in self.overcommitted or (node is not None and not _surely_within(ledger.amounts, node.allocatable)):
             self._check_overcommit(info)
         # With no shared CPU, now or before, there is nothing to compare.
-        if info.ledger.more or info.name in self.double_holds:
+        if ledger.more or name in self.double_holds:
             self._compare_holdings(info)
 
     def _compare_holdings(self, info: NodeInfo) -> None:
@@ -145,11 +146,8 @@ class ConflictingWriters:
             self._handle.dependencies.recorder.event(pod, warning=True, reason=kind, message=text)
 
 
-def _surely_within(info: NodeInfo) -> bool:
+def _surely_within(held: ResourceList, there: ResourceList) -> bool:
     """Is no more requested than there is, whether all pods count or not?"""
-    if info.node is None:
-        return True
-    held, there = info.ledger.amounts, info.node.allocatable
     return held.get(CPU, 0) <= there.get(CPU, 0) and held.get(MEMORY, 0) <= there.get(MEMORY, 0)
 
 

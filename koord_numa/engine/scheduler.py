@@ -211,8 +211,7 @@ class Scheduler:
 
     def explain(self, uid: str) -> str:
         """Why a pod waits, as last decided; empty when it was not tried yet or does not wait."""
-        pending = self.handle.pending.get(uid)
-        verdict = self.queue.verdict(pending)
+        verdict = self.queue.verdict(pending := self.handle.pending.get(uid))
         return "" if verdict is None or pending is None else with_remark(why_everywhere(verdict), pending.remark)
 
     def dry_run(self, pod: Pod) -> DryRunResult | None:
@@ -245,8 +244,7 @@ class Scheduler:
         self.writers.node_changed(info)
         if pod is None:  # no pod changes the node's objects
             self.unreadable.node_changed(info)
-        if self.handle.nominator.awaits:
-            self.handle.nominator.node_changed(info)
+        self.handle.nominator.node_changed(info)
         if info.node is None:
             self.claims.forget_node(info.name)
         if event is ClusterEvent.CAPACITY_FREED or (pod is not None and pod.deleting):

@@ -174,7 +174,8 @@ class Cache:
         info.discount(uid)
         self.index.remove(info, pod)
         self.on_change(ClusterEvent.CAPACITY_FREED, info, pod)
-        self._forget_if_empty(info)
+        if info.node is None:
+            self._forget_if_empty(info)
 
     def overdue(self, before: float) -> list[AssumedPod]:
         """Pods whose bind was confirmed before this time and that no event has shown since."""
@@ -266,7 +267,8 @@ class Cache:
         info.count(pod, holding)
         if known is None:
             info.unreported.add(pod, self.clock())
-            self._note_lag(info)
+            if pod.started:
+                self._note_lag(info)
         else:
             self._note_start(info, pod, is_news=False)
         self.on_change(ClusterEvent.POD_BOUND if known is None else ClusterEvent.CAPACITY_FREED, info, pod)

@@ -103,12 +103,7 @@ class NodeInfo:
     @property
     def counted(self) -> Ledger:
         """The ledger; where a kubelet chooses, without pods that it surely does not count although no event of theirs has shown it."""
-        # Nothing is believed of a kubelet where none chooses.
-        return (
-            self.ledger
-            if self.inventory is not None
-            else self.history.absent.left_out(self.ledger, self.history.belief)
-        )
+        return self.history.absent.left_out(self.ledger, self.history.belief) if self.inventory is None else self.ledger
 
     @property
     def booked(self) -> Ledger:
@@ -172,8 +167,7 @@ class NodeInfo:
 
     def count(self, pod: Pod, holding: Holding) -> None:
         """Count a pod, replacing what was counted for it before."""
-        uid = pod.key.uid
-        if uid in self.pods:
+        if (uid := pod.key.uid) in self.pods:
             self._admitted_counts = None
             # The same pod may be counted again without its ports.
             self._ports.pop(uid, None)
@@ -188,8 +182,7 @@ class NodeInfo:
         pod = self.pods.pop(uid, None)
         if pod is not None and pod.started:
             self._admitted_counts = None
-        if self._ports:
-            self._ports.pop(uid, None)
+        self._ports.pop(uid, None)
         self.unreported.discard(uid)
         self.ledger.release(uid)
         self.touch()

@@ -131,11 +131,6 @@ class Nominator:
             self.cache.withdraw(nomination.node, uid)
         return nomination
 
-    @property
-    def awaits(self) -> bool:
-        """Does any pod wait for a node?"""
-        return bool(self._on)
-
     def node_changed(self, record: NodeInfo) -> None:
         """Something about this node changed: perhaps the last one awaited has left."""
         for uid in self._on.get(record.name, ()):

@@ -86,10 +86,7 @@ class NodeRanking:
             self._left = None
 
     def choose(self, images: tuple[str, ...] = ()) -> Placement | None:
-        """
-        The placement on the best node as things are now, for a pod of the class with these images; ``None`` when no node takes the pod
-        (``explain`` tells why).
-        """
+        """The placement on the best node now, for a pod of the class with these images; ``None`` where none takes it (see ``explain``)."""
         self._catch_up()
         blocked = None if self._cluster is None else self._cluster.blocked()
         raws = self._preferences.raws(images)
@@ -113,8 +110,7 @@ class NodeRanking:
         rows = np.flatnonzero(self._keys >= 0)
         if len(rows) > count:
             rows = rows[np.argpartition(self._keys[rows], len(rows) - count)[-count:]]
-        found = (self._columns.candidate(int(row)) for row in rows)
-        return [seen.node.name for seen in found if seen is not None]
+        return self._columns.named(rows.tolist())
 
     def _best_alone(self) -> Placement | None:
         """As ``_best``, where what is known of a row is all that there is to say about it."""
@@ -127,7 +123,7 @@ class NodeRanking:
 
     def _best(self, keys: Ints) -> Placement | None:
         """The placement at the largest of the keys, which are changed where rows have to be evaluated first."""
-        settled, added = Settled(self._count_asked), None if keys is self._keys else keys
+        settled = Settled(self._count_asked)
         keys = keys[: len(self._columns)]  # rows beyond are room to grow
         row = int(keys.argmax())
         while keys[row] > settled.key:
@@ -140,7 +136,7 @@ class NodeRanking:
                 keys[row] = NO
             elif self._refuses_early(row):
                 keys[row] = NO
-            elif self._evaluate_within_limit(row, added):
+            elif self._evaluate_within_limit(row, keys):
                 continue  # the bound was exact, as it is most often: the row's key is the largest still
             row = int(keys.argmax())
         return settled.placement
@@ -176,21 +172,20 @@ class NodeRanking:
         if self._cluster is None or self._late is None:
             return Unschedulable(told)
         for refused, rejection in self._cluster.refusals():
-            for row in np.flatnonzero(refused[: len(self._columns)]).tolist():
-                record = self._columns.records[row]
-                if record is not None and record.node is not None:
-                    told.setdefault(record.name, rejection)
+            for name in self._columns.named(np.flatnonzero(refused[: len(self._columns)]).tolist()):
+                told.setdefault(name, rejection)
         return Unschedulable(self._late.refusals | told)
 
     def _catch_up(self) -> None:
-        columns = self._columns
+        columns, journal = self._columns, self._columns.journal
         columns.refresh()
-        changed = None if self._position is None else columns.journal.changes_since(self._position)
-        self._position = columns.position
+        changed = None if self._position is None else journal.changes_since(self._position)
+        self._position = journal.position
         if changed is None or self._epoch != columns.order.epoch:
             self._start_over()
             return
-        self._fit_size()
+        if len(columns.kinds) > len(self._keys):
+            self._fit_size()
         if len(changed) <= FEW:
             for row in sorted(set(changed.tolist())):
                 self._fits.pop(row, None)
@@ -218,10 +213,9 @@ class NodeRanking:
     def _fit_size(self) -> None:
         """As much room as the columns have."""
         missing = len(self._columns.kinds) - len(self._keys)
-        if missing > 0:
-            self._keys = np.concatenate([self._keys, np.full(missing, NO, dtype=np.int64)])
-            self._exact = np.concatenate([self._exact, np.zeros(missing, dtype=np.bool_)])
-            self._refusals.resize(len(self._keys))
+        self._keys = np.concatenate([self._keys, np.full(missing, NO, dtype=np.int64)])
+        self._exact = np.concatenate([self._exact, np.zeros(missing, dtype=np.bool_)])
+        self._refusals.resize(len(self._keys))
 
     def _bound(self, rows: Ints) -> None:
         # Negative where bounded by NO.
@@ -246,7 +240,8 @@ class NodeRanking:
 
     def _evaluate_within_limit(self, row: int, added: Ints | None) -> bool:
         """Evaluate a row: in keys with preferences ``added`` its score replaces its bound. Was the bound exact?"""
-        self._count_asked()
+        if self._left is not None:
+            self._count_asked()
         bound = self._keys[row]
         self._evaluate(row)
         if added is not None:
@@ -288,8 +283,7 @@ class NodeRanking:
         self._untold.clear()
         self._told_at = self._columns.position
         for row in rows:
-            former = self._told_rows.pop(row, None)
-            if former is not None:
+            if (former := self._told_rows.pop(row, None)) is not None:
                 del self._told[former]
         for row in rows:
             record = self._columns.records[row]
@@ -300,8 +294,7 @@ class NodeRanking:
                 continue
             if self._refusals.get(row) is None:
                 self._evaluate(row)
-            refusal = self._refusals.get(row)
-            if refusal is not None:
+            if (refusal := self._refusals.get(row)) is not None:
                 self._told_rows[row] = record.name
                 self._told[record.name] = refusal
         return dict(self._told)

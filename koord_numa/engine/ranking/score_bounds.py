@@ -94,7 +94,7 @@ class ScoreBounds:
         # Arrays of no dimension: NumPy would convert integers in every operation.
         # A weight of 1, which is the usual one, costs no operation.
         self._filling_weight = None if self._weights["resources"] == 1 else np.array(self._weights["resources"])
-        self._sparing_weight = np.array(self._weights["devices"])
+        self._sparing_weight = None if self._weights["devices"] == 1 else np.array(self._weights["devices"])
         self._ends = ((least, self._alignment), (ask, RequestAlignment.of(ask, rules))) if extended else ()
         self._ledger = ResourceBounds(ask, rules, columns.amounts)
         self._judgement = self._judge()
@@ -120,7 +120,8 @@ class ScoreBounds:
         bound = self._points_at(rows, kinds, judged)
         bound += sums.filling if self._filling_weight is None else self._filling_weight * sums.filling
         if (ahead := sums.ahead) is not None:
-            ahead *= self._sparing_weight
+            if self._sparing_weight is not None:
+                ahead *= self._sparing_weight
             bound -= ahead
         if judged.explores:
             bound[(bound < ZERO) & (bound > MAY_EXPLORE)] = 0

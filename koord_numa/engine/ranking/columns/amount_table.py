@@ -16,6 +16,7 @@ from koord_numa.core.score.device_reserve import is_device
 from koord_numa.core.score.node_resources import MAX_SCORE
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.engine.ranking.columns.numa_table import UNLIMITED, Ints, longer
+from koord_numa.engine.ranking.columns.row_writer import RowWriter
 
 FIRST_RESOURCES: Final = (PODS, CPU, MEMORY)
 """Every node has these, so they get the first lines, side by side."""
@@ -52,7 +53,7 @@ class AmountTable:
 
     def __init__(self, rows: int) -> None:
         self.resources: dict[str, int] = {name: place for place, name in enumerate(FIRST_RESOURCES)}
-        self.numbers = _empty(rows, FREE + len(FIRST_RESOURCES))
+        self._set_numbers(_empty(rows, FREE + len(FIRST_RESOURCES)))
         self.offered: Ints = np.zeros((len(FIRST_RESOURCES), rows), dtype=np.int64)
         self.bare: set[int] = set()
         # By row, what is offered of each resource, and how many pods may be there.
@@ -68,7 +69,7 @@ class AmountTable:
     def grow(self, rows: int) -> None:
         """Make room for more rows."""
         before, lines = self.numbers.shape
-        self.numbers = np.vstack([self.numbers, _empty(rows - before, lines)])
+        self._set_numbers(np.vstack([self.numbers, _empty(rows - before, lines)]))
         self.offered = longer(self.offered, rows)
 
     def place(self, resource: str) -> int:
@@ -76,7 +77,7 @@ class AmountTable:
         found = self.resources.get(resource)
         if found is None:
             found = self.resources[resource] = len(self.resources)
-            self.numbers = np.pad(self.numbers, ((0, 0), (0, 1)))
+            self._set_numbers(np.pad(self.numbers, ((0, 0), (0, 1))))
             self.offered = np.pad(self.offered, ((0, 1), (0, 0)))
             for offered in self._offers.values():
                 offered.append(0)
@@ -111,7 +112,7 @@ class AmountTable:
         if (devices := self._devices.get(row)) is not None:
             spare = min(MAX_SCORE, *[amounts.get(name, 0) * MAX_SCORE // count for name, count in devices])
         # All that pods change is side by side, and written at once.
-        self.numbers[row, SPARES:] = [spare, held[CPU_LINE] * MAX_SCORE, held[MEMORY_LINE] * MAX_SCORE, *free]
+        self._writer.write(row, (spare, held[CPU_LINE] * MAX_SCORE, held[MEMORY_LINE] * MAX_SCORE, *free))
 
     def refuse(self, row: int) -> None:
         """Nothing may go to this row."""
@@ -121,6 +122,10 @@ class AmountTable:
         """The row's node is gone."""
         self.bare.discard(row)
         self._note_devices(row, NOTHING)
+
+    def _set_numbers(self, numbers: Ints) -> None:
+        self.numbers = numbers
+        self._writer = RowWriter(numbers, SPARES)
 
     def _note_devices(self, row: int, allocatable: ResourceList) -> None:
         devices = tuple((name, count) for name, count in allocatable.items() if count > 0 and is_device(name))

@@ -4,7 +4,7 @@ The numbers of all nodes in NumPy columns, a row a node, so that thousands of no
 Rows are brought up to date just before they are read. Columns repeat what the records say; they are never the truth themselves.
 """
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -95,6 +95,11 @@ class NodeTable:
         """The node of a row as a decision sees it."""
         record = self.records[row]
         return None if record is None else record.candidate()
+
+    def named(self, rows: Iterable[int]) -> list[str]:
+        """Names of the nodes of these rows; vacant ones have none."""
+        found = (self.records[row] for row in rows)
+        return [record.name for record in found if record is not None and record.node is not None]
 
     def refresh(self) -> None:
         """Bring every changed row up to date."""

@@ -18,6 +18,7 @@ from koord_numa.core.state.inventory import STATIC, Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.numa_sums import numa_left
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.ranking.columns.row_writer import RowWriter
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -37,7 +38,7 @@ class NumaTable:
         self.places: dict[str, int] = {CPU: 0, MEMORY: 1}
         self.reach: Ints = np.full((rows, len(self.places), 2), UNLIMITED, dtype=np.int64)
         self.counts = 1  # the most NUMA nodes that a row may have
-        self._lines: Ints = self.reach.reshape(rows, -1)  # the same numbers, a line a row
+        self._writer = RowWriter(self.reach.reshape(rows, -1))
         # By row, of which inventory and ledger it was written, and of which revision of the ledger's amounts on NUMA nodes.
         self._written: dict[int, tuple[Inventory, Ledger, int]] = {}
         # By row, what it was written of where a kubelet chooses.
@@ -47,7 +48,7 @@ class NumaTable:
         """Make room for more rows."""
         grown = np.full((rows, *self.reach.shape[1:]), UNLIMITED, dtype=np.int64)
         grown[: len(self.reach)] = self.reach
-        self.reach, self._lines = grown, grown.reshape(rows, -1)
+        self.reach, self._writer = grown, RowWriter(grown.reshape(rows, -1))
 
     def repeated(self, wanted: Ints) -> Ints:
         """Amounts by row and resource as ``fewest`` compares them: each once for every number of ``reach``."""
@@ -121,8 +122,7 @@ class NumaTable:
             if missing := width - len(amounts):
                 lines += lines[-1:] * missing
             lines.append(UNLIMITED)
-        # One list for all lines: NumPy takes nested ones half as fast.
-        self._lines[row] = lines
+        self._writer.write(row, lines)
 
     def forget(self, row: int) -> None:
         """The row's node is gone."""
@@ -142,7 +142,7 @@ class NumaTable:
         self.reach[:, : old.shape[1], :counts] = old[:, :, :counts]
         # Wider rows repeat the last sum, as NUMA nodes that are not there add nothing.
         self.reach[:, : old.shape[1], counts:width] = old[:, :, counts - 1 : counts]
-        self.counts, self._lines = width, self.reach.reshape(len(old), -1)
+        self.counts, self._writer = width, RowWriter(self.reach.reshape(len(old), -1))
 
 
 def _listed(record: NodeInfo) -> Mapping[str, list[int]]:
