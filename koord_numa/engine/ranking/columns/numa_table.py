@@ -173,18 +173,19 @@ def _kubelets_cpus(record: NodeInfo, topology: NodeResourceTopology) -> list[int
 def _hidden_cpus(record: NodeInfo) -> dict[int, int]:
     """Milli-CPU by NUMA id that pods hold which the topology does not show yet."""
     ledger = record.counted
+    holdings = ledger.holdings
     # Pods that are surely gone hold nothing, whether the topology shows that yet or not.
-    hidden = record.unpublished if ledger is record.ledger else record.unpublished & ledger.holdings.keys()
+    hidden = record.unpublished if ledger is record.ledger else record.unpublished & holdings.keys()
     if not hidden:
         return {}
     # The ledger has the sum of all pods, so that the fewer of hidden and shown ones are looked at.
-    most = 2 * len(hidden) > len(ledger)
+    most = 2 * len(hidden) > len(holdings)
     held = {numa: amounts.get(CPU, 0) for numa, amounts in ledger.numa.items()} if most else {}
-    if len(hidden) == len(ledger):
+    if len(hidden) == len(holdings):
         return held
-    few, sign = (ledger.holdings.keys() - hidden, -1) if most else (hidden, 1)
+    few, sign = (holdings.keys() - hidden, -1) if most else (hidden, 1)
     for uid in few:
-        for numa, amounts in ledger.holdings[uid].numa:
+        for numa, amounts in holdings[uid].numa:
             held[numa] = held.get(numa, 0) + sign * amounts.get(CPU, 0)
     return held
 
