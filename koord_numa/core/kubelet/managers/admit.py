@@ -14,6 +14,7 @@ from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDema
 from koord_numa.core.kubelet.managers.cpus import CpuReuse, CpuStock, Dealing, Earlier, InitTake
 from koord_numa.core.kubelet.managers.devices import DeviceStock
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.lone_container import admitted_alone
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.memory import MemoryTable, Reusable, hand_over
 from koord_numa.core.kubelet.managers.predicates import check_node_fit
@@ -101,6 +102,10 @@ def dry_run(
     question = (demand, state.node, trust, reuse)
     known: DryRunAdmitted | None = state.managers.known(question) if dealing is None else None
     if known is not None and too_full is None:
+        return known
+    if dealing is None and too_full is None and (alone := admitted_alone(state.node, state.managers, demand)) is not None:
+        known = DryRunAdmitted(*alone)
+        state.managers.remember(question, known)
         return known
     attempt = _Attempt(state.node, state.managers.copy(), trust, reuse, dealing)
     # The node-level check comes last, as in the kubelet, which runs the resource managers' admission first.

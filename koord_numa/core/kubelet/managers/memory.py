@@ -111,21 +111,20 @@ class MemoryTable:
         if there is None or self.groups[numa].bit_count() != 1:
             return False
         free = self.free[numa]
-        return not [
-            kind for kind, amount in demand.items() if there.get(kind, 0) < amount or free.get(kind, 0) < amount
-        ]
+        for kind, amount in demand.items():
+            if free.get(kind, 0) < amount or there.get(kind, 0) < amount:
+                return False
+        return True
 
     def lacks(self, demand: ResourceList, reusable: Reusable) -> bool:
         """Are all NUMA nodes together too small, or too full?"""
         for kind, amount in demand.items():
             # Reusable bytes belong to one mask, so that at most the largest of them can help.
             left = max((bytes_ for (_, of), bytes_ in reusable.items() if of == kind), default=0) if reusable else 0
-            there = 0
-            for numa, has in self.supply.items():
-                there += has.get(kind, 0)
-                left += self.free[numa].get(kind, 0)
+            for amounts in self.free.values():
+                left += amounts.get(kind, 0)
             # Allocatable bounds it too: more than a machine has is impossible, whatever is free.
-            if left < amount or there < amount:
+            if left < amount or sum([has.get(kind, 0) for has in self.supply.values()]) < amount:
                 return True
         return False
 

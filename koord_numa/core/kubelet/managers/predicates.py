@@ -16,16 +16,16 @@ def check_node_fit(requests: ResourceList, requested: ResourceList, allocatable:
     checked (fitsRequest of the scheduler framework, called by the kubelet after removeMissingExtendedResources).
     """
     short: dict[str, tuple[int, int]] = {}
-    pods = allocatable.get(PODS, 0) - requested.get(PODS, 0)
+    has, held = allocatable.get, requested.get
+    pods = has(PODS, 0) - held(PODS, 0)
     if pods < 1:
         short[PODS] = 1, pods
     for resource, amount in requests.items():
-        if resource == PODS:
+        if amount <= has(resource, 0) - held(resource, 0) or not amount or resource == PODS:
             continue
-        free = allocatable.get(resource, 0) - requested.get(resource, 0)
         # An extended resource (with a slash) that the node does not list was removed by the kubelet before the check.
-        if amount > free and amount and not ("/" in resource and resource not in allocatable):
-            short[resource] = amount, free
+        if "/" not in resource or resource in allocatable:
+            short[resource] = amount, has(resource, 0) - held(resource, 0)
     if not short:
         return None
     # ``PODS`` first, the rest in a fixed order: the first that is short names the reason, which must not depend on map order.

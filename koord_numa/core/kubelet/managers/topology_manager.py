@@ -140,15 +140,19 @@ def align_alone(
     rule = KUBELET.get(node.config.topology_policy or KubeletPolicy.NONE)
     if rule is None or demand.devices or node.prefers_closest or node.static_options.align_by_socket:
         return None
-    if memory and table is not None and (not table.knows(memory) or table.lacks(memory, {})):
+    if memory and table is not None and not table.knows(memory):
         return None
     machine = node.machine
     ids = machine.numa_ids if cpus else members(table.nodes) if memory and table is not None else ()
     for numa in ids:
         if cpus and (free & machine.numa_bits[numa]).bit_count() < cpus:
             continue
-        if memory and table is not None and not table.fits_alone(numa, memory):
-            continue
+        if memory and table is not None:
+            if not table.fits_alone(numa, memory):
+                continue
+            # All of them together may have less: a release may have left others with less than nothing.
+            if table.lacks(memory, {}):
+                return None
         hint = rule.settles(Hint(1 << numa, preferred=True), machine.numa_mask)
         return ContainerAffinity(hint.mask, hint.preferred)
     return None
