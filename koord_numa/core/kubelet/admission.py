@@ -5,10 +5,10 @@ Asks the kubelet's own procedure on the state that a view supposes, after the ca
 hold; a "no" may be wrong, and says which assumption decided.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from operator import or_
+from operator import attrgetter, or_
 from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
@@ -40,6 +40,8 @@ TOO_MANY: Final = (
 )
 NOTHING_KNOWN: Final = "node(s) without usable NUMA topology"
 
+_BOUND_TO: Final = attrgetter("mask")
+
 
 def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Rejection:
     """
@@ -53,16 +55,16 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     demand = pod_demand(request)
     if problem := view.problem_with(request):
         return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, problem, resolvable=False)
-    doubts = _Doubts()
+    doubts: _Doubts | None = None
     if (spoiled := split_cores(demand, view)) is not None:
         # The unlikely option, or the count of free cores, speaks against it: both are assumptions that the answer would settle.
         if not view.cores.option or (view.cores.option == THREADS and spoiled.resolvable):
             return spoiled
-        doubts.add([view.cores.option], spoiled)
-    if (unclear := _unclear_places(request, view)) is not None:
+        doubts = _Doubts([view.cores.option], [spoiled])
+    if (unclear := _unclear_places(request, demand, view)) is not None:
         return unclear
-    first: tuple[DryRunAdmitted, KubeletState] | None = None
-    places: list[int] = []
+    first: tuple[DryRunAdmitted, KubeletState, list[int]] | None = None
+    masks: list[int] = []
     question = Question(request, view)
     for probe in question.probes():
         if probe is None:
@@ -72,16 +74,19 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
             # A refusal in a state without unlikely options is final; one under such options only makes the pod explore them.
             if not probe.options or first is None:
                 return rejection_of(request, verdict, view, probe.state)
+            doubts = doubts or _Doubts()
             doubts.add(probe.options, rejection_of(request, verdict, view, probe.state))
             continue
-        first = first or (verdict, probe.state)
-        places.append(_mask(verdict.grant, probe.state.node))
+        places = _places(verdict.grant, probe.state.node)
+        first = first or (verdict, probe.state, places)
+        masks.append(reduce(or_, places, 0))
     if first is None:
         raise AssertionError("a view has at least one state")
-    doubts.add(question.unsettled, None)
-    places += [question.elsewhere] if question.elsewhere else []
-    unsure = refuse_confined_below(demand, first[0].grant, view)
-    return unsure or _admission(demand, first[0], view, _Places(places, first[1]), doubts)
+    doubts = (doubts or _Doubts()).with_unsettled(question.unsettled) if question.unsettled else doubts
+    masks.append(question.elsewhere or masks[0])
+    verdict, before, places = first
+    unsure = refuse_confined_below(demand, verdict.grant, view)
+    return unsure or _admission(demand, verdict, view, _Places(masks, places, before), doubts)
 
 
 @dataclass(slots=True)
@@ -95,6 +100,11 @@ class _Doubts:
         """The kubelet refuses the pod under these options, if there are any; ``None`` where it was not asked."""
         self.options += [option for option in options if option not in self.options]
         self.refusals += [refusal] if options else []
+
+    def with_unsettled(self, options: Sequence[str]) -> "_Doubts":
+        """With these options, under which the kubelet was not asked."""
+        self.add(options, None)
+        return self
 
     @property
     def lacks(self) -> Rejection | None:
@@ -120,13 +130,13 @@ def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
     return None
 
 
-def _unclear_places(request: PodRequest, view: KubeletView) -> Rejection | None:
+def _unclear_places(request: PodRequest, demand: PodDemand, view: KubeletView) -> Rejection | None:
     """
     What is not published: where memory is in use, and what later containers must stay near (sockets, an init container's device).
 
     A device near several NUMA nodes ties them: which one it gets is not known (generateDeviceTopologyHints in topology_hints.go).
     """
-    node, demand = view.state.node, pod_demand(request)
+    node = view.state.node
     # Unexplained use may be a group of NUMA nodes, which a new block would join or be refused for.
     if demand.pod.memory and view.state.managers.memory is not None and not view.groups_known:
         return Rejection(Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE, UNEXPLAINED)
@@ -143,7 +153,7 @@ def refuse_confined_below(demand: PodDemand, grant: Grant, view: KubeletView) ->
     On a node that is not followed any pod may have left unseen, wherever it was: should its room take the init container to a lower NUMA
     node than foreseen, the containers that are tied to that one may not find room there.
     """
-    if not view.unfollowed or not is_confined(demand, view.state.node):
+    if not view.unfollowed or len(demand.containers) < 2 or not is_confined(demand, view.state.node):
         return None
     below = lower_places(demand, grant, view.state)
     if not below:
@@ -154,10 +164,19 @@ def refuse_confined_below(demand: PodDemand, grant: Grant, view: KubeletView) ->
 
 @value_object
 class _Places:
-    """The masks that a pod has in all states that are possible, the first of which is ``before``."""
+    """
+    The ``masks`` that a pod has in all states that are possible, the first of which is ``before``; ``first`` is one for each thing that it
+    is given there.
+    """
 
     masks: Sequence[int]
+    first: Sequence[int]
     before: KubeletState
+
+    @property
+    def is_certain(self) -> bool:
+        """Is it the same NUMA node everywhere?"""
+        return self.masks.count(self.masks[0]) == len(self.masks) and {*map(int.bit_count, self.first)} <= {1}
 
     @property
     def union(self) -> int:
@@ -165,46 +184,42 @@ class _Places:
         return reduce(or_, self.masks, 0)
 
 
-def _mask(grant: Grant, node: KubeletNode) -> int:
-    return reduce(or_, _places(grant, node), 0)
-
-
 def _admission(
-    demand: PodDemand, verdict: DryRunAdmitted, view: KubeletView, places: _Places, doubts: _Doubts
+    demand: PodDemand, verdict: DryRunAdmitted, view: KubeletView, places: _Places, doubts: _Doubts | None
 ) -> KubeletAdmission:
     node, exact = view.state.node, view.state.node.ids_are_real
     # Of the state that was asked, which may have more free than the likeliest: the difference to any other is not the pod's.
     before = places.before
-    taken = {numa: _taken(before.node, before.managers, verdict.managers, numa) for numa in node.machine.numa_ids}
-    certain = len(set(places.masks)) == 1 and not [
-        place for place in _places(verdict.grant, node) if place.bit_count() != 1
+    holds = [
+        (numa, amounts)
+        for numa in node.machine.numa_ids
+        if (amounts := _taken(before.node, before.managers, verdict.managers, numa))
     ]
+    certain = places.is_certain
     mask = places.masks[0] if certain else places.union
     if not certain and not exact:
         # Which NUMA node it will be is open: the whole amount is charged on each, as a yes must hold in all cases.
-        whole = total(taken.values())
-        taken = {numa: whole if mask >> numa & 1 else {} for numa in taken}
-    holds = tuple([(numa, amounts) for numa, amounts in taken.items() if amounts])
+        whole = total(amounts for _, amounts in holds)
+        holds = [(numa, whole) for numa in node.machine.numa_ids if mask >> numa & 1 and whole]
     return KubeletAdmission(
-        numa=holds,
+        numa=tuple(holds),
         charge=Charge.PREDICTED if certain or exact else Charge.EVERYWHERE,
         mask=mask if holds else None,
         cpus=_cpus(verdict.grant) if exact else EMPTY,
         note="" if exact else _note(demand, view, certain=certain),
-        explores=tuple(doubts.options),
-        lacks=doubts.lacks,
+        explores=() if doubts is None else tuple(doubts.options),
+        lacks=None if doubts is None else doubts.lacks,
     )
 
 
 def _taken(node: KubeletNode, before: ManagerState, after: ManagerState, numa: int) -> dict[str, int]:
     """What one NUMA node has free in the first managers and not in the second, in our units."""
     less = {}
-    for name, pool in node.devices.items():
+    for name, pool in node.devices.items() if node.devices else ():
         if before.devices[name] != after.devices[name]:
             here = pool.near(1 << numa) & pool.healthy
             less[name] = (here & ~before.devices[name]).bit_count() - (here & ~after.devices[name]).bit_count()
-    if node.pins_cpus:
-        here = node.machine.numa_bits[numa]
+    if node.pins_cpus and (before.cpus ^ after.cpus) & (here := node.machine.numa_bits[numa]):
         less[CPU] = MILLI * ((before.cpus & here).bit_count() - (after.cpus & here).bit_count())
     if before.memory is not None and after.memory is not None:
         had, left = before.memory.free[numa], after.memory.free[numa]
@@ -212,7 +227,7 @@ def _taken(node: KubeletNode, before: ManagerState, after: ManagerState, numa: i
         if had is not left:
             for kind, amount in had.items():
                 less[kind] = amount - left[kind]
-    return {name: amount for name, amount in less.items() if amount}
+    return {name: amount for name, amount in less.items() if amount} if less else less
 
 
 def _cpus(grant: Grant) -> CpuSet:
@@ -222,21 +237,21 @@ def _cpus(grant: Grant) -> CpuSet:
     return cpus
 
 
-def _places(grant: Grant, node: KubeletNode) -> Iterator[int]:
+def _places(grant: Grant, node: KubeletNode) -> list[int]:
     """For everything that is tied to NUMA nodes, the mask it may be on."""
-    everywhere = node.machine.numa_mask
+    everywhere, found = node.machine.numa_mask, []
     for container in grant.containers:
         hint = container.hint.mask if container.hint is not None and container.hint.preferred else None
         # A hint that is not preferred may be too narrow, and the rest then comes from anywhere.
         aligned = everywhere if hint is None else hint
         if container.cpus:
-            yield aligned
-        for block in container.memory:
-            yield block.mask
-        for resource, ids in container.devices.items():
+            found.append(aligned)
+        found += map(_BOUND_TO, container.memory)
+        for resource, ids in container.devices.items() if container.devices else ():
             pool = node.devices[resource]
             near = [device.near for device in pool.devices if device.id in ids and device.near]
-            yield from (aligned | mask if mask.bit_count() > 1 else aligned for mask in near)
+            found += [aligned | mask if mask.bit_count() > 1 else aligned for mask in near]
+    return found
 
 
 def _note(demand: PodDemand, view: KubeletView, *, certain: bool) -> str:

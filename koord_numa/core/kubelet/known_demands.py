@@ -37,7 +37,7 @@ class KnownDemands:
 
     def shown_leftovers(self, hidden: Collection[str]) -> Sequence[PodDemand]:
         """The pods but for hidden ones, by uid, if any of them has leftovers; else none."""
-        if all(uid in hidden for uid in self.left):
+        if not self.left or all(uid in hidden for uid in self.left):
             return ()
         return [demand for uid, demand in self.pods.items() if uid not in hidden]
 

@@ -76,6 +76,14 @@ class KubeletView:
     rooms: tuple[Hypothesis, ...] = ()
     on_their_way: OnTheirWay | None = field(default=None, repr=False, compare=False)
     newer: str = ""  # the kubelet's version, where its managers may be others than those that are modelled
+    is_settled: bool = (
+        False  # is there one state, of which nothing is open? As of nodes whose kubelets are not followed
+    )
+    state: KubeletState = field(init=False, repr=False, compare=False)  # the likeliest
+
+    def __post_init__(self) -> None:
+        # Kept, as each decision asks for it a dozen times.
+        object.__setattr__(self, "state", self.hypotheses[0].state)
 
     def problem_with(self, request: PodRequest) -> str:
         """Why it is not known what this kubelet would do with the pod; empty where that is known."""
@@ -87,20 +95,6 @@ class KubeletView:
         if manages and has_pod_level(request) and kube_qos(request) is KubeQos.GUARANTEED:
             return f"kubelet {self.newer} may give pods with pod-level resources CPUs and memory of their own"
         return ""
-
-    @property
-    def state(self) -> KubeletState:
-        """The likeliest state."""
-        return self.hypotheses[0].state
-
-    @property
-    def is_settled(self) -> bool:
-        """Is there one state, of which nothing is open but who holds what? As of most nodes whose kubelets are not followed."""
-        if len(self.hypotheses) > 1 or self.rooms or self.on_their_way is not None:
-            return False
-        one = self.hypotheses[0]
-        open_ = one.loose or one.spread or one.sharing or one.unlocated or one.leaving or one.options or one.state.pods
-        return not open_
 
     @property
     def upper(self) -> Hypothesis | None:
@@ -150,7 +144,7 @@ def inferred_view(frame: NodeConfig, node: Node, pods: PodsThere, evidence: Core
     there, demands = holdings_by_uid(holdings), known_demands(holdings)
     known, shown = tuple(demands.pods.values()), demands.shown_leftovers(unpublished)
     # First what init containers still hold, then pods that are not shown yet: both are missing from what exporters publish.
-    parted = parted_cpus(shown, frame.node, frame.devices) if pods.unfollowed else NOTHING
+    parted = parted_cpus(shown, frame.node, frame.devices) if shown and pods.unfollowed else NOTHING
     zones = without_leftovers(topology.zones, shown, parted) if shown else topology.zones
     zones = without_hidden(zones, there, topology, frame.hidden, unpublished)
     # Only devices near several NUMA nodes are missing on other ones than their pod's.
@@ -169,6 +163,7 @@ def inferred_view(frame: NodeConfig, node: Node, pods: PodsThere, evidence: Core
         # Only where something was subtracted is there a difference between the least and the most room.
         most=None if zones == topology.zones else Published(frame, topology.zones, facts.requested, known),
         unfollowed=pods.unfollowed,
+        is_settled=True,
     )
 
 
@@ -225,6 +220,8 @@ def _requested(holdings: Ledger | list[Holding]) -> dict[str, int]:
 def frame_of(node: Node, topology: NodeResourceTopology, known: NodeConfig | None) -> NodeConfig:
     # The frame is the costly part (machine, device pools) and the same as long as only available amounts change.
     """What the objects say of the node, from what was ``known`` where they say the same."""
+    if known is not None and known.topology is topology and known.allocatable is node.allocatable:
+        return known
     if known is None or not known.holds_for(topology, node.allocatable):
         return NodeConfig.of(topology, node.allocatable, node.labels.get(ARCHITECTURE, ""))
     return known if known.topology is topology else replace(known, topology=topology)

@@ -80,7 +80,7 @@ class AbsentPods:
         The ledger without them, and without what pods on their way ask for that ``belief`` tells not to be counted; itself where it has
         none of that.
         """
-        refused = [] if belief is None else refused_ones(belief)
+        refused = refused_ones(belief) if belief is not None and belief.arrivals else []
         if not (refused or self.unlisted or self.hopeless):
             return ledger  # as of nearly every node, with every change of it
         away = self.unlisted | self.hopeless

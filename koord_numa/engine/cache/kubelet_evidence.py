@@ -85,8 +85,11 @@ class KubeletEvidence:
 
     def admitted_counts(self, pods: Iterable[Pod]) -> frozenset[int]:
         """The numbers of exclusive CPUs of containers that the kubelet has admitted with the configuration that it has now."""
-        there = (pod for pod in pods if pod.started and self.is_of_this_life(pod))
-        return frozenset(count for pod in there for count in pod_demand(pod.request).counts)
+        found = set[int]()
+        for pod in pods:
+            if pod.started and self.is_of_this_life(pod):
+                found.update(pod_demand(pod.request).counts)
+        return frozenset(found)
 
     def admitted(self, request: PodRequest) -> None:
         """The kubelet runs a pod that was on its way: with an odd number of CPUs it cannot be as was thought."""

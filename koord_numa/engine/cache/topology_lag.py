@@ -83,7 +83,8 @@ class UnreportedPods:
             self._set(uid, Report.FOUND_HIDDEN, now)
             self.unjudged = True
         else:
-            self._set(uid, Report.NOT_STARTED)
+            self._reports[uid] = Report.NOT_STARTED  # of a pod that is new nothing else is known
+            self._hidden.add(uid)
 
     def start(
         self, pod: Pod, topology: NodeResourceTopology | None, now: float, had_namesake: Callable[[Pod], bool]

@@ -20,6 +20,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState, Manager
 from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.sharing.counts import most_used, settled_devices
 from koord_numa.core.kubelet.sharing.reach import Reach
+from koord_numa.core.numa.hints import mask_of_ids
 from koord_numa.core.objects.node import KubeletConfig, Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -31,6 +32,9 @@ MOST_STARTS: Final = 32
 
 MOST_ELSEWHERE: Final = 16_384
 """So many devices near no NUMA node are told apart at most; a Node object may count any number."""
+
+_ALONE: Final[Mapping[int, int]] = {}
+"""No NUMA node is in a group with others."""
 
 _TIED_UP: Final = 1 << MAX_NUMA_ID + 1
 """A member of a group that no mask can equal."""
@@ -70,7 +74,7 @@ def infer_state(facts: Published) -> InferredState:
     Where the known pods do not explain the memory in use, its NUMA nodes are taken to be tied up.
     """
     node = facts.frame.node
-    pools = {name: _pool(name, facts) for name in facts.frame.devices}
+    pools = {name: _pool(name, facts) for name in facts.frame.devices} if facts.frame.devices else {}
     if pools:
         node = replace(node, devices={name: pool for name, (pool, _) in pools.items()})
     memory, known = _memory(facts, node) if node.pins_memory else (None, True)
@@ -216,37 +220,39 @@ def _memory(facts: Published, node: KubeletNode) -> tuple[MemoryTable, bool]:
     free: dict[int, dict[str, int]] = {}
     held: dict[int, dict[str, int]] = {}
     for zone in facts.zones:
-        there, available = node.memory[zone.numa], zone.available
-        # Free memory is never more than what the manager has: exporters may publish the machine's.
-        left = {kind: min(max(0, available.get(kind, 0)), amount) for kind, amount in there.items()}
-        free[zone.numa] = left
-        held[zone.numa] = {kind: amount - left[kind] for kind, amount in there.items()}
-    groups = _groups(facts, node, held)
-    table = MemoryTable(node.memory, free, held, groups={}, blocks={}, nodes=0)
-    for numa, amounts in held.items():
-        own, used = 1 << numa, any(amounts.values())
+        available, left, used = zone.available, free.setdefault(zone.numa, {}), held.setdefault(zone.numa, {})
+        for kind, amount in node.memory[zone.numa].items():
+            there = available.get(kind, 0)
+            # Free memory is never more than what the manager has: exporters may publish the machine's.
+            left[kind] = there = amount if there > amount else max(0, there)
+            used[kind] = amount - there
+    # The number of blocks is not known, only whether there are any: the memory manager frees a group when it reaches zero.
+    blocks = {numa: int(any(used.values())) for numa, used in held.items()}
+    groups, alone = _groups(facts, node, held), {numa: 1 << numa for numa in held}
+    table = MemoryTable(node.memory, free, held, alone, blocks, mask_of_ids(tuple(held)))
+    if groups is _ALONE:
+        return table, True
+    for numa, is_used in blocks.items():
+        own = 1 << numa
         # A NUMA node in use that no explanation covers may be in any group; an unused one is in none.
-        group = groups[numa] if groups is not None else UNCLEAR if used else own
+        group = groups[numa] if groups is not None else UNCLEAR if is_used else own
         table.groups[numa] = group = own | _TIED_UP if group == UNCLEAR else group
-        table.nodes |= own
-        # The number of blocks is not known, only whether there are any: the memory manager frees a group when it reaches zero.
-        table.blocks[numa] = int(used or group.bit_count() > 1)
+        blocks[numa] = int(is_used or group.bit_count() > 1)
     return table, groups is not None
 
 
 def _groups(facts: Published, node: KubeletNode, held: Mapping[int, ResourceList]) -> Mapping[int, int] | None:
-    """For every NUMA node the mask of its memory group, ``None`` when the pods do not explain the use: what is held there."""
-    alone = {numa: 1 << numa for numa in node.memory}
+    """By NUMA node the mask of its memory group, ``_ALONE`` if each is in none; ``None`` where the pods do not explain what is held."""
     policy = facts.config.topology_policy
     # Under single-numa-node no block spans NUMA nodes, so every group is a single one.
     if policy is KubeletPolicy.SINGLE_NUMA_NODE:
-        return alone  # no block spans NUMA nodes
+        return _ALONE
     # Best-effort may have put a block on more NUMA nodes than its bytes need, which leaves no trace in amounts.
     if policy is KubeletPolicy.BEST_EFFORT and any(_is_torn(pod, facts) for pod in facts.pods):
         return None
     blocks = [block for pod in facts.pods for block in _blocks(pod, facts.config, node.memory)]
     if not any(block.may_span for block in blocks):
-        return alone
+        return _ALONE
     return explain_use({numa: without_zeros(amounts) for numa, amounts in held.items()}, blocks)
 
 

@@ -23,7 +23,8 @@ from koord_numa.core.kubelet.departures.one_away import with_one_away, without_l
 from koord_numa.core.kubelet.departures.single_places import SinglePlaces
 from koord_numa.core.kubelet.departures.some_away import binds_freely, with_several_away
 from koord_numa.core.kubelet.enough_room import has_room_however_shared, has_room_in_all_ways, has_room_whoever_leaves
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, pins_init_cpus
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
+from koord_numa.core.kubelet.inference.replay import orders
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import variants
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, Trust, dry_run
@@ -75,18 +76,22 @@ class Question:
         self.elsewhere = 0
         self.unsettled: list[str] = []
         self._request, self._view = request, view
-        self._demand = demand = pod_demand(request)
+        self._demand = pod_demand(request)
         # In these orders CPUs of init containers may be taken over.
-        ends = pins_init_cpus(demand, view.state.node)
-        self._orders = (CpuReuse.LEAST, CpuReuse.MOST) if ends else (CpuReuse.BY_ID,)
+        self._orders = orders(request, view.state.node)
         self._first: Hypothesis | None = None
         self._seen: Sight | None = None
         self._number = 0
         self._known: set[Signature] = set()
         self._dealt_many = False
 
-    def probes(self) -> Iterator[Probe | None]:
+    def probes(self) -> Iterable[Probe | None]:
         """The states to be asked, each once, the likeliest first; ``None`` at the end where there are too many."""
+        if self._view.is_settled and len(self._demand.containers) == 1:  # nothing is taken over, and no pod could go
+            return (Probe(self._view.state, self._view.hypotheses[0].trust, CpuReuse.BY_ID),)
+        return self._limited()
+
+    def _limited(self) -> Iterator[Probe | None]:
         try:
             for probe in self._all():
                 if self._number < MOST_PROBES:
@@ -102,9 +107,6 @@ class Question:
     def _all(self) -> Iterator[Probe]:
         """Raises ``TooManyWays``."""
         request, view, node = self._request, self._view, self._view.state.node
-        if len(self._demand.containers) == 1 and view.is_settled:
-            yield Probe(view.state, view.hypotheses[0].trust, CpuReuse.BY_ID)
-            return  # no other container takes CPUs over, and no pod is known that could go
         confined = is_confined(self._demand, node)
         for one in self._likely(confined=confined):
             yield from self._each_way(one)

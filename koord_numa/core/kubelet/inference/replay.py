@@ -17,6 +17,7 @@ from koord_numa.core.kubelet.inference.variants import free_rooms, holding, stan
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, dry_run
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.sharing.choices import arriving, wanted
 from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
@@ -63,7 +64,7 @@ def arrive(
         holders = sum(1 for uid in before.loose if variant.loose.get(uid))
         uncertainty = variant.uncertainty + HELD * min(holders, still.bit_count())
         if effort is not None:
-            effort.left -= len(_orders(request, before))
+            effort.left -= len(orders(request, before.state.node))
         for outcome, after in _outcomes(variant, uid, request):
             # Where nothing is aligned outcomes say nothing of what init containers surely hold.
             key = outcome if outcome is None or before.state.node.aligns else (outcome, after.surely_held)
@@ -133,8 +134,8 @@ def admitted(before: Iterable[Hypothesis], uid: str, request: PodRequest) -> lis
 
 
 def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tuple[Outcome, Hypothesis]]:
-    orders = _orders(request, before)
-    answers = [_answer(before, request, order) for order in orders]
+    ways = orders(request, before.state.node)
+    answers = [_answer(before, request, order) for order in ways]
     admitted = [each for each in answers if isinstance(each, DryRunAdmitted)]
     keys = [_outcome(before, each) for each in admitted]
     # Both extremes decide alike: one hypothesis stands for them, and the CPUs between them are loose.
@@ -149,7 +150,7 @@ def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tup
         yield None, before
     node = before.state.node
     open_ = (node.deals_over_numa or not node.is_published) and not before.options
-    for order in orders if open_ else ():
+    for order in ways if open_ else ():
         yield from _in_other_shares(before, uid, request, order)
 
 
@@ -167,7 +168,7 @@ def _in_other_shares(
 
 def foreseen(before: Hypothesis, request: PodRequest) -> tuple[Outcome, Grant | None]:
     """What the kubelet most likely decides on this pod, and gives it; one dry run tells."""
-    answer = _answer(before, request, _orders(request, before)[0])
+    answer = _answer(before, request, orders(request, before.state.node)[0])
     return (_outcome(before, answer), answer.grant) if isinstance(answer, DryRunAdmitted) else (None, None)
 
 
@@ -181,9 +182,9 @@ def _answer(before: Hypothesis, request: PodRequest, order: CpuReuse) -> DryRunA
     return replace(answer, grant=located(answer.grant, pod_demand(request), rooms, before.state.node))
 
 
-def _orders(request: PodRequest, before: Hypothesis) -> tuple[CpuReuse, ...]:
+def orders(request: PodRequest, node: KubeletNode) -> tuple[CpuReuse, ...]:
     """The orders of taking over init containers' CPUs that have to be tried."""
-    ends = pins_init_cpus(pod_demand(request), before.state.node)
+    ends = pins_init_cpus(pod_demand(request), node)
     return (CpuReuse.LEAST, CpuReuse.MOST) if ends else (CpuReuse.BY_ID,)
 
 

@@ -103,7 +103,11 @@ def dry_run(
     known: DryRunAdmitted | None = state.managers.known(question) if dealing is None else None
     if known is not None and too_full is None:
         return known
-    if dealing is None and too_full is None and (alone := admitted_alone(state.node, state.managers, demand)) is not None:
+    if (
+        dealing is None
+        and too_full is None
+        and (alone := admitted_alone(state.node, state.managers, demand)) is not None
+    ):
         known = DryRunAdmitted(*alone)
         state.managers.remember(question, known)
         return known

@@ -115,8 +115,13 @@ def surely_whole(rule: CoreRule | None, zones: Sequence[Zone], states: Iterable[
     """As ``whole_cores``, by a rule that is known."""
     if rule is None:
         return NO_RULE
-    found = (*states,) or (FreeCpus(tuple([zone.available.get(CPU, 0) // MILLI for zone in zones])),)
-    surely = min([_surely_whole(state, rule.spoiled) for state in found])
+    found = (*states,)
+    if found:
+        surely = min([_surely_whole(state, rule.spoiled) for state in found])
+    else:
+        surely = 0
+        for zone, lost in zip(zones, rule.spoiled, strict=True):
+            surely += max(0, zone.available.get(CPU, 0) // MILLI - lost)
     return WholeCores(rule.threads, surely, rule.why, rule.option)
 
 

@@ -1,8 +1,8 @@
 """
 Admission of a pod of one app container that finds all it asks for on one NUMA node, as most pods do.
 
-Theory. Such a container is the only unit in either scope, takes nothing over, and no manager is asked for devices. ``align_alone`` names the
-NUMA node, which has the CPUs and the memory: so the managers give both there, whatever the order of taking over is, and none refuses.
+Theory. Such a container is the only unit in either scope, takes nothing over, and no manager is asked for devices. ``align_alone`` names
+the NUMA node, which has the CPUs and the memory: so the managers give both there, whatever the order of taking over is, and none refuses.
 """
 
 from koord_numa.core.bit_sets import lowest

@@ -113,8 +113,10 @@ class MemoryTable:
         free = self.free[numa]
         for kind, amount in demand.items():
             if free.get(kind, 0) < amount or there.get(kind, 0) < amount:
-                return False
-        return True
+                break
+        else:
+            return True
+        return False
 
     def lacks(self, demand: ResourceList, reusable: Reusable) -> bool:
         """Are all NUMA nodes together too small, or too full?"""

@@ -69,7 +69,7 @@ def table(supply: Any, amounts: tuple[int, ...], group: int) -> MemoryTable:
     trust=st.sampled_from(Trust),
     reuse=st.sampled_from(CpuReuse),
 )
-def test_it_is_what_the_whole_procedure_gives(  # noqa: PLR0913  # every part of the state that the answer depends on
+def test_it_is_what_the_whole_procedure_gives(
     where: Any,
     free: int,
     held: tuple[int, ...],
