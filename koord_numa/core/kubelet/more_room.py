@@ -17,7 +17,7 @@ departure alone has the pod refused.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from operator import add
+from operator import add, sub
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
@@ -29,7 +29,7 @@ from koord_numa.core.kubelet.managers.admit import foreseen
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import free_on
+from koord_numa.core.kubelet.managers.manager_state import ManagerState, free_on
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
 from koord_numa.core.kubelet.managers.room import fits_on
 from koord_numa.core.kubelet.spreading.owners import has_shared
@@ -205,15 +205,13 @@ def _by_amounts(
 ) -> Iterable[tuple[Gone, ...]]:
     """What to take away for each way in which it matters what is left: of equal ones the first."""
     told = members(mask)
-    free = _free(one, told, wanted)
+    free = _free(one.state.node, one.state.managers, told, wanted)
     missing = [max(0, amount - had) for amount, had in zip(wanted.amounts * len(told), free, strict=True)]
     enough = tuple(missing) if len(told) == 1 else None
     sums: dict[tuple[int, ...], tuple[Gone, ...]] = {(0,) * len(missing): ()}
     for choice in ways:
-        gains = []
-        for each in choice:
-            after = _all_gone(one, [each])
-            gains.append((each, [new - old for new, old in zip(_free(after, told, wanted), free, strict=True)]))
+        afters = [(each, _free(one.state.node, _managers_after(one, each), told, wanted)) for each in choice]
+        gains = [(each, [*map(sub, after, free)]) for each, after in afters]
         for known, gone in list(sums.items()):
             # Where all that the pod wants has room, more room harms none of it.
             if known != enough:
@@ -231,8 +229,13 @@ def _by_amounts(
     return found.values()
 
 
-def _free(one: Hypothesis, numas: Iterable[int], wanted: Wanted) -> list[int]:
-    return [amount for numa in numas for amount in wanted.free(one, numa)]
+def _free(node: KubeletNode, managers: ManagerState, numas: Iterable[int], wanted: Wanted) -> list[int]:
+    return [amount for numa in numas for amount in wanted.free_in(node, managers, numa)]
+
+
+def _managers_after(one: Hypothesis, gone: Gone) -> ManagerState:
+    # Where nothing is loose the managers alone cost a fraction of the state.
+    return _all_gone(one, [gone]).state.managers if one.loose else one.state.managers_without(one.state.pods[gone[0]])
 
 
 def _all_gone(one: Hypothesis, gone: Iterable[Gone]) -> Hypothesis:

@@ -267,15 +267,15 @@ class NodeInfo:
     ) -> KubeletView:
         """The states that the kubelet is followed into; where it cannot be followed, what the published amounts allow."""
         frame = frame_of(node, topology, self.history.frame)
-        hypotheses = self.history.hypotheses(frame, self.unpublished)
-        wanted = {uid: nominee.pod.request for uid, nominee in nominees.items()}
-        hypotheses, others = expecting(self.history.belief, hypotheses, wanted)
+        unpublished, others = self.unreported.hidden, None
+        if hypotheses := self.history.hypotheses(frame, unpublished):
+            coming = {uid: it.pod.request for uid, it in nominees.items()}
+            hypotheses, others = expecting(self.history.belief, hypotheses, coming)
         evidence = CoreEvidence(self.admitted_counts(), self.history.evidence.keeps_cores, settled=others is None)
         if hypotheses:
             return replace(followed_view(node, frame, hypotheses, booked, evidence), on_their_way=others)
-        unpublished = self.unpublished.union(nominees) if nominees else self.unpublished  # no topology shows them yet
-        may_leave = bool(self.pods) or topology.in_use  # by pods that may be gone by now
-        return inferred_view(frame, node, PodsThere(booked, unpublished, may_leave), evidence)
+        unpublished = unpublished.union(nominees) if nominees else unpublished  # no topology shows them yet
+        return inferred_view(frame, node, PodsThere(booked, unpublished, bool(self.pods) or topology.in_use), evidence)
 
     def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:
         if not self._ports and not nominees:

@@ -275,10 +275,11 @@ def released(before: Hypothesis, uid: str) -> Hypothesis:
     pod = before.state.pods.get(uid)
     if pod is None:
         return before
-    loose = {other: bits for other, bits in before.loose.items() if other != uid}
+    loose = {other: bits for other, bits in before.loose.items() if other != uid} if before.loose else before.loose
+    after, own = before.state.without(uid), before.loose.get(uid, 0)
     return replace(
         before,
-        state=_still_held(before.state.without(uid), before.loose.get(uid, 0), loose.values()),
+        state=_still_held(after, own, loose.values()) if own else after,
         loose=loose,
         # Of mixed pods only the sum was known: without one of them the others' places are open again.
         spread=(before.spread | before.mixed if uid in before.mixed else before.spread) - {uid},

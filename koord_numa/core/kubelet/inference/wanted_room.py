@@ -15,7 +15,7 @@ from typing import Final
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import free_on
+from koord_numa.core.kubelet.managers.manager_state import ManagerState, free_on
 from koord_numa.core.kubelet.managers.room import together
 from koord_numa.core.resources import CPU, MILLI
 
@@ -49,7 +49,11 @@ class Wanted:
 
     def free(self, one: Hypothesis, numa: int) -> list[int]:
         """How much of ``names`` is free on one NUMA node."""
-        free = free_on(one.state.node, one.state.managers, numa)
+        return self.free_in(one.state.node, one.state.managers, numa)
+
+    def free_in(self, node: KubeletNode, managers: ManagerState, numa: int) -> list[int]:
+        """As ``free``, of these managers."""
+        free = free_on(node, managers, numa)
         return [free.get(name, 0) for name in self.names]
 
     def fitting(self, free: Sequence[int]) -> Signature:

@@ -118,17 +118,21 @@ class KubeletState:
         resident = self.pods.get(uid)
         if resident is None:
             return self
+        managers, pods = self.managers_without(resident), dict(self.pods)
+        del pods[uid]
+        requested = subtract(self.requested, resident.requests)
+        # Without zeros, so that a state after a departure equals the one before the arrival.
+        return KubeletState(
+            self.node, managers, pods, without_zeros(requested) if 0 in requested.values() else requested
+        )
+
+    def managers_without(self, resident: AdmittedPod) -> ManagerState:
+        """The managers after one of the pods is gone."""
         managers = self.managers.copy()
         # Regular init containers gave their memory back when the next container started, but not their CPUs and devices.
         kept = {container.name: container.kind is not ContainerKind.INIT for container in resident.grant.containers}
         managers.release(resident.grant, self.node, kept)
-        return replace(
-            self,
-            managers=managers,
-            pods={other: pod for other, pod in self.pods.items() if other != uid},
-            # Without zeros, so that a state after a departure equals the one before the arrival.
-            requested=without_zeros(subtract(self.requested, resident.requests)),
-        )
+        return managers
 
 
 def free_on(node: KubeletNode, managers: ManagerState, numa: int) -> dict[str, int]:
