@@ -14,7 +14,6 @@ from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDema
 from koord_numa.core.kubelet.managers.cpus import CpuReuse, CpuStock, Dealing, Earlier, InitTake
 from koord_numa.core.kubelet.managers.devices import DeviceStock
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.lone_container import admitted_alone
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.memory import MemoryTable, Reusable, hand_over
 from koord_numa.core.kubelet.managers.predicates import check_node_fit
@@ -26,7 +25,7 @@ from koord_numa.core.kubelet.managers.results import (
     Grant,
     MemoryBlock,
 )
-from koord_numa.core.kubelet.managers.topology_manager import LeftOver, align_all, align_alone
+from koord_numa.core.kubelet.managers.topology_manager import LeftOver, admitted_alone, align_all, align_alone
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.pod_resources import effective_requests

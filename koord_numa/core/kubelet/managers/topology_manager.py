@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand
+from koord_numa.core.bit_sets import lowest, members
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand
 from koord_numa.core.kubelet.managers.cpus import CpuStock
 from koord_numa.core.kubelet.managers.devices import DeviceStock
 from koord_numa.core.kubelet.managers.hint_managers import CpuManager, DeviceManager, MemoryManager
@@ -22,11 +23,14 @@ from koord_numa.core.kubelet.managers.results import (
     UNEXPECTED_ADMISSION,
     AdmitRejection,
     ContainerAffinity,
+    ContainerGrant,
+    Grant,
+    MemoryBlock,
 )
 from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.policies import KUBELET, admitted_affinity
-from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 
 MOST_KNOWN: Final = 4_096
 """So many merged hints are remembered, of all nodes together, about 5 MB."""
@@ -156,3 +160,33 @@ def align_alone(
         hint = rule.settles(Hint(1 << numa, preferred=True), machine.numa_mask)
         return ContainerAffinity(hint.mask, hint.preferred)
     return None
+
+
+def admitted_alone(node: KubeletNode, managers: ManagerState, demand: PodDemand) -> tuple[Grant, ManagerState] | None:
+    """
+    What a pod gets of one app container that finds all on one NUMA node, as most pods do, and the managers after it, which are not changed;
+    ``None`` where only the whole procedure tells.
+
+    Theory. Such a container is the only unit in either scope, takes nothing over, and no manager is asked for devices. ``align_alone``
+    names the NUMA node, which has the CPUs and the memory: so the managers give both there, whatever the order of taking over is.
+    """
+    if len(demand.containers) > 1 or node.ids_are_real or not node.aligns or node.whole_cores is not None:
+        return None
+    container, part = demand.containers[0]
+    hint = align_alone(node, part, managers.cpus, managers.memory)
+    # Of a hint of no NUMA node, where there is but one, the procedure tells.
+    if hint is None or hint.mask is None or container.kind is not ContainerKind.APP:
+        return None
+    mask, cpus, table = hint.mask, managers.cpus, managers.memory
+    given, blocks = EMPTY, tuple[MemoryBlock, ...]()
+    if part.cpus and node.pins_cpus:
+        # Of made-up CPUs it matters only how many there are on a NUMA node.
+        bits = lowest(cpus & node.machine.numa_bits[mask.bit_length() - 1], part.cpus)
+        given, cpus = CpuSet(bits), cpus & ~bits
+    if part.memory and table is not None:
+        blocks = tuple([MemoryBlock(resource, amount, mask) for resource, amount in part.memory.items()])
+        table = table.copy()
+        for block in blocks:
+            table.take(block, covered=0)
+    grant = ContainerGrant(container.name, container.kind, given, blocks, {}, hint)
+    return Grant(demand.qos, (grant,)), ManagerState(cpus, managers.devices, table)

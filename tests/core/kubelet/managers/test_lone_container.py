@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse, CpuStock
-from koord_numa.core.kubelet.managers.lone_container import admitted_alone
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.memory import MemoryTable
+from koord_numa.core.kubelet.managers.topology_manager import admitted_alone
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, gpus, node, pod, sidecar
