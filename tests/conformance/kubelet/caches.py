@@ -34,7 +34,7 @@ ALSO_WHOLE_CORES: Final = 0.2
 def other_caches(truth: World, index: int, dice: Random) -> Iterator[tuple[World, Played]]:
     """Histories on such nodes that agree with all that was shown before this question, with the recorded departures."""
     recorded = truth.recorded
-    if not _caches_matter(recorded, index):
+    if not caches_matter(recorded, index):
         return
     left = EVENTS
     for _ in range(NODES):
@@ -47,7 +47,7 @@ def other_caches(truth: World, index: int, dice: Random) -> Iterator[tuple[World
             return
 
 
-def _caches_matter(recorded: Recorded, index: int) -> bool:
+def caches_matter(recorded: Recorded, index: int) -> bool:
     """May containers be kept inside a cache, and is there a pod whose later containers may leave CPUs of its init containers behind?"""
     node = recorded.node
     if not node.pins_cpus or (recorded.case["published"] and not node.config.cpu_options.get(BY_CACHE)):

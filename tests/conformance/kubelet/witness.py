@@ -17,6 +17,7 @@ from tests.conformance.kubelet.aims.aimed import aimed
 from tests.conformance.kubelet.aims.departing import departing
 from tests.conformance.kubelet.aims.filling import filling
 from tests.conformance.kubelet.aims.refusals import refusing
+from tests.conformance.kubelet.aims.shaping import kept, shaping
 from tests.conformance.kubelet.aims.wandering import wandering
 from tests.conformance.kubelet.caches import other_caches
 from tests.conformance.kubelet.closing import annealed, closing, rewired
@@ -70,6 +71,8 @@ class Search:
         played = truth.play(last)
         script = Script(truth.ends)
         for index in sorted(self.open):
+            self._keep(truth, script, index)
+        for index in sorted(self.open):
             self._look(truth, [Branch(played.states[index], script.before(index + 1))], index, "the node as it is", 2)
         for index in sorted(self.open):
             first = max(0, index - RECENT)
@@ -94,7 +97,7 @@ class Search:
 
     def _look_near_refusals(self, truth: World, script: Script) -> None:
         """Where the scheduler expects the kubelet to refuse the pod, and then where too little is free for it."""
-        for look in (self._aim, self._depart_near, self._fill):
+        for look in (self._aim, self._depart_near, self._fill, self._shape):
             for index in sorted(self.open):
                 look(truth, script, index)
 
@@ -212,6 +215,18 @@ class Search:
         what = "a node that is equal in all that is published, pods left at other moments"
         for world, branch in filling(truth, script.before(index + 1), index, self.dice):
             self._look(world, [branch], index, what)
+            if index not in self.open:
+                return
+
+    def _keep(self, truth: World, script: Script, index: int) -> None:
+        for world, branch in kept(truth, script.before(index + 1), index):
+            self._look(world, [branch], index, "a node with uncore caches of other shapes that is kept", 0)
+
+    def _shape(self, truth: World, script: Script, index: int) -> None:
+        """On nodes whose uncore caches came to have any shape, as ever less was free for the pod."""
+        # With dice of their own these runs change nothing of what others find.
+        for world, branch in shaping(truth, script.before(index + 1), index, Random(index)):
+            self._look(world, [branch], index, "a node with uncore caches of other shapes", 0)
             if index not in self.open:
                 return
 
