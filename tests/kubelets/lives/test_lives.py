@@ -35,6 +35,7 @@ KINDS: Final = {
     ),
     "restricted-restarts": Kinds(policies=(KubeletPolicy.RESTRICTED,), restarts=Share.ALWAYS),
     "no-fingerprint-restarts": Kinds(exporters=(Exporter.NFD_BARE,), restarts=Share.ALWAYS),
+    "no-options": Kinds(options=(), published=Share.ALWAYS),
     "restarts": Kinds(restarts=Share.ALWAYS, foreign_refusals=Share.ALWAYS),
 }
 """What is lived: anything, and what is likeliest to break a yes."""
@@ -50,6 +51,7 @@ BROKE: Final = (
     ("any", 70471),  # a late topology showed another pod of the same name, and with less memory than is in use
     ("any", 74477),  # only a share that an option may deal out, which was not asked about, spoke against a pod
     ("any", 79789),  # after a restart: CPUs of finished init containers whose apps are on other NUMA nodes
+    ("no-options", 720868),  # what a container on two NUMA nodes takes over of one may leave a CPU of the other free
     ("no-fingerprint-restarts", 66850),  # with more room a container took the CPUs beside the only free device
 )
 """Lives that broke a yes once, by kind and seed."""

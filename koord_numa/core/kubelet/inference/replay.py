@@ -222,12 +222,8 @@ def _left_over(before: Hypothesis, ends: Sequence[DryRunAdmitted]) -> int:
     for here in before.state.node.machine.numa_bits.values():
         more = (most.managers.cpus & here).bit_count() - (least.managers.cpus & here).bit_count()
         loose |= lowest(own & here, min(max(0, more), (own & here).bit_count()))
-    taking = [one for one in least.grant.containers if one.cpus]
-    one_hint = len({one.hint.mask if one.hint is not None else None for one in taking}) == 1
-    node = before.state.node
-    # With one hint of all containers, or none, they take over CPUs of any of its NUMA nodes, and beyond them of any there are.
-    at_large = node.static_options.align_by_socket or one_hint
-    if at_large and any(may_lie_otherwise(one, node) for one in taking):
+    # A container on several NUMA nodes takes over CPUs of any of them, and beyond its hint of any there are.
+    if any(may_lie_otherwise(one, before.state.node) for one in least.grant.containers):
         # What is taken over of one NUMA node may save CPUs of another, so that only the sum tells.
         more = most.managers.cpus.bit_count() - least.managers.cpus.bit_count() - loose.bit_count()
         loose |= lowest(own & ~loose, min(max(0, more), (own & ~loose).bit_count()))
