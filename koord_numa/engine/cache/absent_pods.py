@@ -19,7 +19,8 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.cache.pod_sets import KnownPod, Reading
+from koord_numa.engine.cache.shown_pods.known_pod import KnownPod
+from koord_numa.engine.cache.shown_pods.pod_sets import Reading
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,8 @@ from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.absent_pods import AbsentPods
 from koord_numa.engine.cache.kubelet_evidence import KubeletEvidence, tells_of_numa
-from koord_numa.engine.cache.pod_sets import (
-    KnownPod,
-    LastReading,
-    Reading,
-    has_cpus_for,
-    is_tied,
-    order_is_known,
-    sets,
-)
+from koord_numa.engine.cache.shown_pods.known_pod import KnownPod, order_is_known
+from koord_numa.engine.cache.shown_pods.pod_sets import LastReading, Reading, has_cpus_for, is_tied, sets
 
 MOST_GUESSES: Final = 64
 """So many sets of pods are compared with amounts where no fingerprint tells."""

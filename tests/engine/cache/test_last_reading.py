@@ -11,9 +11,9 @@ from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
-from koord_numa.engine.cache import pod_sets
 from koord_numa.engine.cache.kubelet_history import KubeletHistory
-from koord_numa.engine.cache.pod_sets import Reading, read
+from koord_numa.engine.cache.shown_pods import pod_sets
+from koord_numa.engine.cache.shown_pods.pod_sets import Reading, read
 from koord_numa.wire.node.fingerprint import fingerprint
 from tests.engine.world import make_pod
 
