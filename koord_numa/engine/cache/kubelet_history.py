@@ -41,8 +41,8 @@ MOST_GONE: Final = 64
 class KubeletHistory:
     """
     ``pods`` are known pods in the order of their binds, those that left among them until no topology can show them any more. ``shown``
-    are the uids that the last understood topology showed. ``belief`` is ``None`` until it is read. ``evidence`` is about options that
-    are not published. ``now`` is when the last of all this was seen. ``young``: a topology may be older than the scheduler.
+    are the uids that the last understood topology showed for sure. ``belief`` is ``None`` until it is read. ``evidence`` is about options
+    that are not published. ``now`` is when the last of all this was seen. ``young``: a topology may be older than the scheduler.
     """
 
     pods: dict[str, KnownPod] = field(default_factory=dict)
@@ -166,12 +166,12 @@ class KubeletHistory:
         if belief is not None and not (belief.lost and not reading.tells):
             seen = self._report(belief, reading, topology, frame)
             if seen is not None:
-                self._now_shown(frozenset(seen))
+                self._now_shown(frozenset(seen), reading.namesakes)
                 return
             if reading.tells:
                 self.belief = None  # the amounts contradict everything that was believed of these pods
         if reading.shown is not None:
-            self._now_shown(reading.shown)
+            self._now_shown(reading.shown, reading.namesakes)
         if belief is not None and belief.lost:
             self.belief = None
 
@@ -281,10 +281,11 @@ class KubeletHistory:
         belief.resume(arrived, {known.uid: known.left_at for known in left})
         return belief
 
-    def _now_shown(self, uids: frozenset[str]) -> None:
-        self.shown = uids
+    def _now_shown(self, uids: frozenset[str], namesakes: frozenset[str]) -> None:
+        # What may be a departed pod in the place of another tells of no moment: the topology may be from before the bind of that other.
+        self.shown = uids - namesakes
         order = list(self.pods)
-        last = max((order.index(uid) for uid in uids if uid in self.pods), default=-1)
+        last = max((order.index(uid) for uid in self.shown if uid in self.pods), default=-1)
         # No topology will show those any more that left before the last shown one came.
         for uid in order[: last + 1]:
             if self.pods[uid].left and uid not in uids:

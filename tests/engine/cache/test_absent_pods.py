@@ -1,14 +1,14 @@
 """Pods that a topology proves a kubelet not to count any more, before any event of theirs has shown it."""
 
 from dataclasses import replace
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from random import Random
 
 import pytest
 
 from koord_numa.core.kubelet.managers.results import SMT_ALIGNMENT
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
-from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.preempt.node import Nominee
 from koord_numa.core.resources import CPU, PODS
@@ -82,6 +82,31 @@ def test_a_pod_that_was_shown_and_is_not_any_more_is_gone() -> None:
     assert taken(cache) == ["a"]
     cache.observe_pod(DELETED, shared("b", started=True))
     assert taken(cache) == ["a"]
+
+
+@pytest.mark.parametrize("late", [["ab", "b", ""], ["ab", "a", ""], ["ab", "", "ab"]])
+def test_late_topologies_of_departed_pods_prove_nothing_of_others_of_their_names(late: list[str]) -> None:
+    """Neither of two pods that came back under their names vouches for the other."""
+    times = chain([0.0], count(200.0))
+    cache = Cache(lambda *_: None, clock=lambda: next(times))
+    cache.observe_node(None, make_node("n"))
+    cache.observe_topology(None, shows(version=1))
+    first, second = ([replace(shared(name), key=uid_of(name, life)) for name in "ab"] for life in (1, 2))
+    for pod in first:
+        cache.observe_pod(None, pod)
+        cache.observe_pod(None, replace(pod, started=True))
+    for pod in first:
+        cache.observe_pod(DELETED, pod)
+    for pod in second:
+        cache.observe_pod(None, pod)
+        cache.observe_pod(None, replace(pod, started=True))
+    for version, names in enumerate(late, 2):
+        cache.observe_topology(None, shows(*names, version=version))
+        assert taken(cache) == ["a", "b"], names
+
+
+def uid_of(name: str, life: int) -> PodKey:
+    return replace(make_pod(name).key, uid=f"{name}{life}")
 
 
 def test_a_topology_that_speaks_of_other_pods_proves_nothing() -> None:

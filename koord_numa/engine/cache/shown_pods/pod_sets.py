@@ -13,6 +13,7 @@ from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.engine.cache.shown_pods.known_pod import KnownPod
+from koord_numa.engine.cache.shown_pods.namesakes import namesakes
 from koord_numa.wire.node.fingerprint import comparable, fingerprint_of, pod_hash
 
 ALL: Final = ("", "all")
@@ -27,7 +28,7 @@ class Reading:
     """
     What a topology says of pods. ``counted`` are those that its fingerprint speaks of, without one those that hold something of NUMA nodes
     once they run. ``shown`` are those that it shows, ``None`` where that is not known; ``tells``: it has a fingerprint. ``namesakes``
-    are those in ``shown`` whose name an earlier pod had that has left: the topology may show that one instead.
+    are those in ``shown`` in the place of which it may show an earlier pod of the same name, which has left (``namesakes.py``).
     """
 
     counted: Collection[str]
@@ -51,7 +52,8 @@ def read(
     hashes = {known.uid: pod_hash(known.namespace, known.name) for known in pods.values()}
     for uids in islice(sets(pods.values(), counted, last), MOST_SETS):
         if fingerprint_of(map(hashes.__getitem__, uids)) == topology.fingerprint:
-            return Reading(counted, frozenset(uids), tells=True, namesakes=_namesakes(uids, pods))
+            there = frozenset(uids)
+            return Reading(counted, there, tells=True, namesakes=namesakes((pods[uid] for uid in uids), pods.values()))
     return Reading(counted, None, tells=True)
 
 
@@ -85,18 +87,6 @@ class LastReading:
     def forget(self) -> None:
         """A pod came or left: the topology may say something else of it."""
         self._topology, self._follows_from, self._reading = None, (), None
-
-
-def _namesakes(uids: Iterable[str], pods: Mapping[str, KnownPod]) -> frozenset[str]:
-    """Those of the pods that may be taken for a departed one: not where another of them was bound after that one had been seen gone."""
-    gone = {(known.namespace, known.name): known.left_at for known in pods.values() if known.left}
-    there = [pods[uid] for uid in uids]
-    found = [known for known in there if not known.left and (known.namespace, known.name) in gone]
-    return frozenset(
-        known.uid
-        for known in found
-        if not any(other.bound > gone[known.namespace, known.name] for other in there if other is not known)
-    )
 
 
 def sets(pods: Iterable[KnownPod], counted: Collection[str], last: Collection[str]) -> Iterator[list[str]]:
