@@ -95,7 +95,7 @@ class Cache:
             if new is not None and new.resource_version != info.version:
                 info.topology_seen = now
             # It may show pods that left before the first list, whose names others have by now.
-            info.history.young = now - self._began < RECENT
+            info.history.young, info.history.oldest = now - self._began < RECENT, now - RECENT
             info.set_objects(info.node, new)
             info.unreported.topology_changed(info.topology, now, is_first=first, reading=info.history.read())
             self._note_lag(info)
@@ -145,6 +145,7 @@ class Cache:
         for name in sorted(self._lagging):
             info = self.nodes.get(name)
             if info is not None and info.unreported.expire(before):
+                info.history.expire_namesakes(before)
                 self._knowledge_changed(info)
             if info is None or not info.unreported.waits_for_time:
                 self._lagging.discard(name)

@@ -7,6 +7,7 @@ It feeds ``core/kubelet/belief`` and finds out, by the fingerprint, which pods a
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from typing import Final
 
 from koord_numa.core.kubelet.inference.arrivals import Arrival
@@ -24,7 +25,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.absent_pods import AbsentPods
 from koord_numa.engine.cache.kubelet_evidence import KubeletEvidence, tells_of_numa
 from koord_numa.engine.cache.shown_pods.known_pod import KnownPod, order_is_known
-from koord_numa.engine.cache.shown_pods.pod_sets import LastReading, Reading, has_cpus_for, is_tied, sets
+from koord_numa.engine.cache.shown_pods.pod_sets import LastReading, Reading, has_cpus_for, is_tied, sets, tied_sets
 
 MOST_GUESSES: Final = 64
 """So many sets of pods are compared with amounts where no fingerprint tells."""
@@ -42,7 +43,8 @@ class KubeletHistory:
     """
     ``pods`` are known pods in the order of their binds, those that left among them until no topology can show them any more. ``shown``
     are the uids that the last understood topology showed for sure. ``belief`` is ``None`` until it is read. ``evidence`` is about options
-    that are not published. ``now`` is when the last of all this was seen. ``young``: a topology may be older than the scheduler.
+    that are not published. ``now`` is when the last of all this was seen. ``young``: a topology may be older than the scheduler, and
+    ``oldest`` is when the last one was made at the earliest.
     """
 
     pods: dict[str, KnownPod] = field(default_factory=dict)
@@ -53,6 +55,7 @@ class KubeletHistory:
     evidence: KubeletEvidence = field(default_factory=KubeletEvidence)
     now: float = 0.0
     young: bool = False
+    oldest: float = -inf
     _reading: LastReading = field(default_factory=LastReading)
 
     def observe(self, pod: Pod, now: float) -> None:
@@ -161,33 +164,35 @@ class KubeletHistory:
         if reading.tells and reading.shown is None:
             # Adding it to the belief would need a pod whose request is unknown.
             return  # it speaks of pods that no event has shown yet
-        if belief is not None and belief.begins_again and reading.shown is not None:
+        if belief is not None and belief.begins_again and reading.shown is not None and not reading.namesakes:
             self.belief = belief = None  # beginning again costs less than what was given up
         if belief is not None and not (belief.lost and not reading.tells):
             seen = self._report(belief, reading, topology, frame)
             if seen is not None:
-                self._now_shown(frozenset(seen), reading.namesakes)
+                self._now_shown(frozenset(seen), reading)
                 return
             if reading.tells:
                 self.belief = None  # the amounts contradict everything that was believed of these pods
         if reading.shown is not None:
-            self._now_shown(reading.shown, reading.namesakes)
+            self._now_shown(reading.shown, reading)
         if belief is not None and belief.lost:
             self.belief = None
+
+    def expire_namesakes(self, oldest: float) -> None:
+        """The topology is at least as new, though none came: pods that had left by then it does not show."""
+        if self.frame is not None and self._read(self.frame).namesakes:
+            self.oldest = max(self.oldest, oldest)
+            self._reading.forget()
+            self.publish(self.frame.topology, self.frame)
 
     def _report(
         self, belief: Belief, reading: Reading, topology: NodeResourceTopology, frame: NodeConfig
     ) -> Collection[str] | None:
         """Hold the belief against a topology. The pods that it shows by the fingerprint, else the first set that agrees, if any."""
-        possible: Iterable[Collection[str]] = islice(
-            sets(self.pods.values(), reading.counted, self.shown), MOST_GUESSES
-        )
-        if reading.shown is not None:
-            possible = [reading.shown]
-        followed = [[uid for uid in one if is_tied(pod_demand(self.pods[uid].request), frame)] for one in possible]
-        return belief.report(
-            followed, topology.zones, reading.counted.__contains__, self.now, certain=reading.shown is not None
-        )
+        guesses = islice(sets(self.pods.values(), reading.counted, self.shown), MOST_GUESSES)
+        followed = tied_sets(guesses if reading.shown is None else reading.ways, self.pods, frame)
+        certain = reading.shown is not None and len(followed) == 1
+        return belief.report(followed, topology.zones, reading.counted.__contains__, self.now, certain=certain)
 
     def is_tied(self, pod: Pod) -> bool:
         """Do the kubelet's managers give the pod anything, as far as is known of them?"""
@@ -210,7 +215,7 @@ class KubeletHistory:
         return None if self.frame is None or problem_of(self.frame.topology) else self._read(self.frame)
 
     def _read(self, frame: NodeConfig) -> Reading:
-        return self._reading.of(frame, self.pods, self.shown)
+        return self._reading.of(frame, self.pods, self.shown, self.oldest)
 
     def sync(self, pods: Iterable[Pod]) -> None:
         """These pods are there; those without an event before are taken to have been bound in this order."""
@@ -259,7 +264,7 @@ class KubeletHistory:
     def _begin_in_use(self, frame: NodeConfig) -> Belief:
         """From what the pods hold together that a topology shows by its fingerprint."""
         reading = self._read(frame)
-        if reading.shown is None:
+        if reading.shown is None or len(tied_sets(reading.ways, self.pods, frame)) > 1:
             return Belief([], overflow=SHOWN_UNKNOWN)
         order = sorted(self.pods.values(), key=lambda known: known.order)
         tied = [known for known in order if self._is_followed(known, frame)]
@@ -281,14 +286,15 @@ class KubeletHistory:
         belief.resume(arrived, {known.uid: known.left_at for known in left})
         return belief
 
-    def _now_shown(self, uids: frozenset[str], namesakes: frozenset[str]) -> None:
+    def _now_shown(self, uids: frozenset[str], reading: Reading) -> None:
         # What may be a departed pod in the place of another tells of no moment: the topology may be from before the bind of that other.
-        self.shown = uids - namesakes
+        self.shown = uids if reading.shown is None else uids & reading.shown - reading.namesakes
         order = list(self.pods)
         last = max((order.index(uid) for uid in self.shown if uid in self.pods), default=-1)
+        may_be_shown = uids.union(*reading.ways)
         # No topology will show those any more that left before the last shown one came.
         for uid in order[: last + 1]:
-            if self.pods[uid].left and uid not in uids:
+            if self.pods[uid].left and uid not in may_be_shown:
                 del self.pods[uid]
         if self.belief is not None:
             self.belief.keep(self.pods)

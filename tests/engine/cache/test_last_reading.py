@@ -86,7 +86,7 @@ class Node:
 
 def said(reading: Reading | None) -> tuple[object, ...]:
     assert reading is not None
-    return frozenset(reading.counted), reading.shown, reading.tells, reading.namesakes
+    return frozenset(reading.counted), reading.shown, reading.tells, reading.namesakes, {*reading.ways}
 
 
 @given(st.lists(STEPS, max_size=30))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.engine.cache.shown_pods.known_pod import KnownPod
-from koord_numa.engine.cache.shown_pods.namesakes import namesakes
+from koord_numa.engine.cache.shown_pods.namesakes import MOST_WAYS, ways_to_show
 from tests.engine.world import make_pod
 
 
@@ -44,12 +44,34 @@ A2, B2 = pod("a2", 20), pod("b2", 30)
         pytest.param([A], [A2, pod("c1", 15, found=True)], "a2", id="when-the-other-came-is-not-known"),
         pytest.param([A], [A2, pod("c1", 15, unordered=True)], "a2", id="the-other-came-while-no-watch-told-the-order"),
         pytest.param([A, pod("c1", 15, 40)], [A2, pod("c1", 15, 40)], "", id="one-that-has-left-since-vouches-too"),
-        pytest.param([pod("a0", 1, 3), A], [A], "", id="a-departed-pod-is-none-in-whose-place-one-is-shown"),
+        pytest.param([pod("a0", 1, 3), A], [A], "a1", id="of-two-departed-ones-either"),
     ],
 )
 def test_which_pods_may_be_others_of_their_name(departed: list[KnownPod], shown: list[KnownPod], expected: str) -> None:
     known = {each.uid: each for each in (*departed, *shown)}
-    assert namesakes([known[each.uid] for each in shown], known.values()) == frozenset(expected.split())
+    ways = ways_to_show([known[each.uid] for each in shown], known.values())
+    assert ways[0] == {each.uid for each in shown}
+    assert ways[0] - ways[0].intersection(*ways) == frozenset(expected.split())
+
+
+def test_pods_of_several_names_are_told_together() -> None:
+    """The first a and b, or the second a beside either b, but not the second b beside the first a."""
+    earlier, later = pod("b1", 2, 25), pod("b2", 30)
+    ways = ways_to_show([A2, later], [A, A2, earlier, later])
+    assert ways == [{"a2", "b2"}, {"a1", "b1"}, {"a2", "b1"}]
+
+
+@pytest.mark.parametrize(("oldest", "expected"), [(9.0, 2), (10.0, 2), (11.0, 1)])
+def test_a_topology_of_a_later_time_shows_no_departed_pod(oldest: float, expected: int) -> None:
+    assert len(ways_to_show([A2], [A, A2], oldest)) == expected
+
+
+def test_too_many_sets_are_not_told_apart() -> None:
+    first = [pod(f"{name}1", 0, 10) for name in "abcdefg"]
+    second = [pod(f"{name}2", 10) for name in "abcdefg"]
+    assert 2 ** len(first) > MOST_WAYS
+    assert not ways_to_show(second, [*first, *second])
+    assert len(ways_to_show(second[:4], [*first, *second])) == 2**4
 
 
 LIVES = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=5, unique=True), min_size=1, max_size=4)
@@ -63,14 +85,11 @@ def test_whatever_may_have_run_at_one_moment_is_told(lives: list[list[int]]) -> 
         [pod(f"{name}{at}", *sorted(times)[2 * at : 2 * at + 2]) for at in range((len(times) + 1) // 2)]
         for name, times in zip("abcd", lives, strict=False)
     ]
-    shown = [pods[-1] for pods in names if not pods[-1].left]
     ways = [pods for pods in names if not pods[-1].left]
     expected = {
-        last.uid
+        frozenset(one.uid for one in way)
         for moment in range(14)
         for way in product(*ways)
         if all(one.bound <= moment <= (one.left_at if one.left else 99) for one in way)
-        for last, one in zip(shown, way, strict=True)
-        if one is not last
     }
-    assert namesakes(shown, [each for pods in names for each in pods]) == expected
+    assert {*ways_to_show([pods[-1] for pods in ways], [each for pods in names for each in pods])} == expected

@@ -12,14 +12,20 @@ of {a, b, c} is of the second two where c, the first of its name, was bound at 2
 """
 
 from collections.abc import Iterable
+from itertools import islice, product
 from math import inf
+from typing import Final
 
 from koord_numa.engine.cache.shown_pods.known_pod import KnownPod
 
+MOST_WAYS: Final = 64
+"""So many sets of pods of the same names are told apart."""
 
-def namesakes(shown: Iterable[KnownPod], pods: Iterable[KnownPod]) -> frozenset[str]:
+
+def ways_to_show(shown: Iterable[KnownPod], pods: Iterable[KnownPod], oldest: float = -inf) -> list[frozenset[str]]:
     """
-    The uids of those of ``shown`` in the place of which a departed one of the same name may be shown.
+    All sets of pods, by uid, of the names of ``shown`` that a topology may show that was made at ``oldest`` or later: first ``shown``
+    itself, then those with departed pods of the same names. None where they are too many.
 
     ``pods`` are all that are known, those that left among them.
     """
@@ -27,28 +33,29 @@ def namesakes(shown: Iterable[KnownPod], pods: Iterable[KnownPod]) -> frozenset[
     for known in pods:
         if known.left:
             departed.setdefault((known.namespace, known.name), []).append(known)
+    first = [*shown]
+    ways = dict.fromkeys([frozenset(known.uid for known in first)])
     if not departed:  # as nearly always
-        return frozenset()
-    first, last = -inf, inf  # between which the topology was made, by the pods that it shows for sure
+        return [*ways]
+    begin, end = oldest, inf  # between which the topology was made, by the pods that it shows for sure
+    sure: set[str] = set()
     unsure: list[list[KnownPod]] = []
-    for known in shown:
+    for known in first:
         same = [known, *(other for other in departed.get((known.namespace, known.name), ()) if other is not known)]
         if len(same) > 1:
             unsure.append(same)
         else:
-            first, last = max(first, _begin(known)), min(last, _end(known))
+            sure.add(known.uid)
+            begin, end = max(begin, _begin(known)), min(end, _end(known))
     # Pods run together at some moment only if they do when the last of them comes.
-    begins = {first, *(_begin(known) for same in unsure for known in same)}
-    moments = [
-        moment
-        for moment in begins
-        if first <= moment <= last and all(any(_may_run(each, moment) for each in same) for same in unsure)
-    ]
-    return frozenset(
-        known.uid
-        for known, *others in unsure
-        if not known.left and any(_may_run(other, moment) for other in others for moment in moments)
-    )
+    for moment in sorted({begin, *(_begin(known) for same in unsure for known in same)}):
+        if not begin <= moment <= end:
+            continue
+        there = [[known.uid for known in same if _begin(known) <= moment <= _end(known)] for same in unsure]
+        ways.update((way.union(sure), None) for way in islice(map(frozenset, product(*there)), MOST_WAYS + 1))
+        if len(ways) > MOST_WAYS:
+            return []
+    return [*ways]
 
 
 def _begin(known: KnownPod) -> float:
@@ -58,7 +65,3 @@ def _begin(known: KnownPod) -> float:
 
 def _end(known: KnownPod) -> float:
     return known.left_at if known.left else inf
-
-
-def _may_run(known: KnownPod, moment: float) -> bool:
-    return _begin(known) <= moment <= _end(known)

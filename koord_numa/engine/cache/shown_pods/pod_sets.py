@@ -2,9 +2,10 @@
 Which pods a topology of a kubelet-owned node shows: sets of pods that may have run at one moment, likeliest first, against its fingerprint.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
+from math import inf
 from typing import Final
 
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
@@ -13,7 +14,7 @@ from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.engine.cache.shown_pods.known_pod import KnownPod
-from koord_numa.engine.cache.shown_pods.namesakes import namesakes
+from koord_numa.engine.cache.shown_pods.namesakes import ways_to_show
 from koord_numa.wire.node.fingerprint import comparable, fingerprint_of, pod_hash
 
 ALL: Final = ("", "all")
@@ -27,20 +28,27 @@ MOST_SETS: Final = 3_000
 class Reading:
     """
     What a topology says of pods. ``counted`` are those that its fingerprint speaks of, without one those that hold something of NUMA nodes
-    once they run. ``shown`` are those that it shows, ``None`` where that is not known; ``tells``: it has a fingerprint. ``namesakes``
-    are those in ``shown`` in the place of which it may show an earlier pod of the same name, which has left (``namesakes.py``).
+    once they run. ``shown`` are those that it shows, ``None`` where that is not known; ``tells``: it has a fingerprint. ``ways`` are all
+    sets that it may show by their names, first ``shown``, and ``namesakes`` those in ``shown`` that are not in all of them.
     """
 
     counted: Collection[str]
     shown: frozenset[str] | None
     tells: bool
     namesakes: frozenset[str] = frozenset()
+    ways: Sequence[frozenset[str]] = ()
 
 
 def read(
-    topology: NodeResourceTopology, frame: NodeConfig, pods: Mapping[str, KnownPod], last: Collection[str]
+    topology: NodeResourceTopology,
+    frame: NodeConfig,
+    pods: Mapping[str, KnownPod],
+    last: Collection[str],
+    oldest: float = -inf,
 ) -> Reading:
-    """Which of these pods, by uid, a topology shows. ``last``: those that the last understood one showed."""
+    """
+    Which of these pods, by uid, a topology shows. ``last``: those that the last understood one showed. It was made at ``oldest`` or later.
+    """
     told = tells(topology)
     # Method ``all`` counts every pod, also those that hold nothing of NUMA nodes.
     if told and topology.fingerprint_method in ALL:
@@ -52,8 +60,10 @@ def read(
     hashes = {known.uid: pod_hash(known.namespace, known.name) for known in pods.values()}
     for uids in islice(sets(pods.values(), counted, last), MOST_SETS):
         if fingerprint_of(map(hashes.__getitem__, uids)) == topology.fingerprint:
-            there = frozenset(uids)
-            return Reading(counted, there, tells=True, namesakes=namesakes((pods[uid] for uid in uids), pods.values()))
+            ways = ways_to_show([pods[uid] for uid in uids], pods.values(), oldest)
+            if not ways:
+                break
+            return Reading(counted, ways[0], tells=True, namesakes=ways[0] - ways[0].intersection(*ways[1:]), ways=ways)
     return Reading(counted, None, tells=True)
 
 
@@ -68,15 +78,17 @@ class LastReading:
     _follows_from: tuple[object, ...] = ()  # what else was read; empty if it is out of date
     _reading: Reading | None = None
 
-    def of(self, frame: NodeConfig, pods: Mapping[str, KnownPod], last: frozenset[str]) -> Reading:
+    def of(
+        self, frame: NodeConfig, pods: Mapping[str, KnownPod], last: frozenset[str], oldest: float = -inf
+    ) -> Reading:
         """As ``read`` of the topology in ``frame``."""
         topology, known = frame.topology, self._reading
         # One topology says one thing: what is learned from it changes ``pods`` and ``last``, and not what it shows.
         if known is not None and self._topology is topology:
             return known
         follows_from = topology.fingerprint, topology.fingerprint_method, frame.node, frame.devices, last, tuple(pods)
-        if known is None or self._follows_from != follows_from:
-            known = read(topology, frame, pods, last)
+        if known is None or known.namesakes or self._follows_from != follows_from:
+            known = read(topology, frame, pods, last, oldest)
         self._topology, self._follows_from, self._reading = topology, follows_from, known
         return known
 
@@ -132,6 +144,17 @@ def is_tied(demand: PodDemand, frame: NodeConfig) -> bool:
         or any(name in frame.devices for name in part.devices)
         for _, part in demand.containers
     )
+
+
+def tied_sets(
+    sets_of_pods: Iterable[Collection[str]], pods: Mapping[str, KnownPod], frame: NodeConfig
+) -> list[Sequence[str]]:
+    """Of each set the pods that the managers give anything; sets that come to the same only once."""
+    found: dict[frozenset[str], Sequence[str]] = {}
+    for one in sets_of_pods:
+        tied = [uid for uid in one if is_tied(pod_demand(pods[uid].request), frame)]
+        found.setdefault(frozenset(tied), tied)
+    return [*found.values()]
 
 
 def has_cpus_for(known: KnownPod, pods: Iterable[KnownPod], frame: NodeConfig) -> bool:
