@@ -49,24 +49,6 @@ MOST_HYPOTHESES: Final = 48
 MOST_STATES: Final = 400
 """So many states are compared at most."""
 
-EFFORT: Final = 400
-"""So many dry runs a replay may take, about 20 ms: all decisions wait for it."""
-
-MOST_EFFORT: Final = 1_500
-"""So many a replay may take after a topology has contradicted all states that were left."""
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """How arrivals are replayed: in so many dry runs at most, without states that do not lead on to what is known of a later moment."""
-
-    effort: int = EFFORT
-    leads_on: Callable[[Hypothesis], bool] | None = None
-
-
-ONCE: Final = Again()
-"""As soon as anything is new."""
-
 
 @dataclass(slots=True)
 class Replayed:

@@ -18,10 +18,7 @@ from typing import Final
 from koord_numa.core.kubelet.inference.arrivals import (
     LAG,
     MOST_ARRIVALS,
-    MOST_EFFORT,
     OLD,
-    ONCE,
-    Again,
     Arrival,
     advance,
     bounded,
@@ -36,6 +33,7 @@ from koord_numa.core.kubelet.inference.arrivals import (
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
 from koord_numa.core.kubelet.inference.replay import Effort
 from koord_numa.core.kubelet.inference.unlocated import without
+from koord_numa.core.kubelet.reports.given_up import MOST_EFFORT, ONCE, Again, GivenUp, given_up
 from koord_numa.core.kubelet.reports.prospect import Prospect
 from koord_numa.core.kubelet.reports.report import agrees
 from koord_numa.core.kubelet.reports.settled import agreeing
@@ -63,7 +61,7 @@ class Belief:
     fates: dict[str, bool] = field(default_factory=dict)
     left: dict[str, float] = field(default_factory=dict)
     arrivals: list[Arrival] = field(default_factory=list)
-    shortened: bool = False
+    shortened: GivenUp = GivenUp.NONE
     was_used: bool = False
     undated: list[UndatedTopology] = field(default_factory=list)
     last: list[Hypothesis] = field(init=False)
@@ -197,7 +195,7 @@ class Belief:
             kept = agreeing(here, shown, zones)
         except TooManyWays:
             kept = []
-        if not kept:
+        if not self.shortened.explained(kept):
             self.arrivals, self.last, self.hypotheses, self.left = earlier
             return False
         # The topology settles what was before it, also where states had been given up.
@@ -253,7 +251,7 @@ class Belief:
     def _replay(self, first: int, how: Again = ONCE, until: int | None = None) -> None:
         """Everything from this arrival on, or what is before ``until``: all the effort is for that then."""
         if not first:
-            self.shortened = False
+            self.shortened = GivenUp.NONE
         left, end = how.effort, len(self.arrivals) if until is None else until
         for at in range(first, end):
             each = self.arrivals[at]
@@ -262,7 +260,8 @@ class Belief:
             spent = Effort(share)
             states, shortened = advance(each.before, each, self.left, self.fates.get(each.uid), spent)
             left -= share - spent.left
-            self.shortened = self.shortened or shortened
+            if shortened:
+                self.shortened = max(self.shortened, given_up(each.before, states))
             self.overflow = self.overflow or (TOO_MANY if shortened and self.was_used else "")
             # Where none leads on, what is known is of another history: all stay. Without a rule ``filter`` drops none.
             states = list(filter(how.leads_on, states)) or states
