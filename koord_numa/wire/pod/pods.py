@@ -68,7 +68,7 @@ class Status(Strict):
 
 
 class _Whole(Strict):
-    """The parts of a pod together: read in one go, they take half the time."""
+    """The parts of a pod together: read in one go, they take less than one after the other."""
 
     metadata: Metadata
     spec: SchedulingSpec
