@@ -74,7 +74,9 @@ class ContainedParser(Generic[T]):
         """Objects that a complete list does not show are gone."""
         # A copy: objects that turn out broken during the list are not gone.
         before, listed = set(self.broken), set[str]()
-        self._listings.append(listed)
+        # Most of the time nothing is broken, so that nothing can be found to be gone.
+        if before:
+            self._listings.append(listed)
         try:
             yield  # an exception means that the list is not complete: then nothing is known to be gone
         finally:

@@ -56,6 +56,7 @@ from koord_numa.wire.claims.resource_slices import parse_resource_slice
 from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.raw.unread import UnreadObject
 from koord_numa.wire.storage.csi import parse_attachment, parse_csi_driver, parse_csi_node, parse_storage_capacity
 from koord_numa.wire.storage.volumes import parse_claim, parse_storage_class, parse_volume
 
@@ -125,11 +126,11 @@ def all_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
     ours = frozenset(scheduler.settings.scheduler_names)
 
     def parse(raw: Mapping[str, Any]) -> Pod:
-        metadata = raw.get("metadata")
-        if isinstance(metadata, Mapping):
-            known = scheduler.known(str(metadata.get("uid")))
+        if isinstance(raw, UnreadObject):
+            identity = raw.identity
+            known = scheduler.known(identity.uid)
             # The same version: parsing a pod costs more than everything else about a relist.
-            if known is not None and known.resource_version == metadata.get("resourceVersion"):
+            if known is not None and known.resource_version == identity.resource_version:
                 return known  # most of a new list
         return parse_pod(raw)
 
@@ -153,13 +154,13 @@ def all_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
         scheduler.synced(Source.WAITING)
 
     parser = ContainedParser("pod", parse, scheduler, bound_to)
-    kind = ListedKind(PODS, parser, ALL_PODS, known=_counted(scheduler), pause=POD_PAUSE)
+    kind = ListedKind(PODS, parser, ALL_PODS, known=_counted(scheduler), pause=POD_PAUSE, unread=True)
     return Informer(api, kind, Callbacks(replace, observe, synced))
 
 
 def _bound_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
     parser = ContainedParser("pod", parse_pod, scheduler, bound_to)
-    kind = ListedKind(PODS, parser, BOUND_PODS, known=_counted(scheduler), pause=POD_PAUSE)
+    kind = ListedKind(PODS, parser, BOUND_PODS, known=_counted(scheduler), pause=POD_PAUSE, unread=True)
     return Informer(api, kind, scheduler.handlers.bound_pods)
 
 
@@ -167,7 +168,7 @@ def _counted(scheduler: Scheduler) -> Callable[[Mapping[str, Any]], Pod | None]:
     """A pod as it is counted, by the uid of a raw one; not one that is assumed, whose bind its own object may not show yet."""
 
     def counted(raw: Mapping[str, Any]) -> Pod | None:
-        uid = meta(raw, "uid")
+        uid = raw.identity.uid if isinstance(raw, UnreadObject) else meta(raw, "uid")
         return None if uid in scheduler.cache.assumed else scheduler.cache.pod(uid)
 
     return counted

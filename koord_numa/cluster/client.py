@@ -20,7 +20,6 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from koord_numa import __version__
-from koord_numa.cluster import deep_json
 from koord_numa.cluster.credentials import NoCredentials, load_configuration
 from koord_numa.cluster.errors import broken, refusal
 from koord_numa.cluster.impersonation import Headers
@@ -29,6 +28,7 @@ from koord_numa.cluster.resources import Call
 from koord_numa.cluster.write_deadline import CONNECT_TIMEOUT, FencedBody, deadline, fenced
 from koord_numa.core.value_objects import value_object
 from koord_numa.ports import Invalid, NotLeader, Unavailable
+from koord_numa.wire.raw import deep_json
 
 AGENT: Final = f"koord-numa/{__version__}"
 
@@ -144,9 +144,15 @@ class Api:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def send(self, call: Call, body: Body | None = None, params: Mapping[str, str] | None = None) -> Any:
+    async def send(
+        self,
+        call: Call,
+        body: Body | None = None,
+        params: Mapping[str, str] | None = None,
+        decode: Callable[[Call, bytes], Any] | None = None,
+    ) -> Any:
         """
-        One request and its whole answer, as plain JSON values. Raises every ``ClusterError``.
+        One request and its whole answer, as plain JSON values or what ``decode`` makes of it. Raises every ``ClusterError``.
 
         ``UnknownOutcome`` is raised only for calls that write.
         """
@@ -163,7 +169,7 @@ class Api:
             raise
         if response.status >= 300:
             raise refusal(call, response.status, response.headers, raw)
-        return decoded(call, raw)
+        return (decode or decoded)(call, raw)
 
     @asynccontextmanager
     async def stream(

@@ -1,6 +1,7 @@
 """The metadata that every object carries, and the identity without which an object cannot even be named."""
 
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
 
 from koord_numa.core.value_objects import value_object
 from koord_numa.wire.errors import FieldPath, quoted
@@ -31,13 +32,31 @@ class Metadata(Strict):
     @property
     def controller(self) -> str:
         """The uid of the controlling owner, or nothing."""
-        return next((owner.uid for owner in self.owner_references or () if owner.controller), "")
+        return controller_uid(self.owner_references or ())
 
     @property
     def has_coined_name(self) -> bool:
         """Did a controller leave the name of this pod to the API server, which ends it with five random characters?"""
-        owners = self.owner_references or ()
-        return any(owner.controller and (owner.api_version, owner.kind) in _COINING for owner in owners)
+        return has_coined_name(self.owner_references or ())
+
+
+class OwnerReference(Protocol):
+    """An owner reference, however it was read."""
+
+    api_version: str
+    kind: str
+    uid: str
+    controller: bool | None
+
+
+def controller_uid(owners: Iterable[OwnerReference]) -> str:
+    """The uid of the controlling owner, or nothing."""
+    return next((owner.uid for owner in owners if owner.controller), "")
+
+
+def has_coined_name(owners: Iterable[OwnerReference]) -> bool:
+    """Is one of them a controller that leaves the names of its pods to the API server?"""
+    return any(owner.controller and (owner.api_version, owner.kind) in _COINING for owner in owners)
 
 
 @value_object

@@ -59,7 +59,8 @@ def _renamed(amounts: dict[str, int]) -> dict[str, int]:
 def _parsed(parse: Callable[[str, Quantity], int | None], name: str, value: Quantity, path: FieldPath) -> int:
     # Checked before the cache, which would keep texts of any length.
     short = len(name) <= 4 * _LONGEST and (not isinstance(value, str) or len(value) <= _LONGEST)
-    found = parse(name, value) if short else None
+    # Amounts of a status have no model that knows their types.
+    found = parse(name, value) if short and isinstance(value, str | int | float) else None
     if found is None:
         raise path.at(name).error(f"{quoted(value)} is not a quantity")
     return found

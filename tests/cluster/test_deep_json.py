@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
-from koord_numa.cluster import deep_json
 from koord_numa.cluster.client import decoded
 from koord_numa.cluster.resources import RESOURCE_CLAIMS, Call
 from koord_numa.ports import Invalid
+from koord_numa.wire.raw import deep_json
 
 CALL = Call("list", RESOURCE_CLAIMS)
 DEPTH = 5000

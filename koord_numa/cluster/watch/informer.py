@@ -25,8 +25,10 @@ from koord_numa.cluster.errors import Expired, refusal
 from koord_numa.cluster.resources import Call
 from koord_numa.cluster.watch.batched_reading import BatchedChunks
 from koord_numa.cluster.watch.lister import SLICE, ListedKind, list_all
+from koord_numa.cluster.watch.unread import unread_event
 from koord_numa.ports import Clock, ClusterError, EventHandler, Gone, Unavailable
 from koord_numa.settings import BackoffSettings
+from koord_numa.wire.raw.unread import UnreadObject
 
 T = TypeVar("T")
 
@@ -68,6 +70,7 @@ class Informer(Generic[T]):
         self.events = 0
         self._api = api
         self._handler = handler
+        self._decode = unread_event if kind.unread else decoded
         self._parser = kind.parser  # once: to ask whether an object follows a protocol takes 10 us
         self._timeouts = timeouts or InformerTimeouts()
         self._clock = clock
@@ -203,7 +206,7 @@ class Informer(Generic[T]):
             self._watching_since = self._clock()
             count = 0
             async for line in lines(self._chunks(content)):
-                self._handle(call, decoded(call, line))
+                self._handle(call, self._decode(call, line))
                 count += 1
                 # A burst of events must not keep other tasks waiting.
                 if count % SLICE == 0:
@@ -221,7 +224,7 @@ class Informer(Generic[T]):
             raise refusal(call, int(raw.get("code") or 500), {}, orjson.dumps(raw))
         self._message_received()
         self.events += 1
-        version = (raw.get("metadata") or {}).get("resourceVersion")
+        version = _version(raw)
         if kind in ("ADDED", "MODIFIED", "DELETED"):
             found = self._deleted(raw) if kind == "DELETED" else self.kind.read(raw)
             if found is not None:
@@ -250,6 +253,13 @@ class Informer(Generic[T]):
         if problem != self.problem:
             self.problem = problem
             _log.warning("%s: %s", self.kind, problem)
+
+
+def _version(raw: Mapping[str, Any]) -> object:
+    # Of an unread object no more is decoded than that.
+    if isinstance(raw, UnreadObject):
+        return raw.identity.resource_version
+    return (raw.get("metadata") or {}).get("resourceVersion")
 
 
 def _is_ending() -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.resources import Call, Resource
+from koord_numa.cluster.watch.unread import unread_page
 from koord_numa.ports import Gone
 from koord_numa.wire.errors import WireError
 
@@ -72,6 +73,7 @@ class ListedKind(Generic[T]):
     ``known`` gives an object as it was last, where that is all that the handler needs of one that was deleted: then it is not parsed.
     ``optional``: a cluster may well live without this kind installed, and then has no such objects. ``title`` is for people, where
     several selections of one resource have to be told apart. A watch is read at most once in ``pause`` seconds (``batched_reading``).
+    ``unread``: ``parse`` gets every object as an ``UnreadObject``.
     """
 
     resource: Resource
@@ -81,6 +83,7 @@ class ListedKind(Generic[T]):
     title: str = ""
     known: Callable[[Mapping[str, Any]], T | None] = lambda _: None
     pause: float = 0.0
+    unread: bool = False
 
     def __str__(self) -> str:
         return f"{self.resource} ({self.field_selector})" if self.field_selector else str(self.resource)
@@ -139,13 +142,14 @@ async def list_all(api: Api, kind: ListedKind[T]) -> Listed[T]:
 async def _pages(api: Api, kind: ListedKind[T]) -> AsyncGenerator[Mapping[str, Any], None]:
     """The pages of a list. While one is worked on the server prepares the next: neither waits for the other."""
     call, params = Call("list", kind.resource), kind.params | {"limit": str(PAGE)}
-    asked: asyncio.Task[Any] | None = asyncio.create_task(api.send(call, params=params))
+    decode = unread_page if kind.unread else None
+    asked: asyncio.Task[Any] | None = asyncio.create_task(api.send(call, params=params, decode=decode))
     try:
         while asked is not None:
             page = await asked
             token = (page.get("metadata") or {}).get("continue")
             following = params | {"continue": str(token)}
-            asked = asyncio.create_task(api.send(call, params=following)) if token else None
+            asked = asyncio.create_task(api.send(call, params=following, decode=decode)) if token else None
             yield page
     finally:
         if asked is not None:

@@ -22,6 +22,7 @@ from koord_numa.core.qos import OWN_CPUS, may_use_cpuset
 from koord_numa.core.qos import priority_class as band_of
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, quoted
+from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import EnumReader, GoJson, Id, Quantity, read_json
 from koord_numa.wire.quantities import requested
 
@@ -172,6 +173,13 @@ def check_bind_policy(request: PodRequest, path: FieldPath) -> None:
     raise place.error(f"{required} needs an LSE or LSR pod of the band koord-prod, and {why} has no CPUs of its own")
 
 
+def cached_assignment(text: str, path: FieldPath) -> Assignment:
+    """What the bound pod at ``path`` holds, by its resource-status: read once from each text. Raises ``WireError``."""
+    known = _ASSIGNMENTS.get(text)
+    # What is malformed is read each time: its error names the pod.
+    return known or _ASSIGNMENTS.put(text, assignment(text, path.annotation(names.RESOURCE_STATUS)), len(text))
+
+
 def assignment(text: str, path: FieldPath) -> Assignment:
     """What a bound pod holds, by its resource-status."""
     status = read_json(ResourceStatus, text, path)
@@ -224,3 +232,6 @@ _LONGEST_CPU_LIST: Final = 32768  # every CPU up to the largest id, each named a
 _QOS: Final = {qos.value: qos for qos in QosClass}
 _PRIORITY: Final = {priority.value: priority for priority in PriorityClass}
 _NO_POLICIES: Final = (CpuBind(), NumaSpec())
+
+_ASSIGNMENTS: Final[ParsedCache[str, Assignment]] = ParsedCache(8 << 20)
+"""By the text of the annotation, which every update of a pod's status brings again."""

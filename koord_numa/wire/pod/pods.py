@@ -2,23 +2,24 @@
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from pydantic import ValidationError
 
 from koord_numa.core.claims.pod_claims import PodResourceClaim
-from koord_numa.core.objects.request import Assignment, Pod, PodKey
+from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.value_objects import value_object
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.images import pod_images
 from koord_numa.wire.metadata import Head, Metadata, head, version
-from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import Int64, Problems, Strict, read, read_time
-from koord_numa.wire.pod.pod_annotations import assignment, check_bind_policy
-from koord_numa.wire.pod.request_cache import cached_request
+from koord_numa.wire.pod.bound_text import bound_text, explored, known_pod, remember_request, request_key
+from koord_numa.wire.pod.pod_annotations import cached_assignment, check_bind_policy
+from koord_numa.wire.pod.request_cache import CachedRequest, cached_request
 from koord_numa.wire.pod.resize import amounts_differ, counted_request
 from koord_numa.wire.pod.steady_part import SteadyPart, known_part, remember
+from koord_numa.wire.raw.unread import UnreadObject
 from koord_numa.wire.workloads import controller_of
 
 
@@ -81,10 +82,26 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
 
     Raises ``WireError`` only when the object has no name or uid by which it could be known.
     """
+    text = bound_text(obj) if isinstance(obj, UnreadObject) else None
+    if text is None:
+        return _read_whole(obj)[0]
+    node, key = request_key(text)
+    pod = known_pod(text, node, key)
+    if pod is None:
+        pod, request = _read_whole(obj)
+        if request.key and not pod.problem:
+            remember_request(key, request)
+    return pod
+
+
+def _read_whole(obj: Mapping[str, Any]) -> tuple[Pod, CachedRequest]:
+    """The pod, and its request as it is shared with others."""
+    if isinstance(obj, UnreadObject):
+        obj = obj.fields
     problems = Problems()
     known = known_part(obj)
     if known is not None:
-        return _pod(known, _loose_part(obj, known.path, problems), problems)
+        return _pod(known, _loose_part(obj, known.path, problems), problems), known.request
     whole = _well_formed(obj)
     top = head(obj, "Pod", problems, None if whole is None else whole.metadata)
     # A pod is known by its uid: one without cannot be told from its successor of the same name.
@@ -100,7 +117,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
     pod = _pod(part, _LoosePart(spec, status, model, top.annotations, version(top)), problems)
     if not pod.problem and _is_on_its_way(pod, model):
         remember(obj, part)
-    return pod
+    return pod, part.request
 
 
 def _well_formed(obj: object) -> _Whole | None:
@@ -191,7 +208,7 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
         coined=part.coined,
         controller=None if node else part.controller,
         # Before the bind the annotation is a leftover or another's writing, and holds nothing.
-        assignment=problems.collect(lambda: _assignment(held, path), None) if node and held is not None else None,
+        assignment=problems.collect(lambda: cached_assignment(held, path), None) if node and held is not None else None,
         preempts=part.preempts,
         ready=status.conditions is not None and _is_ready(status.conditions),
         # Statuses of containers are written by the kubelet that has admitted the pod.
@@ -204,7 +221,7 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
         stale_status=not node and held is not None,
         resource_claims=_resource_claims(part.claims, status) if part.claims else (),
         extended_claim=(status.extended_resource_claim_status or _NO_CLAIM).resource_claim_name or "",
-        explores=_explores(loose.annotations[names.EXPLORES]) if node and names.EXPLORES in loose.annotations else (),
+        explores=explored(loose.annotations[names.EXPLORES]) if node and names.EXPLORES in loose.annotations else (),
         images=() if node else part.images,
         problem=problems.problem,
     )
@@ -213,11 +230,6 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
 def _node(spec: Mapping[str, Any]) -> str:
     node = spec.get("nodeName")
     return node if isinstance(node, str) else ""
-
-
-def _explores(text: str) -> tuple[str, ...]:
-    """The options that the pod was placed to find out about; written by this scheduler, so any text will do."""
-    return tuple(filter(None, text[:4096].split(",")))
 
 
 def _is_ready(conditions: Iterable[Any]) -> bool:
@@ -252,15 +264,6 @@ def _part(body: Mapping[str, Any], path: FieldPath, key: str, problems: Problems
     return {}
 
 
-def _assignment(text: str, path: FieldPath) -> Assignment | None:
-    known = _ASSIGNMENTS.get(text)
-    # What is malformed is read each time: its error names the pod.
-    return known or _ASSIGNMENTS.put(text, assignment(text, path.annotation(names.RESOURCE_STATUS)), len(text))
-
-
 _NO_SCHEDULING = SchedulingSpec()
 _NO_STATUS = Status()
 _NO_CLAIM = ExtendedClaimStatusModel()
-
-_ASSIGNMENTS: Final[ParsedCache[str, Assignment]] = ParsedCache(8 << 20)
-"""By the text of the annotation, which every update of a pod's status brings again."""

@@ -24,13 +24,14 @@ from koord_numa.wire.pod.constraints import ConstraintsModel
 from koord_numa.wire.pod.requests import ContainerModel, Workload, pod_request
 from koord_numa.wire.pod.volume_mounts import FREE_KINDS
 
-_ANNOTATIONS: Final = (
+ANNOTATIONS: Final = (
     names.RESOURCE_SPEC,
     names.NUMA_TOPOLOGY_SPEC,
     names.RESERVATION_AFFINITY,
     names.DEVICE_JOINT_ALLOCATE,
     names.GPU_PARTITION_SPEC,
 )
+"""Those that a request is read from."""
 
 
 @value_object
@@ -97,7 +98,7 @@ def _on_node(request: PodRequest, node: str) -> PodRequest:
 
 def _digest(top: Head, spec: dict[str, Any], priority: int) -> tuple[bytes, int]:
     """The cache key, and how many characters are parsed; empty for a spec that cannot be serialised, such as one nested too deeply."""
-    annotations = [top.annotations.get(name) for name in _ANNOTATIONS] if top.annotations else None
+    annotations = [top.annotations.get(name) for name in ANNOTATIONS] if top.annotations else None
     parts = {key: spec[key] for key in _SPEC if key in spec}
     for key in ("containers", "initContainers"):
         if isinstance(containers := parts.get(key), list):
@@ -127,12 +128,13 @@ def _mounts_anywhere(volume: object) -> bool:
     return any(kind in FREE_KINDS for kind in volume)
 
 
-def _read_by(*models: type[BaseModel]) -> tuple[str, ...]:
+def read_by(*models: type[BaseModel]) -> tuple[str, ...]:
+    """The keys of the fields that these models have."""
     return tuple(field.alias or name for model in models for name, field in model.model_fields.items())
 
 
-_SPEC: Final = tuple(key for key in _read_by(Workload, ConstraintsModel) if key != "nodeName")
-_CONTAINER: Final = _read_by(ContainerModel)
+_SPEC: Final = tuple(key for key in read_by(Workload, ConstraintsModel) if key != "nodeName")
+_CONTAINER: Final = read_by(ContainerModel)
 
 _CHARACTERS: Final = 32 << 20
 

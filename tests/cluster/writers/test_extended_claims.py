@@ -1,6 +1,5 @@
 """Claims for pods' extended resources against a server that behaves as a real one does: one a pod, and deleted only by its maker."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -204,9 +203,9 @@ class _Forgetful(Api):
     def __init__(self) -> None:
         """Connected to nothing."""
 
-    async def send(self, call: Call, body: Body | None = None, params: Mapping[str, str] | None = None) -> Any:
+    async def send(self, call: Call, body: Body | None = None, params: Any = None, decode: Any = None) -> Any:
         assert body is not None
-        assert params is None
+        assert params is decode is None
         assert (call.verb, call.subresource) == ("patch", "status")
         return {"metadata": {"name": "pod"}, "status": {"phase": "Pending"}}
 

@@ -12,7 +12,7 @@ from koord_numa.wire import names, parse_pod
 from koord_numa.wire.metadata import Head, Metadata, head
 from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import Problems
-from koord_numa.wire.pod import pods, request_cache, steady_part
+from koord_numa.wire.pod import pod_annotations, pods, request_cache, steady_part
 from tests.wire.objects import POD, Object, annotated, changed, labelled
 
 CACHES: Sequence[tuple[Any, str]] = (
@@ -22,7 +22,7 @@ CACHES: Sequence[tuple[Any, str]] = (
     (request_cache, "_CONSTRAINTS"),
     (steady_part, "_PARTS"),
     (steady_part, "_FILLED"),
-    (pods, "_ASSIGNMENTS"),
+    (pod_annotations, "_ASSIGNMENTS"),
 )
 
 READY = [{"type": "Ready", "status": "True"}]

@@ -1,0 +1,279 @@
+"""
+Pods with a node, read from their text in one pass: a list has them by the hundred thousand, and every status update brings one again.
+
+Theory. Only what is read of a pod is decoded, into typed structures. What it requests is known again by the text of every field that the
+request is read from, as in ``request_cache``; it must have been read in full before, of any pod. This reading has no opinion of its own:
+where a pod is unusual in any way (a field of another type, a resize under way, claims, a request never seen) it gives nothing, and
+``parse_pod`` reads the whole object. So both always have the same result.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from koord_numa.core.objects.request import Assignment, Pod, PodKey
+from koord_numa.wire import names
+from koord_numa.wire.errors import FieldPath, WireError
+from koord_numa.wire.metadata import controller_uid, has_coined_name
+from koord_numa.wire.parsed_cache import ParsedCache
+from koord_numa.wire.parsing import read_time
+from koord_numa.wire.pod.pod_annotations import cached_assignment
+from koord_numa.wire.pod.request_cache import ANNOTATIONS, CachedRequest
+from koord_numa.wire.pod.volume_mounts import FREE_KINDS
+from koord_numa.wire.raw.unread import UnreadObject
+
+_ABSENT: Final = Raw(b"null")
+
+
+class _Owner(Struct, rename="camel"):
+    uid: str = ""
+    controller: bool | None = None
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class _Metadata(Struct, rename="camel"):
+    name: str
+    uid: str
+    namespace: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    resource_version: str | None = None
+    generation: Raw = _ABSENT
+    owner_references: list[_Owner] | None = None
+
+
+class _Amounts(Struct, omit_defaults=True):
+    requests: Raw = Raw(b"{}")
+    limits: Raw = _ABSENT
+    claims: Raw = _ABSENT
+
+
+class Container(Struct, rename="camel", omit_defaults=True):
+    """What a request is read from of one container."""
+
+    name: str
+    resources: _Amounts | None = None
+    ports: Raw = _ABSENT
+    restart_policy: Raw = _ABSENT
+    restart_policy_rules: Raw = _ABSENT
+
+
+class Spec(Struct, rename="camel", omit_defaults=True):
+    """What is read of a pod's spec: everything but ``node_name`` is part of the key by which its request is known again."""
+
+    node_name: str
+    containers: list[Container]
+    init_containers: list[Container] | None = None
+    volumes: list[dict[str, Raw]] | None = None
+    scheduler_name: str | None = None
+    preemption_policy: str | None = None
+    priority: Raw = _ABSENT
+    overhead: Raw = _ABSENT
+    resources: Raw = _ABSENT
+    node_selector: Raw = _ABSENT
+    affinity: Raw = _ABSENT
+    tolerations: Raw = _ABSENT
+    topology_spread_constraints: Raw = _ABSENT
+    host_network: Raw = _ABSENT
+    host_users: Raw = _ABSENT
+    scheduling_group: Raw = _ABSENT
+    scheduling_gates: Raw = _ABSENT
+    resource_claims: Raw = _ABSENT
+
+
+class _Condition(Struct):
+    type: str = ""
+    status: str = ""
+
+
+class _ContainerStatus(Struct, rename="camel"):
+    name: str
+    resources: _Amounts | None = None
+    allocated_resources: Raw = Raw(b"")  # apart from null, which differs from all amounts
+
+
+class _Status(Struct, rename="camel", frozen=True):
+    phase: str | None = None
+    reason: str | None = None
+    nominated_node_name: str | None = None
+    start_time: str | None = None
+    conditions: list[_Condition] | None = None
+    container_statuses: list[_ContainerStatus] | None = None
+    init_container_statuses: list[_ContainerStatus] | None = None
+    # Of pods that are read as a whole.
+    resources: Raw = _ABSENT
+    allocated_resources: Raw = _ABSENT
+    resource_claim_statuses: Raw = _ABSENT
+    extended_resource_claim_status: Raw = _ABSENT
+
+
+class BoundText(Struct):
+    """A pod with a node of which nothing is unusual so far."""
+
+    metadata: _Metadata
+    spec: Spec
+    status: _Status = _Status()
+
+
+class _Key(Struct, array_like=True):
+    namespace: str
+    labels: dict[str, str] | None
+    annotations: list[str | None] | None
+    spec: Spec
+
+
+def bound_text(obj: UnreadObject) -> BoundText | None:
+    """What is read of a pod with a node; ``None`` for one that has to be read as a whole."""
+    try:
+        found = _DECODER.decode(obj.text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+    return found if _is_usual(found) else None
+
+
+def request_key(found: BoundText) -> tuple[str, bytes]:
+    """The node of the pod, and the text by which its request is known again."""
+    metadata, spec, node = found.metadata, found.spec, found.spec.node_name
+    written = metadata.annotations
+    annotations = [written.get(name) for name in ANNOTATIONS] if written else None
+    # The node is no part of what is asked for.
+    spec.node_name = ""
+    key = _ENCODER.encode(_Key(metadata.namespace, metadata.labels, annotations, spec))
+    spec.node_name = node
+    return node, key
+
+
+def remember_request(key: bytes, request: CachedRequest) -> None:
+    """Keep a request that was read, without any problem, of a pod with this key."""
+    _REQUESTS.put(key, request, len(key) + request.characters)
+
+
+def known_pod(found: BoundText, node: str, key: bytes) -> Pod | None:
+    """The pod, if its request was read before and its times and annotations are well-formed."""
+    request = _REQUESTS.get(key)
+    if request is None:
+        return None
+    metadata, spec, status = found.metadata, found.spec, found.status
+    annotations = metadata.annotations or _NO_ANNOTATIONS
+    created, started, held = metadata.creation_timestamp, status.start_time, annotations.get(names.RESOURCE_STATUS)
+    assignment: Assignment | None = None
+    try:
+        created_at = read_time(created, _PATH) if created else 0.0
+        started_at = read_time(started, _PATH) if started else 0.0
+        if held is not None:
+            assignment = cached_assignment(held, _PATH)
+    except WireError:
+        return None
+    bound, owners = request.at(node), metadata.owner_references
+    return Pod(
+        key=PodKey(metadata.namespace or "default", metadata.name, metadata.uid),
+        request=bound,
+        scheduler=spec.scheduler_name or "default-scheduler",
+        node=node,
+        nominated=status.nominated_node_name or "",
+        phase=status.phase or "Pending",
+        reason=status.reason or "",
+        created=created_at,
+        deleting=metadata.deletion_timestamp is not None,
+        mirror=names.MIRROR in annotations,
+        labels=bound.labels,
+        owner=controller_uid(owners) if owners else "",
+        coined=has_coined_name(owners) if owners else False,
+        assignment=assignment,
+        preempts=spec.preemption_policy != "Never",
+        ready=_is_ready(status.conditions or ()),
+        started=status.phase == "Running" or bool(status.container_statuses or status.init_container_statuses),
+        started_at=started_at,
+        resource_version=metadata.resource_version or "",
+        spec_text=annotations.get(names.RESOURCE_SPEC, ""),
+        never_rebound=annotations.get(names.REBIND, "").lower() == "false",
+        explores=explored(annotations[names.EXPLORES]) if names.EXPLORES in annotations else (),
+    )
+
+
+def explored(text: str) -> tuple[str, ...]:
+    """The options that the pod was placed to find out about; written by this scheduler, so any text will do."""
+    return tuple(filter(None, text[:4096].split(",")))
+
+
+def _is_usual(found: BoundText) -> bool:
+    metadata, spec, status = found.metadata, found.spec, found.status
+    if not (spec.node_name and metadata.name and metadata.uid):
+        return False
+    if not _is_number(metadata.generation):
+        return False
+    rare = (spec.scheduling_gates, spec.resource_claims, spec.resources)
+    if rare != _NONE_OF_SPEC:
+        return False
+    of_status = (status.resource_claim_statuses, status.extended_resource_claim_status)
+    if of_status != _NONE_OF_STATUS:
+        return False
+    if spec.volumes and not _only_demanding(spec):
+        return False
+    return not _is_resized(spec, status.container_statuses, status.init_container_statuses)
+
+
+def _is_number(text: Raw) -> bool:
+    digits = bytes(text)
+    return digits == b"null" or (digits.isdigit() and len(digits) <= 18)
+
+
+def _only_demanding(spec: Spec) -> bool:
+    """Leave out volumes that every node can mount, as ``request_cache`` does. Is none left whose claim is named after its pod?"""
+    demanding = [volume for volume in spec.volumes or () if not _mounts_anywhere(volume)]
+    spec.volumes = demanding or None
+    return not any("ephemeral" in volume for volume in demanding)
+
+
+def _mounts_anywhere(volume: dict[str, Raw]) -> bool:
+    name = volume.get("name")
+    if len(volume) != 2 or name is None or not bytes(name).startswith(b'"'):
+        return False
+    return any(kind in FREE_KINDS for kind in volume)
+
+
+def _is_resized(spec: Spec, *statuses: list[_ContainerStatus] | None) -> bool:
+    """Does any container's status name other amounts than its spec, or the same ones in another way? As ``resize.amounts_differ``."""
+    wanted: dict[str, bytes] | None = None
+    for listed in statuses:
+        for each in listed or ():
+            if each.resources is None:
+                continue
+            if wanted is None:
+                wanted = _wanted(spec)
+            asked = wanted.get(each.name)
+            allocated = bytes(each.allocated_resources)
+            if bytes(each.resources.requests) != asked or allocated not in (asked, b""):
+                return True
+    return False
+
+
+def _wanted(spec: Spec) -> dict[str, bytes]:
+    # Of two containers of one name the last counts, here as there.
+    containers = (*spec.containers, *(spec.init_containers or ()))
+    return {each.name: _NOTHING if each.resources is None else bytes(each.resources.requests) for each in containers}
+
+
+def _is_ready(conditions: Iterable[_Condition]) -> bool:
+    return any(each.type == "Ready" and each.status == "True" for each in conditions)
+
+
+_DECODER: Final = msgspec.json.Decoder(BoundText)
+_ENCODER: Final = msgspec.json.Encoder()
+
+_NOTHING: Final = b"{}"
+_NO_ANNOTATIONS: Final[dict[str, str]] = {}
+_NONE_OF_SPEC: Final = (_ABSENT,) * 3
+_NONE_OF_STATUS: Final = (_ABSENT,) * 2
+
+_PATH: Final = FieldPath("Pod")
+"""Of errors that nobody sees: the pod is read again, by what names it in full."""
+
+_REQUESTS: Final[ParsedCache[bytes, CachedRequest]] = ParsedCache(32 << 20)
+"""By ``request_key``."""
