@@ -73,7 +73,7 @@ class Workload:
 
     ``rate`` and ``cpu`` are kube-scheduler's at 1,000 nodes, ``large_rate`` and ``large_cpu`` at 5,000 (0: not measured there), and
     ``faster`` and ``cheaper`` what is asked of us beside them; ``floor`` is the threshold of kube-scheduler's own continuous integration at
-    5,000 nodes.
+    ``large`` nodes.
     """
 
     name: str
@@ -96,6 +96,7 @@ class Workload:
     faster: float = 1.2
     cheaper: float = 0.8
     floor: float = 0.0
+    large: int = 5_000
 
 
 def pod(name: str, labels: dict[str, str] | None = None, cpu: str = "100m", **spec: Any) -> JsonObject:

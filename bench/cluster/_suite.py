@@ -159,7 +159,9 @@ WORKLOADS: Final = (
         "PreemptionAsync", plain, low, count_before=0, before_a_node=4, churn=Churn(_high_beside, go=False), floor=160
     ),
     Workload("SchedulingWithMixedChurn", plain, before, churn=Churn(_other_pods)),
-    Workload("SchedulingDaemonset", on_nodes("pod", on_the_named_node), extra_node=named_node(), floor=390),
+    Workload(
+        "SchedulingDaemonset", on_nodes("pod", on_the_named_node), extra_node=named_node(), floor=390, large=15_000
+    ),
     Workload("DaemonSetOnEveryNode", on_nodes("pod", on_a_node_each)),
     Workload("SchedulingWhileGated", plain, before, gated, count_idle=2_000),
     Workload(
