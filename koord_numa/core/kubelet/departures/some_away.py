@@ -13,7 +13,7 @@ there: the lowest set of NUMA nodes with room for it has room only once pods hav
 then. So the same sets are taken away before each pod on its way that is decided on otherwise without them, and after it one pod more before
 the next. ``BEFORE_ARRIVALS`` dry runs are spent on that, as every set of pods may be gone before any of them.
 
-Example: pods of 1 and 4 CPUs have left NUMA nodes 0 and 1, unseen. Two pods are on their way: one of 5 CPUs, foreseen on NUMA node 2, is on
+Example: pods of 2 and 5 CPUs have left NUMA nodes 0 and 1, unseen. Two pods are on their way: one of 5 CPUs, foreseen on NUMA node 2, is on
 1, and so the memory of one with devices of three NUMA nodes is bound to 0, 2 and 5. A pod whose container needs NUMA nodes 0 and 2 is
 refused; were either of the first two still there, the group would be another one.
 """
