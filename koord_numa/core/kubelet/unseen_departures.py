@@ -19,16 +19,18 @@ waits for a verdict or a topology.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, dropwhile
 from typing import Final
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
-from koord_numa.core.kubelet.departures.asked import Asked
+from koord_numa.core.kubelet.departures.asked import MANY, Asked, highest_place
 from koord_numa.core.kubelet.departures.groups_apart import groups_apart
 from koord_numa.core.kubelet.departures.in_vain import surely_takes
 from koord_numa.core.kubelet.departures.kept_alone import has_room_kept_alone
+from koord_numa.core.kubelet.departures.some_away import LeftBefore
 from koord_numa.core.kubelet.enough_room import has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.arrivals import Arrival, Replayed, without_left
 from koord_numa.core.kubelet.inference.belief import Belief
@@ -40,16 +42,12 @@ from koord_numa.core.kubelet.inference.wanted_room import Wanted
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.managers.room import STRICT, asks_managers, everything, fits_on, together
 from koord_numa.core.kubelet.more_room import covers, emptied, mask_of
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
-
-MANY: Final = 1 << 30
-"""More NUMA nodes than there are."""
 
 EFFORT: Final = 300
 """So many dry runs it may take to find out, 20 to 40 ms: all decisions wait for it."""
@@ -70,6 +68,7 @@ class OnTheirWay:
     left: Mapping[str, float]
     fates: Mapping[str, bool]
     _found: list[Hypothesis] | None = field(default=None, init=False)
+    _further: list[Hypothesis] | None = field(default=None, init=False)
     _too_many: bool = field(default=False, init=False)
     _asked: dict[int, Asked] = field(default_factory=dict, init=False)  # by id of the request, which an arrival keeps
 
@@ -125,6 +124,14 @@ class OnTheirWay:
             self._too_many = False
         return self._found
 
+    def further_states(self) -> Sequence[Hypothesis]:
+        """Beside ``states`` some with several pods gone, for pods whose memory no policy keeps to one NUMA node."""
+        if self._further is None:
+            self._further = []
+            with suppress(TooManyWays):
+                self._further += LeftBefore(self.arrivals, self.left, self.fates).states()
+        return self._further
+
     def _replayed(self, effort: Effort) -> Iterator[Hypothesis]:
         # Equal room answers alike, whichever pods hold the rest.
         states = _NOTHING_EARLIER
@@ -169,7 +176,7 @@ class OnTheirWay:
                 continue
             known.add(room)
             usual, grant = asked.foreseen(before, effort)
-            highest = _highest_place(grant)
+            highest = highest_place(grant)
             single = (gone for uid in self._may_matter(before, highest) for gone in without(before, [uid]))
             for there in chain(single, _several_away(before, each.request, highest)):
                 # Of what is open besides the likeliest is followed: all of it for every pod would multiply.
@@ -273,21 +280,6 @@ def _several_away(before: Hypothesis, request: PodRequest, highest: int) -> Iter
         for gone in emptied(before, 1 << numa, wanted) if numa < highest else ():
             if gone is not before and any(covers(gone, numa, part) for part in parts):
                 yield gone
-
-
-def _highest_place(grant: Grant | None) -> int:
-    """
-    The NUMA node below which a departure must be to change this decision.
-
-    A container takes the lowest NUMA node that fits: more room on that one or above changes nothing. Of other hints nothing is known.
-    """
-    highest = 0
-    for one in () if grant is None else grant.containers:
-        hint = one.hint
-        if hint is None or not hint.preferred or hint.mask is None or hint.mask.bit_count() != 1:
-            return MANY
-        highest = max(highest, members(hint.mask)[0])
-    return MANY if grant is None else highest
 
 
 def _lowest_place(one: Hypothesis, uid: str) -> int:

@@ -19,6 +19,7 @@ has left, the pod sees the same.
 
 from typing import Final
 
+from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
 from koord_numa.core.kubelet.inference.replay import Effort, Outcome, foreseen
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
@@ -28,6 +29,9 @@ from koord_numa.core.kubelet.sharing.socket_cpus import packs_sockets
 from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.pod_resources import effective_requests
+
+MANY: Final = 1 << 30
+"""More NUMA nodes than there are."""
 
 AS_ONE: Final = 4
 """So many states that are recognised cost no more time than one dry run, with what it takes to make them."""
@@ -70,3 +74,18 @@ class Asked:
         _, sight = self._sights[id(node)]
         has_room = check_node_fit(effective_requests(self._request), one.state.requested, node.allocatable) is None
         return (id(node), one.trust, has_room, sight.of(one.state))
+
+
+def highest_place(grant: Grant | None) -> int:
+    """
+    The NUMA node below which a departure must be to change this decision.
+
+    A container takes the lowest NUMA node that fits: more room on that one or above changes nothing. Of other hints nothing is known.
+    """
+    highest = 0
+    for one in () if grant is None else grant.containers:
+        hint = one.hint
+        if hint is None or not hint.preferred or hint.mask is None or hint.mask.bit_count() != 1:
+            return MANY
+        highest = max(highest, members(hint.mask)[0])
+    return MANY if grant is None else highest

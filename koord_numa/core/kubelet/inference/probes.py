@@ -14,7 +14,7 @@ have left, the init container goes to NUMA node 0, the app needs 10 CPUs around 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Final
 
 from koord_numa.core.kubelet.departures.all_at_first import never_needs_less_room
@@ -136,12 +136,14 @@ class Question:
             return
         requested = self._view.state.requested
         states = [replace(one, state=replace(one.state, requested=requested)) for one in coming.states()]
-        for one in states:
-            yield from self._each_way(one)
+        yield from chain.from_iterable(map(self._each_way, states))
         # Of best-effort that would be too many for what it may refuse.
-        if node.config.topology_policy in STRICT and not never_needs_less_room(request, node):
-            for one in self._with_pods_away(states, confined=confined):
-                yield from self._each_way(one)
+        if node.config.topology_policy in STRICT:
+            more = iter(()) if never_needs_less_room(request, node) else self._with_pods_away(states, confined=confined)
+        else:
+            further = coming.further_states() if binds_freely(self._demand, node) else ()
+            more = self._while_few(replace(one, state=replace(one.state, requested=requested)) for one in further)
+        yield from chain.from_iterable(map(self._each_way, more))
 
     def _likely(self, *, confined: bool) -> Iterator[Hypothesis]:
         # ``rooms`` has one state for each way in which room is left: the others answer alike.
@@ -274,7 +276,8 @@ class Question:
             tied = (confined or hidden) and node.config.topology_policy in STRICT
             more = with_one_away(one) if matters else without_leaving(one, demand)
             if binds_freely(demand, node) and not has_room_whoever_leaves(request, one):
-                more = chain(more, self._some_away(one, with_single=not matters))
+                single = () if matters else with_one_away(one)
+                more = chain(more, self._while_few(chain(single, with_several_away(one))))
             # What is left where a pod is gone may be where others are otherwise.
             more = chain.from_iterable(map(variants, more)) if one.spread and packs_sockets(node) else more
             tied = tied and not has_room_whoever_leaves(request, one)
@@ -286,12 +289,9 @@ class Question:
                     raise
                 self._leave_open(one.options)
 
-    def _some_away(self, one: Hypothesis, *, with_single: bool) -> Iterator[Hypothesis]:
+    def _while_few(self, states: Iterable[Hypothesis]) -> Iterator[Hypothesis]:
         """Never so many that the pod would have to wait for them."""
-        for after in chain(with_one_away(one) if with_single else (), with_several_away(one)):
-            if self._number >= MOST_PROBES // 4:
-                return
-            yield after
+        return takewhile(lambda _: self._number < MOST_PROBES // 4, states)
 
 
 def _fits_one_numa(one: Hypothesis, request: PodRequest) -> bool:
