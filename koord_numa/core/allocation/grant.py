@@ -2,6 +2,9 @@
 Carries an elected set of NUMA nodes out: shares of every amount, then CPUs. It chooses no set and knows no policy.
 """
 
+from functools import lru_cache
+from typing import Final
+
 from koord_numa.core.allocation.cpu_exclusivity import PCPU_LEVEL_BROKEN, outcome
 from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
 from koord_numa.core.allocation.numa_offers import NumaOffers
@@ -19,6 +22,9 @@ from koord_numa.core.value_objects import replace
 
 Shares = tuple[tuple[int, ResourceList], ...]
 """Amounts by NUMA node, ascending."""
+
+REMEMBERED: Final = 4096
+"""So many shares of pods on a single NUMA node are kept: some for each request class, of which there are hundreds."""
 
 
 def place(rules: NodeRules, offers: NumaOffers, chosen: Placement) -> Placement | Rejection:
@@ -85,13 +91,17 @@ def _share_alone(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | No
     """As ``_shares`` of a single NUMA node, which takes everything; ``None`` where it has too little."""
     numa = mask.bit_length() - 1
     at, amounts, units = offers.numa_ids.index(numa), rules.amounts, offers.units
-    share = {}
     for name, given in offers.given.items():
         amount = amounts[name]
         if amount > given[at] or amount % units[name]:
             return None
-        if amount:
-            share[name] = amount
+    return _on_one_numa(numa, tuple([(name, amounts[name]) for name in offers.given]))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _on_one_numa(numa: int, amounts: tuple[tuple[str, int], ...]) -> Shares:
+    """One value for all pods that get the same: ledgers keep it as long as they run, and garbage collection walks over it."""
+    share = {name: amount for name, amount in amounts if amount}
     return ((numa, share),) if share else ()
 
 

@@ -18,6 +18,7 @@ from koord_numa.core.objects.constraints import SpreadConstraint
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.selectors import selects
+from koord_numa.engine.ranking.columns.distinct import distinct
 from koord_numa.engine.ranking.columns.domain_sums import DomainSums
 from koord_numa.engine.ranking.columns.label_columns import ABSENT, NAME_FIELD, LabelColumn
 from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
@@ -119,7 +120,7 @@ class PodTopologySpread:
         if known is None:
             rows = self._labelled(hard=constraint.hard) & self._eligible(constraint)
             # Only values that some counted row has are domains: ids of values that are gone stay in the column.
-            known = self._known[1][constraint] = _Counted(column, rows, np.unique(column.ids[rows]))
+            known = self._known[1][constraint] = _Counted(column, rows, distinct(column.ids[rows]))
         return known
 
     def _per_domain(self, constraint: SpreadConstraint, counted: _Counted) -> Ints:

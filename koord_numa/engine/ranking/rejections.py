@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.engine.ranking.columns.distinct import distinct
 from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
 
 DETAILED: Final = 64
@@ -86,7 +87,7 @@ class RejectionTable:
 
     def _drop_unused(self) -> None:
         """Sentences may quote taints and labels, which change for ever: those that no row says now are forgotten."""
-        used = np.unique(self._codes[self._codes != UNKNOWN])
+        used = distinct(self._codes[self._codes != UNKNOWN])
         renumbered = np.full(len(self._words) + 1, UNKNOWN, dtype=np.int64)  # the last place is that of UNKNOWN itself
         renumbered[used] = np.arange(len(used))
         # An array of indices as a translation table; -1 picks its last entry, which is UNKNOWN.

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from koord_numa.engine.ranking.columns.distinct import distinct
 from koord_numa.engine.ranking.columns.numa_table import Ints
 
 MANY: Final = 256
@@ -41,4 +42,4 @@ class Journal:
             return None
         # A copy: the journal cannot grow while its memory is looked at.
         rows = np.frombuffer(self._rows[position - self._start :], dtype=np.int64)
-        return rows if len(rows) < MANY else np.unique(rows)
+        return rows if len(rows) < MANY else distinct(rows)
