@@ -273,7 +273,7 @@ _NONE_OF_SPEC: Final = (_ABSENT,) * 3
 _NONE_OF_STATUS: Final = (_ABSENT,) * 2
 
 _PATH: Final = FieldPath("Pod")
-"""Of errors that nobody sees: the pod is read again, by what names it in full."""
+"""Of errors that are not told: the pod is read as a whole then, by its full name."""
 
 _REQUESTS: Final[ParsedCache[bytes, CachedRequest]] = ParsedCache(32 << 20)
 """By ``request_key``."""
