@@ -16,6 +16,7 @@ from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions
 from koord_numa.wire import parse_pod
 from koord_numa.wire.errors import WireError
+from koord_numa.wire.raw.unread import UnreadObject
 from tests.cluster.objects import node, pod, until
 from tests.e2e.world import JsonObject, shared, world
 from tests.engine.world import World, make_node, make_pod, make_world
@@ -40,6 +41,17 @@ def raw(name: str, version: str = "1", node: str = "node", **labels: str) -> dic
     document = pod(name, node=node)
     document["metadata"] |= {"uid": f"uid-{name}", "resourceVersion": version, "labels": labels}
     return document
+
+
+@pytest.mark.parametrize("text", [b'{"metadata":{"uid":"\xff"}}', b"1", b"{"])
+def test_a_text_that_is_no_object_ends_nobodys_watch(here: World, text: bytes) -> None:
+    """An informer asks its parser to forget a deleted object whatever it is, and survives no other error than a cluster's."""
+    parser = ContainedParser("pod", parse_pod, here.engine, bound_to)
+    parser(raw("good"))
+    with pytest.raises(WireError):
+        parser(UnreadObject(text))
+    assert not parser.gone(UnreadObject(text))
+    assert not closed(here)
 
 
 def closed(here: World) -> bool:

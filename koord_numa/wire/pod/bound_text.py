@@ -107,8 +107,6 @@ class _Status(Struct, rename="camel", frozen=True):
     container_statuses: list[_ContainerStatus] | None = None
     init_container_statuses: list[_ContainerStatus] | None = None
     # Of pods that are read as a whole.
-    resources: Raw = _ABSENT
-    allocated_resources: Raw = _ABSENT
     resource_claim_statuses: Raw = _ABSENT
     extended_resource_claim_status: Raw = _ABSENT
 
@@ -220,6 +218,7 @@ def _is_usual(found: BoundText) -> bool:
 
 
 def _is_number(text: Raw) -> bool:
+    """Is it surely one of 64 bits, or absent? Any other is a problem of the pod."""
     digits = bytes(text)
     return digits == b"null" or (digits.isdigit() and len(digits) <= 18)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from koord_numa.wire.errors import FieldPath
+from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.raw import deep_json
 
 
@@ -27,7 +27,12 @@ class _Identified(msgspec.Struct):
 
 
 class UnreadObject(Mapping[str, Any]):
-    """One object as the API server wrote it. Raises ``WireError`` where it is asked for a field and is no JSON object."""
+    """
+    One object as the API server wrote it.
+
+    As a mapping it raises nothing, and a text that is no JSON object has no fields: parsers look up the identity of objects that they
+    have failed to read. ``fields`` raises.
+    """
 
     __slots__ = ("_fields", "text")
 
@@ -37,7 +42,7 @@ class UnreadObject(Mapping[str, Any]):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The whole object."""
+        """The whole object. Raises ``WireError`` where the text is no JSON object."""
         if self._fields is None:
             self._fields = _decoded(self.text)
         return self._fields
@@ -51,13 +56,20 @@ class UnreadObject(Mapping[str, Any]):
             return _NOBODY
 
     def __getitem__(self, key: str) -> Any:
-        return self.fields[key]
+        return self._readable[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.fields)
+        return iter(self._readable)
 
     def __len__(self) -> int:
-        return len(self.fields)
+        return len(self._readable)
+
+    @property
+    def _readable(self) -> dict[str, Any]:
+        try:
+            return self.fields
+        except WireError:
+            return {}
 
 
 def _decoded(text: bytes | msgspec.Raw) -> dict[str, Any]:
