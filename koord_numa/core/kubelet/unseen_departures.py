@@ -49,8 +49,8 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
 
-EFFORT: Final = 300
-"""So many dry runs it may take to find out, 20 to 40 ms: all decisions wait for it."""
+EFFORT: Final = 600
+"""So many dry runs it may take to find out, 40 to 80 ms: all decisions wait for it."""
 
 _NOTHING_EARLIER: Final[Mapping[Signature, Hypothesis]] = {}
 """Before the first arrival there are no states in which one before it went elsewhere."""

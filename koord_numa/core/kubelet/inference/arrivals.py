@@ -43,10 +43,10 @@ MOST_LEAVING: Final = 4
 MOST_BEYOND: Final = 100
 """So many dry runs more are spent on one arrival as long as no state explains its verdict."""
 
-MOST_HYPOTHESES: Final = 48
+MOST_HYPOTHESES: Final = 96
 """With more of them a belief is no longer complete until a topology rules some out."""
 
-MOST_STATES: Final = 400
+MOST_STATES: Final = 800
 """So many states are compared at most."""
 
 

@@ -72,8 +72,8 @@ class Belief:
     @property
     def lost(self) -> str:
         """Why no hypothesis may be true."""
-        if not self.hypotheses or self.given_up:
-            return self.overflow or "nothing is known of it"
+        if not self.hypotheses or self.given_up or self.shortened is GivenUp.LIKELY:
+            return self.overflow or (TOO_MANY if self.shortened else "nothing is known of it")
         uids = self.hypotheses[0].unexplained
         # Any of them will do for the message; the smallest uid makes it repeatable.
         return f"the fate of pod {min(uids)} fits no known state of the kubelet" if uids else ""
@@ -250,7 +250,8 @@ class Belief:
 
     def _replay(self, first: int, how: Again = ONCE, until: int | None = None) -> None:
         """Everything from this arrival on, or what is before ``until``: all the effort is for that then."""
-        if not first:
+        # Where all likely states were given up they stay so until one is among those before the arrivals again.
+        if not first and (self.shortened is not GivenUp.LIKELY or any(not one.options for one in self._states(0))):
             self.shortened = GivenUp.NONE
         left, end = how.effort, len(self.arrivals) if until is None else until
         for at in range(first, end):

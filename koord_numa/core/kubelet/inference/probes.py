@@ -45,8 +45,8 @@ from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.value_objects import replace, value_object
 
-MOST_PROBES: Final = 500
-"""So many states may be asked for one pod, about 30 ms: all decisions wait for it. Where there are more, the pod waits."""
+MOST_PROBES: Final = 1_000
+"""So many states may be asked for one pod, about 60 ms: all decisions wait for it. Where there are more, the pod waits."""
 
 FEW: Final = 64
 """After so many states amounts are compared first, which is cheaper and says less."""

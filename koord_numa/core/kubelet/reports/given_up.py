@@ -4,7 +4,8 @@ How arrivals are replayed, with how much effort, and what a topology says where 
 Theory. What is not published of a node makes variants of it, some with options that are unlikely. States with such options may take the
 more effort the more places they leave for CPUs, until all likely states are given up although nothing has contradicted any. A topology that
 agrees with the rest says nothing for their options then, as what was given up may agree as well: it does not explain it, and the node is
-begun with again, with every variant, so that none is ruled out. Where the last likely state is contradicted instead, it does.
+begun with again, with every variant, so that none is ruled out. Until then nothing is known of the node: unlikely states do not answer for
+likely ones that nothing has contradicted. Where the last likely state is contradicted instead, it does explain it.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,10 +15,10 @@ from typing import Final
 
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 
-EFFORT: Final = 400
-"""So many dry runs a replay may take, about 20 ms: all decisions wait for it."""
+EFFORT: Final = 800
+"""So many dry runs a replay may take, about 40 ms: all decisions wait for it."""
 
-MOST_EFFORT: Final = 1_500
+MOST_EFFORT: Final = 3_000
 """So many a replay may take after a topology has contradicted all states that were left."""
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from koord_numa.core.kubelet.inference import belief
-from koord_numa.core.kubelet.inference.belief import Belief
+from koord_numa.core.kubelet.inference.belief import TOO_MANY, Belief
 from koord_numa.core.kubelet.inference.config_variants import ALIGN_BY_SOCKET
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
@@ -61,6 +61,27 @@ def test_it_does_not_where_all_likely_states_are_given_up(
 
 def test_it_does_where_likely_ones_are_left_that_it_contradicts() -> None:
     assert _explained(_plain(), _by_socket(), shortened=GivenUp.SOME)
+
+
+def test_unlikely_states_alone_do_not_answer_for_likely_ones_that_were_given_up() -> None:
+    one = Belief([_by_socket()])
+    one.arrive("uid", pod(app(4)), 0.0)
+    one.started("uid", 1.0)
+    assert not one.lost
+    one.shortened = GivenUp.LIKELY
+    assert one.lost == TOO_MANY
+    one.arrive("later", pod(app(2)), 1_000.0)  # all before it is forgotten and the first arrival is replayed
+    assert one.lost == TOO_MANY
+
+
+def test_likely_states_that_a_replay_finds_again_answer() -> None:
+    one = Belief([_plain(), _by_socket()])
+    one.arrive("uid", pod(app(4)), 0.0)
+    one.last = one.hypotheses = [each for each in one.last if each.options]
+    one.shortened = GivenUp.LIKELY
+    one.depart("other", 1.0)
+    assert not one.lost
+    assert any(not each.options for each in one.hypotheses)
 
 
 def test_likely_states_are_given_up_where_only_others_come_of_the_effort() -> None:
