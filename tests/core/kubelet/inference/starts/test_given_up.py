@@ -67,7 +67,8 @@ def test_unlikely_states_alone_do_not_answer_for_likely_ones_that_were_given_up(
     one = Belief([_by_socket()])
     one.arrive("uid", pod(app(4)), 0.0)
     one.started("uid", 1.0)
-    assert not one.lost
+    until_then = one.lost
+    assert not until_then
     one.shortened = GivenUp.LIKELY
     assert one.lost == TOO_MANY
     one.arrive("later", pod(app(2)), 1_000.0)  # all before it is forgotten and the first arrival is replayed
