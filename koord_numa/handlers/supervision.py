@@ -7,7 +7,7 @@ another one takes its place.
 """
 
 import asyncio
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from types import CodeType
 from typing import Any, Final
@@ -53,9 +53,8 @@ async def supervise(roots: Collection[Task]) -> None:
 
     Raises ``KopfStalled``.
     """
-    ending = 0
+    ending, parts = 0, _parts()
     while True:
-        parts = {task for task in _named(WATCHER, CREDENTIALS) if not task.done()}
         await asyncio.sleep(EXIT_SECONDS)
         # One root task that is over ends the run.
         if any(task.done() for task in roots):
@@ -64,8 +63,10 @@ async def supervise(roots: Collection[Task]) -> None:
                 raise KopfStalled(f"Kopf has not ended for {ENDING * EXIT_SECONDS:g} s")
         elif over := [task for task in parts if task.done()]:
             raise KopfStalled(f"Kopf goes on without its {over[0].get_name()}") from _error(over[0])
-        for task in _named(WATCHER):
-            if ending or task.cancelling():
+        # Looked for once a round: Kopf has a task for every object that changed lately.
+        parts = _parts()
+        for task in parts:
+            if task.get_name().startswith(WATCHER) and (ending or task.cancelling()):
                 task.cancel()
 
 
@@ -88,9 +89,11 @@ def runs_kopf(task: Task) -> bool:
     return _is_kopf(getattr(task.get_coro(), "cr_code", None))
 
 
-def _named(*beginnings: str) -> Iterator[Task]:
-    """Kopf's tasks with such names."""
-    return (task for task in asyncio.all_tasks() if task.get_name().startswith(beginnings) and runs_kopf(task))
+def _parts() -> list[Task]:
+    """The tasks without which Kopf reports nothing, that are not over."""
+    return [
+        task for task in asyncio.all_tasks() if task.get_name().startswith((WATCHER, CREDENTIALS)) and runs_kopf(task)
+    ]
 
 
 def _error(task: Task) -> BaseException | None:
