@@ -64,6 +64,10 @@ class UnreadObject(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._readable)
 
+    def __bool__(self) -> bool:
+        """There is one, whatever its fields: by default Python would ask for their number, which decodes them."""
+        return True
+
     @property
     def _readable(self) -> dict[str, Any]:
         try:

@@ -12,6 +12,8 @@ from koord_numa.cluster.watch.informer import Informer, InformerTimeouts
 from koord_numa.cluster.watch.lister import ListedKind, list_all
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from koord_numa.wire.errors import WireError
+from koord_numa.wire.raw import unread
+from koord_numa.wire.raw.unread import UnreadObject
 from tests.cluster.objects import node, pod, until
 from tests.cluster.watch.watched import Picture, delete, mirror_of, seen
 
@@ -41,6 +43,28 @@ async def test_a_watch_that_is_read_in_batches_shows_the_same(server: ApiServer,
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert picture.lists == 1
+
+
+async def test_what_is_left_as_text_is_not_decoded_on_its_way(
+    server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bytes] = []
+    monkeypatch.setattr(unread, "_decoded", decoded.append)
+    server.store.create(pod("listed"))
+    versions: dict[str, str] = {}
+
+    def note(raw: Mapping[str, Any]) -> None:
+        assert isinstance(raw, UnreadObject)
+        versions[raw.identity.uid] = raw.identity.resource_version
+
+    kind: ListedKind[Any] = ListedKind(PODS, note, known=lambda _: None, unread=True)
+    running = asyncio.create_task(Informer(api, kind, Picture()).run())
+    await until(lambda: len(versions) == 1)
+    server.store.create(pod("watched"))
+    await until(lambda: len(versions) == 2)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert decoded == []
 
 
 async def test_an_empty_list_is_complete_too(api: Api) -> None:
