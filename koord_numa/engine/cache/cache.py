@@ -29,6 +29,7 @@ from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.cache.topology_lag import RECENT
 from koord_numa.engine.queue.cluster_events import ClusterEvent
+from koord_numa.engine.queue.keyed_heap import KeyedHeap
 from koord_numa.ports import DELETED, Gone
 
 __all__ = ["DELETED", "Cache", "OnChange"]
@@ -50,7 +51,7 @@ class Cache:
     headroom: ResourceList = field(default_factory=dict)  # kept free on every node that is not dedicated
     stated: tuple[StatedOptions, ...] = ()  # what the configuration says of kubelets that publish no options
     _unjudged: set[str] = field(default_factory=set)  # names of nodes with pods to be held against their topology
-    _lagging: set[str] = field(default_factory=set)  # names of nodes with pods that are reported when time has passed
+    _lagging: KeyedHeap[str] = field(default_factory=KeyedHeap)  # nodes whose pods time reports, by when
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,8 +59,7 @@ class Cache:
 
     def pod(self, uid: str) -> Pod | None:
         """A counted pod."""
-        name = self.node_of.get(uid)
-        return None if name is None else self.nodes[name].pods[uid]
+        return None if (name := self.node_of.get(uid)) is None else self.nodes[name].pods[uid]
 
     def pods(self) -> Iterator[Pod]:
         """Every pod that has a node, or is assumed to."""
@@ -142,13 +142,13 @@ class Cache:
     def expire_unreported(self, patience: float = RECENT) -> None:
         """Take pods to be shown whose state stayed unknown for ``patience`` seconds, so that no node waits for a silent exporter."""
         before = self.clock() - patience
-        for name in sorted(self._lagging):
-            info = self.nodes.get(name)
-            if info is not None and info.unreported.expire(before):
+        while (name := self._lagging.pop_until((before,))) is not None:
+            if (info := self.nodes.get(name)) is None:
+                continue
+            if info.unreported.expire(before):
                 info.history.expire_namesakes(before)
                 self._knowledge_changed(info)
-            if info is None or not info.unreported.waits_for_time:
-                self._lagging.discard(name)
+            self._note_lag(info)
 
     @contextmanager
     def assume(self, pod: Pod, placement: Placement) -> Iterator[AssumedPod]:
@@ -284,7 +284,7 @@ class Cache:
         if info.unreported.unjudged:
             self._unjudged.add(info.name)
         if info.unreported.waits_for_time:
-            self._lagging.add(info.name)
+            self._lagging.set(info.name, (info.unreported.earliest,))
 
     def _knowledge_changed(self, info: NodeInfo) -> None:
         info.touch()

@@ -59,7 +59,7 @@ class UnreportedPods:
         self._pods = pods
         self._reports: dict[str, Report] = {}
         self._since: dict[str, float] = {}  # of MAYBE_SHOWN and FOUND_*
-        self._earliest = inf  # none of these is earlier
+        self.earliest = inf  # no time is earlier at which it became unknown whether a pod is shown
         self._met: set[str] = set()  # NOT_STARTED pods that were counted when a topology came
         self._hidden: set[str] = set()
         self.unjudged = False  # are there FOUND_* pods that were not held against the topology?
@@ -209,13 +209,13 @@ class UnreportedPods:
 
     def expire(self, before: float) -> bool:
         """Pods whose state is unknown since before this time are taken to be shown. Returns whether other pods are hidden now."""
-        if before < self._earliest:
+        if before < self.earliest:
             return False
         old = [uid for uid, since in self._since.items() if since <= before]
         was_hidden = any(uid in self._hidden for uid in old)
         for uid in old:
             self.discard(uid)
-        self._earliest = min(self._since.values(), default=inf)
+        self.earliest = min(self._since.values(), default=inf)
         return was_hidden
 
     def speaks_of_others(self, topology: NodeResourceTopology | None) -> bool:
@@ -236,7 +236,7 @@ class UnreportedPods:
             self._since.pop(uid, None)
         else:
             self._since[uid] = since
-            self._earliest = min(self._earliest, since)
+            self.earliest = min(self.earliest, since)
         if report is Report.FOUND_SHOWN:
             self._hidden.discard(uid)
         else:
