@@ -1,5 +1,8 @@
 """Hypothesis strategies for machines, odd ones among them, and for questions about their CPUs."""
 
+from functools import lru_cache
+from typing import TypeVar
+
 from hypothesis import strategies as st
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
@@ -8,16 +11,25 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from tests.machines import machine
 
+T = TypeVar("T")
+
 BINDS = (CpuBindPolicy.NONE, CpuBindPolicy.DEFAULT, CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS)
+
+
+# Typed, as False is no 0.
+@lru_cache(maxsize=None, typed=True)
+def any_of(*values: T) -> st.SearchStrategy[T]:
+    """One of these values. Made once for the same ones: inside of a composite, making a strategy costs as much as drawing from it."""
+    return st.sampled_from(values)
 
 
 @st.composite
 def regular_machines(draw: st.DrawFn, max_cpus: int = 64) -> CpuTopology:
     """Sockets, NUMA nodes, cores and threads of equal size, numbered either way."""
     sockets, numa = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    threads = draw(st.sampled_from([1, 2, 2, 4]))
+    threads = draw(any_of(1, 2, 2, 4))
     cores = draw(st.integers(1, max(1, max_cpus // (sockets * numa * threads))))
-    return machine(f"{sockets}x{numa}x{cores}x{threads}", draw(st.sampled_from(["seq", "split"])))
+    return machine(f"{sockets}x{numa}x{cores}x{threads}", draw(any_of("seq", "split")))
 
 
 @st.composite
@@ -51,17 +63,14 @@ def asks(draw: st.DrawFn, most: int) -> CpuRequest:
     """A request of 1 to ``most`` CPUs with any policies."""
     return CpuRequest(
         count=draw(st.integers(1, max(1, most))),
-        bind=draw(st.sampled_from(BINDS)),
-        exclusive=draw(st.sampled_from(list(CpuExclusivePolicy))),
-        strategy=draw(st.sampled_from(list(NumaAllocateStrategy))),
+        bind=draw(any_of(*BINDS)),
+        exclusive=draw(any_of(*CpuExclusivePolicy)),
+        strategy=draw(any_of(*NumaAllocateStrategy)),
     )
 
 
 @st.composite
 def occupancies(draw: st.DrawFn, some: CpuTopology) -> CpuOccupancy:
     """CPUs held by others: exclusive ones, and use counts where CPUs may be shared."""
-    held = [
-        (draw(cpusets_of(some)), draw(st.sampled_from(list(CpuExclusivePolicy))))
-        for _ in range(draw(st.integers(0, 3)))
-    ]
-    return CpuOccupancy.of(held, limit=draw(st.sampled_from([1, 4])))
+    held = [(draw(cpusets_of(some)), draw(any_of(*CpuExclusivePolicy))) for _ in range(draw(st.integers(0, 3)))]
+    return CpuOccupancy.of(held, limit=draw(any_of(1, 4)))

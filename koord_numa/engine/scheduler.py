@@ -261,7 +261,7 @@ class Scheduler:
 
     def _after_unschedulable(self, pod: Pod, request_class: RequestClass, verdict: Unschedulable) -> None:
         if self._deallocation is not None:
-            self._deallocation.consider(pod, verdict)
+            self._deallocation.consider(pod, verdict, partial(self.queue.pods_of, request_class))
         self.preemption.consider(pod, request_class, verdict)
 
     def _on_claims(self) -> None:

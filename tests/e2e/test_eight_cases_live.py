@@ -14,9 +14,11 @@ from tests.cli.small import ask, small_cluster
 from tests.cli.test_eight_cases import CASES, Case, one_line
 from tests.cluster.objects import until
 from tests.operator.operating import operating
-from tests.view.browser import browser_page, needs_chromium
+from tests.view.browser import browser_page, chromium, in_chromium
 
-pytestmark = [pytest.mark.e2e, needs_chromium]
+pytestmark = [pytest.mark.e2e, *in_chromium]
+
+__all__ = ["chromium"]  # a fixture that every test of this module uses
 
 
 def shown_by_describe(cluster: SandboxCluster) -> str:

@@ -15,6 +15,7 @@ from koord_numa.engine.containment import Quarantine
 from koord_numa.engine.object_handlers import BoundPodObjects, node_handler, topology_handler
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.ports import AnnotationWriter, ClusterError, Conflict, Gone, ObjectReference
+from koord_numa.ports.claim_writer import ClaimWriter
 from koord_numa.settings import Settings, load_settings
 
 GIB = 1 << 30
@@ -210,11 +211,15 @@ class World:
 
 
 def make_world(
-    *nodes: Node, settings: str | Settings = "", synced: bool = True, annotate: AnnotationWriter = annotate
+    *nodes: Node,
+    settings: str | Settings = "",
+    synced: bool = True,
+    annotate: AnnotationWriter = annotate,
+    claim_writer: ClaimWriter | None = None,
 ) -> World:
     """An engine that knows these nodes."""
     server, diary, lease, clock = Server(), Diary(), Crown(), Clock()
-    outside = Dependencies(server, diary, lease, annotate, clock, clock.sleep, lambda: 0.0)
+    outside = Dependencies(server, diary, lease, annotate, clock, clock.sleep, lambda: 0.0, claim_writer=claim_writer)
     chosen = load_settings(settings) if isinstance(settings, str) else settings
     world = World(Scheduler(chosen, outside), server, diary, lease, clock)
     for node in nodes:

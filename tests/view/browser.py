@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pytest
+import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.cluster.objects import PATIENCE
 
@@ -15,31 +16,49 @@ CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") o
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)")
 
+in_chromium: Final = (
+    needs_chromium,
+    pytest.mark.usefixtures("chromium"),
+    pytest.mark.asyncio(loop_scope="session"),
+)
+"""Marks of tests that use ``browser_page``; their module has the fixture ``chromium``, too."""
+
+_STARTED: Final[list[Browser]] = []
+
 RULES: Final = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
 """axe-core's rules for levels A and AA."""
 
 
-@asynccontextmanager
-async def browser_page(width: int = 1280, scheme: str = "light", *, offline: bool = False) -> AsyncIterator[Page]:
-    """A fresh page. Errors of the page's script, and requests to other hosts, fail the test at the end."""
-    wrong: list[str] = []
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def chromium() -> AsyncIterator[None]:
+    """One browser for all tests of a process, in their one event loop: a start takes longer than most of these tests."""
+    # Each module has a fixture of its own; the browser of the first one is closed last.
+    if _STARTED:
+        yield
+        return
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        options: dict[str, Any] = {
-            "viewport": {"width": width, "height": 800},
-            "color_scheme": scheme,
-            "offline": offline,
-        }
-        context = await browser.new_context(**options)
-        page = await context.new_page()
-        page.set_default_timeout(1000 * PATIENCE)
-        expect.set_options(timeout=1000 * PATIENCE)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-        try:
-            yield page
-        finally:
-            await browser.close()
+        _STARTED.append(browser)
+        yield
+        _STARTED.remove(browser)
+        await browser.close()
+
+
+@asynccontextmanager
+async def browser_page(width: int = 1280, scheme: str = "light", *, offline: bool = False) -> AsyncIterator[Page]:
+    """A page that shares nothing with others. Errors of its script, and requests to other hosts, fail the test at the end."""
+    wrong: list[str] = []
+    options: dict[str, Any] = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme, "offline": offline}
+    context = await _STARTED[-1].new_context(**options)
+    page = await context.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    expect.set_options(timeout=1000 * PATIENCE)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    try:
+        yield page
+    finally:
+        await context.close()
     assert wrong == []
 
 

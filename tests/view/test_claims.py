@@ -15,7 +15,9 @@ from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from koord_numa.sandbox.machines.hardware.koordinator_topology import Usage, koordinator_topology
 from koord_numa.sandbox.machines.hardware.node_objects import node_object, node_status
 from koord_numa.wire import names
-from tests.view.browser import browser_page, needs_chromium, violations
+from tests.view.browser import browser_page, chromium, needs_chromium, violations
+
+__all__ = ["chromium"]  # a fixture
 
 Json = dict[str, Any]
 MACHINE = {
@@ -192,6 +194,8 @@ def test_extended_resources_by_claim_are_shown_like_claims(objects: Path) -> Non
 
 @pytest.mark.e2e
 @needs_chromium
+@pytest.mark.usefixtures("chromium")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_the_page_shows_them(objects: Path, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     run("page", "--from", str(objects), "-o", str(path))

@@ -14,9 +14,11 @@ from koord_numa.view.page import written_page
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, World, pinned, world
 from tests.operator.operating import operating
-from tests.view.browser import browser_page, needs_chromium, violations
+from tests.view.browser import browser_page, chromium, in_chromium, violations
 
-pytestmark = [pytest.mark.e2e, needs_chromium]
+pytestmark = [pytest.mark.e2e, *in_chromium]
+
+__all__ = ["chromium"]  # a fixture that every test of this module uses
 
 MACHINES: Final[JsonObject] = {
     "machines": [

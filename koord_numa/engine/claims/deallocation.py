@@ -3,10 +3,17 @@ Pods that fit nowhere give up allocated claims that stand in the way (kube-sched
 
 A claim is allocated for one node; if the pod cannot go there any more, the claim would keep it from every other node for ever. A claim that
 was made for the pod's extended resources by an earlier attempt is deleted: the next attempt makes another one.
+
+A cycle that was cut off, or that could not undo what it had written, leaves its reservation in the claim. The pod's next cycle goes on
+from there, but a pod that fits nowhere has none: where other pods use the claim too, so that it is not given up, the reservation is taken
+back here. No other process does so: the ResourceClaim controller keeps the reservations of all pods that exist. One attempt answers for all
+pods of a class, so that those of the whole class are looked at: pods that name one claim are of one class, and only the first is tried.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from logging import getLogger
 from typing import Self
@@ -18,7 +25,8 @@ from koord_numa.core.scheduling.claim_devices import NOT_TOGETHER
 from koord_numa.engine.claims.late_check import UNAVAILABLE
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
-from koord_numa.engine.claims.still_waits import is_nowhere
+from koord_numa.engine.claims.still_waits import is_nowhere, still_waits
+from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.ports import ClusterError, Dependencies, Lease
 from koord_numa.ports.claim_writer import ClaimWriter
 
@@ -32,19 +40,26 @@ PlacedPods = Callable[[], Iterable[Pod]]
 """All pods that have a node, or are about to have one."""
 
 
-Outside = tuple[ClaimWriter, Lease, Callable[[PodKey], Awaitable[bool]]]
-"""Who writes, whether it may, and whether a pod surely has no node."""
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Who writes, whether it may, and whether a pod surely has no node: one that may be gone, and one that must be there."""
+
+    writer: ClaimWriter
+    lease: Lease
+    nowhere: Callable[[PodKey], Awaitable[bool]]
+    waits: Callable[[PodKey], Awaitable[bool]]
 
 
 class Deallocation:
-    """``consider`` notes which claim a pod should give up, ``run`` writes it."""
+    """``consider`` notes what a pod should give up, ``run`` writes it."""
 
     def __init__(self, lister: ClaimLister, resolver: PodClaimResolver, placed: PlacedPods, outside: Outside) -> None:
         self._lister = lister
         self._resolver = resolver
         self._placed = placed
-        self._writer, self._lease, self._nowhere = outside
+        self._outside = outside
         self._noted: dict[str, tuple[ResourceClaim, PodKey]] = {}  # by uid of the claim, with the pod
+        self._left: dict[tuple[str, str], tuple[ResourceClaim, PodKey]] = {}  # reservations, by uids of claim and pod
         self._wake = asyncio.Event()
 
     @classmethod
@@ -54,27 +69,41 @@ class Deallocation:
         """``None`` where no claims are written: nothing gives any up."""
         if ports.claim_writer is None:
             return None
-        return cls(lister, resolver, placed, (ports.claim_writer, ports.lease, partial(is_nowhere, ports)))
+        outside = Outside(ports.claim_writer, ports.lease, partial(is_nowhere, ports), partial(still_waits, ports))
+        return cls(lister, resolver, placed, outside)
 
-    def consider(self, pod: Pod, verdict: Unschedulable) -> None:
-        """The first claim, in the pod's order, that keeps the pod from a node and that no other pod uses; one made for the pod always."""
+    def consider(self, pod: Pod, verdict: Unschedulable, alike: Callable[[], Iterable[PendingPod]] = tuple) -> None:
+        """
+        The first claim, in the pod's order, that keeps the pod from a node and that no other pod uses; one made for the pod always. Of
+        claims that others use, the reservations of this pod and of those ``alike``, which wait in its class.
+        """
         # While claims are listed, pods wait for that alone.
         if not self._lister.known:
             return
         if (made := self._lister.made_for(pod.key.uid)) is not None:
             self._note(made, pod)
+        if not pod.resource_claims:
             return
         # Only refusals that other devices could lift: giving a claim up for less would lose devices for nothing.
-        if not pod.resource_claims or not any(it.message in _IN_THE_WAY for it in verdict.rejections.values()):
-            return
+        in_the_way = made is None and any(it.message in _IN_THE_WAY for it in verdict.rejections.values())
         for claim in self._resolver.claims_of(pod):
-            if claim.allocation is not None and claim.allocation.nodes is not None and _is_ours(claim, pod):
+            if claim.allocation is None:
+                continue
+            if not _is_ours(claim, pod):
+                self._note_reservations(claim, (pod, *(each.pod for each in alike())))
+            elif in_the_way and claim.allocation.nodes is not None:
                 self._note(claim, pod)
-                return
+                in_the_way = False
 
     def _note(self, claim: ResourceClaim, pod: Pod) -> None:
         self._noted[claim.uid] = (claim, pod.key)
         self._wake.set()
+
+    def _note_reservations(self, claim: ResourceClaim, waiting: Iterable[Pod]) -> None:
+        for pod in waiting:
+            if pod.key.uid in claim.reserved_for:
+                self._left[claim.uid, pod.key.uid] = (claim, pod.key)
+                self._wake.set()
 
     async def run(self) -> None:
         """Write until cancelled. What fails is noted again by the next attempt to place the pod."""
@@ -82,9 +111,16 @@ class Deallocation:
             await self._wake.wait()
             # Cleared before the work, so that what is noted meanwhile wakes it again.
             self._wake.clear()
+            while self._left:
+                _, (claim, pod) = self._left.popitem()
+                await self._release(claim, pod)
             while self._noted:
                 _, (claim, pod) = self._noted.popitem()
                 await self._deallocate(claim, pod)
+
+    async def _release(self, claim: ResourceClaim, pod: PodKey) -> None:
+        with _contained(f"the reservation of claim {claim} for pod {pod} cannot be taken back"):
+            await self._outside.writer.release(claim, pod, partial(self._waits, pod))
 
     async def _deallocate(self, claim: ResourceClaim, pod: PodKey) -> None:
         current = self._lister.claim((claim.namespace, claim.name))
@@ -95,21 +131,32 @@ class Deallocation:
             or not await self._allowed(current)
         ):
             return
-        try:
+        with _contained(f"claim {current} cannot be deallocated"):
             allowed = partial(self._allowed, current)
             if not current.extended:
-                self._lister.observe_written(await self._writer.deallocate(current, pod.uid, allowed))
+                self._lister.observe_written(await self._outside.writer.deallocate(current, pod.uid, allowed))
             # The pod is its only user, and may have been bound by a leader of before.
-            elif await self._nowhere(pod):
-                await self._writer.delete(current, allowed)
-        except ClusterError as error:
-            log.warning("claim %s cannot be deallocated: %r", current, error)
-        except Exception:
-            log.exception("claim %s cannot be deallocated", current)  # contained: it costs this claim only
+            elif await self._outside.nowhere(pod):
+                await self._outside.writer.delete(current, allowed)
+
+    async def _waits(self, pod: PodKey) -> bool:
+        """Nor is the pod about to be bound by a cycle that has begun since."""
+        return await self._outside.waits(pod) and all(there.key.uid != pod.uid for there in self._placed())
 
     async def _allowed(self, claim: ResourceClaim) -> bool:
         """This process leads, and no pod that it knows of uses the claim: one whose reservation is missing uses it all the same."""
-        return self._lease.fresh() and not any(_uses(there, claim) for there in self._placed())
+        return self._outside.lease.fresh() and not any(_uses(there, claim) for there in self._placed())
+
+
+@contextmanager
+def _contained(what: str) -> Iterator[None]:
+    """Whatever goes wrong costs this claim only."""
+    try:
+        yield
+    except ClusterError as error:
+        log.warning("%s: %r", what, error)
+    except Exception:
+        log.exception("%s", what)
 
 
 def _uses(pod: Pod, claim: ResourceClaim) -> bool:

@@ -30,6 +30,7 @@ from koord_numa.core.state.inventory import Inventory, inventory
 from koord_numa.core.state.ledger import Ledger, holding_of
 from tests.core.allocation.nodes import GI
 from tests.machines import machine
+from tests.strategies import any_of
 
 GPU = "nvidia.com/gpu"
 
@@ -37,15 +38,15 @@ GPU = "nvidia.com/gpu"
 @st.composite
 def hosts(draw: st.DrawFn) -> tuple[Inventory, KubeletState]:
     """One machine, as the allocator and as its kubelet see it before the first pod."""
-    built = machine(draw(st.sampled_from(["1x1x4x2", "2x1x3x2", "2x2x2x2", "2x1x4x1"])))
-    reserved = CpuSet.parse(draw(st.sampled_from(["0", "0-1", "1,3"])))
+    built = machine(draw(any_of("1x1x4x2", "2x1x3x2", "2x2x2x2", "2x1x4x1")))
+    reserved = CpuSet.parse(draw(any_of("0", "0-1", "1,3")))
     gpus = draw(st.integers(0, 2))
     config = KubeletConfig(
-        topology_policy=draw(st.sampled_from(KubeletPolicy)),
-        topology_scope=draw(st.sampled_from(KubeletScope)),
-        cpu_policy=draw(st.sampled_from(["none", "static", "static"])),
+        topology_policy=draw(any_of(*KubeletPolicy)),
+        topology_scope=draw(any_of(*KubeletScope)),
+        cpu_policy=draw(any_of("none", "static", "static")),
         cpu_options={"full-pcpus-only": draw(st.booleans()), "distribute-cpus-across-numa": draw(st.booleans())},
-        memory_policy=draw(st.sampled_from(["None", "Static"])),
+        memory_policy=draw(any_of("None", "Static")),
         reserved_cpus=reserved,
     )
     zones = tuple(
@@ -74,16 +75,14 @@ def hosts(draw: st.DrawFn) -> tuple[Inventory, KubeletState]:
 def containers(draw: st.DrawFn) -> Container:
     """One container, Guaranteed more often than not."""
     requests = {
-        "cpu": draw(st.sampled_from([0, 500, 1000, 1000, 2000, 2000, 4000])),
-        "memory": draw(st.sampled_from([0, 1, GI, 3 * GI, 6 * GI])),
+        "cpu": draw(any_of(0, 500, 1000, 1000, 2000, 2000, 4000)),
+        "memory": draw(any_of(0, 1, GI, 3 * GI, 6 * GI)),
     }
     if draw(st.integers(0, 3)) == 0:
         requests[GPU] = draw(st.integers(1, 2))
     requests = {name: amount for name, amount in requests.items() if amount}
     limits = requests if draw(st.integers(0, 3)) else {name: a for name, a in requests.items() if "/" in name}
-    return Container(
-        "c", draw(st.sampled_from([ContainerKind.APP, ContainerKind.APP, *ContainerKind])), requests, limits
-    )
+    return Container("c", draw(any_of(ContainerKind.APP, ContainerKind.APP, *ContainerKind)), requests, limits)
 
 
 @st.composite
@@ -92,10 +91,10 @@ def pods(draw: st.DrawFn) -> PodRequest:
     parts = draw(st.lists(containers(), min_size=1, max_size=3))
     ordered = sorted(parts, key=lambda part: part.kind is ContainerKind.APP)
     named = tuple(Container(f"c{i}", part.kind, part.requests, part.limits) for i, part in enumerate(ordered))
-    policy = draw(st.sampled_from([NumaPolicy.NONE, *NumaPolicy]))
+    policy = draw(any_of(NumaPolicy.NONE, *NumaPolicy))
     return PodRequest(
         containers=named,
-        qos=draw(st.sampled_from([QosClass.NONE, QosClass.LSR, QosClass.LS])),
+        qos=draw(any_of(QosClass.NONE, QosClass.LSR, QosClass.LS)),
         numa=NumaSpec(policy),
     )
 

@@ -34,6 +34,7 @@ from koord_numa.core.state.ledger import Holding, Ledger, holding_of
 from koord_numa.core.state.numa_free import Accounting, NumaAccounting, accounts
 from koord_numa.core.state.numa_sums import numa_occupancy
 from tests.core.allocation.nodes import GI, node, pod
+from tests.strategies import any_of
 
 SHAPES = ["1x1x4x2", "2x1x3x2", "2x2x2x2", "2x2x4x1", "1x3x2x4", "5x1x2x2"]
 POLICIES = [NumaPolicy.BEST_EFFORT, NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE]
@@ -43,9 +44,9 @@ SCORED = [ScoringType.LEAST_ALLOCATED, ScoringType.MOST_ALLOCATED, ScoringType.B
 @st.composite
 def nodes(draw: st.DrawFn) -> Inventory:
     """A node with some GPUs per NUMA node, perhaps reserved CPUs, amplification and node-wide policies."""
-    made = node(draw(st.sampled_from(SHAPES)), memory=8 * GI, reserved=draw(st.sampled_from(["", "0", "1-2"])))
+    made = node(draw(any_of(*SHAPES)), memory=8 * GI, reserved=draw(any_of("", "0", "1-2")))
     zones = tuple((numa, {**offer, "nvidia.com/gpu": draw(st.integers(0, 2))}) for numa, offer in made.zones)
-    ratio = draw(st.sampled_from([1.0, 1.0, 1.5]))
+    ratio = draw(any_of(1.0, 1.0, 1.5))
     return replace(
         made,
         zones=tuple((numa, {**offer, "cpu": int(offer["cpu"] * ratio)}) for numa, offer in zones),
@@ -56,8 +57,8 @@ def nodes(draw: st.DrawFn) -> Inventory:
         },
         ratios={"cpu": ratio},
         node_ratios={"cpu": ratio},
-        bind=draw(st.sampled_from([NodeBindPolicy.NONE, NodeBindPolicy.NONE, *NodeBindPolicy])),
-        strategy=draw(st.sampled_from([None, *NumaAllocateStrategy])),
+        bind=draw(any_of(NodeBindPolicy.NONE, NodeBindPolicy.NONE, *NodeBindPolicy)),
+        strategy=draw(any_of(None, *NumaAllocateStrategy)),
     )
 
 
@@ -76,17 +77,17 @@ traits = st.fixed_dictionaries(
 @st.composite
 def pods(draw: st.DrawFn) -> PodRequest:
     """Pods of all kinds, most of them small enough for the nodes above."""
-    cpu = draw(st.sampled_from([0, 500, 1000, 1500, 2000, 3000, 4000, 6000, 9000]))
+    cpu = draw(any_of(0, 500, 1000, 1500, 2000, 3000, 4000, 6000, 9000))
     return pod(
         cpu,
-        draw(st.sampled_from([0, GI, 3 * GI + 1, 7 * GI])),
-        limit=draw(st.sampled_from([None, None, cpu + 1000])),
-        qos=draw(st.sampled_from([QosClass.NONE, QosClass.LS, QosClass.LSR, QosClass.LSR])),
-        numa=draw(st.sampled_from(list(NumaPolicy))),
-        exclusive=draw(st.sampled_from(list(NumaExclusive))),
-        required=draw(st.sampled_from([CpuBindPolicy.NONE, *CpuBindPolicy])),
-        preferred=draw(st.sampled_from(list(CpuBindPolicy))),
-        gpus=draw(st.sampled_from([0, 0, 1, 2])),
+        draw(any_of(0, GI, 3 * GI + 1, 7 * GI)),
+        limit=draw(any_of(None, None, cpu + 1000)),
+        qos=draw(any_of(QosClass.NONE, QosClass.LS, QosClass.LSR, QosClass.LSR)),
+        numa=draw(any_of(*NumaPolicy)),
+        exclusive=draw(any_of(*NumaExclusive)),
+        required=draw(any_of(CpuBindPolicy.NONE, *CpuBindPolicy)),
+        preferred=draw(any_of(*CpuBindPolicy)),
+        gpus=draw(any_of(0, 0, 1, 2)),
     )
 
 
@@ -221,6 +222,11 @@ def test_the_largest_that_fits_does_fit(where: Inventory, requests: list[PodRequ
         assert isinstance(allocate(smaller, where, ledger, AllocateOptions()), Placement)
 
 
+HELD_ON_NUMA = st.fixed_dictionaries(
+    {"cpu": st.integers(0, 40).map(lambda n: n * 100), "memory": st.integers(0, 4 * GI)}
+)
+
+
 @st.composite
 def held_amounts(draw: st.DrawFn, where: Inventory) -> Ledger:
     """Any ledger, also one that no allocation would have made: amounts and CPUs need not agree."""
@@ -232,9 +238,7 @@ def held_amounts(draw: st.DrawFn, where: Inventory) -> Ledger:
         numa = draw(
             st.dictionaries(
                 st.sampled_from(where.numa_ids),
-                st.fixed_dictionaries(
-                    {"cpu": st.integers(0, 40).map(lambda n: n * 100), "memory": st.integers(0, 4 * GI)}
-                ),
+                HELD_ON_NUMA,
                 max_size=2,
             )
         )
@@ -251,7 +255,7 @@ def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
     where: Inventory, data: st.DataObject, accounting: Accounting
 ) -> None:
     ledger = data.draw(held_amounts(where))
-    cpu = data.draw(st.sampled_from([0, 1000, 2000, 4000, 6000]))
+    cpu = data.draw(any_of(0, 1000, 2000, 4000, 6000))
     binding = data.draw(
         st.sampled_from(
             [None, CpuBinding(CpuBindPolicy.SPREAD_BY_PCPUS), CpuBinding(CpuBindPolicy.SPREAD_BY_PCPUS, required=True)]
@@ -259,20 +263,20 @@ def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
     )
     wanted = {
         "cpu": cpu,
-        "memory": data.draw(st.sampled_from([0, GI, 9 * GI])),
+        "memory": data.draw(any_of(0, GI, 9 * GI)),
         "nvidia.com/gpu": data.draw(st.integers(0, 2)),
     }
     rules = NodeRules(
         amounts={name: amount for name, amount in wanted.items() if amount},
         binding=binding if cpu else None,
-        policy=data.draw(st.sampled_from(POLICIES)),
-        scoring=Strategy(data.draw(st.sampled_from(SCORED))),
+        policy=data.draw(any_of(*POLICIES)),
+        scoring=Strategy(data.draw(any_of(*SCORED))),
         accounting=accounting,
         ratio=where.ratios["cpu"],
-        restricted=data.draw(st.sampled_from(list(RestrictedRule))),
+        restricted=data.draw(any_of(*RestrictedRule)),
     )
     room = offers(rules, accounts(where, ledger, NumaAccounting(accounting)), cpu_occupancy(ledger))
-    wish = data.draw(st.sampled_from([NumaExclusive.NONE, NumaExclusive.REQUIRED]))
+    wish = data.draw(any_of(NumaExclusive.NONE, NumaExclusive.REQUIRED))
     exclusivity = Exclusivity(wish, numa_occupancy(ledger, where.machine))
     merged = decide_koordinator(rules.policy, [hints(rules, room, exclusivity)], room.mask, exclusivity)
     elected = select_numa_nodes(rules, room, exclusivity)

@@ -1,4 +1,10 @@
-"""Random hints, exclusivities and distances on small machines, for the laws of the merge."""
+"""
+Random hints, exclusivities and distances on small machines, for the laws of the merge.
+
+Each strategy is made once for a set of NUMA nodes: making one costs as much as drawing from it.
+"""
+
+from functools import cache
 
 from hypothesis import strategies as st
 
@@ -11,12 +17,13 @@ IDS = st.one_of(
 )
 
 
-@st.composite
-def subsets(draw: st.DrawFn, nodes: int) -> int:
+@cache
+def subsets(nodes: int) -> st.SearchStrategy[int]:
     """A non-empty set of NUMA nodes."""
-    return mask_of(draw(st.lists(st.sampled_from(list(numa_ids(nodes))), min_size=1, unique=True)))
+    return st.lists(st.sampled_from(list(numa_ids(nodes))), min_size=1, unique=True).map(mask_of)
 
 
+@cache
 def hints(nodes: int) -> st.SearchStrategy[list[Hint]]:
     """A list as providers make it, or worse: repeats, mixed preferences, "any" in between."""
     masks = st.one_of(subsets(nodes), subsets(nodes), subsets(nodes), st.none())
@@ -27,13 +34,14 @@ def hints(nodes: int) -> st.SearchStrategy[list[Hint]]:
     )
 
 
+@cache
 def lists(nodes: int) -> st.SearchStrategy[list[list[Hint]]]:
     """Up to three resources: at most 216 combinations."""
     return st.lists(hints(nodes), max_size=3)
 
 
-@st.composite
-def distances(draw: st.DrawFn, nodes: int) -> Distances:
+@cache
+def distances(nodes: int) -> st.SearchStrategy[Distances]:
     """Costs in both directions, not necessarily equal."""
     ids = list(numa_ids(nodes))
-    return {(a, b): draw(st.sampled_from([10, 11, 12, 20])) for a in ids for b in ids}
+    return st.fixed_dictionaries({(a, b): st.sampled_from([10, 11, 12, 20]) for a in ids for b in ids})

@@ -13,6 +13,7 @@ from koord_numa.core.preempt.victims import PreemptionCandidate, select_victims_
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate
 from koord_numa.core.scheduling.request import SchedulingRequest
 from tests.core.preempt.preemption_nodes import ask, budget, owned_site, running, terms
+from tests.strategies import any_of
 
 SHAPES = {"1x2x4x1": 4, "2x1x2x2": 4, "1x4x2x2": 4}
 """Machines, and the CPUs of each of their NUMA nodes: ids are consecutive there."""
@@ -35,7 +36,7 @@ def crowded(draw: st.DrawFn) -> tuple[str, list[Pod]]:
                     ",".join(map(str, cpus)),
                     draw(st.integers(0, 4)),
                     numa=numa,
-                    created=draw(st.sampled_from([0.0, 1.0, 2.0])),
+                    created=draw(any_of(0.0, 1.0, 2.0)),
                     mirror=draw(st.integers(0, 9)) == 0,
                     deleting=draw(st.integers(0, 9)) == 0,
                 )

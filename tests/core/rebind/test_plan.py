@@ -140,8 +140,9 @@ def test_more_crossings_than_in_sorted_order_only_where_pods_are_stuck(block: in
     """On nodes that the planner was not tuned on: what sorted order reaches without breaking a rule, or it is said who is stuck."""
     for seed in range(SEEDS + 100 * block, SEEDS + 100 * (block + 1)):
         node = fragmented(seed)
-        plan, reference = plan_rebind(node), in_sorted_order(node)
+        reference = in_sorted_order(node)
         if reference is not None and not broken_rules(node, reference):
+            plan = plan_rebind(node)
             assert plan.after.crossings <= sum(crossings(node, reference)) or plan.dropped, f"seed {seed}"
 
 

@@ -14,19 +14,17 @@ from koord_numa.core.state.ledger import Holding, Ledger, holding_of
 amounts = st.dictionaries(st.sampled_from(["cpu", "memory", "nvidia.com/gpu"]), st.integers(0, 9000), max_size=3)
 
 
-@st.composite
-def holdings(draw: st.DrawFn) -> Holding:
-    """Any holding, also an odd one: amounts on a NUMA node that the pod never asked for, CPUs that another pod holds."""
-    numa = draw(st.dictionaries(st.integers(0, 3), amounts, max_size=3))
-    return Holding(
-        pod=PodKey("ns", "pod", draw(st.sampled_from("abcdef"))),
-        amounts=draw(amounts),
-        cpus=CpuSet(draw(st.integers(0, 0xFFFF))),
-        numa=tuple(sorted(numa.items())),
-    )
+HOLDINGS = st.builds(
+    Holding,
+    pod=st.builds(PodKey, st.just("ns"), st.just("pod"), st.sampled_from("abcdef")),
+    amounts=amounts,
+    cpus=st.integers(0, 0xFFFF).map(CpuSet),
+    numa=st.dictionaries(st.integers(0, 3), amounts, max_size=3).map(lambda numa: tuple(sorted(numa.items()))),
+)
+"""Any holding, also an odd one: amounts on a NUMA node that the pod never asked for, CPUs that another pod holds."""
 
 
-@given(st.lists(holdings(), unique_by=lambda it: it.pod.uid), holdings())
+@given(st.lists(HOLDINGS, unique_by=lambda it: it.pod.uid), HOLDINGS)
 def test_release_undoes_hold(others: list[Holding], last: Holding) -> None:
     others = [holding for holding in others if holding.pod.uid != last.pod.uid]
     ledger = Ledger.of(others)
@@ -35,7 +33,7 @@ def test_release_undoes_hold(others: list[Holding], last: Holding) -> None:
     assert ledger == Ledger.of(others)
 
 
-@given(st.lists(holdings()))
+@given(st.lists(HOLDINGS))
 def test_only_the_final_holdings_matter(history: list[Holding]) -> None:
     ledger = Ledger.of(history)
     final = list({holding.pod.uid: holding for holding in history}.values())
@@ -43,7 +41,7 @@ def test_only_the_final_holdings_matter(history: list[Holding]) -> None:
     assert ledger == Ledger.of(reversed(final))
 
 
-@given(st.lists(holdings()))
+@given(st.lists(HOLDINGS))
 def test_every_pod_released_leaves_nothing(history: list[Holding]) -> None:
     ledger = Ledger.of(history)
     for holding in history:
@@ -51,7 +49,7 @@ def test_every_pod_released_leaves_nothing(history: list[Holding]) -> None:
     assert ledger == Ledger()
 
 
-@given(st.lists(holdings()), st.data())
+@given(st.lists(HOLDINGS), st.data())
 def test_every_cpu_knows_by_how_many_it_is_held(history: list[Holding], data: st.DataObject) -> None:
     ledger = Ledger.of(history)
     for holding in history:

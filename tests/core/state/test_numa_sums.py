@@ -20,16 +20,15 @@ numas = st.dictionaries(st.integers(0, 5), amounts, max_size=3)  # 4 and 5 are n
 policies = st.sampled_from([NumaPolicy.NONE, NumaPolicy.SINGLE_NUMA_NODE])
 
 
-@st.composite
-def holdings(draw: st.DrawFn) -> Holding:
-    """Any holding, also with CPUs on other NUMA nodes than its amounts."""
-    return Holding(
-        pod=PodKey("ns", "pod", draw(st.sampled_from("abcdef"))),
-        amounts=draw(amounts),
-        cpus=CpuSet(draw(st.sampled_from([0, 0x3, 0xF0, 0x18, 0xF000]))),
-        numa=tuple(sorted(draw(numas).items())),
-        request=PodRequest(containers=(), numa=NumaSpec(policy=draw(policies))),
-    )
+HOLDINGS = st.builds(
+    Holding,
+    pod=st.builds(PodKey, st.just("ns"), st.just("pod"), st.sampled_from("abcdef")),
+    amounts=amounts,
+    cpus=st.sampled_from([0, 0x3, 0xF0, 0x18, 0xF000]).map(CpuSet),
+    numa=numas.map(lambda numa: tuple(sorted(numa.items()))),
+    request=policies.map(lambda policy: PodRequest(containers=(), numa=NumaSpec(policy=policy))),
+)
+"""Any holding, also with CPUs on other NUMA nodes than its amounts."""
 
 
 def _left(ledger: Ledger) -> dict[str, list[int]]:
@@ -50,7 +49,7 @@ def _occupancy(ledger: Ledger) -> NumaOccupancy:
     return NumaOccupancy(sum(1 << numa for numa in single), sum(1 << numa for numa in several))
 
 
-@given(st.lists(st.tuples(holdings(), st.booleans()), max_size=12))
+@given(st.lists(st.tuples(HOLDINGS, st.booleans()), max_size=12))
 def test_sums_follow_every_pod_that_comes_or_goes(history: list[tuple[Holding, bool]]) -> None:
     ledger = Ledger()
     # Asked at once, so that everything after it is counted one by one.
@@ -63,7 +62,7 @@ def test_sums_follow_every_pod_that_comes_or_goes(history: list[tuple[Holding, b
             assert (numa_left(NODE, ledger), numa_occupancy(ledger, MACHINE)) == (_left(ledger), _occupancy(ledger))
 
 
-@given(st.lists(holdings(), max_size=8))
+@given(st.lists(HOLDINGS, max_size=8))
 def test_sums_asked_for_late_count_the_pods_that_are_there(history: list[Holding]) -> None:
     ledger = Ledger.of(history)
     assert (numa_left(NODE, ledger), numa_occupancy(ledger, MACHINE)) == (_left(ledger), _occupancy(ledger))

@@ -16,7 +16,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NumaPoli
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import candidate
-from koord_numa.engine.claims.deallocation import Deallocation
+from koord_numa.engine.claims.deallocation import Deallocation, Outside
 from koord_numa.engine.claims.late_check import UNAVAILABLE, ClaimCheck
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
@@ -47,6 +47,11 @@ class World:
         self.lister.synced()
         self.server = Server(self.lister)
         self.step = DynamicResources(self.lister, self.resolver, self.server, self.waits, self.waits)
+
+    def deallocation(self) -> Deallocation:
+        """What pods that fit nowhere give up."""
+        outside = Outside(self.server, Leader(), self.waits, self.waits)
+        return Deallocation(self.lister, self.resolver, self.placed.copy, outside)
 
     async def waits(self, pod: PodKey) -> bool:
         """Has the pod no node?"""
@@ -236,7 +241,7 @@ async def test_an_allocation_for_another_node_is_given_up_where_no_other_pod_use
     refused = asked(world.lister, claims, Node("node-2"), Placement("node-2"))
     assert isinstance(refused, Rejection)
     assert refused.message == UNAVAILABLE
-    work = Deallocation(world.lister, world.resolver, world.placed.copy, (world.server, Leader(), world.waits))
+    work = world.deallocation()
     work.consider(POD, Unschedulable({"node-2": refused}))
     claim, pod = work._noted.popitem()[1]
     world.placed.append(replace(POD, key=PodKey("default", "other", "uid-other"), node="node-1"))

@@ -16,13 +16,12 @@ from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.scheduling.request import Profile, scheduling_request, with_claims
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import candidate
-from koord_numa.engine.claims.deallocation import Deallocation
 from koord_numa.engine.claims.late_check import ClaimCheck, ExtendedAsk
 from koord_numa.engine.claims.work import claim_work
 from koord_numa.ports import Conflict, Unavailable
 from koord_numa.wire.claims.claim_json import extended_claim_name
 from tests.core.claims.worlds import device_class
-from tests.engine.claims.test_cycle import NODE, Leader, World
+from tests.engine.claims.test_cycle import NODE, World
 
 GPU = "example.com/gpu"
 GPU_CLASS = replace(device_class("gpu"), extended_resource=GPU)
@@ -171,7 +170,7 @@ async def test_a_claim_that_is_of_no_use_where_the_pod_could_go_is_deleted() -> 
     assert isinstance(refused, Rejection)
     assert refused.message == OTHER_NODES
     verdict = Unschedulable({"plugin": refused})
-    work = Deallocation(world.lister, world.resolver, world.placed.copy, (world.server, Leader(), world.waits))
+    work = world.deallocation()
     work.consider(POD, verdict)
     claim, pod = work._noted.popitem()[1]
     world.placed.append(replace(POD, node="node-1"))
@@ -190,7 +189,7 @@ async def test_a_claim_that_is_being_deleted_is_waited_for_and_deleted_to_the_en
     claims = world.resolver.of(POD)
     assert claims is not None
     assert claims.problem == f'resourceclaim "{CLAIM}" of an earlier attempt is being deleted'
-    work = Deallocation(world.lister, world.resolver, world.placed.copy, (world.server, Leader(), world.waits))
+    work = world.deallocation()
     world.lister.lags(may_lag=True)
     work.consider(POD, Unschedulable({}))
     assert not work._noted  # the pod waits for the list and for nothing else

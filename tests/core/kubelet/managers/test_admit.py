@@ -15,6 +15,7 @@ from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from tests.core.kubelet.nodes import GI, ROOMY, app, gpus, init, node, pod, sidecar
+from tests.strategies import any_of
 
 RESTRICTED, BEST_EFFORT = KubeletPolicy.RESTRICTED, KubeletPolicy.BEST_EFFORT
 SINGLE, NONE = KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.NONE
@@ -138,16 +139,16 @@ def test_hints_of_a_granted_pod() -> None:
 @st.composite
 def nodes(draw: st.DrawFn) -> KubeletNode:
     """Nodes of any policy, with and without memory manager, devices and reservation."""
-    shape = draw(st.sampled_from(["1x1x4x2", "2x1x4x2", "2x2x2x2", "4x1x2x1"]))
+    shape = draw(any_of("1x1x4x2", "2x1x4x2", "2x2x2x2", "4x1x2x1"))
     sockets, per_socket, *_ = map(int, shape.split("x"))
     numa = range(sockets * per_socket)
     return node(
         shape,
-        draw(st.sampled_from(list(KubeletPolicy))),
-        draw(st.sampled_from(list(KubeletScope))),
+        draw(any_of(*KubeletPolicy)),
+        draw(any_of(*KubeletScope)),
         draw(st.sampled_from([None, {i: {"memory": 4 * GI} for i in numa}])),
-        reserved=draw(st.sampled_from(["", "0", "0-1"])),
-        options=draw(st.sampled_from([(), ("full-pcpus-only",), ("distribute-cpus-across-numa",)])),
+        reserved=draw(any_of("", "0", "0-1")),
+        options=draw(any_of((), ("full-pcpus-only",), ("distribute-cpus-across-numa",))),
         devices=draw(st.sampled_from([{}, {"vendor.com/gpu": gpus(*(1 << i for i in numa), None)}])),
     )
 
@@ -158,9 +159,9 @@ def pods(draw: st.DrawFn) -> PodRequest:
     parts = []
     count = draw(st.integers(1, 3))
     for number in range(count):
-        make = draw(st.sampled_from([app, app, init, sidecar])) if number + 1 < count else app
+        make = draw(any_of(app, app, init, sidecar)) if number + 1 < count else app
         devices = draw(st.sampled_from([{}, {"gpu": 0}, {"gpu": 1}, {"gpu": 2}]))
-        cpus = draw(st.sampled_from([0.5, 1, 2, 2, 4, 6]))
+        cpus = draw(any_of(0.5, 1, 2, 2, 4, 6))
         parts.append(make(cpus, f"c{number}", memory=draw(st.integers(1, 5)) * GI, **devices))
     parts.sort(key=lambda part: part.kind is ContainerKind.APP)
     return pod(*parts)
@@ -230,7 +231,7 @@ def test_what_was_answered_before_is_answered_as_if_it_were_new(
     state = fill(some, before)
     for _ in range(8):
         one = data.draw(st.sampled_from(before))
-        trust, reuse = data.draw(st.sampled_from(Trust)), data.draw(st.sampled_from(CpuReuse))
+        trust, reuse = data.draw(any_of(*Trust)), data.draw(any_of(*CpuReuse))
         # Other pods may be counted for the node as a whole, by who asks.
         full = replace(state, requested=data.draw(st.sampled_from([state.requested, {"pods": 110}])))
         fresh = replace(full, managers=state.managers.copy())
