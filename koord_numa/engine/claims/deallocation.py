@@ -100,8 +100,9 @@ class Deallocation:
         self._wake.set()
 
     def _note_reservations(self, claim: ResourceClaim, waiting: Iterable[Pod]) -> None:
+        reserved = frozenset(claim.reserved_for)
         for pod in waiting:
-            if pod.key.uid in claim.reserved_for:
+            if pod.key.uid in reserved:
                 self._left[claim.uid, pod.key.uid] = (claim, pod.key)
                 self._wake.set()
 
