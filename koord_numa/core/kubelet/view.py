@@ -12,7 +12,7 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, 
 from koord_numa.core.kubelet.inference.inferred_state import Published, infer_state
 from koord_numa.core.kubelet.inference.init_reuse import parted_cpus, without_leftovers
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
-from koord_numa.core.kubelet.inference.unreported_pods import without_hidden
+from koord_numa.core.kubelet.inference.unreported_pods import hidden_use, without_hidden
 from koord_numa.core.kubelet.known_demands import holdings_by_uid, known_demands
 from koord_numa.core.kubelet.managers.admit import Trust
 from koord_numa.core.kubelet.managers.aggregates import is_memory, pod_demand
@@ -146,7 +146,7 @@ def inferred_view(frame: NodeConfig, node: Node, pods: PodsThere, evidence: Core
     # First what init containers still hold, then pods that are not shown yet: both are missing from what exporters publish.
     parted = parted_cpus(shown, frame.node, frame.devices) if shown and pods.unfollowed else NOTHING
     zones = without_leftovers(topology.zones, shown, parted) if shown else topology.zones
-    zones = without_hidden(zones, there, topology, frame.hidden, unpublished)
+    zones = without_hidden(zones, there, topology, hidden_use(holdings, frame.node), unpublished)
     # Only devices near several NUMA nodes are missing on other ones than their pod's.
     on_their_way = [demand for uid, demand in demands.pods.items() if uid in unpublished] if frame.devices else ()
     facts = Published(frame, zones, _requested(holdings), known, on_their_way)

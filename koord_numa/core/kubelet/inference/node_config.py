@@ -11,7 +11,6 @@ from typing import Any, Final, Self
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.inference.unreported_pods import HiddenUse
 from koord_numa.core.kubelet.managers.aggregates import is_memory
 from koord_numa.core.kubelet.managers.cores import LIKELY_THREADS
 from koord_numa.core.kubelet.managers.kubelet_node import FULL_CORES, OVER_NUMA, STATIC_CPUS, STATIC_MEMORY, KubeletNode
@@ -37,15 +36,14 @@ class NodeConfig:
     """
     The node as its kubelet knows it before the first pod, but for its devices, whose names are in ``devices``.
 
-    ``topology`` and ``allocatable`` are what it was made of. ``hidden`` sums what pods may hold that no topology shows yet. ``derived`` is
-    what others worked out of the topology, by their names for it: it goes with it.
+    ``topology`` and ``allocatable`` are what it was made of; ``node`` is the same object as long as only what is available changes.
+    ``derived`` is what others worked out of the topology, by their names for it: it goes with it.
     """
 
     node: KubeletNode
     devices: tuple[str, ...]
     topology: NodeResourceTopology
     allocatable: ResourceList
-    hidden: HiddenUse = field(default_factory=HiddenUse, repr=False, compare=False)
     derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod

@@ -7,9 +7,8 @@ place that was there or on its way. Kubelets admit pods in the order in which th
 a pod may have left by then, or never come, and the pod is below. It is never above.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import compress
-from operator import is_not
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from typing import Final
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
@@ -17,30 +16,38 @@ from koord_numa.core.kubelet.managers.kubelet_node import CLOSEST_NUMA
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import KubeletScope
 from koord_numa.core.resources import CPU, MILLI, NOTHING, ResourceList, add, total
-from koord_numa.core.state.ledger import Holding
+from koord_numa.core.state.ledger import Holding, Ledger
 
 Parts = tuple[tuple[int, ResourceList], ...]
 """What a pod may hold, by NUMA node."""
+
+HIDDEN: Final = "hidden"
+"""What they are called among the sums of a ledger."""
 
 
 class HiddenUse:
     """
     What the pods of one node may hold that its topology does not show yet, by NUMA node: sums that cost what changed.
 
-    They hold as long as the topology differs in nothing but in what is available.
+    They hold as long as the topology differs in nothing but in what is available. A ledger keeps them once they have been asked for, and
+    tells whose holding is another one (``count``).
     """
 
-    __slots__ = ("_found", "_parts", "_sums")
+    __slots__ = ("_parts", "_sums", "frame")
 
-    def __init__(self) -> None:
-        self._found: dict[str, Holding] = {}  # by uid
-        self._parts: dict[str, Parts] = {}  # of those that were found, by uid
+    def __init__(self, frame: object) -> None:
+        self.frame = frame  # what they hold for, by identity
+        self._parts: dict[str, Parts] = {}  # of the hidden pods that are there, by uid
         self._sums: dict[int, dict[str, int]] = {}  # by NUMA id
+
+    def count(self, holding: Holding, _sign: int) -> None:
+        """A pod came (1) or went (-1): what it may hold is worked out anew when it is asked for."""
+        self._forget(holding.pod.uid)
 
     def of(
         self,
         there: Mapping[str, Holding],
-        hidden: Collection[str],
+        hidden: Set[str],
         zones: Sequence[Zone],
         topology: NodeResourceTopology,
     ) -> Mapping[int, ResourceList]:
@@ -48,23 +55,37 @@ class HiddenUse:
         The most that hidden ones of the pods that are ``there``, by uid, may hold on each NUMA node, all together. Not to be changed, and
         valid until it is asked again.
         """
-        found, uids = self._found, [*hidden]
-        # By identity: a holding is replaced when anything about it changes. Most are as they were, with every pod that comes or goes.
-        changed = [*compress(uids, map(is_not, map(found.get, uids), map(there.get, uids)))]
-        for uid in (*changed, *(found.keys() - uids)):
-            if found.pop(uid, None) is not None:
-                self._add(self._parts.pop(uid), -1)
-        for uid in changed:
-            if (holding := there.get(uid)) is not None:
-                found[uid], self._parts[uid] = holding, tuple(_wherever(holding, zones, topology))
-                self._add(self._parts[uid], 1)
+        known = self._parts.keys()
+        if known != hidden:
+            for uid in known - hidden:
+                self._forget(uid)
+            for uid in hidden - known:
+                if (holding := there.get(uid)) is not None:
+                    self._parts[uid] = parts = tuple(_wherever(holding, zones, topology))
+                    self._add(parts, 1)
         return self._sums
+
+    def _forget(self, uid: str) -> None:
+        if (parts := self._parts.pop(uid, None)) is not None:
+            self._add(parts, -1)
 
     def _add(self, parts: Parts, sign: int) -> None:
         for numa, amounts in parts:
             sums = self._sums.setdefault(numa, {})
             for name, amount in amounts.items():
                 sums[name] = sums.get(name, 0) + sign * amount
+
+
+def hidden_use(holdings: Ledger | list[Holding], frame: object) -> HiddenUse:
+    """Of a ledger those that it keeps from now on for ``frame``, which is told by its identity."""
+    ledger = holdings if isinstance(holdings, Ledger) else None
+    known = None if ledger is None else ledger.sums.get(HIDDEN)
+    if isinstance(known, HiddenUse) and known.frame is frame:
+        return known
+    made = HiddenUse(frame)
+    if ledger is not None:
+        ledger.sums[HIDDEN] = made
+    return made
 
 
 def without_hidden(
@@ -78,10 +99,10 @@ def without_hidden(
     The zones with less available: what pods that are ``there``, by uid, may hold of them, those of ``hidden`` or all. ``known`` saves work,
     and is brought up to date.
     """
-    uids = there if hidden is None else hidden
+    uids = there.keys() if hidden is None else hidden if isinstance(hidden, Set) else frozenset(hidden)
     if not uids:
         return tuple(zones)
-    return _without(zones, (HiddenUse() if known is None else known).of(there, uids, zones, topology))
+    return _without(zones, (HiddenUse(topology) if known is None else known).of(there, uids, zones, topology))
 
 
 def shown_where_foreseen(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tuple[Zone, ...]:

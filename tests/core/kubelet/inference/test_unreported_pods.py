@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.kubelet.inference.unreported_pods import HiddenUse, shown_where_foreseen, without_hidden
+from koord_numa.core.kubelet.inference.unreported_pods import hidden_use, shown_where_foreseen, without_hidden
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletScope
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.state.ledger import Holding
+from koord_numa.core.state.ledger import Holding, Ledger
 from tests.core.kubelet.nodes import app, init, pod
 from tests.core.kubelet.test_admission import held, zones
 
@@ -122,11 +122,34 @@ HOLDINGS = [
 ]
 
 
-@given(st.lists(st.lists(st.sampled_from(HOLDINGS), unique_by=lambda holding: holding.pod.uid), max_size=8))
-def test_sums_that_are_kept_are_those_of_the_pods_hidden_now(hidden_in_turn: list[list[Holding]]) -> None:
-    published, known = topology(FOUR, CONTAINER), HiddenUse()
-    for hidden in map(by_uid, hidden_in_turn):
-        assert without_hidden(FOUR, hidden, published, known) == without_hidden(FOUR, hidden, published)
+STEPS = st.tuples(st.sampled_from(HOLDINGS), st.sampled_from(["hold", "release", "hide", "show"]), st.booleans())
+
+
+@given(st.lists(STEPS, max_size=16))
+def test_sums_that_are_kept_are_those_of_the_pods_hidden_now(steps: list[tuple[Holding, str, bool]]) -> None:
+    """Pods come, change and go, and are hidden or shown, in any order; the sums are asked for at times."""
+    published, ledger, hidden, frame = topology(FOUR, CONTAINER), Ledger(), set[str](), object()
+    for holding, step, is_asked in steps:
+        uid = holding.pod.uid
+        match step:
+            case "hold":
+                ledger.hold(holding)
+            case "release":
+                ledger.release(uid)
+            case "hide":
+                hidden.add(uid)
+            case _:
+                hidden.discard(uid)
+        if is_asked:
+            kept = without_hidden(FOUR, ledger.holdings, published, hidden_use(ledger, frame), hidden)
+            assert kept == without_hidden(FOUR, ledger.holdings, published, hidden=[*hidden])
+
+
+def test_sums_are_kept_with_the_ledger_for_one_frame() -> None:
+    ledger, frame = Ledger(), object()
+    assert hidden_use(ledger, frame) is hidden_use(ledger, frame)
+    assert hidden_use(ledger, object()) is not hidden_use(ledger, frame)
+    assert hidden_use([], frame) is not hidden_use([], frame)
 
 
 def test_where_nothing_is_published_nothing_is_missing() -> None:
