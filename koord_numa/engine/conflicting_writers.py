@@ -16,7 +16,7 @@ from typing import Final
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.quantity import format_amount
 from koord_numa.core.rebind.double_hold import DoubleHold, double_holds
-from koord_numa.core.resources import CPU, MEMORY, ResourceList
+from koord_numa.core.resources import CPU, MEMORY, NOTHING
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle
 from koord_numa.ports import DELETED
@@ -58,7 +58,13 @@ class ConflictingWriters:
         """Compare what pods hold on the node, with one another and with what there is."""
         # Asked with every change of a node, nearly all of which have room for all that is requested there, and had before.
         name, ledger, node = info.name, info.ledger, info.node
-        if name in self.overcommitted or (node is not None and not _surely_within(ledger.amounts, node.allocatable)):
+        held, there = ledger.amounts, NOTHING if node is None else node.allocatable
+        # More than there is if all pods count, which not all may do.
+        if (
+            held.get(CPU, 0) > there.get(CPU, 0)
+            or held.get(MEMORY, 0) > there.get(MEMORY, 0)
+            or name in self.overcommitted
+        ):
             self._check_overcommit(info)
         # With no shared CPU, now or before, there is nothing to compare.
         if ledger.more or name in self.double_holds:
@@ -144,11 +150,6 @@ class ConflictingWriters:
         log.warning("pod %s: %s", pod, text)
         if self._handle.dependencies.lease.fresh():
             self._handle.dependencies.recorder.event(pod, warning=True, reason=kind, message=text)
-
-
-def _surely_within(held: ResourceList, there: ResourceList) -> bool:
-    """Is no more requested than there is, whether all pods count or not?"""
-    return held.get(CPU, 0) <= there.get(CPU, 0) and held.get(MEMORY, 0) <= there.get(MEMORY, 0)
 
 
 def _beyond(info: NodeInfo) -> list[tuple[str, int, int]]:

@@ -77,6 +77,8 @@ class RejectionTable:
 
     def forget(self, rows: Ints | int) -> None:
         """These nodes changed: their refusals hold no longer."""
+        if not self._words:
+            return  # no row has been refused yet
         self._codes[rows] = UNKNOWN
         self._forgot = True
 
