@@ -167,6 +167,7 @@ class Cluster:
             self.server.store.patch("pods", about["name"], status, about["namespace"], subresource="status")
             if not number % 200:
                 await asyncio.sleep(0)
+        self.count = 5 * count  # those that come later have other names
         return count
 
     async def background(self, seconds: float, rates: Mapping[str, float]) -> dict[str, int]:
@@ -211,6 +212,12 @@ class Cluster:
         await self.all_bound()
         names = (f"pod-{number:06}" for number in range(first, self.count))
         return [self.bound[name] - self.created[name] for name in names]
+
+    async def stream_beside(self, seconds: float, rate: float, updates: Mapping[str, float]) -> list[float]:
+        """As ``stream`` for so long, beside updates of kinds at their own rates."""
+        background = Background(self.server.store)  # reads everything, for which the pods do not wait
+        waits, _ = await asyncio.gather(self.stream(int(seconds * rate), rate), background.run(seconds, updates))
+        return waits
 
     async def all_bound(self) -> tuple[float, float]:
         """Wait until every pod has a node; returns when the first and the last got it."""

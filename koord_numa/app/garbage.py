@@ -10,7 +10,7 @@ import gc
 from collections.abc import Callable
 from typing import Final
 
-THRESHOLDS: Final = (1_000, 20, 5_000)
+THRESHOLDS: Final = (1_000, 10, 10_000)
 """
 So many young objects, walks over them, and walks over what these left before the next older generation is walked over. The old one hardly
 ever is: its walk visits the whole cache. The others are small: every bind waits for a walk, which takes 80 ms for 100,000 objects, and a

@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from importlib import import_module
+from unittest.mock import AsyncMock, patch
 
 import aiohttp
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.watch.batched_reading import BatchedChunks, in_batches
+from koord_numa.cluster.watch.batched_reading import BREATH, PORTION, BatchedChunks, in_batches
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions
 
 PAUSE = 1e6
@@ -59,6 +62,32 @@ async def test_the_first_chunk_comes_at_once_and_those_behind_it_after_the_pause
 async def test_a_flood_is_read_without_pauses() -> None:
     chunks = BatchedChunks(stream([b"abc", b"def", b"g"]), 3, PAUSE)
     assert [await anext(chunks) for _ in range(3)] == [b"abc", b"def", b"g"]
+
+
+async def test_a_chunk_is_handed_on_in_portions_of_whole_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    events = [f"event {number}\n".encode() for number in range(2 * PORTION + 3)]
+    text = b"".join(events) + b"begun"
+    found = [portion async for portion in BatchedChunks(stream([text]), len(text), PAUSE)]
+    assert found == [
+        b"".join(events[:PORTION]),
+        b"".join(events[PORTION : 2 * PORTION]),
+        b"".join([*events[2 * PORTION :], b"begun"]),
+    ]
+    assert pauses == [BREATH, BREATH]
+
+
+@given(st.text("ab\n").map(str.encode))
+async def test_nothing_of_a_chunk_is_lost(text: bytes) -> None:
+    with patch.object(asyncio, "sleep", AsyncMock()):
+        found = [portion async for portion in BatchedChunks(stream([text] if text else []), len(text), PAUSE)]
+    assert b"".join(found) == text
+    assert all(found)
 
 
 async def test_every_event_arrives_in_its_order_with_bookmarks_and_the_end(server: ApiServer, api: Api) -> None:
