@@ -141,7 +141,7 @@ class UnreportedPods:
         if is_first and any(report in _FOUND for report in self._reports.values()):
             self.judge(topology, now)
             return
-        waiting = {uid for uid in self._hidden if not self._pods[uid].started}
+        waiting = {uid for uid in self._hidden if self._waits(uid)}
         # The newest first: they are missing first.
         started = sorted(self._hidden - waiting, key=self._age, reverse=True)
         hidden = self._explained(topology, waiting, started) if _tells(topology) else waiting
@@ -164,7 +164,7 @@ class UnreportedPods:
     def _read(self, reading: Reading, now: float) -> None:
         """What is not known to be shown stays hidden until no scan can be under way any more that is older than the pod."""
         for uid in list(self._reports):
-            if not self._pods[uid].started:
+            if self._waits(uid):
                 self._met.add(uid)
             elif uid not in reading.counted or uid in (reading.shown or frozenset()) - reading.namesakes:
                 self.discard(uid)
@@ -229,6 +229,10 @@ class UnreportedPods:
             and not self._shows_all_but(topology, ())
             and not self._shows_all_but(topology, self._hidden)
         )
+
+    def _waits(self, uid: str) -> bool:
+        """Has the pod not started yet, by the newest that was told of it? What its object says may be older, as after it was read back."""
+        return self._reports[uid] is Report.NOT_STARTED
 
     def _set(self, uid: str, report: Report, since: float | None = None) -> None:
         self._reports[uid] = report
