@@ -139,6 +139,20 @@ async def test_a_failed_bind_on_the_freed_node_is_waited_out() -> None:
     assert world.nodes_of()["pod"] == "node"
 
 
+async def test_the_next_pod_of_a_class_does_not_wait_for_one_that_is_gone() -> None:
+    """What keeps room from being made for one pod makes the others of its class wait for its next attempt."""
+    world = crowded(*FULL)
+    world.server.fail = raise_once(Unavailable("a disruption budget forbids it now"), at="evict c")
+    world.waits(important("first"), important("second"), important("third"))
+    await make_room(world)
+    assert "nominate third node" not in wrote(world)
+    world.engine.handlers.pending_pods.observe("DELETED", world.server.pods.pop("uid-first"))
+    world.clock.now += 1
+    world.engine.preemption.look_again()
+    await make_room(world)
+    assert "nominate third node" in wrote(world)
+
+
 async def test_the_loop_makes_room_by_itself() -> None:
     world = crowded(*FULL)
     world.waits(important("pod"))
