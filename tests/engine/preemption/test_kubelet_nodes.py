@@ -111,6 +111,17 @@ async def test_a_topology_of_other_pods_evicts_no_pod(pods: tuple[str, ...], *, 
     assert (await make_room(world) == EVICTED) == evicted
 
 
+async def test_room_is_made_as_soon_as_a_topology_of_the_pods_known_comes() -> None:
+    """The node is as full as before, so that nothing else would have the pod looked at again."""
+    world = kubelet_node(topology(4, 4, pods=("low", "mid", "foreign")))
+    world.waits(ranked("pod", 10))
+    assert await make_room(world) == []
+    world.engine.handlers.topologies.observe("MODIFIED", topology(4, 4, version="2", pods=("low", "mid")))
+    world.clock.now += 1
+    world.engine.preemption.look_again()
+    assert await make_room(world) == EVICTED
+
+
 async def test_a_pod_that_the_topology_does_not_show_yet_may_be_missing_from_it() -> None:
     world = kubelet_node(topology(4, 0, pods=("low",)))
     fresh = replace(running("mid", 1, 2), started=False)
