@@ -89,18 +89,34 @@ class UnreportedPods:
             self._hidden.add(uid)
 
     def start(
-        self, pod: Pod, topology: NodeResourceTopology | None, now: float, had_namesake: Callable[[Pod], bool]
+        self,
+        pod: Pod,
+        topology: NodeResourceTopology | None,
+        now: float,
+        had_namesake: Callable[[Pod], bool],
+        read: Callable[[], Reading | None] = lambda: None,
     ) -> bool:
         """
         A pod has started, as its status says now. Returns whether other pods are hidden than before.
 
-        ``had_namesake``: has a pod of the same name left the node, which a late topology may still show?
+        ``had_namesake``: has a pod of the same name left the node, which a late topology may still show? ``read`` tells which pods the
+        topology shows of a node whose kubelet chooses.
         """
         uid = pod.key.uid
         # Told twice, by status updates in a row: only the first counts.
         if self._reports.get(uid) is not Report.NOT_STARTED:
             return False
-        if _tells(topology):
+        reading = read() if uid in self._met else None
+        if reading is not None and reading.tells:
+            # The topology may be ahead of more than this status: of others that it shows, and of departures.
+            if reading.shown is not None and uid in reading.counted and uid not in reading.shown:
+                self._set(uid, Report.STARTED)
+            elif reading.shown is None or uid not in reading.shown - reading.namesakes or had_namesake(pod):
+                self._set(uid, Report.MAYBE_SHOWN, now)
+            else:
+                self.discard(uid)
+                return True
+        elif _tells(topology):
             # Either order of events: the fingerprint may have come before the status of the pods that it shows.
             if not self._shows_all_but(topology, self._hidden - {uid}) and not self._shows_all_but(topology, ()):
                 self._set(uid, Report.STARTED)

@@ -261,3 +261,19 @@ def test_old_news_of_a_pod_that_was_read_back_does_not_hide_it_for_ever(*, by_am
     state.observe_topology(None, kubelet_shows(1000, "a", method="all") if by_amounts else shows("a"))
     state.observe_pod(None, on_node("a", 1.0))
     assert hidden(state) == set()
+
+
+@pytest.mark.parametrize("method", ["all", "with-exclusive-resources"])
+def test_a_topology_ahead_of_all_news_of_its_pods_does_not_hide_them_for_ever(method: str) -> None:
+    """It shows that a and b have started and c has left, before any of that is heard; nothing new is published after it."""
+    state = Cache(lambda event, info, pod: None)
+    state.observe_node(None, make_node("n"))
+    state.observe_topology(None, kubelet_shows(0, version="1", method=method))
+    for created, name in enumerate(NAMES):
+        state.observe_pod(None, on_node(name, created, started=False))
+    state.observe_topology(None, kubelet_shows(2000, "a", "b", method=method))
+    assert hidden(state) == {"a", "b", "c"}
+    for created, name in enumerate(NAMES):
+        state.observe_pod(None, on_node(name, created))
+    state.observe_pod("DELETED", on_node("c", 2.0))
+    assert hidden(state) == set()
