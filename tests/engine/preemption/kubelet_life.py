@@ -228,6 +228,7 @@ class KubeletLife:
     def relist(self) -> None:
         """The watch of pods has ended; the next one begins with a list, and what the last one had on its way is lost."""
         self.server.news.clear()
+        self.heard = None
         pods = [parse_pod(deepcopy(obj)) for obj in self.server.objects.values()]
         self.engine.handlers.pending_pods.replace([pod for pod in pods if not pod.node])
         self.engine.handlers.bound_pods.replace([pod for pod in pods if pod.node])
