@@ -244,7 +244,7 @@ class Scheduler:
         self.writers.node_changed(info)
         if pod is None:  # no pod changes the node's objects
             self.unreadable.node_changed(info)
-        self.handle.nominator.node_changed(info)
+        self.handle.nominator.node_changed(info, event)
         if info.node is None:
             self.claims.forget_node(info.name)
         if event not in (None, ClusterEvent.POD_BOUND) or (pod is not None and pod.deleting):
