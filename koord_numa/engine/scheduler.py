@@ -129,7 +129,7 @@ class Scheduler:
         bound = BoundPodObjects(cache, quarantine, self._apply_bound_pod, synced[Source.BOUND])
         return EventHandlers(
             pending_pods=PendingPodHandler(handle, self.preemption, self.loop.kick, synced[Source.WAITING]),
-            bound_pods=BoundPodHandler(handle, bound, self._after_pods),
+            bound_pods=BoundPodHandler(handle, bound, self._after_pods, self.preemption),
             nominated_pods=NominatedPodHandler(handle),
             nodes=node_handler(cache, quarantine, synced[Source.NODES]),
             topologies=topology_handler(

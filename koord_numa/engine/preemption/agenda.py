@@ -58,6 +58,12 @@ class Agenda:
         if self._hopeless or self._current is not None:
             self._changed.update(nodes)
 
+    def bind_confirmed(self, node: str) -> None:
+        """A pod of this node may be evicted from now on."""
+        # Where it is not confirmed by the end of a look ``note_hopeless`` names the node; in between only this tells.
+        if self._current is not None:
+            self._changed.add(node)
+
     def look_again(self, waits: Callable[[RequestClass], bool]) -> None:
         """Hopeless classes are looked at on the nodes that have changed; those of which no pod waits any more are forgotten."""
         # Collected until now, so that many changes cost one look at the classes.

@@ -44,6 +44,7 @@ class Executor:
         self.evaluator = Evaluator(handle)
         self._evictor = Evictor(handle, self.evaluator)
         self._agenda = Agenda()
+        self.bind_confirmed = self._agenda.bind_confirmed
         self._pauses = Pauses(handle)
         self._failed: set[RequestClass] = set()  # a node could not be freed for one of their pods in this round
         self._news = asyncio.Event()
