@@ -179,7 +179,7 @@ class Executor:
         record = self._handle.cache.nodes.get(nomination.node)
         if record is None or record.inventory is not None or nomination.cleared is None or nomination.shown is None:
             return
-        if record.version == nomination.shown:
+        if not self._handle.nominator.has_followed(nomination, record):
             self.evaluator.note_outdated(nomination.node, nomination.shown)
 
     async def _make_room(

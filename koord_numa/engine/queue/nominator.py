@@ -176,7 +176,16 @@ class Nominator:
         # Where the scheduler owns the CPUs no topology is waited for: the ledger tells at once.
         if record is None or record.published is None or record.inventory is not None:
             return False
-        return record.version == nomination.shown and self.clock() - nomination.cleared < patience
+        return not self.has_followed(nomination, record) and self.clock() - nomination.cleared < patience
+
+    def has_followed(self, nomination: Nomination, record: NodeInfo) -> bool:
+        """Has the node's topology been published since the last awaited pod has left, which may have been before that was heard?"""
+        if record.version != nomination.shown:
+            return True
+        # Of pods that it does not show yet a newer one will come.
+        reading = None if record.unpublished else record.history.read()
+        shown = None if reading is None else reading.shown
+        return shown is not None and nomination.candidate.awaited.isdisjoint(shown)
 
     def _leave_node(self, node: str, uid: str) -> None:
         uids = self._on[node]

@@ -180,6 +180,11 @@ class KubeletLife:
         else:
             handlers.pending_pods.observe(event, pod)
 
+    async def hear_all(self) -> None:
+        """All news of pods reaches the engine."""
+        while self.server.news:
+            await self.hear()
+
     async def obey(self) -> None:
         """The kubelet hears of one more change of a pod."""
         if not self.server.orders:
@@ -187,12 +192,12 @@ class KubeletLife:
         event, obj = self.server.orders.popleft()
         uid = obj["metadata"]["uid"]
         pod = parse_pod(obj)
-        if event == DELETED or pod.deleting:
+        if event == DELETED or pod.deleting or pod.finished:
             self.agent.remove(uid)
             self.held.discard(uid)
-            if uid in self.server.objects and event != DELETED:
+            if pod.deleting and uid in self.server.objects and event != DELETED:
                 self.server.write(uid, DELETED)
-        elif uid not in self.held and uid not in self.refused and uid in self.server.objects:
+        elif uid in self.server.objects and self.server.objects[uid]["status"]["phase"] == "Pending":
             answer = self.agent.admit(pod)
             status: JsonObject = {"phase": "Running", "startTime": self._time(), "containerStatuses": [{}]}
             if isinstance(answer, Refused):
@@ -232,6 +237,14 @@ class KubeletLife:
         pods = [parse_pod(deepcopy(obj)) for obj in self.server.objects.values()]
         self.engine.handlers.pending_pods.replace([pod for pod in pods if not pod.node])
         self.engine.handlers.bound_pods.replace([pod for pod in pods if pod.node])
+
+    def end(self, name: str) -> None:
+        """A pod that the kubelet runs ends by itself."""
+        uid = f"uid-{name}"
+        self.server.objects[uid]["status"]["phase"] = "Succeeded"
+        self.agent.remove(uid)
+        self.held.discard(uid)
+        self.server.write(uid)
 
     def finish(self) -> None:
         """The first pod that is to leave has ended, and is there for a while yet."""

@@ -96,6 +96,16 @@ async def test_a_topology_that_still_shows_too_little_ends_the_wait() -> None:
     assert calls[len(EVICTED)] == "nominate pod "
 
 
+async def test_a_topology_from_after_the_departure_that_comes_before_its_news_is_the_one_that_counts() -> None:
+    """No other would come, and three minutes later the node would be taken for one whose topology does not follow."""
+    world = kubelet_node(topology(4, 4, pods=("low", "mid")))
+    world.waits(ranked("pod", 10))
+    assert await make_room(world) == EVICTED
+    world.engine.handlers.topologies.observe("MODIFIED", topology(3, 4, version="2", pods=("mid",)))
+    leaves(world, "low")
+    assert await make_room(world) == [*EVICTED, "nominate pod ", "nominate pod node", "evict mid"]
+
+
 @pytest.mark.parametrize(
     ("pods", "evicted"),
     [

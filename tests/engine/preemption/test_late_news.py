@@ -22,9 +22,11 @@ SECONDS = 20
 USUAL = ("decide", "plan", "hear", "obey", "scan", "topology", "second")
 UNUSUAL = ("again", "relist", "lease", "finish", "fail")
 
+ERRORS = (Unavailable, UnknownOutcome, Conflict, NotLeader)
+
 FAILURES: tuple[tuple[str, type[ClusterError]], ...] = (
-    *(("evict before", error) for error in (Unavailable, UnknownOutcome, Conflict, NotLeader)),
-    *(("nominate", error) for error in (Unavailable, UnknownOutcome, Conflict, NotLeader)),
+    *((call, error) for call in ("bind before", "nominate", "evict before") for error in ERRORS),
+    ("bind after", UnknownOutcome),
     ("evict after", UnknownOutcome),
 )
 
@@ -83,3 +85,20 @@ async def test_room_is_made_soon_after_all_news_has_come(actions: tuple[str, ...
             waits.append(seed)
         assert not story.life.refused
     assert waits == []
+
+
+async def test_a_pod_that_got_another_place_than_foreseen_is_evicted_where_it_is() -> None:
+    """Another one had ended before it reached its kubelet, which then had room for it on NUMA node 0."""
+    life = KubeletLife()
+    for name in LOWS:
+        life.create(name, 4, 9100)
+    await life.hear_all()
+    await life.decide()
+    await life.obey()
+    life.end("low-0")
+    await life.rest(2)
+    life.create("high", 8, 9900)
+    await life.rest(3)
+    assert life.node_of("high")
+    assert life.server.calls.count("evict low-3") == 1
+    assert len([call for call in life.server.calls if call.startswith("evict")]) == 1
