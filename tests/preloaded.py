@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 from koord_numa.cli import main
@@ -41,15 +42,15 @@ class Running(Protocol):
 
 
 class Forked:
-    """One process, which inherits the standard output of the tests, and nothing to read."""
+    """One process, which writes to a file, and has nothing to read."""
 
-    def __init__(self, arguments: tuple[str, ...], environment: Mapping[str, str]) -> None:
-        self._process = _SERVERS.Process(target=_main, args=(arguments, dict(environment)), daemon=True)
+    def __init__(self, arguments: tuple[str, ...], environment: Mapping[str, str], output: Path) -> None:
+        self._process = _SERVERS.Process(target=_main, args=(arguments, dict(environment), output), daemon=True)
 
     @classmethod
-    async def start(cls, *arguments: str, environment: Mapping[str, str]) -> "Forked":
+    async def start(cls, *arguments: str, environment: Mapping[str, str], output: Path) -> "Forked":
         """``koord-numa`` with these arguments."""
-        made = cls(arguments, environment)
+        made = cls(arguments, environment, output)
         await asyncio.to_thread(made._start)  # the first one waits for the server's imports
         return made
 
@@ -81,7 +82,11 @@ class Forked:
         return status
 
 
-def _main(arguments: tuple[str, ...], environment: dict[str, str]) -> None:
+def _main(arguments: tuple[str, ...], environment: dict[str, str], output: Path) -> None:
+    # What it would inherit is what the server had, which is of the test that started that one.
+    written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(written, 1)
+    os.dup2(written, 2)
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["koord-numa", *arguments]

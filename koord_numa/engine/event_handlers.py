@@ -107,15 +107,19 @@ class PendingPodHandler:
 class BoundPodHandler:
     """Pods that have a node, by whichever scheduler: counted the moment they are seen, and no longer once they are gone."""
 
-    def __init__(self, handle: Handle, pods: ObjectHandler[Pod], after: Callable[[], None]) -> None:
+    def __init__(
+        self, handle: Handle, pods: ObjectHandler[Pod], after: Callable[[], None], preemption: Executor
+    ) -> None:
         self._handle = handle
         self._pods = pods
         self._after = after
+        self._preemption = preemption
 
     def replace(self, objects: Iterable[Pod]) -> None:
         """All pods with a node. Pods whose bind was just confirmed stay: the list may be older."""
         found = list(objects)
         quarantine = self._handle.quarantine
+        self._note_confirmed(found)
         changes = ListedChanges.of(self._handle.cache, found, lambda pod: quarantine.contained(subject_of(pod)))
         self._pods.replace(found)
         changes.lose_order(self._handle.cache)
@@ -127,6 +131,7 @@ class BoundPodHandler:
 
     def observe(self, event: str | None, obj: Pod) -> None:
         """One pod with a node."""
+        self._note_confirmed((obj,))
         self._pods.observe(event, obj)
         self._after()
         if event == DELETED or obj.node:
@@ -135,6 +140,13 @@ class BoundPodHandler:
     def synced(self) -> None:
         """Every pod with a node has been told."""
         self._pods.synced()
+
+    def _note_confirmed(self, pods: Iterable[Pod]) -> None:
+        """Pods whose bind is confirmed may be evicted from now on."""
+        assumed = self._handle.cache.assumed
+        for pod in pods if assumed else ():
+            if pod.key.uid in assumed:
+                self._preemption.bind_confirmed(pod.node)
 
 
 class NominatedPodHandler:

@@ -129,7 +129,7 @@ class Scheduler:
         bound = BoundPodObjects(cache, quarantine, self._apply_bound_pod, synced[Source.BOUND])
         return EventHandlers(
             pending_pods=PendingPodHandler(handle, self.preemption, self.loop.kick, synced[Source.WAITING]),
-            bound_pods=BoundPodHandler(handle, bound, self._after_pods),
+            bound_pods=BoundPodHandler(handle, bound, self._after_pods, self.preemption),
             nominated_pods=NominatedPodHandler(handle),
             nodes=node_handler(cache, quarantine, synced[Source.NODES]),
             topologies=topology_handler(
@@ -244,11 +244,11 @@ class Scheduler:
         self.writers.node_changed(info)
         if pod is None:  # no pod changes the node's objects
             self.unreadable.node_changed(info)
-        self.handle.nominator.node_changed(info)
+        self.handle.nominator.node_changed(info, event)
         if info.node is None:
             self.claims.forget_node(info.name)
-        if event is ClusterEvent.CAPACITY_FREED or (pod is not None and pod.deleting):
-            self.preemption.node_freed(info.name)
+        if event not in (None, ClusterEvent.POD_BOUND) or (pod is not None and pod.deleting):
+            self.preemption.nodes_changed(info.name)  # no eviction helps because a pod came; after other news one may
         if event is not None and self.queue.parked:
             wake(self.queue, self.dependencies.clock(), NodeChange(event, info, pod, self.cache.index.namespaces))
         self.assumed_pods.say_cpu_conflict(info)
@@ -294,7 +294,7 @@ class Scheduler:
     async def _keep_house(self) -> None:
         self.writers.tick()
         self.unreadable.tick()
-        self.assumed_pods.end_node_backoffs()
+        self.preemption.nodes_changed(*self.assumed_pods.end_node_backoffs())
         self.cache.expire_unreported()
         self.preemption.look_again()
         self.kick()

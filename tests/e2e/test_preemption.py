@@ -1,16 +1,14 @@
 """Making room on simulated nodes through the running operator: victims are evicted, leave, and the pod starts where they were."""
 
-import asyncio
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.objects import until
-from tests.e2e.world import World, pinned, world
+from tests.e2e.world import World, pinned, publishing, world
 
 pytestmark = pytest.mark.e2e
 
@@ -94,9 +92,8 @@ async def test_a_whole_numa_node_is_freed_and_protected_pods_are_spared(tmp_path
 
 
 async def test_a_kubelet_admits_the_pod_for_which_room_was_made(tmp_path: Path) -> None:
-    async with world(tmp_path, KUBELET) as cluster:
+    async with world(tmp_path, KUBELET) as cluster, publishing(cluster.rack, 0.1):
         create_ranks(cluster)
-        publishing = asyncio.create_task(cluster.rack.keep_publishing(0.1))
         cluster.create([ranked(f"low-{number}", 4, "low") for number in range(4)])
         await cluster.schedule()
         await until(lambda: not cluster.unbound())
@@ -105,6 +102,3 @@ async def test_a_kubelet_admits_the_pod_for_which_room_was_made(tmp_path: Path) 
         await until(lambda: pods(cluster)["high"]["status"]["phase"] == "Running")
         assert len(pods(cluster)) == 3
         assert cluster.complaints() == []
-        publishing.cancel()
-        with suppress(asyncio.CancelledError):
-            await publishing

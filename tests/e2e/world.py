@@ -1,6 +1,7 @@
 """A simulated cluster in the tests' process, and schedulers as processes of their own beside it."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -46,6 +47,9 @@ LEASE: Final = "lease: {duration: 60.0, renew: 45.0, retry: 2.0}"
 
 BRIEF_LEASE: Final = "lease: {duration: 3.0, renew: 2.0, retry: 0.3}"
 """A lease that runs out soon, for tests in which another process takes over."""
+
+LAST_LINES: Final = 40
+"""So much of what a scheduler wrote is shown of a run that has failed."""
 
 JsonObject = dict[str, Any]
 
@@ -138,12 +142,35 @@ class World:
             **environment,
         }
         process: Running
+        output = self.log_of(len(self.schedulers))
         if command:
-            process = await asyncio.create_subprocess_exec(*command, env=environment)
+            with output.open("ab") as log:
+                process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=log, stderr=log)
         else:
-            process = await Forked.start(*RUN, environment=environment)
+            process = await Forked.start(*RUN, environment=environment, output=output)
         self.schedulers.append(process)
         return process
+
+    def log_of(self, number: int) -> Path:
+        """What this scheduler has written, the first one being 0."""
+        return self.folder / f"scheduler-{number}.log"
+
+    def account(self) -> str:
+        """What there is to see of a run that has failed: which schedulers run, what they said last, and why pods wait by their status."""
+        lines = []
+        for number, process in enumerate(self.schedulers):
+            ended = "runs" if process.returncode is None else f"has ended with {process.returncode}"
+            log = self.log_of(number)
+            said = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log.exists() else []
+            lines += [
+                f"scheduler {number} {ended}; the last it wrote:",
+                *(f"    {line}" for line in said or ["nothing"]),
+            ]
+        for pod in self.server.store.list("pods"):
+            if not pod["spec"].get("nodeName"):
+                lines.append(f"pod {pod['metadata']['name']} has no node: {json.dumps(pod.get('status'))}")
+        lines += [f"complaint: {complaint}" for complaint in self.complaints()]
+        return "\n".join(lines)
 
 
 @asynccontextmanager
@@ -162,12 +189,26 @@ async def world(
         made = World(server, rack, folder)
         try:
             yield made
+        except Exception as error:
+            error.add_note(made.account())
+            raise
         finally:
             rack.stop()
             for process in made.schedulers:
                 if process.returncode is None:
                     process.kill()
                     await process.wait()
+
+
+@asynccontextmanager
+async def publishing(rack: Fleet, interval: float) -> AsyncIterator[None]:
+    """Exporters publish in intervals; what ends one of them ends the block too, so that no test waits for a topology in vain."""
+    async with asyncio.TaskGroup() as tasks:
+        exporters = tasks.create_task(rack.keep_publishing(interval))
+        try:
+            yield
+        finally:
+            exporters.cancel()
 
 
 def kopf_watches(server: ApiServer) -> list[str]:

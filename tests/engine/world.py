@@ -216,9 +216,10 @@ def make_world(
     synced: bool = True,
     annotate: AnnotationWriter = annotate,
     claim_writer: ClaimWriter | None = None,
+    server: Server | None = None,
 ) -> World:
     """An engine that knows these nodes."""
-    server, diary, lease, clock = Server(), Diary(), Crown(), Clock()
+    server, diary, lease, clock = server or Server(), Diary(), Crown(), Clock()
     outside = Dependencies(server, diary, lease, annotate, clock, clock.sleep, lambda: 0.0, claim_writer=claim_writer)
     chosen = load_settings(settings) if isinstance(settings, str) else settings
     world = World(Scheduler(chosen, outside), server, diary, lease, clock)

@@ -216,7 +216,7 @@ async def test_a_pod_that_begins_to_leave_makes_hopeless_classes_look_again() ->
     resident = bound(make_pod("resident", 4000), "node")
     world.engine.handlers.bound_pods.observe(None, resident)
     freed: list[str] = []
-    world.engine.preemption.node_freed = freed.append  # type: ignore[assignment]  # only told, not acted upon
+    world.engine.preemption.nodes_changed = freed.append  # type: ignore[assignment]  # only told, not acted upon
     world.engine.handlers.bound_pods.observe("MODIFIED", replace(resident, deleting=True))
     assert freed == ["node"]
 

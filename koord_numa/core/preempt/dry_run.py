@@ -14,7 +14,7 @@ from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.verdicts import Placement, Rejection
-from koord_numa.core.preempt.followed_node import without_pods
+from koord_numa.core.preempt.followed_node import numa_of, without_pods
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.numa_release import Place, credited, locate
 from koord_numa.core.preempt.without_pods import request_without
@@ -133,11 +133,12 @@ class DryRun:
 
     def _place(self, uid: str) -> Place | None:
         """What NUMA nodes get back from a pod, in so far as the topology shows the pod at all."""
-        node = self._node
+        node, offer = self._node, self._node.seen.offer
         # Pods that no topology shows are not in its amounts, so that nothing comes back from them.
-        if not isinstance(node.seen.offer, KubeletView) or uid in node.unpublished:
+        if not isinstance(offer, KubeletView) or uid in node.unpublished:
             return {}
         if uid not in self._places:
-            topology = node.topology
-            self._places[uid] = None if topology is None else locate(self._holdings[uid], topology)
+            topology, holding = node.topology, self._holdings[uid]
+            numa = numa_of(offer, uid, [numa for numa, _ in holding.numa]) if offer.followed else None
+            self._places[uid] = None if topology is None else locate(holding, topology, numa)
         return self._places[uid]

@@ -8,6 +8,8 @@ that only this speaks against fits by the amounts alone, with no eviction or wit
 from collections.abc import Collection
 
 from koord_numa.core.kubelet.inference.arrivals import without_left
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.more_room import mask_of
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.value_objects import replace
 
@@ -26,3 +28,25 @@ def without_pods(followed: KubeletView, uids: Collection[str], published: Kubele
         on_their_way=None,
         cores=published.cores,
     )
+
+
+def numa_of(followed: KubeletView, uid: str, foreseen: Collection[int]) -> int | None:
+    """
+    The NUMA node on which all that the pod holds is, as its kubelet is followed; ``None`` where that is not one, or not certain.
+
+    ``foreseen`` are those on which it was to be when it was placed: wrong where a pod that was decided on before it came later, or never.
+    """
+    masks = (_mask_in(one, uid) for one in followed.hypotheses)
+    first = next(masks)
+    if first.bit_count() != 1:
+        return None
+    numa = first.bit_length() - 1
+    # The likeliest state says what was foreseen, as of nearly every pod: the others are not worth a look.
+    if {*foreseen} == {numa}:
+        return numa
+    return numa if all(mask == first for mask in masks) else None
+
+
+def _mask_in(one: Hypothesis, uid: str) -> int:
+    pod = one.state.pods.get(uid)
+    return 0 if pod is None or uid in one.spread or uid in one.mixed else mask_of(pod.grant, one.state.node)

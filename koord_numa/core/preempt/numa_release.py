@@ -18,12 +18,13 @@ Place = Mapping[int, ResourceList]
 """What a pod uses, by NUMA node. Empty for a pod that is tied to none."""
 
 
-def locate(holding: Holding, topology: NodeResourceTopology) -> Place | None:
+def locate(holding: Holding, topology: NodeResourceTopology, followed: int | None = None) -> Place | None:
     """
     Where a pod that the topology shows sits, by NUMA node; ``None`` when that is not certain.
 
-    Known from what was foreseen when it was placed, if that says one thing only; else where one NUMA node alone has that much in
-    use and the policy allows one only. What init containers have left behind lies no pod knows where.
+    Known from ``followed``, the one NUMA node on which its kubelet is known to have it, if that is known; else from what was foreseen when
+    it was placed, if that says one thing only; else where one NUMA node alone has that much in use and the policy allows one only. What
+    init containers have left behind lies no pod knows where.
     """
     # A pod that is only known by name has no amounts to give back.
     if holding.request is None:
@@ -36,6 +37,8 @@ def locate(holding: Holding, topology: NodeResourceTopology) -> Place | None:
     if _leaves_something_behind(demand):
         return None
     foreseen = {numa: _only(amounts, tied) for numa, amounts in holding.numa}
+    if followed is not None:
+        foreseen = {followed: tied}
     if foreseen:
         # Charged on several NUMA nodes, the sum is more than the pod has: no single place follows.
         certain = without_zeros(total(foreseen.values())) == tied

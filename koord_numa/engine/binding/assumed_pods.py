@@ -71,8 +71,8 @@ class AssumedPods:
         else:
             del self._distrusted[record.name]
 
-    def end_node_backoffs(self) -> None:
-        """Nodes that have cooled down may be tried again."""
+    def end_node_backoffs(self) -> list[str]:
+        """Nodes that have cooled down may be tried again; these are returned."""
         now = self._handle.dependencies.clock()
         nodes = self._node_backoff.ended(now)
         for name in nodes:
@@ -80,6 +80,7 @@ class AssumedPods:
             self._changed(name)
         if nodes:
             self._handle.queue.wake(ClusterEvent.BACKOFF_ENDED, now)
+        return nodes
 
     async def read_back_overdue(self) -> None:
         """Binds that were confirmed long ago and of which nothing was seen since."""

@@ -115,8 +115,7 @@ class Cache:
             self.nodes[former].history.withdraw(uid)
             self.release(uid)
         info = self._info(pod.node)
-        known = info.pods.get(uid)
-        holding = holding_of(pod)
+        known, holding = info.pods.get(uid), holding_of(pod)
         if known is not None and pod.assignment is None and (assumption is not None or known.assignment is None):
             # Where a kubelet put the pod is not published, so what was assumed of it stays counted.
             holding = replace(holding, numa=info.ledger.holdings[uid].numa)
@@ -169,8 +168,7 @@ class Cache:
         name = self.node_of.pop(uid, None)
         if name is None:
             return
-        info = self.nodes[name]
-        pod = info.pods[uid]
+        pod = (info := self.nodes[name]).pods[uid]
         info.history.leave(uid, self.clock())
         info.discount(uid)
         self.index.remove(info, pod)
@@ -268,14 +266,16 @@ class Cache:
         info.count(pod, holding)
         if known is None:
             info.unreported.add(pod, self.clock())
-            if pod.started:
-                self._note_lag(info)
+            self._note_lag(info)
         else:
             self._note_start(info, pod, is_news=False)
         self.on_change(ClusterEvent.POD_BOUND if known is None else ClusterEvent.CAPACITY_FREED, info, pod)
 
     def _note_start(self, info: NodeInfo, pod: Pod, *, is_news: bool) -> None:
-        started = pod.started and info.unreported.start(pod, info.topology, self.clock(), info.history.had_namesake)
+        history = info.history
+        started = pod.started and info.unreported.start(
+            pod, info.topology, self.clock(), history.had_namesake, history.read
+        )
         if started or is_news:
             self._knowledge_changed(info)
         self._note_lag(info)

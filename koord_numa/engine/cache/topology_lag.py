@@ -89,18 +89,34 @@ class UnreportedPods:
             self._hidden.add(uid)
 
     def start(
-        self, pod: Pod, topology: NodeResourceTopology | None, now: float, had_namesake: Callable[[Pod], bool]
+        self,
+        pod: Pod,
+        topology: NodeResourceTopology | None,
+        now: float,
+        had_namesake: Callable[[Pod], bool],
+        read: Callable[[], Reading | None] = lambda: None,
     ) -> bool:
         """
         A pod has started, as its status says now. Returns whether other pods are hidden than before.
 
-        ``had_namesake``: has a pod of the same name left the node, which a late topology may still show?
+        ``had_namesake``: has a pod of the same name left the node, which a late topology may still show? ``read`` tells which pods the
+        topology shows of a node whose kubelet chooses.
         """
         uid = pod.key.uid
         # Told twice, by status updates in a row: only the first counts.
         if self._reports.get(uid) is not Report.NOT_STARTED:
             return False
-        if _tells(topology):
+        reading = read() if uid in self._met else None
+        if reading is not None and reading.tells:
+            # The topology may be ahead of more than this status: of others that it shows, and of departures.
+            if reading.shown is not None and uid in reading.counted and uid not in reading.shown:
+                self._set(uid, Report.STARTED)
+            elif reading.shown is None or uid not in reading.shown - reading.namesakes or had_namesake(pod):
+                self._set(uid, Report.MAYBE_SHOWN, now)
+            else:
+                self.discard(uid)
+                return True
+        elif _tells(topology):
             # Either order of events: the fingerprint may have come before the status of the pods that it shows.
             if not self._shows_all_but(topology, self._hidden - {uid}) and not self._shows_all_but(topology, ()):
                 self._set(uid, Report.STARTED)
@@ -141,7 +157,7 @@ class UnreportedPods:
         if is_first and any(report in _FOUND for report in self._reports.values()):
             self.judge(topology, now)
             return
-        waiting = {uid for uid in self._hidden if not self._pods[uid].started}
+        waiting = {uid for uid in self._hidden if self._waits(uid)}
         # The newest first: they are missing first.
         started = sorted(self._hidden - waiting, key=self._age, reverse=True)
         hidden = self._explained(topology, waiting, started) if _tells(topology) else waiting
@@ -164,7 +180,7 @@ class UnreportedPods:
     def _read(self, reading: Reading, now: float) -> None:
         """What is not known to be shown stays hidden until no scan can be under way any more that is older than the pod."""
         for uid in list(self._reports):
-            if not self._pods[uid].started:
+            if self._waits(uid):
                 self._met.add(uid)
             elif uid not in reading.counted or uid in (reading.shown or frozenset()) - reading.namesakes:
                 self.discard(uid)
@@ -229,6 +245,10 @@ class UnreportedPods:
             and not self._shows_all_but(topology, ())
             and not self._shows_all_but(topology, self._hidden)
         )
+
+    def _waits(self, uid: str) -> bool:
+        """Has the pod not started yet, by the newest that was told of it? What its object says may be older, as after it was read back."""
+        return self._reports[uid] is Report.NOT_STARTED
 
     def _set(self, uid: str, report: Report, since: float | None = None) -> None:
         self._reports[uid] = report

@@ -10,13 +10,14 @@ Nodes = frozenset[str] | None
 
 
 class Agenda:
-    """One class is looked at at a time, inside ``next``. What nothing helped is looked at again on nodes that a pod has left."""
+    """One class is looked at at a time, inside ``next``. What nothing helped is looked at again on nodes that have changed since."""
 
     def __init__(self) -> None:
         self._current: RequestClass | None = None
         self._due: dict[RequestClass, Nodes] = {}
         self._hopeless: dict[RequestClass, None] = {}  # nothing helped them when all nodes were looked at
-        self._freed: set[str] = set()  # nodes that a pod has left since the last look
+        # Nodes of which something has changed since the last look that may make evictions help.
+        self._changed: set[str] = set()
 
     def __bool__(self) -> bool:
         return bool(self._due)
@@ -48,20 +49,36 @@ class Agenda:
     def note_hopeless(self, request_class: RequestClass, again: Iterable[str]) -> None:
         """Nothing helps this class by now, but these nodes are worth another look soon."""
         self._hopeless[request_class] = None
-        self._freed.update(again)
+        self._changed.update(again)
 
-    def node_freed(self, node: str) -> None:
-        """A pod has left this node: too little for the waiting pods, perhaps, but now others may be worth evicting."""
-        if self._hopeless:
-            self._freed.add(node)
+    def nodes_changed(self, *nodes: str) -> None:
+        """Pods have left these, or more is known of them: too little for those that wait, perhaps, but others may be worth evicting now."""
+        # Also for a class that is being looked at: it may have passed the node already.
+        if self._hopeless or self._current is not None:
+            self._changed.update(nodes)
+
+    def bind_confirmed(self, node: str) -> None:
+        """A pod of this node may be evicted from now on."""
+        # Where it is not confirmed by the end of a look ``note_hopeless`` names the node; in between only this tells.
+        if self._current is not None:
+            self._changed.add(node)
 
     def look_again(self, waits: Callable[[RequestClass], bool]) -> None:
-        """Hopeless classes are looked at on the nodes that pods have left; those of which no pod waits any more are forgotten."""
-        # Collected until now, so that many departures cost one look at the classes.
-        freed, self._freed = frozenset(self._freed), set()
-        for request_class in list(self._hopeless) if freed else ():
+        """Hopeless classes are looked at on the nodes that have changed; those of which no pod waits any more are forgotten."""
+        # Collected until now, so that many changes cost one look at the classes.
+        changed, self._changed = frozenset(self._changed), set()
+        if not changed:
+            return
+        # That it is hopeless turns out at the end of a look, and this change may have come in its midst.
+        if self._current is not None:
+            self._add_on(self._current, changed)
+        for request_class in list(self._hopeless):
             if waits(request_class):
-                # A look at all nodes that is due already must not shrink to these.
-                self._due.setdefault(request_class, freed)
+                self._add_on(request_class, changed)
             else:
                 del self._hopeless[request_class]
+
+    def _add_on(self, request_class: RequestClass, nodes: frozenset[str]) -> None:
+        due = self._due.get(request_class, frozenset())
+        # A look at all nodes that is due already must not shrink to these, nor one at others.
+        self._due[request_class] = None if due is None else due | nodes

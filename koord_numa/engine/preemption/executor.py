@@ -44,6 +44,7 @@ class Executor:
         self.evaluator = Evaluator(handle)
         self._evictor = Evictor(handle, self.evaluator)
         self._agenda = Agenda()
+        self.bind_confirmed = self._agenda.bind_confirmed
         self._pauses = Pauses(handle)
         self._failed: set[RequestClass] = set()  # a node could not be freed for one of their pods in this round
         self._news = asyncio.Event()
@@ -59,9 +60,9 @@ class Executor:
             self._agenda.add(request_class)
             self._news.set()
 
-    def node_freed(self, node: str) -> None:
-        """A pod has left this node."""
-        self._agenda.node_freed(node)
+    def nodes_changed(self, *nodes: str) -> None:
+        """Pods have left these nodes, or more is known of them, or they are open again."""
+        self._agenda.nodes_changed(*nodes)
 
     def will_write(self, pending: PendingPod) -> bool:
         """Is the pod in line for a plan, with which its status is written? Then why it waits is written along with its nomination."""
@@ -70,7 +71,7 @@ class Executor:
         return pending.uid not in self._pauses and self._handle.nominator.of(pending.uid) is None
 
     def look_again(self) -> None:
-        """Time has passed: pauses may be over, pods have left, and a node that was freed may still be too small."""
+        """Time has passed: pauses may be over, nodes have changed, and one that was freed may still be too small."""
         now, patience = self._handle.dependencies.clock(), self._handle.settings.preemption.topology_patience_seconds
         self._agenda.add(*(pending.request_class for pending in self._pauses.over(now)))
         for nomination in self._handle.nominator:
@@ -178,7 +179,7 @@ class Executor:
         record = self._handle.cache.nodes.get(nomination.node)
         if record is None or record.inventory is not None or nomination.cleared is None or nomination.shown is None:
             return
-        if record.version == nomination.shown:
+        if not self._handle.nominator.has_followed(nomination, record):
             self.evaluator.note_outdated(nomination.node, nomination.shown)
 
     async def _make_room(
@@ -198,7 +199,7 @@ class Executor:
         return False
 
     def _nothing_helps(self, pod: Pod, request_class: RequestClass, candidate: PreemptionCandidate | None) -> None:
-        """Say so, and wait for a pod to leave, or for budgets to allow more."""
+        """Say so, and wait for a node to change, or for budgets to allow more."""
         # Pods whose bind is not confirmed cannot be evicted yet: their nodes are looked at once more.
         self._agenda.note_hopeless(request_class, (it.placement.node for it in self._handle.cache.assumed.values()))
         self._handle.nominator.end(pod.key.uid)  # what its status claims since before a restart
@@ -249,7 +250,7 @@ class Executor:
             raise
         finally:
             handle.conditions.release(pod.key.uid)  # what did not go along with the nomination
-        self.node_freed(nomination.node)  # there may be more room than this pod needs
+        self.nodes_changed(nomination.node)  # there may be more room than this pod needs
         handle.metrics.preemptions["nominated"] += 1
         handle.metrics.victims_each.add(len(candidate.victims))
         self._pauses.reset(pod.key.uid)

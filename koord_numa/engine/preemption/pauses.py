@@ -18,12 +18,13 @@ class Pauses:
         return uid in self._paused
 
     def over(self, now: float) -> Iterator[PendingPod]:
-        """The pods whose pause has ended; they are not paused any more."""
+        """
+        The pods whose pause has ended; they are not paused any more. Also with the pod itself a pause ends: others of its class may have
+        waited for it.
+        """
         for uid, pending in list(self._paused.items()):
-            # The record was replaced or the pod is gone: its pause ends with it.
-            if self._handle.pending.get(uid) is not pending:
-                del self._paused[uid]
-            elif pending.preemption_from <= now:
+            # Another record is there, or none: the pod is gone, has a node, or has come again.
+            if self._handle.pending.get(uid) is not pending or pending.preemption_from <= now:
                 del self._paused[uid]
                 yield pending
 

@@ -2,8 +2,9 @@
 Which pod waits for which node to be freed, and whose wait is over. It decides nothing, evicts no pod, and keeps room in the state.
 
 Theory: a nomination begins when victims are chosen. It *waits* while any pod is there that must be gone; then it is *due*, once, and
-again with every change of its node, and the pod is tried there before anything else. It ends when the pod is bound or gone, when a pod of
-higher priority displaces it, or when the node stays too small although every awaited pod has left.
+again with every change of its node, and the pod is tried there before anything else; with a change of the Node it is due in any case.
+It ends when the pod is bound or gone, when a pod of higher priority displaces it, when no eviction helps on the node any more, or when the
+node stays too small although every awaited pod has left.
 
 Of pods that wait for schedulers beside us, and of ours until they are looked at after a restart, only ``status.nominatedNodeName`` is
 known: room is kept there for what they ask, wherever on the node. This is a *claim*.
@@ -18,6 +19,7 @@ from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.ports import Clock
 
@@ -131,8 +133,8 @@ class Nominator:
             self.cache.withdraw(nomination.node, uid)
         return nomination
 
-    def node_changed(self, record: NodeInfo) -> None:
-        """Something about this node changed: perhaps the last one awaited has left."""
+    def node_changed(self, record: NodeInfo, event: ClusterEvent | None = None) -> None:
+        """Something about this node changed: perhaps the last one awaited has left, or the Node does not take the pod any more."""
         for uid in self._on.get(record.name, ()):
             nomination = self._by_uid.get(uid)
             # A claim from before a restart: no victims are known, so that any change may have freed the node.
@@ -140,9 +142,11 @@ class Nominator:
                 self._due[uid] = None
                 continue
             if not nomination.candidate.awaited.isdisjoint(record.pods):
-                continue
+                # Pods may take for ever to leave a node that is cordoned, lost or gone: another one may be freed instead.
+                if event is not ClusterEvent.NODE_CHANGED:
+                    continue
             # The topology of this moment still shows the victims; the next one tells whether the room is there.
-            if nomination.cleared is None:
+            elif nomination.cleared is None:
                 nomination.cleared = self.clock()
                 nomination.shown = record.version
             self._due[uid] = None
@@ -172,7 +176,16 @@ class Nominator:
         # Where the scheduler owns the CPUs no topology is waited for: the ledger tells at once.
         if record is None or record.published is None or record.inventory is not None:
             return False
-        return record.version == nomination.shown and self.clock() - nomination.cleared < patience
+        return not self.has_followed(nomination, record) and self.clock() - nomination.cleared < patience
+
+    def has_followed(self, nomination: Nomination, record: NodeInfo) -> bool:
+        """Has the node's topology been published since the last awaited pod has left, which may have been before that was heard?"""
+        if record.version != nomination.shown:
+            return True
+        # Of pods that it does not show yet a newer one will come.
+        reading = None if record.unpublished else record.history.read()
+        shown = None if reading is None else reading.shown
+        return shown is not None and nomination.candidate.awaited.isdisjoint(shown)
 
     def _leave_node(self, node: str, uid: str) -> None:
         uids = self._on[node]

@@ -248,3 +248,32 @@ def test_a_pod_that_came_later_tells_of_which_namesake_a_topology_speaks() -> No
         state.observe_pod(None, renamed(uid, name, 3.0, started=True))
     state.observe_topology(None, kubelet_shows(3000, "a", "b", "c", version="2"))
     assert hidden(state) == set()
+
+
+@pytest.mark.parametrize("by_amounts", [False, True])
+def test_old_news_of_a_pod_that_was_read_back_does_not_hide_it_for_ever(*, by_amounts: bool) -> None:
+    """A read is ahead of the watch, which then shows the pod once more as it was before its start."""
+    state = Cache(lambda event, info, pod: None)
+    state.observe_node(None, make_node("n"))
+    state.observe_topology(None, kubelet_shows(0, version="1", method="all") if by_amounts else shows(version="1"))
+    for started in (False, True, False):
+        state.observe_pod(None, on_node("a", 1.0, started=started))
+    state.observe_topology(None, kubelet_shows(1000, "a", method="all") if by_amounts else shows("a"))
+    state.observe_pod(None, on_node("a", 1.0))
+    assert hidden(state) == set()
+
+
+@pytest.mark.parametrize("method", ["all", "with-exclusive-resources"])
+def test_a_topology_ahead_of_all_news_of_its_pods_does_not_hide_them_for_ever(method: str) -> None:
+    """It shows that a and b have started and c has left, before any of that is heard; nothing new is published after it."""
+    state = Cache(lambda event, info, pod: None)
+    state.observe_node(None, make_node("n"))
+    state.observe_topology(None, kubelet_shows(0, version="1", method=method))
+    for created, name in enumerate(NAMES):
+        state.observe_pod(None, on_node(name, created, started=False))
+    state.observe_topology(None, kubelet_shows(2000, "a", "b", method=method))
+    assert hidden(state) == {"a", "b", "c"}
+    for created, name in enumerate(NAMES):
+        state.observe_pod(None, on_node(name, created))
+    state.observe_pod("DELETED", on_node("c", 2.0))
+    assert hidden(state) == set()

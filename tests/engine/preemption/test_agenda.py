@@ -39,3 +39,40 @@ def test_an_exception_ends_the_look_at_a_class() -> None:
         raise LookupError
     assert due not in agenda
     assert not agenda
+
+
+def all_wait(_request_class: RequestClass) -> bool:
+    return True
+
+
+def test_a_node_that_changes_while_it_is_looked_at_is_looked_at_again() -> None:
+    """It may have been passed already; that nothing helps turns out later."""
+    agenda, first = Agenda(), request_class(0)
+    agenda.add(first)
+    with agenda.next():
+        agenda.nodes_changed("a")
+        agenda.look_again(all_wait)
+        agenda.nodes_changed("b")
+        agenda.note_hopeless(first, ())
+    agenda.look_again(all_wait)
+    with agenda.next() as found:
+        assert found == (first, frozenset("ab"))
+
+
+def test_a_look_that_is_due_takes_further_nodes_in() -> None:
+    agenda, first = Agenda(), request_class(0)
+    agenda.note_hopeless(first, ("a",))
+    agenda.look_again(all_wait)
+    agenda.nodes_changed("b")
+    agenda.look_again(all_wait)
+    with agenda.next() as found:
+        assert found == (first, frozenset("ab"))
+
+
+def test_a_look_at_all_nodes_does_not_shrink() -> None:
+    agenda, first = Agenda(), request_class(0)
+    agenda.add(first)
+    agenda.note_hopeless(first, ("a",))
+    agenda.look_again(all_wait)
+    with agenda.next() as found:
+        assert found == (first, None)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.core.preempt.victims import still_right
+from koord_numa.core.preempt.victims import select_victims_on_node, still_right
 from koord_numa.engine.preemption import evaluator as planner
 from koord_numa.ports import Unavailable
 from tests.cluster.objects import PATIENCE
@@ -137,6 +137,43 @@ async def test_a_failed_bind_on_the_freed_node_is_waited_out() -> None:
     world.clock.now += 8
     await make_room(world)
     assert world.nodes_of()["pod"] == "node"
+
+
+async def test_the_next_pod_of_a_class_does_not_wait_for_one_that_is_gone() -> None:
+    """What keeps room from being made for one pod makes the others of its class wait for its next attempt."""
+    world = crowded(*FULL)
+    world.server.fail = raise_once(Unavailable("a disruption budget forbids it now"), at="evict c")
+    world.waits(important("first"), important("second"), important("third"))
+    await make_room(world)
+    assert "nominate third node" not in wrote(world)
+    world.engine.handlers.pending_pods.observe("DELETED", world.server.pods.pop("uid-first"))
+    world.clock.now += 1
+    world.engine.preemption.look_again()
+    await make_room(world)
+    assert "nominate third node" in wrote(world)
+
+
+async def test_a_pod_whose_bind_is_confirmed_while_its_node_is_looked_at_can_be_evicted_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was no victim when the node was tried out, and its bind is no open question any more when nothing is found to help."""
+    world = crowded(running("a", "0-1"), running("b", "4-5"), running("vip", "6-7", priority=20))
+    world.waits(important("fresh", cpu=2, priority=1))
+    await world.settle()
+    fresh = world.engine.cache.pod("uid-fresh")
+    assert fresh is not None
+
+    def confirmed_after(*arguments: object) -> object:
+        found = select_victims_on_node(*arguments)  # type: ignore[arg-type]  # handed on as they come
+        world.engine.handlers.bound_pods.observe("MODIFIED", fresh)
+        return found
+
+    monkeypatch.setattr(planner, "select_victims_on_node", confirmed_after)
+    world.waits(important("pod"))
+    assert await make_room(world) == ["bind fresh node"]
+    world.clock.now += 1
+    world.engine.preemption.look_again()
+    assert (await make_room(world))[1:] == ["nominate pod node", "evict fresh", "evict a"]
 
 
 async def test_the_loop_makes_room_by_itself() -> None:

@@ -96,6 +96,16 @@ async def test_a_topology_that_still_shows_too_little_ends_the_wait() -> None:
     assert calls[len(EVICTED)] == "nominate pod "
 
 
+async def test_a_topology_from_after_the_departure_that_comes_before_its_news_is_the_one_that_counts() -> None:
+    """No other would come, and three minutes later the node would be taken for one whose topology does not follow."""
+    world = kubelet_node(topology(4, 4, pods=("low", "mid")))
+    world.waits(ranked("pod", 10))
+    assert await make_room(world) == EVICTED
+    world.engine.handlers.topologies.observe("MODIFIED", topology(3, 4, version="2", pods=("mid",)))
+    leaves(world, "low")
+    assert await make_room(world) == [*EVICTED, "nominate pod ", "nominate pod node", "evict mid"]
+
+
 @pytest.mark.parametrize(
     ("pods", "evicted"),
     [
@@ -109,6 +119,17 @@ async def test_a_topology_of_other_pods_evicts_no_pod(pods: tuple[str, ...], *, 
     world = kubelet_node(topology(4, 4, pods=pods))
     world.waits(ranked("pod", 10))
     assert (await make_room(world) == EVICTED) == evicted
+
+
+async def test_room_is_made_as_soon_as_a_topology_of_the_pods_known_comes() -> None:
+    """The node is as full as before, so that nothing else would have the pod looked at again."""
+    world = kubelet_node(topology(4, 4, pods=("low", "mid", "foreign")))
+    world.waits(ranked("pod", 10))
+    assert await make_room(world) == []
+    world.engine.handlers.topologies.observe("MODIFIED", topology(4, 4, version="2", pods=("low", "mid")))
+    world.clock.now += 1
+    world.engine.preemption.look_again()
+    assert await make_room(world) == EVICTED
 
 
 async def test_a_pod_that_the_topology_does_not_show_yet_may_be_missing_from_it() -> None:

@@ -18,6 +18,28 @@ async def test_a_pod_that_waits_for_its_victims_evicts_no_others() -> None:
     assert wrote(world) == before
 
 
+@pytest.mark.parametrize("event", ["MODIFIED", "DELETED"])
+async def test_a_pod_does_not_wait_for_a_node_that_will_not_take_it(event: str) -> None:
+    """Its victims may take for ever to leave, as those on a machine that is lost."""
+    world = crowded(
+        *FULL, running("e", "0-3", "other", priority=7), running("f", "4-7", "other"), nodes=("node", "other")
+    )
+    world.waits(important("pod"))
+    await make_room(world)
+    assert wrote(world) == ["nominate pod other", "evict f"]
+    world.engine.handlers.nodes.observe(event, make_node("other", unschedulable=True))
+    await make_room(world)
+    assert wrote(world)[2:] == ["nominate pod ", "nominate pod node", "evict c", "evict d"]
+
+
+async def test_a_pod_goes_on_waiting_for_a_node_that_changes_and_would_take_it() -> None:
+    world = crowded(*FULL, running("e", "0-7", "other", priority=5), nodes=("node", "other"))
+    world.waits(important("pod"))
+    before = await make_room(world)
+    world.engine.handlers.nodes.observe("MODIFIED", make_node("node", labels={"changed": "yes"}))
+    assert await make_room(world) == before
+
+
 @pytest.mark.parametrize("priority", [9, 10], ids=["lower", "equal"])
 async def test_room_that_is_being_freed_is_kept(priority: int) -> None:
     world = crowded(*FULL)

@@ -63,6 +63,33 @@ async def test_room_is_made_on_a_full_node_after_its_rebind() -> None:
     assert "evict low" in world.server.calls
 
 
+async def test_room_is_made_after_a_rebind_that_began_between_the_decision_and_the_plan() -> None:
+    """By the last decision evictions help there, so that its end is no reason to decide again."""
+    world = full_world()
+    world.waits(important("pod", cpu=4000))
+    await world.settle()
+    world.engine.lock_node("node", "a rebind")
+    await serve(world)
+    assert "evict low" not in world.server.calls
+    world.engine.unlock_node("node")
+    await serve(world)
+    assert "evict low" in world.server.calls
+
+
+async def test_room_is_made_after_a_kubelets_refusal_that_came_between_the_decision_and_the_plan() -> None:
+    world = full_world()
+    refused = replace(important("refused", cpu=4000), node="node", phase="Failed", reason="OutOfcpu")
+    world.waits(important("pod", cpu=4000))
+    await world.settle()
+    world.engine.handlers.bound_pods.observe("MODIFIED", refused)
+    await serve(world)
+    assert "evict low" not in world.server.calls
+    world.clock.now += 60
+    await world.engine._keep_house()
+    await serve(world)
+    assert "evict low" in world.server.calls
+
+
 async def test_a_pod_that_met_a_long_line_of_binds_is_told_and_served_when_the_node_is_full_afterwards() -> None:
     world = full_world()
     world.engine.cache.set_bind_line("node", True)

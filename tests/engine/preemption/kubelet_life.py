@@ -1,0 +1,299 @@
+"""
+A node whose kubelet chooses, the whole engine beside it, and every message between the two on its way for as long as a test says.
+
+The engine reads two streams, pods and topologies. What is in one arrives in order; how far the two have come is for the test to say, as are
+how far the kubelet is behind the API server, and when the exporter looks.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from copy import deepcopy
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.ports import DELETED, Conflict, Gone
+from koord_numa.sandbox.machines.agents.agent import Refused
+from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
+from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
+from koord_numa.sandbox.machines.hardware.node_objects import node_object
+from koord_numa.wire import parse_node, parse_pod, parse_topology
+from koord_numa.wire.pod.resource_status import resource_status
+from tests.engine.world import Server, make_world
+
+JsonObject = dict[str, Any]
+
+NODE: Final = read_descriptions(
+    {
+        "machines": [
+            {
+                "name": "n",
+                "style": "kubelet",
+                "sockets": 2,
+                "numa": 1,
+                "cores": 5,
+                "threads": 2,
+                "memory": "64Gi",
+                "reservedCPUs": "0,10,5,15",
+                "kubelet": {"topologyPolicy": "single-numa-node", "topologyScope": "pod"},
+            }
+        ]
+    },
+    Path(),
+)[0]
+"""Two NUMA nodes with eight CPUs for pods each."""
+
+EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+LOWS: Final = tuple(f"low-{number}" for number in range(4))
+
+
+class ApiServer(Server):
+    """A binder in front of pods as JSON. Every change is news for the engine and for the kubelet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.objects: dict[str, JsonObject] = {}
+        self.news: deque[tuple[str, JsonObject]] = deque()  # for the engine
+        self.orders: deque[tuple[str, JsonObject]] = deque()  # for the kubelet
+        self.version = 0
+
+    def write(self, uid: str, event: str = "MODIFIED") -> None:
+        """The pod has changed, or it is gone."""
+        self.version += 1
+        obj = self.objects[uid]
+        obj["metadata"]["resourceVersion"] = str(self.version)
+        self.news.append((event, deepcopy(obj)))
+        if obj["spec"].get("nodeName"):
+            self.orders.append((event, deepcopy(obj)))
+        if event == DELETED:
+            del self.objects[uid]
+
+    def _found(self, pod: PodKey) -> JsonObject:
+        if pod.uid not in self.objects:
+            raise Gone(f"no pod {pod}")
+        return self.objects[pod.uid]
+
+    async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:
+        """Bind once."""
+        self.calls.append(f"bind {pod.name} {node}")
+        self.fail("bind before")
+        obj = self._found(pod)
+        if obj["spec"].get("nodeName"):
+            raise Conflict(f"{pod} is bound")
+        obj["spec"]["nodeName"] = node
+        obj["metadata"]["annotations"].update(annotations)
+        self.write(pod.uid)
+        self.fail("bind after")
+
+    async def read_pod(self, pod: PodKey) -> Pod:
+        """The pod as it is."""
+        self.fail("read")
+        return parse_pod(self._found(pod))
+
+    async def nominate(self, pod: PodKey, node: str, why: str = "") -> Pod:
+        """Write the node into the status."""
+        self.calls.append(f"nominate {pod.name} {node}")
+        self.fail("nominate")
+        obj = self._found(pod)
+        obj["status"]["nominatedNodeName"] = node
+        self.write(pod.uid)
+        return parse_pod(obj)
+
+    async def evict(self, pod: PodKey, message: str) -> None:
+        """The pod begins to leave."""
+        self.calls.append(f"evict {pod.name}")
+        self.fail("evict before")
+        obj = self._found(pod)
+        if "deletionTimestamp" not in obj["metadata"]:
+            obj["metadata"]["deletionTimestamp"] = time_of(0)
+            self.write(pod.uid)
+        self.fail("evict after")
+
+
+class KubeletLife:
+    """
+    One node with its kubelet and exporter, and one engine. Actions are methods without arguments; ``held`` are the uids of the pods that
+    the kubelet runs, ``refused`` of those that it did not admit.
+    """
+
+    def __init__(self) -> None:
+        self.server = ApiServer()
+        self.world = make_world(annotate=resource_status, server=self.server)
+        self.engine = self.world.engine
+        self.agent = KubeletAgent(NODE)
+        self.held: set[str] = set()
+        self.refused: set[str] = set()
+        self.scans: deque[JsonObject] = deque()
+        self.scanned: JsonObject = {}
+        self.heard: tuple[str, JsonObject] | None = None
+        self.told: JsonObject | None = None
+        self.versions = 0
+        self.engine.handlers.budgets.replace([])
+        self.engine.handlers.nodes.observe(None, parse_node(self._node()))
+        self.scan()
+        self.topology()
+
+    def create(self, name: str, cpus: int, priority: int) -> None:
+        """A Guaranteed pod of one container."""
+        amounts = {"cpu": str(cpus), "memory": f"{cpus}Gi"}
+        self.server.objects[f"uid-{name}"] = {
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "uid": f"uid-{name}",
+                "creationTimestamp": time_of(self.world.clock.now),
+                "labels": {"koordinator.sh/qosClass": "LSR", "koordinator.sh/priority-class": "koord-prod"},
+                "annotations": {},
+            },
+            "spec": {
+                "schedulerName": "koord-numa",
+                "priority": priority,
+                "containers": [{"name": "main", "resources": {"requests": amounts, "limits": amounts}}],
+            },
+            "status": {"phase": "Pending"},
+        }
+        self.server.write(f"uid-{name}", "ADDED")
+
+    def node_of(self, name: str) -> str:
+        """Where the API server has the pod."""
+        return str(self.server.objects[f"uid-{name}"]["spec"].get("nodeName", ""))
+
+    async def decide(self) -> None:
+        """The scheduling loop has its turn."""
+        await self.world.settle()
+
+    async def plan(self) -> None:
+        """So has preemption."""
+        await self.engine.preemption.work()
+
+    async def hear(self) -> None:
+        """The oldest news of a pod reaches the engine."""
+        if self.server.news:
+            self.heard = self.server.news.popleft()
+            self._tell(*self.heard)
+
+    def _tell(self, event: str, obj: JsonObject) -> None:
+        pod, handlers = parse_pod(deepcopy(obj)), self.engine.handlers
+        if pod.node:
+            handlers.bound_pods.observe(event, pod)
+        else:
+            handlers.pending_pods.observe(event, pod)
+
+    async def hear_all(self) -> None:
+        """All news of pods reaches the engine."""
+        while self.server.news:
+            await self.hear()
+
+    async def obey(self) -> None:
+        """The kubelet hears of one more change of a pod."""
+        if not self.server.orders:
+            return
+        event, obj = self.server.orders.popleft()
+        uid = obj["metadata"]["uid"]
+        pod = parse_pod(obj)
+        if event == DELETED or pod.deleting or pod.finished:
+            self.agent.remove(uid)
+            self.held.discard(uid)
+            if pod.deleting and uid in self.server.objects and event != DELETED:
+                self.server.write(uid, DELETED)
+        elif uid in self.server.objects and self.server.objects[uid]["status"]["phase"] == "Pending":
+            answer = self.agent.admit(pod)
+            status: JsonObject = {"phase": "Running", "startTime": self._time(), "containerStatuses": [{}]}
+            if isinstance(answer, Refused):
+                status = {"phase": "Failed", "reason": answer.reason, "startTime": self._time()}
+                self.refused.add(uid)
+            else:
+                self.held.add(uid)
+            self.server.objects[uid]["status"] = status
+            self.server.write(uid)
+
+    def scan(self) -> None:
+        """The exporter looks, and publishes what has changed."""
+        seen = self.agent.topology()
+        if seen == self.scanned:
+            return
+        self.scanned, self.versions = deepcopy(seen), self.versions + 1
+        seen["metadata"]["resourceVersion"] = str(self.versions)
+        self.scans.append(seen)
+
+    def topology(self) -> None:
+        """The oldest topology reaches the engine."""
+        if self.scans:
+            self.told = self.scans.popleft()
+            self.engine.handlers.topologies.observe("MODIFIED", parse_topology(deepcopy(self.told)))
+
+    def again(self) -> None:
+        """The last topology and the last news of a pod are told once more."""
+        if self.heard is not None:
+            self._tell(*self.heard)
+        if self.told is not None:
+            self.engine.handlers.topologies.observe("MODIFIED", parse_topology(deepcopy(self.told)))
+
+    def relist(self) -> None:
+        """The watch of pods has ended; the next one begins with a list, and what the last one had on its way is lost."""
+        self.server.news.clear()
+        self.heard = None
+        pods = [parse_pod(deepcopy(obj)) for obj in self.server.objects.values()]
+        self.engine.handlers.pending_pods.replace([pod for pod in pods if not pod.node])
+        self.engine.handlers.bound_pods.replace([pod for pod in pods if pod.node])
+
+    def end(self, name: str) -> None:
+        """A pod that the kubelet runs ends by itself."""
+        uid = f"uid-{name}"
+        self.server.objects[uid]["status"]["phase"] = "Succeeded"
+        self.agent.remove(uid)
+        self.held.discard(uid)
+        self.server.write(uid)
+
+    def finish(self) -> None:
+        """The first pod that is to leave has ended, and is there for a while yet."""
+        for uid, obj in self.server.objects.items():
+            if "deletionTimestamp" in obj["metadata"] and obj["status"]["phase"] == "Running":
+                obj["status"]["phase"] = "Failed"
+                self.agent.remove(uid)
+                self.held.discard(uid)
+                self.server.write(uid)
+                return
+
+    def lease(self) -> None:
+        """The lease is lost, or won."""
+        self.world.lease.held = not self.world.lease.held
+        self.engine.kick()
+
+    async def second(self) -> None:
+        """A second passes, with what the engine does once a second."""
+        self.world.clock.now += 1
+        await self.engine._keep_house()
+        await self.engine.assumed_pods.read_back_overdue()
+
+    async def arrive(self) -> None:
+        """Everything that is on its way arrives, and each has its turn."""
+        self.scan()
+        while self.server.news or self.server.orders or self.scans:
+            await self.hear()
+            await self.obey()
+            self.scan()
+            self.topology()
+            await self.decide()
+        await self.plan()
+        await self.decide()
+
+    async def rest(self, seconds: int) -> None:
+        """So many seconds in which nothing is late."""
+        for _ in range(seconds):
+            await self.arrive()
+            await self.second()
+
+    def _node(self) -> JsonObject:
+        obj = node_object(NODE, "")
+        obj["metadata"]["uid"] = "uid-n"
+        return obj
+
+    def _time(self) -> str:
+        return time_of(self.world.clock.now)
+
+
+def time_of(seconds: float) -> str:
+    """As Kubernetes writes it."""
+    return datetime.fromtimestamp(EPOCH + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
