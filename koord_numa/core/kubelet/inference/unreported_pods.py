@@ -41,7 +41,7 @@ class HiddenUse:
         self._sums: dict[int, dict[str, int]] = {}  # by NUMA id
 
     def count(self, holding: Holding, _sign: int) -> None:
-        """A pod came (1) or went (-1): what it may hold is worked out anew when it is asked for."""
+        """A pod came (1) or went (-1): what it may hold is worked out again at the next question."""
         self._forget(holding.pod.uid)
 
     def of(
