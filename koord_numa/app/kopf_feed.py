@@ -37,9 +37,9 @@ they are read, decided on and sent one behind the other.
 """
 
 
-def topologies_in_batches() -> ClientMiddlewareType:
-    """For Kopf's session: watches of topologies are read in batches. Pods are handed on as they arrive."""
-    return in_batches(TOPOLOGY_PLURAL, TOPOLOGY_PAUSE)
+def topologies_in_batches(scheduler: Scheduler) -> ClientMiddlewareType:
+    """For Kopf's session: watches of topologies are read in batches. Pods are handed on as they arrive, and binds wait for no batch."""
+    return in_batches(TOPOLOGY_PLURAL, TOPOLOGY_PAUSE, lambda: bool(scheduler.cache.assumed))
 
 
 @dataclass(frozen=True, slots=True)

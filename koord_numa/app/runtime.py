@@ -159,7 +159,7 @@ class Runtime:
 
     async def new_session(self) -> Any:
         """A session for Kopf with the credentials of this moment; Kopf closes it."""
-        return await self.api.new_session(topologies_in_batches())
+        return await self.api.new_session(topologies_in_batches(self.scheduler))
 
     async def start(self) -> None:
         """Begin to watch, to compete for the lease, and to schedule as soon as everything is known."""

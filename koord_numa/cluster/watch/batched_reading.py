@@ -9,7 +9,7 @@ of the connection.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Self, cast
 
 import aiohttp
@@ -19,17 +19,17 @@ WATCH: Final = ("watch", "true")
 """The parameter by which a request is a watch."""
 
 PORTION: Final = 4
-"""So many events are handed on in a row: what they take, some 2 ms, a pod waits at most."""
+"""So many events are handed on in a row: what they take, some 2 ms, something urgent waits at most."""
 
 BREATH: Final = 0.002
-"""Seconds between two portions, in which what has arrived meanwhile is dealt with."""
+"""Seconds between two portions while something urgent is under way, which takes several turns of the loop."""
 
 
-def in_batches(plural: str, pause: float) -> ClientMiddlewareType:
+def in_batches(plural: str, pause: float, is_urgent: Callable[[], bool] = lambda: False) -> ClientMiddlewareType:
     """
     A middleware of an ``aiohttp.ClientSession``: watches of this resource are read at most once in ``pause`` seconds.
 
-    Lists and watches of other resources are left as they are.
+    ``is_urgent``: is something under way that should wait for none of it? Lists and watches of other resources are left as they are.
     """
 
     async def middleware(request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:
@@ -37,7 +37,7 @@ def in_batches(plural: str, pause: float) -> ClientMiddlewareType:
         name, value = WATCH
         if request.url.name == plural and request.url.query.get(name) == value:
             # By its looks a stream like any other: aiohttp and the reader of the watch go on with it as they would.
-            response.content = cast("aiohttp.StreamReader", BatchedStream(response.content, pause))
+            response.content = cast("aiohttp.StreamReader", BatchedStream(response.content, pause, is_urgent))
         return response
 
     return middleware
@@ -46,16 +46,17 @@ def in_batches(plural: str, pause: float) -> ClientMiddlewareType:
 class BatchedStream:
     """The body of an answer, as ``aiohttp.StreamReader``, of which ``iter_chunked`` pauses between two chunks."""
 
-    def __init__(self, content: aiohttp.StreamReader, pause: float) -> None:
+    def __init__(self, content: aiohttp.StreamReader, pause: float, is_urgent: Callable[[], bool]) -> None:
         self._content = content
         self._pause = pause
+        self._is_urgent = is_urgent
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._content, name)
 
     def iter_chunked(self, n: int) -> "BatchedChunks":
         """Chunks of at most ``n`` bytes, each with all that has arrived since the one before."""
-        return BatchedChunks(aiter(self._content.iter_chunked(n)), n, self._pause)
+        return BatchedChunks(aiter(self._content.iter_chunked(n)), n, self._pause, self._is_urgent)
 
 
 class BatchedChunks:
@@ -66,10 +67,13 @@ class BatchedChunks:
     was handed on.
     """
 
-    def __init__(self, chunks: AsyncIterator[bytes], size: int, pause: float) -> None:
+    def __init__(
+        self, chunks: AsyncIterator[bytes], size: int, pause: float, is_urgent: Callable[[], bool] = lambda: False
+    ) -> None:
         self._chunks = chunks
         self._size = size
         self._pause = pause
+        self._is_urgent = is_urgent
         self._next_read = 0.0
         self._rest = b""  # of the last chunk, not handed on yet
 
@@ -78,7 +82,8 @@ class BatchedChunks:
 
     async def __anext__(self) -> bytes:
         if self._rest:
-            await asyncio.sleep(BREATH)
+            # In any case a turn of the loop, which shows whether something urgent has arrived.
+            await asyncio.sleep(BREATH if self._is_urgent() else 0)
             return self._portion()
         clock = asyncio.get_running_loop().time
         if (wait := self._next_read - clock()) > 0:

@@ -64,7 +64,11 @@ async def test_a_flood_is_read_without_pauses() -> None:
     assert [await anext(chunks) for _ in range(3)] == [b"abc", b"def", b"g"]
 
 
-async def test_a_chunk_is_handed_on_in_portions_of_whole_events(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("is_urgent", "pause"), [(True, BREATH), (False, 0)])
+async def test_a_chunk_is_handed_on_in_portions_of_whole_events(
+    monkeypatch: pytest.MonkeyPatch, *, is_urgent: bool, pause: float
+) -> None:
+    """Between them the loop has a turn, and time where something urgent is under way."""
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -73,13 +77,11 @@ async def test_a_chunk_is_handed_on_in_portions_of_whole_events(monkeypatch: pyt
     monkeypatch.setattr(asyncio, "sleep", sleep)
     events = [f"event {number}\n".encode() for number in range(2 * PORTION + 3)]
     text = b"".join(events) + b"begun"
-    found = [portion async for portion in BatchedChunks(stream([text]), len(text), PAUSE)]
-    assert found == [
-        b"".join(events[:PORTION]),
-        b"".join(events[PORTION : 2 * PORTION]),
-        b"".join([*events[2 * PORTION :], b"begun"]),
-    ]
-    assert pauses == [BREATH, BREATH]
+    chunks = BatchedChunks(stream([text]), len(text), PAUSE, lambda: is_urgent)
+    first, second, *others = [portion async for portion in chunks]
+    assert (first, second) == (b"".join(events[:PORTION]), b"".join(events[PORTION : 2 * PORTION]))
+    assert b"".join(others) == b"".join([*events[2 * PORTION :], b"begun"])
+    assert pauses == [pause, pause]
 
 
 @given(st.text("ab\n").map(str.encode))
