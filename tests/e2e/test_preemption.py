@@ -9,26 +9,13 @@ import pytest
 
 from tests.cluster.objects import until
 from tests.e2e.world import World, pinned, publishing, world
+from tests.engine.preemption.kubelet_life import MACHINE
 
 pytestmark = pytest.mark.e2e
 
 STATUS = "scheduling.koordinator.sh/resource-status"
 OWNED = {"machines": [{"name": "n", "sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"}]}
-KUBELET = {
-    "machines": [
-        {
-            "name": "n",
-            "style": "kubelet",
-            "sockets": 2,
-            "numa": 1,
-            "cores": 5,
-            "threads": 2,
-            "memory": "64Gi",
-            "reservedCPUs": "0,10,5,15",
-            "kubelet": {"topologyPolicy": "single-numa-node", "topologyScope": "pod"},
-        }
-    ]
-}
+KUBELET = {"machines": [MACHINE]}
 
 
 def ranked(name: str, cpus: int, rank: str, policy: str = "") -> dict[str, Any]:

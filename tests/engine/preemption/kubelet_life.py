@@ -24,25 +24,20 @@ from tests.engine.world import Server, make_world
 
 JsonObject = dict[str, Any]
 
-NODE: Final = read_descriptions(
-    {
-        "machines": [
-            {
-                "name": "n",
-                "style": "kubelet",
-                "sockets": 2,
-                "numa": 1,
-                "cores": 5,
-                "threads": 2,
-                "memory": "64Gi",
-                "reservedCPUs": "0,10,5,15",
-                "kubelet": {"topologyPolicy": "single-numa-node", "topologyScope": "pod"},
-            }
-        ]
-    },
-    Path(),
-)[0]
+MACHINE: Final[JsonObject] = {
+    "name": "n",
+    "style": "kubelet",
+    "sockets": 2,
+    "numa": 1,
+    "cores": 5,
+    "threads": 2,
+    "memory": "64Gi",
+    "reservedCPUs": "0,10,5,15",
+    "kubelet": {"topologyPolicy": "single-numa-node", "topologyScope": "pod"},
+}
 """Two NUMA nodes with eight CPUs for pods each."""
+
+NODE: Final = read_descriptions({"machines": [MACHINE]}, Path())[0]
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 LOWS: Final = tuple(f"low-{number}" for number in range(4))

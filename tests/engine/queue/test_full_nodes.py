@@ -52,23 +52,16 @@ async def test_room_is_made_on_a_full_node_as_soon_as_it_admits_the_pod(closed: 
     assert "evict low" in world.server.calls
 
 
-async def test_room_is_made_on_a_full_node_after_its_rebind() -> None:
+@pytest.mark.parametrize("is_decided", [False, True], ids=["before the decision", "between the decision and the plan"])
+async def test_room_is_made_on_a_full_node_after_its_rebind(*, is_decided: bool) -> None:
+    """By a decision from before the rebind evictions help there, so that its end is no reason to decide again."""
     world = full_world()
+    if is_decided:
+        world.waits(important("pod", cpu=4000))
+        await world.settle()
     world.engine.lock_node("node", "a rebind")
-    world.waits(important("pod", cpu=4000))
-    await serve(world)
-    assert "evict low" not in world.server.calls
-    world.engine.unlock_node("node")
-    await serve(world)
-    assert "evict low" in world.server.calls
-
-
-async def test_room_is_made_after_a_rebind_that_began_between_the_decision_and_the_plan() -> None:
-    """By the last decision evictions help there, so that its end is no reason to decide again."""
-    world = full_world()
-    world.waits(important("pod", cpu=4000))
-    await world.settle()
-    world.engine.lock_node("node", "a rebind")
+    if not is_decided:
+        world.waits(important("pod", cpu=4000))
     await serve(world)
     assert "evict low" not in world.server.calls
     world.engine.unlock_node("node")
