@@ -13,7 +13,7 @@ up to 8 and {1,2}, {1,3} to 10: too little. {0,2}, {0,3} and {2,3} hold it. With
 closest and wins; without distances the strategy's score decides, the smaller mask at equal score.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from math import comb
 from typing import Final
@@ -97,7 +97,8 @@ def preferred(
     distances: Distances = NO_DISTANCES,
 ) -> Hint | None:
     """
-    The merged hint that all resources prefer, or ``None`` when there is none; only sets that ``suits`` are looked at.
+    The merged hint that all resources prefer, or ``None`` when there is none; only sets that ``suits`` are looked at. It has no score:
+    that decides between sets, and nothing asks for it once a set is chosen.
 
     Of equally narrow sets those come first that disturb no pod of the other kind (Preferred) and honour the CPU exclusive policy;
     then the closest ones where distances are published, as the LeastNUMANodes proposal has it. Of these the later one wins if it
@@ -116,15 +117,13 @@ def preferred(
             fitting = [mask for mask in fitting if suits(mask)]
         denied = sets.lacking | exclusivity.denied(size)
         allowed = [mask for mask in fitting if not mask & denied] if denied else fitting
+        # The order of the filters is the order of importance: undisturbed, exclusive CPUs, distance, and last the score.
         if len(allowed) > 1:  # one set is not compared with others
             allowed = honouring_first(exclusivity.undisturbed(allowed), rules, offers)
             allowed = _closest(allowed, distances)
-        best = _best(allowed, exclusivity.scoring(sets.score))
-        # The order of the filters is the order of importance: undisturbed, exclusive CPUs, distance, and last the score.
-        if best is not None:
-            mask, points = best
-            # The merge adds the score of every resource's equal hint, and all resources give the set the same points.
-            return Hint(mask, preferred=True, score=len(offers.given) * points)
+        if allowed:
+            best = allowed[0] if len(allowed) == 1 else _best(allowed, exclusivity.scoring(sets.score))
+            return Hint(best, preferred=True)
         # At a size that some resource accepts, a wider set is not preferred by it any more; the merge of lists must decide.
         if rules.policy is NumaPolicy.BEST_EFFORT and fitting and _someone_prefers(sets, fitting, offers):
             return None
@@ -161,13 +160,13 @@ def _someone_prefers(sets: NumaSets, fitting: Iterable[int], offers: NumaOffers)
     return any(not sets.touches(mask, name) for mask in fitting for name in offers.given)
 
 
-def _best(masks: Iterable[int], score_of: Callable[[int], int]) -> tuple[int, int] | None:
-    best: tuple[int, int] | None = None
-    for mask in masks:
+def _best(masks: Sequence[int], score_of: Callable[[int], int]) -> int:
+    best, most = masks[0], score_of(masks[0])
+    for mask in masks[1:]:
         points = score_of(mask)
         # Upstream's comparison, replayed in upstream's order: either criterion alone replaces the best so far.
-        if best is None or mask < best[0] or points > best[1]:
-            best = mask, points
+        if mask < best or points > most:
+            best, most = mask, points
     return best
 
 

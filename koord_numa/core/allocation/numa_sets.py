@@ -35,22 +35,36 @@ class NumaSets:
         # By resource: its weight, how much is wanted, what each NUMA node has and how much of that is used.
         self._scored: list[tuple[int, int, PerNuma, list[int]]] | None = None
         self._scores: list[int] | None = None  # of each NUMA node by itself
-        self._wanted: list[
-            tuple[int, PerNuma]
-        ] = []  # by resource: how much is needed, and the whole units of each NUMA node
+        self._wanted: list[tuple[int, PerNuma]] | None = None
+        self._shortage: bool | None = None
         self._sums: list[dict[int, int]] | None = None  # by resource, what sets have together
         self._alone: list[int] | None = None
-        self.shortage = False
-        for name, amounts in offers.given.items():
-            unit, needed = offers.units[name], rules.amounts[name]
-            # Parts of a unit on different NUMA nodes do not make a unit, so that amounts are cut before they are added.
-            whole = tuple([amount // unit * unit for amount in amounts]) if unit > 1 else amounts
-            self._wanted.append((needed, whole))
-            # Known before any set is looked at: then none can hold the pod.
-            self.shortage = self.shortage or sum(whole) < needed or needed % unit != 0
         # Amounts that add up are enough where CPUs limit them already and no devices have to be there too.
         by_amounts = rules.binding is None or (rules.accounting is Accounting.EVERY_POD and CPU in offers.given)
         self._by_amounts = by_amounts and offers.devices is None
+
+    @property
+    def wanted(self) -> list[tuple[int, PerNuma]]:
+        """By resource: how much is needed, and the whole units of each NUMA node. Not asked for a pod that one NUMA node holds."""
+        if self._wanted is None:
+            amounts, units = self.rules.amounts, self.offers.units
+            # Parts of a unit on different NUMA nodes do not make a unit, so that amounts are cut before they are added.
+            self._wanted = [
+                (amounts[name], given if (unit := units[name]) == 1 else tuple([have // unit * unit for have in given]))
+                for name, given in self.offers.given.items()
+            ]
+        return self._wanted
+
+    @property
+    def shortage(self) -> bool:
+        """Can none hold the pod? All of them together have too little of something, or no whole units are wanted of it."""
+        if self._shortage is None:
+            units = self.offers.units.values()
+            self._shortage = any(
+                sum(whole) < needed or needed % unit
+                for (needed, whole), unit in zip(self.wanted, units, strict=True)
+            )
+        return self._shortage
 
     @property
     def position(self) -> Mapping[int, int]:
@@ -67,9 +81,9 @@ class NumaSets:
         """No set of fewer NUMA nodes can hold the pod."""
         if self._alone:
             return 1
-        for needed, whole in self._wanted:
+        for needed, whole in self.wanted:
             if max(whole) < needed:
-                return max(fewest_that_reach(dict(enumerate(whole)), needed) for needed, whole in self._wanted)
+                return max(fewest_that_reach(dict(enumerate(whole)), needed) for needed, whole in self.wanted)
         return 1
 
     def found(self, size: int, nodes: int) -> list[int]:
@@ -77,7 +91,7 @@ class NumaSets:
         ids = self.offers.numa_ids
         families = [
             Counted({numa: amount for numa, amount in zip(ids, whole, strict=True) if nodes >> numa & 1}, needed)
-            for needed, whole in self._wanted
+            for needed, whole in self.wanted
         ]
         # Common masks are ascending numbers; comparisons expect them lexicographic in the ids, as ``masks_of_size`` lists them.
         return sorted(common_masks(families, size), key=numa_ids)[:COMPARED]
@@ -91,7 +105,7 @@ class NumaSets:
         if self.shortage:
             return []
         masks = list(masks)
-        for (needed, _), sums in zip(self._wanted, self._sums_of_sets(), strict=True):
+        for (needed, _), sums in zip(self.wanted, self._sums_of_sets(), strict=True):
             masks = [mask for mask in masks if (sums[mask] if mask in sums else _sum(sums, mask)) >= needed]
         if self._by_amounts:
             return masks
@@ -100,23 +114,25 @@ class NumaSets:
     def alone(self) -> list[int]:
         """The single NUMA nodes that could hold the whole pod, ascending: those of which ``holds`` is true."""
         if self._alone is None:
-            self._alone = [] if self.shortage else self._found_alone()
+            self._alone = self._found_alone()
         return self._alone
 
     @property
     def may_fit(self) -> bool:
         """Has the widest set that no resource strikes enough of everything? If not, no smaller set can hold the pod either."""
-        if self.shortage:
-            return False
         # What a single one of its members holds need not be added up; the sum of different bits is their union.
         unlacking = self.unlacking
         return bool(sum(self.alone()) & unlacking) or self.adds_up(unlacking)
 
     def _found_alone(self) -> list[int]:
-        ids = self.offers.numa_ids
+        ids, amounts, units = self.offers.numa_ids, self.rules.amounts, self.offers.units
         fitting: Sequence[int] = range(len(ids))
-        for needed, whole in self._wanted:
-            fitting = [at for at in fitting if whole[at] >= needed]
+        for name, given in self.offers.given.items():
+            needed = amounts[name]
+            if needed % units[name]:
+                return []
+            # No part of a unit makes up for a missing one: what is needed is whole units.
+            fitting = [at for at in fitting if given[at] >= needed]
         masks = [1 << ids[at] for at in fitting]
         if self._by_amounts:
             return masks
@@ -128,7 +144,7 @@ class NumaSets:
             return False
         if mask == self.offers.mask:
             return True  # there is no shortage
-        for (needed, _), sums in zip(self._wanted, self._sums_of_sets(), strict=True):
+        for (needed, _), sums in zip(self.wanted, self._sums_of_sets(), strict=True):
             # Most masks are asked for several times (size by size, then by score): the sums are kept.
             if (sums[mask] if mask in sums else _sum(sums, mask)) < needed:
                 return False
@@ -140,7 +156,7 @@ class NumaSets:
             ids = self.offers.numa_ids
             # The empty set ends the recursion of ``_sum``.
             self._sums = [
-                {0: 0, **{1 << numa: has for numa, has in zip(ids, whole, strict=True)}} for _, whole in self._wanted
+                {0: 0, **{1 << numa: has for numa, has in zip(ids, whole, strict=True)}} for _, whole in self.wanted
             ]
         return self._sums
 
