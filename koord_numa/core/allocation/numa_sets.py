@@ -15,8 +15,7 @@ from koord_numa.core.numa.common_masks import common_masks
 from koord_numa.core.numa.counted import Counted, fewest_that_reach
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.core.score.node_resources import score_each, score_parts
-from koord_numa.core.score.numa_scores import Strategy
+from koord_numa.core.score.node_resources import score_parts
 from koord_numa.core.state.inventory import PerNuma
 from koord_numa.core.state.numa_free import Accounting
 
@@ -32,9 +31,7 @@ class NumaSets:
         self.lacking = 0  # NUMA nodes that some resource strikes
         for mask in offers.lacking.values():
             self.lacking |= mask
-        # By resource: its weight, how much is wanted, what each NUMA node has and how much of that is used.
-        self._scored: list[tuple[int, int, PerNuma, list[int]]] | None = None
-        self._scores: list[int] | None = None  # of each NUMA node by itself
+        self._scored: list[tuple[int, int, PerNuma, PerNuma]] | None = None
         self._wanted: list[tuple[int, PerNuma]] | None = None
         self._shortage: bool | None = None
         self._sums: list[dict[int, int]] | None = None  # by resource, what sets have together
@@ -61,8 +58,7 @@ class NumaSets:
         if self._shortage is None:
             units = self.offers.units.values()
             self._shortage = any(
-                sum(whole) < needed or needed % unit
-                for (needed, whole), unit in zip(self.wanted, units, strict=True)
+                sum(whole) < needed or needed % unit for (needed, whole), unit in zip(self.wanted, units, strict=True)
             )
         return self._shortage
 
@@ -169,40 +165,37 @@ class NumaSets:
         scoring = self.rules.scoring
         if scoring is None:
             return 0
+        scored = self._scored_resources()
         if not mask & (mask - 1):
-            if self._scores is None:
-                self._scores = self._scores_alone(scoring)
-            return self._scores[self.position[mask.bit_length() - 1]]
-        # Made at the first score of several only: most pods fit one NUMA node.
-        if self._scored is None:
-            self._scored = [
-                (weight, more, total, [has - left for has, left in zip(total, free, strict=True)])
-                for weight, more, total, free in self._scored_resources()
-            ]
+            at = self.position[mask.bit_length() - 1]
+            # More may be free than there is, where a required bind policy finds CPUs that no amount speaks of: nothing is used then.
+            return score_parts(
+                scoring.type,
+                [
+                    (weight, more + has - left if has > (left := free[at]) else more, has)
+                    for weight, more, total, free in scored
+                    if (has := total[at])
+                ],
+            )
         positions = [self.position[numa] for numa in numa_ids(mask)]
         parts = []
-        for weight, more, total, taken in self._scored:
+        for weight, more, total, free in scored:
             capacity = used = 0
             for at in positions:
                 capacity += total[at]
-                used += taken[at]
+                used += total[at] - free[at]
             if capacity:
                 parts.append((weight, used + more if used > 0 else more, capacity))
         return score_parts(scoring.type, parts)
 
     def _scored_resources(self) -> list[tuple[int, int, PerNuma, PerNuma]]:
         """Of each resource that counts its weight, how much is wanted, what each NUMA node has and how much of that is free."""
-        totals, free = self.offers.accounts.total, self.offers.free
-        return [(weight, more, totals[name], free[name]) for name, weight, more in self.rules.scored if name in totals]
-
-    def _scores_alone(self, scoring: Strategy) -> list[int]:
-        """The score of each NUMA node by itself. Of all at once: those that hold the pod are compared."""
-        parts = [
-            # More may be free than there is, where a required bind policy finds CPUs that no amount speaks of: nothing is used then.
-            (weight, [more + has - left if has > left else more for has, left in zip(total, free, strict=True)], total)
-            for weight, more, total, free in self._scored_resources()
-        ]
-        return score_each(scoring.type, parts) or [0] * len(self.offers.numa_ids)
+        if self._scored is None:
+            totals, free = self.offers.accounts.total, self.offers.free
+            self._scored = [
+                (weight, more, totals[name], free[name]) for name, weight, more in self.rules.scored if name in totals
+            ]
+        return self._scored
 
     def _has_devices(self, mask: int) -> bool:
         return self.offers.devices is None or self.offers.devices.fits(mask)

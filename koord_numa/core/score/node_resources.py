@@ -60,54 +60,9 @@ def score_parts(strategy: ScoringType, parts: Sequence[tuple[int, int, int]]) ->
     return points // share if share else 0
 
 
-def score_each(strategy: ScoringType, parts: Sequence[tuple[int, Sequence[int], Sequence[int]]]) -> list[int]:
-    """
-    As ``score_parts`` of several places, with one number a place for the use and for the capacity of each resource, which counts where
-    there is any.
-    """
-    term = _TERMS.get(strategy)
-    if term is None:
-        places = range(len(parts[0][1]) if parts else 0)
-        return [
-            score_parts(strategy, [(weight, used[at], there[at]) for weight, used, there in parts if there[at]])
-            for at in places
-        ]
-    total, share = [0] * len(parts[0][1]) if parts else [], 0
-    for weight, used, there in parts:
-        if not all(there):
-            return _score_places(term, parts)
-        share += weight
-        scores = _each_most(used, there) if term is _most else map(term, used, there)
-        total = [points + weight * score for points, score in zip(total, scores, strict=True)]
-    return [points // share for points in total] if share else total
-
-
-def _score_places(
-    term: Callable[[int, int], int], parts: Sequence[tuple[int, Sequence[int], Sequence[int]]]
-) -> list[int]:
-    """Where some places have nothing of a resource: it does not count there."""
-    scores: list[int] = []
-    for place in zip(*[zip(used, there, strict=True) for _, used, there in parts], strict=True):
-        points = share = 0
-        for (weight, _, _), (used, there) in zip(parts, place, strict=True):
-            if there:
-                points += weight * term(used, there)
-                share += weight
-        scores.append(points // share if share else 0)
-    return scores
-
-
 def _most(used: int, capacity: int) -> int:
     # Cut at capacity: overcommitted places are full and not more than that.
     return used * MAX_SCORE // capacity if used < capacity else MAX_SCORE
-
-
-def _each_most(used: Sequence[int], there: Sequence[int]) -> list[int]:
-    """As ``_most`` of each place: a call for each would cost more than what it does."""
-    return [
-        amount * MAX_SCORE // capacity if amount < capacity else MAX_SCORE
-        for amount, capacity in zip(used, there, strict=True)
-    ]
 
 
 def _least(used: int, capacity: int) -> int:
