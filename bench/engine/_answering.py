@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.value_objects import replace
 from koord_numa.engine import Scheduler, Source
 from koord_numa.ports import Dependencies
 from koord_numa.settings import Settings

@@ -8,7 +8,7 @@ import gc
 import resource
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from statistics import median
@@ -27,6 +27,7 @@ from koord_numa.core.objects.vocabulary import (
     KubeletPolicy,
 )
 from koord_numa.core.resources import ResourceList, subtract_to_zero
+from koord_numa.core.value_objects import replace
 from koord_numa.engine import Dependencies, Scheduler, Source
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.queue.request_class import RequestClass

@@ -9,7 +9,7 @@ import gc
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from koord_numa.core.objects.constraints import Constraints, LabelSelector, Oper
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
+from koord_numa.core.value_objects import replace
 from koord_numa.engine import Scheduler
 
 NAMES: Final = ("loop",)

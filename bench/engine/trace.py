@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import chain
 from pathlib import Path
@@ -28,6 +28,7 @@ from koord_numa.core.rebind.arrangement.numa_amounts import amounts_after
 from koord_numa.core.rebind.opportunity import Threshold, improvement
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
 from koord_numa.core.resources import CPU
+from koord_numa.core.value_objects import replace
 from koord_numa.engine import Dependencies, Scheduler, Source
 from koord_numa.engine.rebind.snapshot import layout_of_node
 from koord_numa.settings import ProfileSettings, ScoreWeightSettings, ScoringStrategy, Settings

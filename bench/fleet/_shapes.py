@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -12,6 +12,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import DEFAULT_MAX_NUMA_NODES, KubeletConfig
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.machines import Hardware, NodeDescription, Style, load_descriptions
 
 TOPOLOGIES: Final = Path(__file__).parents[3] / "shared" / "topologies"

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from socket import gethostname
@@ -39,6 +39,7 @@ from koord_numa.cluster.writers.binder import ApiBinder
 from koord_numa.cluster.writers.claim_writer import ApiClaimWriter
 from koord_numa.cluster.writers.rebind_writer import ApiRebindWriter
 from koord_numa.cluster.writers.volume_writer import ApiVolumeWriter
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.rebind.automatic import AutomaticRebinds
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.rebind.controller import RebindController

@@ -26,7 +26,7 @@ from koord_numa.cluster.impersonation import Headers
 from koord_numa.cluster.lent_session import LentSession
 from koord_numa.cluster.resources import Call
 from koord_numa.cluster.write_deadline import CONNECT_TIMEOUT, FencedBody, deadline, fenced
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import Invalid, NotLeader, Unavailable
 from koord_numa.wire.raw import deep_json
 
@@ -46,8 +46,7 @@ READ_BUFFER: Final = 2**21
 """Bytes: one watch event of the largest object that etcd takes fits in."""
 
 
-@value_object
-class Body:
+class Body(ValueObject):
     """
     What a request carries: a JSON value and how the server is to read it.
 

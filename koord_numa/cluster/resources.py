@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import quote
 
 from koord_numa.core.objects.workloads import WorkloadKind
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.wire import names
 
 METHODS: Final = {
@@ -91,8 +91,7 @@ TOPOLOGIES: Final = tuple(
 REBINDS: Final = Resource(names.SCHEDULING_GROUP, names.REBIND_VERSION, names.REBIND_PLURAL, namespaced=False)
 
 
-@value_object
-class Call:
+class Call(ValueObject):
     """One request to the API server."""
 
     verb: str

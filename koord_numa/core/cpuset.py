@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 
 MAX_CPU: Final = 4096
 """The largest CPU id accepted from outside, as in the cpuset parser of Koordinator and the kubelet."""
 
 
-@value_object
-class CpuSet:
+class CpuSet(ValueObject, gc=False):
     """An immutable set of logical CPU ids; its text form is a Linux cpu list: ``0-3,8``."""
 
     bits: int = 0  # bit i is CPU i

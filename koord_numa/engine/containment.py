@@ -17,7 +17,7 @@ from typing import Final
 
 from cachetools import LRUCache
 
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.queue.backoff import pause
 from koord_numa.ports import Clock, ClusterError
 from koord_numa.settings import BackoffSettings
@@ -29,8 +29,7 @@ REMEMBERED: Final = 10_000
 """Objects whose failures are counted at once; the least recent is forgotten, and starts again."""
 
 
-@value_object
-class Subject:
+class Subject(ValueObject):
     """One object: its kind in the singular (``pod``, ``node``, ``topology`` ...), what it is called, its uid and resourceVersion."""
 
     kind: str

@@ -14,7 +14,7 @@ from typing import Final
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import Clock
 
 KEPT: Final = 500
@@ -38,8 +38,7 @@ class RunnerUp:
     differences: Mapping[str, int]
 
 
-@value_object
-class Decision:
+class Decision(ValueObject):
     """One placement. ``seconds`` since the epoch; ``score`` is ``None`` where nodes were not compared."""
 
     seconds: float

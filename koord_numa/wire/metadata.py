@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.parsing import Int64, Problems, Strict, plain, read, read_time
 
@@ -59,8 +59,7 @@ def has_coined_name(owners: Iterable[OwnerReference]) -> bool:
     return any(owner.controller and (owner.api_version, owner.kind) in _COINING for owner in owners)
 
 
-@value_object
-class Head:
+class Head(ValueObject):
     """An object's identity and metadata, and the path that errors about it are reported under."""
 
     path: FieldPath

@@ -1,12 +1,11 @@
 """Numbers about kubelets whose options are not published."""
 
-from dataclasses import replace
-
 from koord_numa.app.debug import node_dump
 from koord_numa.app.kubelet_metrics import kubelet_metrics
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuOwner
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
 from koord_numa.wire import parse_topology
 from tests.engine.world import World, bound, make_node, make_pod, make_world

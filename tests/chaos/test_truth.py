@@ -1,7 +1,7 @@
 """The checks of the chaos runs can fail: whatever is done wrong on purpose, they say it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Assignment, Pod
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.state.ledger import Holding
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines import Fleet, Style
 from koord_numa.sandbox.machines.agents.koordinator_agent import KoordinatorAgent, _Resident

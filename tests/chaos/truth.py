@@ -4,13 +4,14 @@ simulated nodes say against what was given to them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Self
 
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.value_objects import replace
 from koord_numa.engine import Dependencies, Scheduler
 from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.machines import Fleet

@@ -1,7 +1,5 @@
 """Which node wins depends on the configured method of scoring; nodes of kubelets are scored by what they publish."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.kubelet.view import kubelet_view
@@ -13,6 +11,7 @@ from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.scheduling.scorers import DEFAULT_WEIGHTS
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
+from koord_numa.core.value_objects import replace
 from tests.core.allocation import nodes
 from tests.core.allocation.nodes import GI
 

@@ -1,7 +1,5 @@
 """The choice among nodes: predicates in order, the best score, then the first name, and a reason for every node."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.constraints import (
@@ -25,6 +23,7 @@ from koord_numa.core.scheduling.scorers import DEFAULT_WEIGHTS
 from koord_numa.core.state.inventory import inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
+from koord_numa.core.value_objects import replace
 
 GIB = 1 << 30
 PLAIN = Node("node", allocatable={"cpu": 8000, "memory": 32 * GIB, "pods": 10}, labels={"disk": "ssd"})

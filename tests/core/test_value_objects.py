@@ -1,11 +1,19 @@
-"""Value objects are compared, hashed and replaced by their fields, and have no room for others."""
+"""Value objects are compared, hashed and replaced by their fields, and have no room for others; those without cycles are not visited."""
 
-from dataclasses import dataclass, field
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, is_dataclass
 from dataclasses import replace as replaced_by_name
+from enum import Enum
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from koord_numa.core.value_objects import replace, value_object
+import koord_numa.core
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.value_objects import ValueObject, replace, value_field, value_object
 
 
 @value_object
@@ -15,6 +23,65 @@ class Point:
     x: int
     y: int = 0
     tags: tuple[str, ...] = field(default=(), compare=False)
+
+
+class Line(ValueObject):
+    """An example of the other kind."""
+
+    x: int
+    y: int = 0
+    tags: dict[str, int] = value_field(default_factory=dict)
+
+
+def test_structs_are_equal_by_their_fields_and_changed_in_copies_only() -> None:
+    line = Line(1)
+    assert Line(1, 0, {}) == line != Line(1, 1)
+    assert replace(line, y=5) == Line(1, 5)
+    assert line.y == 0
+    assert hash(Line(1, 2, tags=())) == hash(Line(1, 2, tags=()))  # type: ignore[arg-type]  # a mapping has no hash
+    with pytest.raises(TypeError):
+        replace(line, z=1)  # type: ignore[call-arg]  # what is no field
+    for name in ("y", "z"):
+        with pytest.raises(AttributeError):
+            setattr(line, name, 3)
+
+
+def structs() -> Iterator[type[ValueObject]]:
+    """Every class of the core that is made so."""
+    for module in pkgutil.walk_packages(koord_numa.core.__path__, "koord_numa.core."):
+        importlib.import_module(module.name)
+    todo = [ValueObject]
+    while todo:
+        found = todo.pop().__subclasses__()
+        yield from (cls for cls in found if cls.__module__.startswith("koord_numa.core."))
+        todo += found
+
+
+def refers_to(hint: Any) -> Iterator[Any]:
+    """The classes of values that may be in a field of this type, inside of tuples and mappings too."""
+    arguments = get_args(hint)
+    if arguments and get_origin(hint) is not Callable:
+        for argument in arguments:
+            yield from refers_to(argument)
+    elif hint is not Ellipsis:
+        yield hint
+
+
+def may_be_in_a_cycle(cls: Any) -> bool:
+    """Can a value of this class refer to something that is filled in later, and so to itself?"""
+    if cls in (int, float, str, bool, NoneType, PodRequest):
+        return False  # what is remembered of a request follows from the request alone: it knows no pod
+    if not isinstance(cls, type) or issubclass(cls, Enum):
+        return not isinstance(cls, type)
+    if issubclass(cls, (ValueObject, tuple)) or (is_dataclass(cls) and cls.__setattr__ is not object.__setattr__):
+        return any(may_be_in_a_cycle(each) for hint in get_type_hints(cls).values() for each in refers_to(hint))
+    return True
+
+
+def test_what_is_not_visited_by_garbage_collection_cannot_be_part_of_a_cycle() -> None:
+    unvisited = [cls for cls in structs() if not cls.__struct_config__.gc]
+    assert len(unvisited) > 20
+    assert [cls for cls in unvisited if may_be_in_a_cycle(cls)] == []
 
 
 def test_equal_fields_are_equal_objects() -> None:

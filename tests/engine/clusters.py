@@ -1,6 +1,5 @@
 """Random clusters for laws: nodes of many kinds, topologies that fit or not, pods of many kinds. Everything comes from one seed."""
 
-from dataclasses import replace
 from random import Random
 
 from koord_numa.core.cpu_topology import regular_topology
@@ -28,6 +27,7 @@ from koord_numa.core.objects.vocabulary import (
     NumaPolicy,
     QosClass,
 )
+from koord_numa.core.value_objects import replace
 
 GIB = 1 << 30
 SHAPES = ((1, 1, 4, 2), (1, 2, 2, 2), (2, 1, 4, 2), (2, 2, 2, 2), (1, 4, 4, 1), (2, 4, 2, 2))

@@ -1,7 +1,6 @@
 """Pods of one workload are spread although they do not ask for it, as by kube-scheduler's default constraints."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -10,6 +9,7 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason
 from koord_numa.core.objects.workloads import Workload, WorkloadKey, WorkloadKind
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.readiness import Source
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 

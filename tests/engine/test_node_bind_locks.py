@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, QosClass
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.binding.binding import NodeBindLocks
 from koord_numa.ports import Unavailable
 from tests.cluster.objects import PATIENCE

@@ -1,11 +1,10 @@
 """One cycle: look, decide, hold, bind; which pods are tried, and on which nodes."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.constraints import Constraints, Toleration
 from koord_numa.core.objects.verdicts import Reason
+from koord_numa.core.value_objects import replace
 from tests.engine.binding.test_pre_bind import Step
 from tests.engine.world import bound, make_node, make_pod, make_world
 

@@ -1,7 +1,6 @@
 """What users prefer decides before nodes are filled: small clusters whose outcome kube-scheduler's is too, or more even."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -19,6 +18,7 @@ from koord_numa.core.objects.constraints import (
 )
 from koord_numa.core.objects.node import Node, Taint
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.value_objects import replace
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 
 HOST = "kubernetes.io/hostname"

@@ -1,9 +1,8 @@
 """A topology that cannot be read is said on its node, by its key, once, by the leader."""
 
-from dataclasses import replace
-
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.unreadable_topologies import UNREADABLE
 from tests.engine.world import World, make_node, make_world
 

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from koord_numa.core.cpu_topology import regular_topology
 from koord_numa.core.objects.node import Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner
+from koord_numa.core.value_objects import replace
 from koord_numa.engine import Dependencies, Scheduler, Source
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.containment import Quarantine

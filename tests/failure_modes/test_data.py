@@ -1,6 +1,5 @@
 """Data that is late, old, wrong or foreign: what the engine makes of it."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,6 +9,7 @@ from koord_numa.core.objects.node import KubeletAllocation, NodeResourceTopology
 from koord_numa.core.objects.request import Assignment, NumaSpec, Pod
 from koord_numa.core.objects.verdicts import Reason
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NumaPolicy, QosClass
+from koord_numa.core.value_objects import replace
 from koord_numa.wire.node.topologies import parse_topology
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -12,6 +12,7 @@ from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Reason
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.binding.binding import ARRIVAL_SECONDS, LONG_LINE, REQUESTS
 from koord_numa.engine.binding.binding_cycle import TOLD_FROM
 from koord_numa.engine.ranking.columns.label_columns import SPARE

@@ -1,7 +1,5 @@
 """One object harms only itself: whatever it says, an innocent pod is bound."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.constraints import TaintEffect
@@ -10,6 +8,7 @@ from koord_numa.core.objects.request import Container, Pod
 from koord_numa.core.objects.verdicts import Placement, Reason
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner
 from koord_numa.core.scheduling.evaluate import evaluate_alone
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.ranking.columns.amount_table import MOST_LINES
 from koord_numa.engine.ranking.undecided import Undecided

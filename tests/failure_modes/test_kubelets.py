@@ -1,11 +1,10 @@
 """Kubelets that refuse: noticed, counted, said, and no controller runs in circles because of it."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.request import CpuBind, Pod
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
+from koord_numa.core.value_objects import replace
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 
 HOUR = 3600

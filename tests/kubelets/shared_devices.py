@@ -1,6 +1,5 @@
 """Nodes whose devices are near any NUMA nodes, as exporters show them: drawn at random, and lived on like any other."""
 
-from dataclasses import replace
 from typing import Any, Final
 
 from hypothesis import strategies as st
@@ -10,6 +9,7 @@ from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.machines import NodeDescription, Shape, Style
 from tests.kubelets.node_life import NodeLife
 from tests.kubelets.strategies import GIB, GPU, container

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import combinations_with_replacement, permutations
 from random import Random
 from typing import Any, Final
@@ -16,6 +15,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.machines import NodeDescription, Shape, Style
 from koord_numa.wire import parse_pod
 from tests.kubelets.shared_devices import SharedLife

@@ -3,7 +3,7 @@ Lives of nodes whose devices are near several NUMA nodes: pods come and go, and 
 which all of it would have been the same.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.value_objects import replace
 from koord_numa.wire import parse_pod
 from tests.kubelets.shared_devices import SharedLife
 from tests.kubelets.strategies import GPU, container

@@ -1,6 +1,5 @@
 """Kubelet options that are not published: who may find out, what an operator may state instead, and what is never guessed."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy, UnknownKubeletOptions
 from koord_numa.core.scheduling.decide import decide
 from koord_numa.core.scheduling.request import Profile, scheduling_request
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.sandbox.machines import NodeDescription, Shape, Style
 from koord_numa.settings import SettingsError, load_settings

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -26,6 +25,7 @@ from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.machines import NodeDescription, Shape, Style
 from koord_numa.wire import parse_pod
 from tests.kubelets.law import broken

@@ -2,10 +2,11 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from koord_numa.core.value_objects import replace
 from koord_numa.node.agent import Agent
 from koord_numa.node.agent_config import AgentConfig
 from koord_numa.node.inputs.api_client import ApiAccess, NodeApi

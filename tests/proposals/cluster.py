@@ -6,13 +6,14 @@ Objects go through ``wire`` into the engine; what the engine writes is read back
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
+from koord_numa.core.value_objects import replace
 from koord_numa.wire import names
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.node.topologies import parse_topology

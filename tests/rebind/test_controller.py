@@ -1,9 +1,9 @@
 """The controller as an event handler: which RebindResources it knows after events and complete lists."""
 
-from dataclasses import replace
 from typing import Any
 
 from koord_numa.core.objects.rebind_request import RebindRequest
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.ports import DELETED, EventHandler
 from tests.engine.world import make_world

@@ -1,9 +1,9 @@
 """Until when a rebind goes on: its deadline, and outcomes that stay unknown."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from koord_numa.app.runtime import Runtime
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.apiserver import Effect, Fault
 from tests.cluster.objects import until
 from tests.rebind.steps import PATCH

@@ -1,7 +1,5 @@
 """What a rebind may count on: room that is kept for others is not there, and steps are judged by where every pod was at first."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.claims.pod_claims import PodResourceClaim
@@ -13,6 +11,7 @@ from koord_numa.core.preempt.node import Nominee
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.plan import Move, RebindPlan, plan_rebind
 from koord_numa.core.state.ledger import holding_of
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.rebind.snapshot import layout_of_node, obstacle, pods_kept_by_claims
 from koord_numa.settings import load_settings
 from tests.core.rebind.nodes import layout, pinned

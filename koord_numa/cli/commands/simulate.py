@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from koord_numa.cli.render.simulations import (
     print_results,
     results_document,
 )
+from koord_numa.core.value_objects import replace
 
 
 @click.command(short_help="Say where the pods of a manifest would go.")

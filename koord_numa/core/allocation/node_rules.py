@@ -27,7 +27,7 @@ from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.score.numa_scores import Counted, Strategy
 from koord_numa.core.state.inventory import NodeTraits
 from koord_numa.core.state.numa_free import Accounting
-from koord_numa.core.value_objects import replace, value_object
+from koord_numa.core.value_objects import ValueObject, replace, value_object
 
 POLICY_MISMATCH: Final = "node(s) NUMA Topology policy not match"
 NO_CPU_TOPOLOGY: Final = "node(s) invalid CPU Topology"
@@ -51,8 +51,7 @@ _FILLING: Final = {
 }
 
 
-@value_object
-class CpuBinding:
+class CpuBinding(ValueObject, gc=False):
     """
     CPUs of its own: of which shape, whether that shape must hold, and whom they keep away.
 

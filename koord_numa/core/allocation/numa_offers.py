@@ -1,7 +1,6 @@
 """What each NUMA node of one node can give to one pod now."""
 
 from collections.abc import Mapping
-from dataclasses import field
 
 from koord_numa.core.allocation.device_hints import DeviceHints
 from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
@@ -13,11 +12,10 @@ from koord_numa.core.objects.vocabulary import (
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.state.inventory import PerNuma
 from koord_numa.core.state.numa_free import Accounting, NumaFree
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject, value_field
 
 
-@value_object
-class NumaOffers:
+class NumaOffers(ValueObject):
     """
     What each NUMA node can give to one pod, by resource that it requests and that some NUMA node publishes.
 
@@ -33,7 +31,7 @@ class NumaOffers:
     lacking: dict[str, int]
     free: Mapping[str, PerNuma]
     cpus: PerNuma
-    occupancy: CpuOccupancy = field(default_factory=CpuOccupancy)
+    occupancy: CpuOccupancy = value_field(default_factory=CpuOccupancy)
     devices: DeviceHints | None = None
 
     @property

@@ -1,7 +1,6 @@
 """CPUs by claim beside the CPU requests of the containers that use them: what dra-driver-cpu compares before it lets a container start."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.claims.cpus import cpus_of
@@ -9,6 +8,7 @@ from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import Container
 from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.value_objects import replace
 
 _TOLERATED: Final = 10
 """Milli-CPU by which the two may differ (dra-driver-cpu, 0.01 CPUs)."""

@@ -8,7 +8,7 @@ driver are served: with ``dra.cpu/cpuIDs`` and ``dra.cpu/smtLayout`` and, before
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -20,6 +20,7 @@ from koord_numa.core.cpus.bind_policies import CpuPolicies, pick_cpus
 from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
+from koord_numa.core.value_objects import replace
 
 DRIVER: Final = "dra.cpu"
 CAPACITY: Final = "dra.cpu/cpu"

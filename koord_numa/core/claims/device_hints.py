@@ -3,7 +3,7 @@ What the claims of one pod can get on one node, by set of NUMA nodes: the hint p
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.claims.cpus import DRIVER, CpuClaimError, CpuSite, assign_cpus, cpus_of
@@ -20,6 +20,7 @@ from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.numa.hints import mask_of, numa_ids
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
+from koord_numa.core.value_objects import replace
 
 MOST_STEPS: Final = 3 * MAX_STEPS
 """Steps of all searches for one pod on one node: there is one for each set of NUMA nodes that is considered."""

@@ -12,7 +12,7 @@ The node decides which resources the claim is for: those that its kubelet does n
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.claims.objects.claim import ClaimSpec, ClaimToAllocate, DeviceDemand, DeviceRequest
@@ -20,6 +20,7 @@ from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import ResourceList
+from koord_numa.core.value_objects import replace
 
 IN_MEMORY: Final = "<extended-resources>"
 """The claim's name until it is created (dynamicresources ``specialClaimInMemName``): no entry of a pod can be named so."""

@@ -6,7 +6,6 @@ scheduler makes (``extended_claim``).
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.claims.objects.claim import Classes, DeviceClass
@@ -14,6 +13,7 @@ from koord_numa.core.objects.request import PodRequest, once_per_request
 from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import is_native
+from koord_numa.core.value_objects import replace
 
 IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
 """Prefix of the resource that every class is by its name (resource/v1 ResourceDeviceClassPrefix)."""

@@ -4,7 +4,6 @@ One pod's CPUs with everything that stands above the take: required policies, do
 Each rule changes the question and leaves the choosing to ``take.py`` and ``distribute_evenly.py``.
 """
 
-from dataclasses import replace
 from enum import Enum
 from typing import Final
 
@@ -17,7 +16,7 @@ from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from koord_numa.core.ordering import tightness
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject, replace
 
 NO_SPREAD_WITHOUT_SMT: Final = "SpreadByPCPUs means nothing without SMT: every CPU is a core of its own"
 NO_PCPU_LEVEL_WITHOUT_SMT: Final = "PCPULevel means nothing without SMT: no core can be shared"
@@ -33,8 +32,7 @@ class Downgrade(Enum):
     NONE = "ignore it"
 
 
-@value_object
-class CpuPolicies:
+class CpuPolicies(ValueObject, gc=False):
     """What a pod asks for and how firmly. ``required``: the bind policy is a demand, not a preference."""
 
     request: CpuRequest
@@ -42,8 +40,7 @@ class CpuPolicies:
     downgrade: Downgrade = Downgrade.TO_PCPU_LEVEL
 
 
-@value_object
-class CpuPick:
+class CpuPick(ValueObject, gc=False):
     """The chosen CPUs, the exclusive policy that they were chosen by, and what had to be given up for them."""
 
     cpus: CpuSet

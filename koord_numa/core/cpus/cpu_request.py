@@ -6,11 +6,10 @@ from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 
 
-@value_object
-class CpuRequest:
+class CpuRequest(ValueObject, gc=False):
     """How many CPUs one pod wants and of which shape. Every bind policy but ``FULL_PCPUS`` means spreading."""
 
     count: int

@@ -6,7 +6,6 @@ stands above the take, which chooses inside each NUMA node.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus
@@ -15,6 +14,7 @@ from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.core.ordering import emptiest_first
+from koord_numa.core.value_objects import replace
 
 
 def take_evenly(

@@ -5,11 +5,11 @@ They spread the pods of one workload: those that its Services and its controller
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.objects.constraints import LabelSelector, SpreadConstraint
 from koord_numa.core.objects.workloads import Workload, WorkloadKind
+from koord_numa.core.value_objects import replace
 
 SYSTEM_DEFAULTS: Final = (
     SpreadConstraint("kubernetes.io/hostname", 3, hard=False, selector=None, default=True, needs_label=False),

@@ -32,7 +32,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import CPU, MILLI, total
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 
 UNEXPLAINED: Final = "the pods known to be there do not explain where memory is in use"
 TOO_MANY: Final = (
@@ -162,8 +162,7 @@ def refuse_confined_below(demand: PodDemand, grant: Grant, view: KubeletView) ->
     return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)
 
 
-@value_object
-class _Places:
+class _Places(ValueObject):
     """
     The ``masks`` that a pod has in all states that are possible, the first of which is ``before``; ``first`` is one for each thing that it
     is given there.

@@ -36,7 +36,7 @@ from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeQos
 from koord_numa.core.pod_resources import has_pod_level, kube_qos
 from koord_numa.core.resources import NOTHING, PODS, total
 from koord_numa.core.state.ledger import Holding, Ledger
-from koord_numa.core.value_objects import replace, value_object
+from koord_numa.core.value_objects import ValueObject, replace, value_object
 
 PROBLEM, CORES = "problem", "cores"
 """What is remembered with a frame."""
@@ -129,8 +129,7 @@ def kubelet_view(
     return inferred_view(frame, node, PodsThere(there, unpublished), CoreEvidence(counts))
 
 
-@value_object
-class PodsThere:
+class PodsThere(ValueObject):
     """Who holds what on a node. ``unpublished`` are the uids of those that its topology does not show, ``unfollowed``: may some be gone?"""
 
     holdings: Ledger | list[Holding]

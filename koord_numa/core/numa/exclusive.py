@@ -10,7 +10,7 @@ from enum import Enum
 
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.objects.vocabulary import NumaExclusive
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 
 
 class NumaUse(Enum):
@@ -21,8 +21,7 @@ class NumaUse(Enum):
     SHARED = "shared"
 
 
-@value_object
-class NumaOccupancy:
+class NumaOccupancy(ValueObject, gc=False):
     """The NUMA nodes used by single-NUMA pods only, and those used by a pod that spans several. By NUMA id, not by position."""
 
     single: int = 0

@@ -12,7 +12,7 @@ from typing import Final
 from koord_numa.core.numa.common_masks import WIDEST_TABLE, common_masks
 from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hints import Hint, masks_of_size
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 
 _LOOKED_AT: Final = 500
 """More masks of one size than these are not looked at one by one."""
@@ -21,8 +21,7 @@ EVERY_MASK: Final = 64
 """No set of NUMA nodes is wider than this."""
 
 
-@value_object
-class HintRule:
+class HintRule(ValueObject):
     """
     The hints of one resource over the NUMA nodes in ``nodes``.
 

@@ -18,7 +18,7 @@ from koord_numa.core.numa.koordinator_merge import merge_scored
 from koord_numa.core.numa.kubelet_merge import compromise, preferred_by_rules, preferred_hint
 from koord_numa.core.numa.refusals import NumaRejection, refuse_impossible, refuse_unaligned
 from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaPolicy
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,7 @@ class PolicyRule:
     joins: str = ""  # between the resources in Koordinator's refusal; policies that never refuse have none
 
 
-@value_object
-class Decision:
+class Decision(ValueObject):
     """The merged hint and whether the policy admits it; a Koordinator policy that does not says why."""
 
     hint: Hint

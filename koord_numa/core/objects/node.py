@@ -17,7 +17,7 @@ from koord_numa.core.objects.vocabulary import (
     NumaPolicy,
 )
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject, value_field, value_object
 
 DEFAULT_MAX_NUMA_NODES: Final = 8
 """The kubelet's default of ``max-allowable-numa-nodes``, and the divisor of LeastNUMANodes when none is published."""
@@ -70,8 +70,7 @@ class Node:
     images: frozenset[Image] = field(default=frozenset(), compare=False, repr=False)
 
 
-@value_object
-class Zone:
+class Zone(ValueObject, gc=False):
     """
     One NUMA node as an NRT reports it. Amounts in our units; ``cpu`` is milli-CPU.
 
@@ -83,11 +82,10 @@ class Zone:
     capacity: ResourceList
     allocatable: ResourceList
     available: ResourceList
-    overdrawn: ResourceList = field(default_factory=dict)
+    overdrawn: ResourceList = value_field(default_factory=dict)
 
 
-@value_object
-class KubeletConfig:
+class KubeletConfig(ValueObject, gc=False):
     """
     What is known of a kubelet's resource managers. ``None`` means not published, and is treated conservatively.
 
@@ -96,10 +94,10 @@ class KubeletConfig:
 
     topology_policy: KubeletPolicy | None = None
     topology_scope: KubeletScope = KubeletScope.CONTAINER
-    topology_options: Mapping[str, bool] = field(default_factory=dict)
+    topology_options: Mapping[str, bool] = value_field(default_factory=dict)
     max_numa_nodes: int = DEFAULT_MAX_NUMA_NODES
     cpu_policy: str | None = None  # "none" or "static"
-    cpu_options: Mapping[str, bool] = field(default_factory=dict)
+    cpu_options: Mapping[str, bool] = value_field(default_factory=dict)
     memory_policy: str | None = None  # "None" or "Static"
     reserved_cpus: CpuSet | None = None
 
@@ -128,8 +126,7 @@ class CpusetDifference:
         return f"decided {self.decided}, runs on {self.observed}{': ' if self.why else ''}{self.why}"
 
 
-@value_object
-class NodeResourceTopology:
+class NodeResourceTopology(ValueObject):
     """
     One NodeResourceTopology. ``problem`` names what is malformed about it: such a topology is as good as none, visibly.
 
@@ -150,10 +147,10 @@ class NodeResourceTopology:
     reserved: CpuSet = EMPTY
     kubelet_reserved: CpuSet = EMPTY
     kubelet_pods: tuple[KubeletAllocation, ...] = ()
-    differences: Mapping[str, CpusetDifference] = field(default_factory=dict)
+    differences: Mapping[str, CpusetDifference] = value_field(default_factory=dict)
     amplification: Mapping[str, float] | None = None
-    distances: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    numa_by_root: Mapping[str, int] = field(default_factory=dict)
+    distances: Mapping[tuple[int, int], int] = value_field(default_factory=dict)
+    numa_by_root: Mapping[str, int] = value_field(default_factory=dict)
     fingerprint: str = ""
     fingerprint_method: str = ""
     node_uid: str = ""  # from the owner reference, when there is one

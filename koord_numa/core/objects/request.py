@@ -1,10 +1,9 @@
 """What one pod asks for, as far as a decision depends on it. Pods with equal requests form a request class."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import wraps
-from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from koord_numa.core.claims.pod_claims import PodResourceClaim
 from koord_numa.core.cpuset import EMPTY, CpuSet
@@ -21,11 +20,10 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.objects.workloads import WorkloadKey
 from koord_numa.core.resources import NOTHING, ResourceList
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject, replace
 
 
-@value_object
-class PodKey:
+class PodKey(ValueObject, gc=False):
     """One pod, once: a re-created pod of the same name has another uid. Prints as ``namespace/name``."""
 
     namespace: str
@@ -51,8 +49,7 @@ class Container:
     claims: tuple[tuple[str, str], ...] = ()
 
 
-@value_object
-class CpuBind:
+class CpuBind(ValueObject, gc=False):
     """The pod's CPU policies, from the annotation ``scheduling.koordinator.sh/resource-spec``."""
 
     required: CpuBindPolicy = CpuBindPolicy.NONE
@@ -176,8 +173,7 @@ class SharedPool:
     cpus: CpuSet
 
 
-@value_object
-class Assignment:
+class Assignment(ValueObject, gc=False):
     """What a bound pod's ``scheduling.koordinator.sh/resource-status`` says it holds."""
 
     cpus: CpuSet = EMPTY
@@ -189,8 +185,7 @@ class Assignment:
         return next((amounts for node, amounts in self.numa if node == numa), NOTHING)
 
 
-@value_object
-class Pod:
+class Pod(ValueObject, gc=False):
     """
     A pod as the cluster state keeps it: identity, request, and where it stands. Raw objects stop at ``wire/``.
 
@@ -238,12 +233,5 @@ class Pod:
         return self.phase in ("Succeeded", "Failed")
 
     def placed(self, node: str, assignment: Assignment) -> "Pod":
-        """The pod with a node and what it was given there. As ``dataclasses.replace``, which takes three times as long."""
-        values = list(_EVERYTHING(self))
-        values[_NODE], values[_ASSIGNMENT] = node, assignment
-        return Pod(*values)
-
-
-_FIELDS: Final = tuple(each.name for each in fields(Pod))
-_EVERYTHING: Final = attrgetter(*_FIELDS)
-_NODE, _ASSIGNMENT = _FIELDS.index("node"), _FIELDS.index("assignment")
+        """The pod with a node and what it was given there."""
+        return replace(self, node=node, assignment=assignment)

@@ -1,7 +1,7 @@
 """Answers. "No" is a value with numbers; only what is broken raises."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from koord_numa.core.claims.search.allocation import Allocation
@@ -9,7 +9,7 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import Assignment, SharedPool
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject, value_field
 
 
 class Alignment(Enum):
@@ -76,8 +76,7 @@ class NumaNumbers:
     needed: int
 
 
-@value_object
-class Rejection:
+class Rejection(ValueObject, gc=False):
     """
     Why one node cannot take one pod.
 
@@ -90,11 +89,10 @@ class Rejection:
     detail: str = ""
     resolvable: bool = True
     numbers: tuple[NumaNumbers, ...] = ()
-    largest: ResourceList = field(default_factory=dict)
+    largest: ResourceList = value_field(default_factory=dict)
 
 
-@value_object
-class Placement:
+class Placement(ValueObject, gc=False):
     """
     Where one pod goes and what it gets there.
 

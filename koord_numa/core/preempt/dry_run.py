@@ -5,7 +5,7 @@ Nothing real changes, and no victim is chosen here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from koord_numa.core.fit.pod_affinity import Namespaces
 from koord_numa.core.fit.resources import has_room
@@ -22,6 +22,7 @@ from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refus
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, on_node
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.value_objects import replace
 
 
 @dataclass(frozen=True, slots=True)

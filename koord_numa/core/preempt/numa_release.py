@@ -6,13 +6,13 @@ known; one that is not is no victim, because no pod can say what its eviction fr
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MILLI, ResourceList, total, without_zeros
 from koord_numa.core.state.ledger import Holding
+from koord_numa.core.value_objects import replace
 
 Place = Mapping[int, ResourceList]
 """What a pod uses, by NUMA node. Empty for a pod that is tied to none."""

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from koord_numa.core.fit.pod_affinity import Namespaces, PodAffinityCounts, pod_affinity_counts
 from koord_numa.core.fit.spread import SpreadCounts, spread_counts
@@ -10,6 +9,7 @@ from koord_numa.core.fit.storage.volumes import storage_without
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.scheduling.request import SchedulingRequest
+from koord_numa.core.value_objects import replace
 
 
 def request_without(

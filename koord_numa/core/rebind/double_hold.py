@@ -5,7 +5,7 @@ No decision gives a held CPU away, so this comes from outside: a second acting s
 outlived its leader's lease.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import PodKey
@@ -14,6 +14,7 @@ from koord_numa.core.rebind.arrangement.from_ledger import DEFAULTS, Defaults, l
 from koord_numa.core.rebind.place_pod import place
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.value_objects import replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """When a rebind is worth while: a waiting pod would fit, or the node becomes better by as much as is asked for."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.arrangement.numa_amounts import amounts_after
 from koord_numa.core.rebind.plan import RebindPlan
 from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.value_objects import replace
 
 
 @dataclass(frozen=True, slots=True)

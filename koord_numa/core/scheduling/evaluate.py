@@ -21,7 +21,7 @@ from koord_numa.core.scheduling.request import Profile, SchedulingRequest, on_no
 from koord_numa.core.scheduling.scorers import SCORERS, Score, weight_of
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 
 _NOTHING_OFFERED: Final = Rejection(Reason.NO_TOPOLOGY, "only the Node object is looked at")
 _NO_PODS: Final = Ledger()
@@ -31,8 +31,7 @@ EARNING: Final = "earning"
 """What the scorers that concern a request are called among what is derived from it."""
 
 
-@value_object
-class ScoredPlacement:
+class ScoredPlacement(ValueObject, gc=False):
     """
     A node takes the pod: what the pod gets, and how good that is. ``score`` is the sum of the weighted points; ``parts`` are they by
     scorer, and filled in for dry runs only.

@@ -1,7 +1,5 @@
 """One node as a decision sees it: the Node, what it offers, who holds what, and whether it is barred. Facts only, no rules."""
 
-from dataclasses import field
-
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology
@@ -11,14 +9,13 @@ from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.resources import CPU, ResourceList
 from koord_numa.core.state.inventory import Inventory, inventory, reserve
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.value_objects import replace, value_object
+from koord_numa.core.value_objects import ValueObject, replace, value_field
 
 Offer = Inventory | KubeletView | Rejection
 """What a node has to give: CPUs that are ours to choose, or a kubelet that chooses, or nothing and why."""
 
 
-@value_object
-class NodeSnapshot:
+class NodeSnapshot(ValueObject):
     """
     A node in the state of one moment. ``allocatable`` is without the node's own reservation. ``barred`` says why nothing may go
     there although the node itself is fine: locked by a rebind, not trusted. ``pods`` are those counted there; ``nominated`` are those for
@@ -28,7 +25,7 @@ class NodeSnapshot:
     node: Node
     offer: Offer
     ledger: Ledger
-    allocatable: ResourceList = field(default_factory=dict)
+    allocatable: ResourceList = value_field(default_factory=dict)
     ports: tuple[HostPort, ...] = ()
     barred: Rejection | None = None
     nominated: tuple[Pod, ...] = ()

@@ -6,13 +6,13 @@ It corrects what the cache holds and says what it found; it places nothing.
 
 from asyncio import Semaphore, gather
 from collections.abc import Callable
-from dataclasses import replace
 from logging import getLogger
 from typing import Final
 
 from cachetools import LRUCache
 
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.assumed_pod import AssumedPod
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle, subject_of

@@ -7,7 +7,7 @@ too, until anything of the node changes. Which NUMA nodes are tried is ``core.sc
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Self
 
 from koord_numa.core.claims.cpus import CpuSite
@@ -30,6 +30,7 @@ from koord_numa.core.scheduling.request import Profile, SchedulingRequest, on_no
 from koord_numa.core.scheduling.scorers import scored_by_claim
 from koord_numa.core.selectors import matches_term
 from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.slice_index import Revision
 

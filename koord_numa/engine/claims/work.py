@@ -1,6 +1,6 @@
 """What a decision means for the pod's claims: which of them gets which devices, and the claim for extended resources among them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from koord_numa.core.claims.extended_claim import IN_MEMORY, ExtendedClaim, extended_claim
 from koord_numa.core.claims.objects.claim import ClaimSpec
@@ -8,6 +8,7 @@ from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.ports import Conflict

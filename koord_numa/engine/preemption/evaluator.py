@@ -6,7 +6,6 @@ It changes nothing and makes no request. What it found may be old as soon as ano
 
 import asyncio
 from collections.abc import Collection, Container, Iterable
-from dataclasses import replace
 from typing import Final
 
 from cachetools import LRUCache
@@ -22,6 +21,7 @@ from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, selec
 from koord_numa.core.resources import CPU
 from koord_numa.core.scheduling.evaluate import refuse_everywhere
 from koord_numa.core.scheduling.request import SchedulingRequest, depends_on_other_pods
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle

@@ -17,7 +17,7 @@ from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.scheduling.scorers import scored_by_claim
 from koord_numa.core.score.device_reserve import is_device
 from koord_numa.core.score.node_resources import ALWAYS_SCORED, MAX_SCORE
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.ranking.columns.amount_table import (
     DIVISORS,
     FREE,
@@ -37,8 +37,7 @@ ONE: Final = np.array(1)
 FULL: Final = np.array(MAX_SCORE)
 
 
-@value_object
-class Sums:
+class Sums(ValueObject):
     """Per row: do the node's amounts fall short, and two parts of the score. ``ahead`` is what sparing takes off ``MAX_SCORE``."""
 
     short: Bools
@@ -71,8 +70,7 @@ class Plan:
     by_claim: list[int]  # a row that has none of these serves them by claim
 
 
-@value_object
-class Taken:
+class Taken(ValueObject):
     """
     By resource and row: what there is, what is used with the pod, and how much that is in percent, of the lines ``percents`` of the plan.
     ``common`` are the percents of CPU and memory, 100 at most.

@@ -1,7 +1,5 @@
 """A node of the cluster state as a layout to repack, or why it cannot be repacked. It changes nothing."""
 
-from dataclasses import replace
-
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Rejection
@@ -11,6 +9,7 @@ from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
 from koord_numa.core.rebind.plan import Move
 from koord_numa.core.state.inventory import inventory
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.settings import Settings

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
+from koord_numa.core.value_objects import replace
 from koord_numa.node.decided import DecidedContainer, DecidedPod, decided_pod
 from koord_numa.node.inputs.api_client import ApiError, NodeApi
 from koord_numa.node.inputs.rpc import RunningContainer

@@ -1,10 +1,10 @@
 """A policy of the pod that keeps it waiting: what it could relax to fit as large as it is."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaExclusive, NumaPolicy
+from koord_numa.core.value_objects import replace
 from koord_numa.view.advice.probe import Probe, Remedy, where
 
 

@@ -1,11 +1,12 @@
 """Questions to the scheduler about pods and nodes as they are not: nothing is counted, remembered or written."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.scheduler import Scheduler
 
 

@@ -1,7 +1,6 @@
 """One rebind that makes room: the CPUs of the pods on a node laid out again, by the planner that a RebindResource runs."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.objects.verdicts import Rejection
@@ -9,6 +8,7 @@ from koord_numa.core.preempt.dry_run import answer_of
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan
 from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.rebind.snapshot import layout_of_node
 from koord_numa.view.advice.probe import Probe, Remedy, where
 

@@ -1,13 +1,13 @@
 """The smallest change of a pod's size after which it fits: fewer CPUs, less memory, or CPUs in whole cores."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MEMORY, MILLI
+from koord_numa.core.value_objects import replace
 from koord_numa.view.advice.probe import Probe, Remedy, where
 from koord_numa.view.text import short_amounts
 

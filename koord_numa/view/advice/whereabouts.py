@@ -1,12 +1,12 @@
 """Nodes that would take the pod if it tolerated their taints, or if its node selector or affinity let it go there."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.objects.constraints import Constraints, Toleration
 from koord_numa.core.objects.node import Taint
 from koord_numa.core.objects.verdicts import Reason
+from koord_numa.core.value_objects import replace
 from koord_numa.view.advice.probe import Probe, Remedy, where
 
 NODES: Final = 64

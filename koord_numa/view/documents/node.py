@@ -1,7 +1,6 @@
 """One node in full: the machine as a drawing, the pods that hold something, and the plan of a rebind that works on it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
@@ -11,6 +10,7 @@ from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_usage import rooms
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.view.documents import Document, document

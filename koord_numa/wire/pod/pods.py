@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from koord_numa.core.claims.pod_claims import PodResourceClaim
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.images import pod_images
@@ -136,8 +136,7 @@ def _is_on_its_way(pod: Pod, status: Status) -> bool:
     return status.conditions is not None and not pod.finished and not (pod.started and pod.ready)
 
 
-@value_object
-class _LoosePart:
+class _LoosePart(ValueObject):
     """What changes when a pod is bound and starts: the node in its spec, its status, annotations of its bind."""
 
     spec: dict[str, Any]

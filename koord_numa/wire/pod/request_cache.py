@@ -6,7 +6,6 @@ differ between the pods of a workload, are left out. Malformed requests are not 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from pydantic import BaseModel
 
 from koord_numa.core.objects.constraints import Constraints
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.wire import names
 from koord_numa.wire.metadata import Head
 from koord_numa.wire.parsed_cache import ParsedCache
@@ -34,8 +33,7 @@ ANNOTATIONS: Final = (
 """Those that a request is read from."""
 
 
-@value_object
-class CachedRequest:
+class CachedRequest(ValueObject):
     """A request without a node, and its key: empty for one that is not kept."""
 
     plain: PodRequest

@@ -7,13 +7,13 @@ infeasible. Containers of the status without ``resources`` count by the spec.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import ResourceList, largest
+from koord_numa.core.value_objects import replace
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.quantities import requested
 

@@ -13,15 +13,14 @@ import orjson
 
 from koord_numa.core.objects.request import PodKey, PodRequest
 from koord_numa.core.objects.workloads import WorkloadKey
-from koord_numa.core.value_objects import replace, value_object
+from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.pod.request_cache import CachedRequest
 
 
-@value_object
-class SteadyPart:
+class SteadyPart(ValueObject):
     """What is read of a pod apart from its status, its node, and what is written into its annotations when it is bound."""
 
     path: FieldPath

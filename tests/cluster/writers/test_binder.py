@@ -1,6 +1,5 @@
 """The binder against a server that behaves as a real one does."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from koord_numa.app.runtime import AGENT
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.writers.binder import ApiBinder, valid_key
 from koord_numa.core.objects.request import PodKey
+from koord_numa.core.value_objects import replace
 from koord_numa.ports import Conflict, Forbidden, Gone, Invalid, Unavailable, UnknownOutcome
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, Effect, Fault
 from tests.cluster.objects import JsonObject, node, pod

@@ -1,7 +1,5 @@
 """Reservations of claims against a server that behaves as a real one does: a request that is late changes nothing."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.cluster.client import Api
@@ -10,6 +8,7 @@ from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation, DeviceResult
 from koord_numa.core.claims.search.inventory import DeviceId
 from koord_numa.core.objects.request import PodKey
+from koord_numa.core.value_objects import replace
 from koord_numa.ports import Conflict, Gone, NotLeader
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions
 from koord_numa.wire.claims.resource_claims import parse_resource_claim

@@ -4,7 +4,7 @@ dra-driver-cpu with an external allocator: the recorded slices and claims, which
 The cpusets in the recorded allocations are choices; what must agree is everything else, and that ours are as many CPUs of the slice.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from koord_numa.core.claims.cpus import CPU_IDS, CpuSite, assign_cpus, cpus_of
 from koord_numa.core.claims.objects.claim import DeviceClass
@@ -19,6 +19,7 @@ from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
+from koord_numa.core.value_objects import replace
 from koord_numa.wire.claims.claim_json import allocation_json
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.claims.resource_slices import parse_resource_slice

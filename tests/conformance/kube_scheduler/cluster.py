@@ -1,10 +1,11 @@
 """The clusters of kube-scheduler's recorded cases: API objects, read by ``wire`` and told to an engine as its sources would tell them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.namespaces import parse_namespace

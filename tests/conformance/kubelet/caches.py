@@ -7,7 +7,6 @@ sockets and devices too hardly ever agree with dozens of scans; these nearly alw
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -16,6 +15,7 @@ from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.variants import HALF, ORDERS, machine_of, ordered_ids, possible_threads, reserving
 from tests.conformance.kubelet.worlds import Played, Recorded, World
 

@@ -13,7 +13,6 @@ such steps leads to: where the devices that are free are near others than those 
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import exp
 from random import Random
 from typing import Final
@@ -24,6 +23,7 @@ from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.departures import Branch, Script, graded, replayed, windows
 from tests.conformance.kubelet.variants import device_order
 from tests.conformance.kubelet.worlds import Played, Recorded, World

@@ -1,10 +1,10 @@
 """The histories among which witnesses are looked for: the recorded one is one of them, and each agrees with what was shown."""
 
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
 
+from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.aims.aimed import aimed
 from tests.conformance.kubelet.aims.refusals import refused_by_scheduler, refusing
 from tests.conformance.kubelet.aims.wandering import wandering

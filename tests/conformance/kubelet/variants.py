@@ -5,7 +5,6 @@ What exporters tell are numbers per NUMA node; all else may be otherwise on a re
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -15,6 +14,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.worlds import Recorded
 
 ARCHITECTURE: Final = "kubernetes.io/arch"

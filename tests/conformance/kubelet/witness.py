@@ -7,12 +7,13 @@ as every history is played by the kubelet's own procedure and compared with ever
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from random import Random
 from typing import Final
 
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.aims.aimed import aimed
 from tests.conformance.kubelet.aims.departing import departing
 from tests.conformance.kubelet.aims.filling import filling

@@ -7,7 +7,7 @@ differs counts from the event at which the scheduler was shown it. The exporters
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.quantity import supply
+from koord_numa.core.value_objects import replace
 from koord_numa.wire.node.fingerprint import fingerprint
 from koord_numa.wire.pod.pods import parse_pod
 from tests.conformance.kubelet.admission import load_node

@@ -1,7 +1,6 @@
 """Nodes and pods in few words, for the tests of allocation."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from koord_numa.core.allocate import AllocateOptions, allocate
@@ -19,6 +18,7 @@ from koord_numa.core.objects.vocabulary import (
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.value_objects import replace
 from tests.machines import machine
 
 GI = 2**30

@@ -1,7 +1,5 @@
 """One pod before one node: whole placements, case by case."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.allocate import AllocateOptions, WithoutTopology
@@ -15,6 +13,7 @@ from koord_numa.core.objects.vocabulary import (
     NumaAllocateStrategy,
 )
 from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import (
     ALIGNED,
     BE,

@@ -1,7 +1,5 @@
 """Among equally narrow sets of NUMA nodes, the ones that are close to each other are taken."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.allocate import allocate
@@ -11,6 +9,7 @@ from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass
 from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import node, pod
 
 TWO_SOCKETS = regular_topology(2, 2, 32, 1)  # NUMA 0 and 1 on one socket, 2 and 3 on the other

@@ -1,6 +1,6 @@
 """Laws of allocation on random nodes and sequences of pods: nothing is given twice, nothing is forgotten, the order is irrelevant."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from hypothesis import given, settings
@@ -33,6 +33,7 @@ from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger, holding_of
 from koord_numa.core.state.numa_free import Accounting, NumaAccounting, accounts
 from koord_numa.core.state.numa_sums import numa_occupancy
+from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import GI, node, pod
 from tests.strategies import any_of
 

@@ -1,7 +1,6 @@
 """Machines with more NUMA nodes than anyone enumerates: elections stay exact in what they promise, and end."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -22,6 +21,7 @@ from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass, RestrictedR
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.numa_free import accounts
+from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import GI, held, node, pod
 
 RESTRICTED, SINGLE, BEST_EFFORT = NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.BEST_EFFORT

@@ -1,7 +1,5 @@
 """Why one node refuses one pod, case by case."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.request import PodRequest
@@ -11,6 +9,7 @@ from koord_numa.core.objects.vocabulary import (
     NumaPolicy,
 )
 from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import (
     BEST_EFFORT,
     BURST,

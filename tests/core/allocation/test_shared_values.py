@@ -1,7 +1,5 @@
 """Pods that get the same amounts of the same NUMA node share one value, also on different nodes."""
 
-from dataclasses import replace
-
 from koord_numa.core.allocate import allocate_demand
 from koord_numa.core.allocation.demand import demand_of
 from koord_numa.core.objects.request import Container, NumaSpec, Pod, PodKey, PodRequest
@@ -9,6 +7,7 @@ from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger, holding_of
+from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import DEFAULTS, GI, SINGLE, node
 
 AMOUNTS = {"cpu": 2000, "memory": 4 * GI}

@@ -1,6 +1,5 @@
 """Allocation in special situations: refusals with numbers, exclusivity, every pod counts, amplification, ConstrainedBurst."""
 
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -14,6 +13,7 @@ from koord_numa.core.objects.vocabulary import (
     NumaExclusive,
 )
 from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import (
     ALIGNED,
     BURST,

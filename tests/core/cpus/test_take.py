@@ -1,7 +1,5 @@
 """Koordinator's choice of CPUs: its documented answers by hand, and the laws that every choice obeys."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +9,7 @@ from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuReques
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
+from koord_numa.core.value_objects import replace
 from tests.machines import machine
 from tests.strategies import asks, cpusets_of, machines, occupancies
 

@@ -1,11 +1,11 @@
 """Short spellings of nodes, pods and terms for the predicates' tables."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
+from koord_numa.core.value_objects import replace
 
 
 def node(name: str = "worker", **labels: str) -> Node:

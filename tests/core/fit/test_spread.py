@@ -1,13 +1,12 @@
 """Topology spread constraints."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.fit.spread import crowding, fits_spread, spread_counts
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, SpreadConstraint, TaintEffect
 from koord_numa.core.objects.node import Taint
 from koord_numa.core.score.normalize import MISSING
+from koord_numa.core.value_objects import replace
 from tests.core.fit.builders import asks, label, node, placed
 
 A1, A2, B1, C1 = node("a1", zone="a"), node("a2", zone="a"), node("b1", zone="b"), node("c1", zone="c")

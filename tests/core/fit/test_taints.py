@@ -1,12 +1,11 @@
 """Taints, tolerations and cordoned nodes."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.fit.taints import fits_taints, fits_unschedulable, soft_taints
 from koord_numa.core.objects.constraints import Constraints, Operator, TaintEffect, Toleration
 from koord_numa.core.objects.node import Node, Taint
+from koord_numa.core.value_objects import replace
 from tests.core.fit.builders import asks
 
 DEDICATED = Taint("dedicated", TaintEffect.NO_SCHEDULE, "gpu")

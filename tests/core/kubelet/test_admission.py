@@ -1,6 +1,5 @@
 """What a scheduler concludes: yes with what to charge, no with reason and numbers, and the assumption that decided."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +29,7 @@ from koord_numa.core.objects.vocabulary import (
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.ledger import Holding
+from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.admission import exported
 from tests.conformance.kubelet.seen import after_admission, after_removal, exact_view
 from tests.core.kubelet.managers.test_admit import nodes, pods

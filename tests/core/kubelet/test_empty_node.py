@@ -1,7 +1,5 @@
 """What amounts alone say of the empty node is what the kubelet's procedure says there."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +11,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.room import has_room
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.managers.test_admit import fill, nodes, pods
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod
 

@@ -1,6 +1,5 @@
 """Amounts that tell of a pod, and states that it cannot tell apart, against the kubelet's whole procedure."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -23,6 +22,7 @@ from koord_numa.core.kubelet.managers.room import (
 from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod, sidecar
 from tests.machines import machine
 

@@ -1,6 +1,5 @@
 """Best-effort nodes that bind memory: amounts that tell of a pod wherever others are, against the kubelet's whole procedure."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -19,6 +18,7 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod
 from tests.core.kubelet.test_enough_room import admits
 

@@ -1,6 +1,5 @@
 """Of devices near one NUMA node each strict policies let a pod tell only numbers apart, also where their order is not by NUMA node."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -13,6 +12,7 @@ from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, gpus, init, node, pod, sidecar
 
 

@@ -1,6 +1,5 @@
 """A node that is not followed: pods may have left unseen, and init containers go to the lowest NUMA node with room."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,6 +13,7 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod
 from tests.core.kubelet.unseen import initialised, refused_without
 

@@ -1,7 +1,5 @@
 """What pods may demand where the kubelet hands out CPUs: a table of kubelets and pods."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.kubelet.unsupported_policies import refuse_promises
@@ -18,6 +16,7 @@ from koord_numa.core.objects.vocabulary import (
     NumaPolicy,
     QosClass,
 )
+from koord_numa.core.value_objects import replace
 
 STATIC = KubeletConfig(topology_policy=KubeletPolicy.SINGLE_NUMA_NODE, cpu_policy="static")
 WHOLE = replace(STATIC, cpu_options={"full-pcpus-only": True})

@@ -1,6 +1,5 @@
 """A view is gathered from the facts of the moment; what is kept from the one before only saves work."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -16,6 +15,7 @@ from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.state.ledger import Holding
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, init, pod
 
 NODE = Node("n", allocatable={"cpu": 16000, "memory": 8 * GI, "pods": 110, "vendor.com/gpu": 5})

@@ -1,7 +1,6 @@
 """Nodes with pods of various priorities on them, in few words, for the tests of preemption."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from koord_numa.core.cpuset import CpuSet
@@ -25,6 +24,7 @@ from koord_numa.core.scheduling.request import Profile, SchedulingRequest, sched
 from koord_numa.core.state.inventory import inventory, reserve
 from koord_numa.core.state.ledger import Ledger, holding_of
 from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.value_objects import replace
 from tests.machines import machine
 
 GI = 2**30

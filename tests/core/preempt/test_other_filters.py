@@ -1,7 +1,5 @@
 """Victims for ports, volumes, affinity and spreading, and before kubelets."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
@@ -20,6 +18,7 @@ from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeCl
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.victims import select_victims_on_node, still_right
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
+from koord_numa.core.value_objects import replace
 from tests.core.preempt.preemption_nodes import ask, kubelet_site, owned_site, request, running, terms
 
 

@@ -1,7 +1,5 @@
 """Which node is freed: each criterion decides where all before it are equal."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.budgets import DisruptionBudget
@@ -12,6 +10,7 @@ from koord_numa.core.ordering import importance
 from koord_numa.core.preempt.pdb import protected, violating
 from koord_numa.core.preempt.pick_node import rank
 from koord_numa.core.preempt.victims import PreemptionCandidate
+from koord_numa.core.value_objects import replace
 from tests.core.preempt.preemption_nodes import budget, running
 
 

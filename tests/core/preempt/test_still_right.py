@@ -1,12 +1,12 @@
 """Until when a choice of victims stays right."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.victims import select_victims_on_node, still_right
+from koord_numa.core.value_objects import replace
 from tests.core.preempt.preemption_nodes import UNEVEN, ask, barred, budget, nominee, owned_site, running, terms
 
 

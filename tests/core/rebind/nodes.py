@@ -1,6 +1,5 @@
 """Fragmented nodes for the planner's tests: by hand in a line, and at random from a seed."""
 
-from dataclasses import replace
 from random import Random
 
 from koord_numa.core.cpu_topology import CpuTopology
@@ -12,6 +11,7 @@ from koord_numa.core.rebind.arrangement.exclusivity import FixedPods
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
 from koord_numa.core.rebind.plan import layout_of_pods
+from koord_numa.core.value_objects import replace
 from tests.machines import machine
 
 SHAPES = ("1x2x4x2", "2x1x8x2", "2x2x8x2", "2x2x4x1", "2x4x8x2", "2x2x16x1", "2x4x24x2")

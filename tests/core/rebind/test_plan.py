@@ -1,13 +1,12 @@
 """What a rebind does to nodes written by hand, and what it must never do to any node."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 from koord_numa.core.rebind.arrangement.layout import Arrangement, NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
+from koord_numa.core.value_objects import replace
 from tests.core.rebind.nodes import SPREAD, beset, fragmented, layout, pinned, with_pods_that_stay
 from tests.core.rebind.sorted_order import broken_rules, crossings, in_sorted_order, least_crossings
 from tests.machines import machine

@@ -5,7 +5,6 @@ The machine has two NUMA nodes of eight CPUs: 0-7 and 8-15, two neighbours a cor
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from koord_numa.core.claims.cpus import CpuSite, cpus_of
 from koord_numa.core.claims.device_hints import ClaimDevices
@@ -27,6 +26,7 @@ from koord_numa.core.scheduling.placement import place
 from koord_numa.core.scheduling.request import Profile, scheduling_request, with_claims
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
+from koord_numa.core.value_objects import replace
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
 from tests.core.allocation.nodes import GI, held, node
 from tests.core.claims.worlds import NODE, Json, claim_object, device, device_class, published, request

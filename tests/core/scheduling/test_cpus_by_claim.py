@@ -1,7 +1,5 @@
 """Pods for CPUs of their own on a node whose CPUs a driver hands out: their claims give the CPUs, and no cpuset is chosen beside them."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.allocation.node_rules import NO_CPUS_WITHOUT_CLAIM
@@ -13,6 +11,7 @@ from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import NodeBindPolicy, NumaPolicy, QosClass
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import pod
 from tests.core.claims.worlds import NODE, claim_object
 from tests.core.scheduling.claim_nodes import GPU, claimed, cpu_claim, cpu_device, decided, gpus, ours

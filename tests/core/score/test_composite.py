@@ -1,7 +1,6 @@
 """Scores of nodes for placements: Koordinator's published examples, A + B, and the pod-level policy's formula."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -23,6 +22,7 @@ from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.score.placed import Placed
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import GI, held, node, pod
 
 MOST, LEAST = Strategy(ScoringType.MOST_ALLOCATED), Strategy(ScoringType.LEAST_ALLOCATED)

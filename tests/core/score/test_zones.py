@@ -1,7 +1,5 @@
 """Scores from published zones where the scheduler-plugins' own code has no answer: gaps between ids, nothing asked, one resource."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
@@ -16,6 +14,7 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.score.zones import score_zones
+from koord_numa.core.value_objects import replace
 
 GI = 1 << 30
 MOST, LEAST, BALANCED, FEWEST = (

@@ -1,7 +1,5 @@
 """What a node offers: reservations, amplification, and whose word counts for policies."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.cpu_topology import regular_topology
@@ -18,6 +16,7 @@ from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import CpuOwner, NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.inventory import Inventory, inventory, reserve
+from koord_numa.core.value_objects import replace
 
 MACHINE = regular_topology(2, 1, 4, 2)  # CPUs 0-7 on NUMA node 0, 8-15 on 1
 

@@ -1,7 +1,5 @@
 """What is free on each NUMA node, and the pools that pods without own CPUs share."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
@@ -11,6 +9,7 @@ from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.state.numa_free import Accounting, NumaAccounting, NumaFree, accounts
 from koord_numa.core.state.shared_pools import shared_pools, socket_of
+from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import held, node
 
 FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS

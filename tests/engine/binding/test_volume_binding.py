@@ -1,7 +1,5 @@
 """The PreBind step of volumes by itself: what it takes back, what it cannot take back, and what it says then."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.constraints import Constraints
@@ -9,6 +7,7 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.binding.volume_binding import STRANDED, VolumeBinding
 from koord_numa.ports import Conflict, Gone, Unavailable
 from tests.engine.world import World, make_world

@@ -1,6 +1,5 @@
 """Pods that a topology proves a kubelet not to count any more, before any event of theirs has shown it."""
 
-from dataclasses import replace
 from itertools import chain, count, repeat
 from random import Random
 
@@ -13,6 +12,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.preempt.node import Nominee
 from koord_numa.core.resources import CPU, PODS
 from koord_numa.core.state.ledger import holding_of
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.ports import DELETED
 from koord_numa.wire.node.fingerprint import fingerprint

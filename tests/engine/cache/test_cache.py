@@ -1,6 +1,5 @@
 """Facts in any order, repeated, late and early: in the end the state is what the final objects say."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,6 +11,7 @@ from koord_numa.core.objects.node import KubeletAllocation, Node, NodeResourceTo
 from koord_numa.core.objects.request import Assignment, Pod
 from koord_numa.core.objects.verdicts import Placement, Reason
 from koord_numa.core.state.ledger import Ledger, holding_of
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.queue.cluster_events import ClusterEvent

@@ -1,6 +1,5 @@
 """Which pods a topology shows is remembered while nothing differs that it follows from."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.kubelet_history import KubeletHistory
 from koord_numa.engine.cache.shown_pods import pod_sets
 from koord_numa.engine.cache.shown_pods.pod_sets import Reading, read

@@ -1,12 +1,11 @@
 """After a watch has ended, the order in which pods came to a kubelet is not known until a topology shows them."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.kubelet_history import ORDER_UNKNOWN, KubeletHistory
 from koord_numa.wire.node.fingerprint import fingerprint
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_world

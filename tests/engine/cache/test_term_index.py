@@ -1,6 +1,5 @@
 """The index of terms finds exactly the terms that select a pod, and the pods that a term selects."""
 
-from dataclasses import replace
 from itertools import product
 
 from hypothesis import given
@@ -9,6 +8,7 @@ from hypothesis import strategies as st
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.selectors import selects
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.queue.pending_pod import PendingPods

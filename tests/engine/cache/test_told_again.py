@@ -1,12 +1,12 @@
 """Facts that are told again, or no longer: what was noted about them ends with them, and what stays is no news."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, PodTerm
 from koord_numa.core.objects.node import KubeletAllocation
 from koord_numa.core.objects.request import Assignment, Pod
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.containment import Quarantine
 from koord_numa.engine.object_handlers import BoundPodObjects

@@ -1,7 +1,6 @@
 """Which pods a topology shows: what an exporter saw may be older than a pod's start, whatever arrives first."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -9,6 +8,7 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.topology_lag import RECENT
 from koord_numa.wire.node.fingerprint import fingerprint

@@ -1,7 +1,5 @@
 """Which pods a topology does not show: the state machine against a model of a node, its kubelet and its exporter."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,6 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import CpuOwner
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.topology_lag import RECENT, Report
 from koord_numa.wire.node.fingerprint import fingerprint

@@ -1,7 +1,5 @@
 """Kubelet-owned nodes that were in use when the scheduler started, or whose topology contradicts what was believed of them."""
 
-from dataclasses import replace
-
 from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.managers.results import TOPOLOGY_AFFINITY, KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView
@@ -9,6 +7,7 @@ from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zo
 from koord_numa.core.objects.request import Container, Pod, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy
 from koord_numa.core.resources import CPU
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.ports import DELETED
 from koord_numa.wire.node.fingerprint import fingerprint

@@ -1,13 +1,13 @@
 """A stand-in for the API server's side of claims."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from koord_numa.core.claims.extended_claim import RequestMapping
 from koord_numa.core.claims.objects.claim import DeviceRequest
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.objects.request import PodKey
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.ports import DELETED, Conflict
 from koord_numa.ports.claim_writer import StillAllowed

@@ -1,6 +1,5 @@
 """What is known of claims, and the Reserve and PreBind steps: a claim counts exactly once, whatever comes first and whatever fails."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NumaPoli
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import candidate
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.deallocation import Deallocation, Outside
 from koord_numa.engine.claims.late_check import UNAVAILABLE, ClaimCheck
 from koord_numa.engine.claims.lister import ClaimLister

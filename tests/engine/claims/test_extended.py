@@ -3,7 +3,6 @@ Extended resources that a class serves by claim: the node decides how, the claim
 again after a restart and is deleted when nothing comes of it.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.scheduling.request import Profile, scheduling_request, with_claims
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import candidate
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.late_check import ClaimCheck, ExtendedAsk
 from koord_numa.engine.claims.work import claim_work
 from koord_numa.ports import Conflict, Unavailable

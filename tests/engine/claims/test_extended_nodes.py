@@ -1,6 +1,5 @@
 """Extended resources by claim in whole decisions: each node is asked in its own way, and the ranking chooses as asking every node would."""
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -15,6 +14,7 @@ from koord_numa.core.objects.request import Container, Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.work import claim_work
 from koord_numa.engine.dry_run import dry_run
 from tests.core.claims.worlds import device, device_class, published

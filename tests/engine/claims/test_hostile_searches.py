@@ -1,13 +1,12 @@
 """Claims that nothing can meet and that take long to find out: each search ends, and they never hold the loop together."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.claims.pod_claims import PodResourceClaim
 from koord_numa.core.claims.search.search import MAX_STEPS
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Unschedulable
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims import late_check
 from koord_numa.engine.ranking.undecided import Undecided
 from koord_numa.engine.schedule_one import SLICE

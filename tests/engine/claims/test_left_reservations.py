@@ -6,10 +6,10 @@ gives them up where other pods use the claim.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 from koord_numa.core.claims.pod_claims import PodResourceClaim
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.ports import Unavailable
 from koord_numa.wire.claims.resource_claims import parse_resource_claim

@@ -1,9 +1,8 @@
 """Claims that another scheduler allocates while a decision about them is on its way."""
 
-from dataclasses import replace
-
 from koord_numa.core.claims.pod_claims import PodResourceClaim
 from koord_numa.core.objects.request import PodKey
+from koord_numa.core.value_objects import replace
 from tests.engine.claims.test_cycle import POD, World
 
 

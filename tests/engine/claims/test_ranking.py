@@ -3,7 +3,6 @@ Pods with claims over random clusters: the ranking chooses what asking every nod
 pods under hard policies are on the NUMA nodes of their devices.
 """
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -24,6 +23,7 @@ from koord_numa.core.scheduling.claim_devices import HARD
 from koord_numa.core.scheduling.decide import choose
 from koord_numa.core.scheduling.events import ClusterEvent
 from koord_numa.core.scheduling.filters import EVENTS
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.dry_run import dry_run
 from koord_numa.ports import DELETED

@@ -1,9 +1,8 @@
 """Which class is being looked at, and which is due."""
 
-from dataclasses import replace
-
 import pytest
 
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.preemption.agenda import Agenda
 from koord_numa.engine.queue.request_class import RequestClass, RequestClasses

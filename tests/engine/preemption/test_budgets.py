@@ -1,11 +1,10 @@
 """PodDisruptionBudgets: known before any eviction, asked for first, and broken only where the setting lets it."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.constraints import LabelSelector
+from koord_numa.core.value_objects import replace
 from koord_numa.ports import Unavailable
 from tests.engine.failures import raise_once
 from tests.engine.preemption.world import FULL, crowded, important, make_room, said, wrote

@@ -1,7 +1,5 @@
 """Which nodes are tried out for a pod that fits nowhere, and how often."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.budgets import DisruptionBudget
@@ -11,6 +9,7 @@ from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.victims import PreemptionCandidate, select_victims_on_node
 from koord_numa.core.scheduling.request import SchedulingRequest
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.preemption import evaluator as planner
 from tests.engine.preemption.world import FULL, crowded, important, leaves, make_room, running, wrote
 from tests.engine.world import bound, make_topology

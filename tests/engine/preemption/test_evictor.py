@@ -1,10 +1,9 @@
 """What is checked right before an eviction, and what each answer of the API server means."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.value_objects import replace
 from koord_numa.ports import Forbidden, Gone
 from tests.engine.failures import raise_once
 from tests.engine.preemption.world import FULL, crowded, important, leaves, make_room, once, running, wrote

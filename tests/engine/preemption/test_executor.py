@@ -1,12 +1,12 @@
 """Making room: who is evicted, who gets the room, and what the loop does by itself."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.preempt.victims import select_victims_on_node, still_right
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.preemption import evaluator as planner
 from koord_numa.ports import Unavailable
 from tests.cluster.objects import PATIENCE

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
 from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.constraints import LabelSelector
 from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.preemption.freeing import NODES, NodesBeingFreed
 from koord_numa.ports import Forbidden
 from tests.cluster.objects import PATIENCE

@@ -1,12 +1,11 @@
 """Making room where a kubelet chooses the CPUs: only for what is certain, and with patience for what it publishes."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Assignment, Pod
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from koord_numa.wire.node.fingerprint import fingerprint
 from tests.engine.preemption.world import leaves, make_room
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_world

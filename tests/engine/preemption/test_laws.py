@@ -1,7 +1,7 @@
 """What holds after any history of pods that come, make room, are evicted and leave."""
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -10,6 +10,7 @@ from koord_numa.core.objects.request import NumaSpec, Pod
 from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.victims import select_victims_on_node
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.preemption.evictor import PREEMPTED
 from tests.engine.world import World, make_node, make_pod, make_topology, make_world
 

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.value_objects import replace
 from koord_numa.ports import Unavailable
 from tests.cluster.objects import PATIENCE
 from tests.engine.failures import raise_once

@@ -1,7 +1,6 @@
 """Making room for a pod that only kubelet options speak against which are not known, and that may not find out about them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -10,6 +9,7 @@ from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zo
 from koord_numa.core.objects.request import Assignment, Container, Pod
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy
 from koord_numa.core.resources import MILLI
+from koord_numa.core.value_objects import replace
 from koord_numa.wire.node.fingerprint import fingerprint
 from tests.engine.preemption.world import leaves, make_room, said
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_world

@@ -1,12 +1,11 @@
 """A volume that only one pod may use is taken over from a pod of lower priority, as kube-scheduler does."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.constraints import Constraints
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim
+from koord_numa.core.value_objects import replace
 from tests.engine.preemption.world import crowded, important, leaves, make_room, running, wrote
 from tests.engine.world import World
 

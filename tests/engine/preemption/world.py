@@ -1,11 +1,11 @@
 """Nodes full of pods, an engine that makes room on them, and what it asked of the API server."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Assignment, NumaSpec, Pod
 from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass
+from koord_numa.core.value_objects import replace
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world
 
 

@@ -1,12 +1,11 @@
 """Nodes that become eligible while they are full: pods with priority over what is there are tried again, since evictions may help."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.constraints import TaintEffect
 from koord_numa.core.objects.node import Node, Taint
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.value_objects import replace
 from koord_numa.ports import Unavailable
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 

@@ -1,11 +1,11 @@
 """Room that is being freed for pods of other schedulers, and for ours by the scheduler before us, is not given away."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.value_objects import replace
 from tests.engine.preemption.world import FULL, crowded, important, leaves, make_room, running
 from tests.engine.world import World, bound
 

@@ -4,7 +4,6 @@ No lost wake-up: for every kind of change and every reason to wait, the real eng
 The model is a fresh engine that is told the same facts: after each change, what it would place must have been placed.
 """
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -25,6 +24,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Reason
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, QosClass
 from koord_numa.core.scheduling.filters import EVENTS
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.queue.cluster_events import RESOLVED_BY, ClusterEvent
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
 

@@ -1,7 +1,6 @@
 """Pods that care for other pods or for volumes: rules as kube-scheduler's, and the same answer as asking every node."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
@@ -23,6 +22,7 @@ from koord_numa.core.objects.verdicts import Placement, Reason, Unschedulable
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim
 from koord_numa.core.scheduling.decide import decide
 from koord_numa.core.scheduling.evaluate import evaluate, evaluate_alone
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.cache.volume_lister import VolumeLister

@@ -1,6 +1,5 @@
 """Remembered rankings and sweeps answer exactly as asking every node does, whatever changes in between."""
 
-from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -24,6 +23,7 @@ from koord_numa.core.objects.vocabulary import (
 from koord_numa.core.scheduling.decide import decide
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, evaluate_alone
 from koord_numa.core.scheduling.request import Profile, scheduling_request
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.queue.cluster_events import ClusterEvent

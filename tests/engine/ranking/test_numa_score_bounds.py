@@ -1,7 +1,5 @@
 """The bound of the NUMA score under LeastNUMANodes: never below the score, and close enough that few nodes are asked."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,6 +19,7 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, evaluate_alone
 from koord_numa.core.scheduling.request import scheduling_request
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.ranking.node_ranking import NodeRanking
 from koord_numa.engine.ranking.score_bounds import ScoreBounds
 from tests.engine.clusters import GIB, random_node, random_topology

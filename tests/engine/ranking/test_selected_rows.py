@@ -1,6 +1,5 @@
 """Rows selected by name and labels are the nodes that the scalar filters let through, also after nodes have changed, come and gone."""
 
-from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -13,6 +12,7 @@ from koord_numa.core.objects.constraints import Constraints, NodeTerm, Operator,
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.scheduling.request import Profile, scheduling_request
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.ranking.columns.node_table import NodeTable
 from koord_numa.engine.ranking.score_bounds import NO, ScoreBounds

@@ -1,13 +1,14 @@
 """A life drawn from a seed: node, pods, and what happens in which order. The same seed and kinds give the same life."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any, Final
 
 from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.machines import NodeDescription
 from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
 from tests.kubelets.exporters.exported_life import ExportedLife

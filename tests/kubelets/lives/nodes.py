@@ -1,6 +1,5 @@
 """Kubelet-owned nodes of every configuration with which a kubelet starts, drawn from a seed."""
 
-from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -8,6 +7,7 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.machines import NodeDescription, Numbering, Shape, Style
 from tests.kubelets.lives.kinds import Kinds
 from tests.kubelets.strategies import GIB, GPU

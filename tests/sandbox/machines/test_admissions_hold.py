@@ -4,7 +4,7 @@ import json
 import random
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -16,6 +16,7 @@ from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import Assignment, Pod, PodKey
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.state.ledger import Holding, holding_of
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.apiserver import DeleteOptions, DirectStore
 from koord_numa.sandbox.machines import Fleet, NodeDescription, Shape, Style
 from koord_numa.sandbox.machines.hardware.hardware import GIB

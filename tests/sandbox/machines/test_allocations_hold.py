@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.state.inventory import inventory
 from koord_numa.core.state.ledger import Ledger, holding_of
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.apiserver import DeleteOptions, DirectStore
 from koord_numa.sandbox.machines import Fleet, NodeDescription, Shape
 from koord_numa.sandbox.machines.hardware.hardware import GIB

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.constraints import TaintEffect
 from koord_numa.core.objects.node import KubeletConfig, Taint
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.machines.hardware.description import STATIC_KUBELET, NodeDescription, Style
 from koord_numa.sandbox.machines.hardware.descriptions import load_descriptions, node_name, read_descriptions

@@ -1,10 +1,10 @@
 """One request for all pods that ask the same: what shares it and what sets pods apart."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from koord_numa.core.value_objects import replace
 from koord_numa.wire import parse_pod
 from tests.wire.objects import POD, Object, annotated, changed, labelled
 from tests.wire.pod.bare import SPEC

@@ -1,11 +1,12 @@
 """The answer of an allocation: devices, configuration and the nodes that can use them (resource.k8s.io/v1 AllocationResult)."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from koord_numa.core.claims.objects.claim import DeviceToleration, OpaqueConfig
 from koord_numa.core.claims.search.inventory import DeviceId
 from koord_numa.core.objects.constraints import NodeTerm
+from koord_numa.core.value_objects import replace
 
 
 @dataclass(frozen=True, slots=True)

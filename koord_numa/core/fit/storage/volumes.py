@@ -6,7 +6,6 @@ The rules are kube-scheduler's VolumeBinding, VolumeZone, VolumeRestrictions and
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 
 from koord_numa.core.fit.storage.volume_binding import fits_volume_binding
 from koord_numa.core.fit.storage.volume_limits import fits_volume_limits
@@ -16,6 +15,7 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.volumes import NodeVolumes, PersistentVolumeClaim, Storage
+from koord_numa.core.value_objects import replace
 
 
 def uses_volumes(request: PodRequest) -> bool:

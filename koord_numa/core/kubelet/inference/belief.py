@@ -12,7 +12,7 @@ have been latest. Should a topology contradict the rest, all is replayed once mo
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.kubelet.inference.arrivals import (
@@ -41,6 +41,7 @@ from koord_numa.core.kubelet.reports.undated import UndatedTopology, allowed
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.value_objects import replace
 
 TOO_MANY: Final = "too many histories of the kubelet are possible"
 

@@ -11,7 +11,6 @@ seen gone. It may have left before a came: then a is on node 0. Both hypotheses 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 from typing import Final
 
 from koord_numa.core.bit_sets import members
@@ -27,7 +26,7 @@ from koord_numa.core.kubelet.sharing.reach import Place, Reach, SharedPool, Sums
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, places_of, reached
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
-from koord_numa.core.value_objects import replace, value_object
+from koord_numa.core.value_objects import ValueObject, replace, value_field
 
 Signature = tuple[object, ...]
 """Where a pod sits: equal for grants that no topology could tell apart."""
@@ -37,8 +36,7 @@ SOMEONE: Final = ""
 """Who holds loose CPUs of which it is not known whose they are: any of the unlocated pods."""
 
 
-@value_object
-class Hypothesis:
+class Hypothesis(ValueObject):
     """
     ``state`` is what the kubelet's managers hold. ``loose`` are, by pod, CPU bits that its finished init containers hold here and may have
     been taken over by its later containers in truth; one that is of several pods is held by one of them at most (``spreading/owners.py``).
@@ -60,20 +58,20 @@ class Hypothesis:
     """
 
     state: KubeletState
-    loose: Mapping[str, int] = field(default_factory=dict)
+    loose: Mapping[str, int] = value_field(default_factory=dict)
     spread: frozenset[str] = frozenset()
     mixed: frozenset[str] = frozenset()
-    gone: Mapping[str, Grant | None] = field(default_factory=dict)
+    gone: Mapping[str, Grant | None] = value_field(default_factory=dict)
     unplaced: frozenset[str] = frozenset()
-    unlocated: Mapping[str, PodRequest] = field(default_factory=dict)
+    unlocated: Mapping[str, PodRequest] = value_field(default_factory=dict)
     leaving: frozenset[str] = frozenset()
     unexplained: frozenset[str] = frozenset()
     options: tuple[str, ...] = ()
     trust: Trust = Trust.EXACT
     uncertainty: float = 0.0
-    sharing: Mapping[str, SharedPool] = field(default_factory=dict)
-    reach: Mapping[str, Mapping[Place, Reach]] = field(default_factory=dict)
-    sums: Mapping[str, Sums] = field(default_factory=dict)
+    sharing: Mapping[str, SharedPool] = value_field(default_factory=dict)
+    reach: Mapping[str, Mapping[Place, Reach]] = value_field(default_factory=dict)
+    sums: Mapping[str, Sums] = value_field(default_factory=dict)
     wiring: Wiring = Wiring.OPEN
     packing: tuple[CoreUse, ...] | None = None
 

@@ -25,7 +25,7 @@ from koord_numa.core.objects.node import KubeletConfig, Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MILLI, ResourceList, total, without_zeros
-from koord_numa.core.value_objects import replace, value_object
+from koord_numa.core.value_objects import ValueObject, replace
 
 MOST_STARTS: Final = 32
 """In so many states may a used node be begun with."""
@@ -40,8 +40,7 @@ _TIED_UP: Final = 1 << MAX_NUMA_ID + 1
 """A member of a group that no mask can equal."""
 
 
-@value_object
-class Published:
+class Published(ValueObject):
     """
     What is known of a node from the outside. ``pods`` are all pods known to be there, ``hidden`` those of them that are missing from
     ``zones`` as well as published ones; ``zones`` ascend by NUMA id.
@@ -59,8 +58,7 @@ class Published:
         return self.frame.node.config
 
 
-@value_object
-class InferredState:
+class InferredState(ValueObject):
     """A state that fits the facts. ``groups_known``: do the known pods explain where memory is in use?"""
 
     state: KubeletState

@@ -43,7 +43,7 @@ from koord_numa.core.kubelet.spreading.shares import Shares, shares_of
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.value_objects import replace, value_object
+from koord_numa.core.value_objects import ValueObject, replace
 
 MOST_PROBES: Final = 1_000
 """So many states may be asked for one pod, about 60 ms: all decisions wait for it. Where there are more, the pod waits."""
@@ -52,8 +52,7 @@ FEW: Final = 64
 """After so many states amounts are compared first, which is cheaper and says less."""
 
 
-@value_object
-class Probe:
+class Probe(ValueObject):
     """A state to be asked, in one order of taking over init containers' CPUs, and in these shares. ``options`` is assumed in it."""
 
     state: KubeletState

@@ -29,7 +29,7 @@ from koord_numa.core.kubelet.managers.topology_manager import LeftOver, admitted
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 
 ANYWHERE: Final = ContainerAffinity(mask=None, preferred=False)
 """What the managers read from the hint store when no hint was stored, as under policy none."""
@@ -43,8 +43,7 @@ class Admitted:
     state: KubeletState
 
 
-@value_object
-class DryRunAdmitted:
+class DryRunAdmitted(ValueObject):
     """The pod would be in: what it would get, and the managers after its containers have started."""
 
     grant: Grant

@@ -12,7 +12,7 @@ from typing import Final
 from koord_numa.core.kubelet.managers.kubelet_node import FULL_CORES
 from koord_numa.core.objects.node import KubeletConfig, Zone
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 
 ARCHITECTURE: Final = "kubernetes.io/arch"
 """The well-known label of every Node that its kubelet sets."""
@@ -26,8 +26,7 @@ LIKELY_THREADS: Final = {"amd64": (2,), "arm64": (2,), "s390x": (2,), "riscv64":
 _ANY_THREADS: Final = (8, 4, 2)
 
 
-@value_object
-class WholeCores:
+class WholeCores(ValueObject, gc=False):
     """
     The rule to be kept: every container's exclusive CPUs are a multiple of ``threads``, and all of a pod's together are at most ``free``.
 
@@ -45,8 +44,7 @@ class WholeCores:
 NO_RULE: Final = WholeCores()
 
 
-@value_object
-class CoreEvidence:
+class CoreEvidence(ValueObject, gc=False):
     """
     What is known of ``full-pcpus-only``: exclusive CPU counts of containers that this kubelet has admitted, and whether it refused a pod
     for its whole cores (SMTAlignmentError). ``settled``: no pod is on its way that may be on another NUMA node than is foreseen.
@@ -57,16 +55,14 @@ class CoreEvidence:
     settled: bool = True
 
 
-@value_object
-class FreeCpus:
+class FreeCpus(ValueObject, gc=False):
     """The exclusive CPUs that are free in one state, zone by zone; ``located``: on just these NUMA nodes, else only their sum is known."""
 
     by_zone: tuple[int, ...]
     located: bool = True
 
 
-@value_object
-class CoreRule:
+class CoreRule(ValueObject, gc=False):
     """
     What there is to keep of whole cores whatever is free: multiples of ``threads``. ``spoiled`` is, by zone, how many CPUs may share a core
     with a reserved one.

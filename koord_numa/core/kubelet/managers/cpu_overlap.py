@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import combinations, islice
 from typing import Final
 
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 
 Cpu = tuple[int, int]
 """A core, and which of its two threads."""
@@ -105,8 +105,7 @@ def _packed(pool: set[tuple[int, int]], count: int) -> set[tuple[int, int]]:
     return chosen | set(singles[: count - len(chosen)])
 
 
-@value_object
-class CoreUse:
+class CoreUse(ValueObject, gc=False):
     """
     How the cores of a NUMA node, or of a whole machine, are in use by the pods that came since it was empty, none of which has left.
 

@@ -22,7 +22,7 @@ from koord_numa.core.kubelet.managers.whole_node_overlap import overlap_on_whole
 from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hint_rule import HintRule
 from koord_numa.core.numa.hints import mask_of, numa_ids
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject, value_object
 
 
 class CpuReuse(Enum):
@@ -37,8 +37,7 @@ class CpuReuse(Enum):
     LEAST = "least"  # free CPUs first: the most is left behind, and confines the pod longest
 
 
-@value_object
-class Earlier:
+class Earlier(ValueObject):
     """
     What containers of the pod being admitted have taken so far of the NUMA nodes of ``mask``, which had ``free`` CPUs free before the
     first. ``None``: of all of them, without a hint.
@@ -53,8 +52,7 @@ InitTake = tuple[int, int | None, int]
 """How many CPUs an init container got, by a hint of which mask, and their bits."""
 
 
-@value_object
-class CpuStock:
+class CpuStock(ValueObject):
     """
     CPUs at one moment, as bits: ``free`` ones, and ``reusable`` ones left by init containers of the pod being admitted.
 

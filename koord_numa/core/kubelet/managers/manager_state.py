@@ -18,7 +18,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MILLI, PODS, ResourceList, add, subtract, without_zeros
-from koord_numa.core.value_objects import replace, value_object
+from koord_numa.core.value_objects import ValueObject, replace, value_field
 
 MOST_ANSWERS: Final = 4
 """So many pods' answers are remembered with a state of the managers."""
@@ -77,14 +77,13 @@ class AdmittedPod:
     demand: PodDemand | None = field(default=None, repr=False, compare=False)
 
 
-@value_object
-class KubeletState:
+class KubeletState(ValueObject):
     """The node, the managers, and the pods by uid."""
 
     node: KubeletNode
     managers: ManagerState
-    pods: Mapping[str, AdmittedPod] = field(default_factory=dict)
-    requested: ResourceList = field(default_factory=dict)
+    pods: Mapping[str, AdmittedPod] = value_field(default_factory=dict)
+    requested: ResourceList = value_field(default_factory=dict)
 
     @classmethod
     def empty(cls, node: KubeletNode) -> "KubeletState":

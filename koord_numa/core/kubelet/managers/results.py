@@ -11,7 +11,7 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeQos
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject, value_field, value_object
 
 TOPOLOGY_AFFINITY: Final = "TopologyAffinityError"
 SMT_ALIGNMENT: Final = "SMTAlignmentError"
@@ -22,16 +22,14 @@ OUT_OF: Final = "OutOf"
 """Followed by the resource that does not fit the node: ``OutOfcpu``."""
 
 
-@value_object
-class ContainerAffinity:
+class ContainerAffinity(ValueObject, gc=False):
     """The merged topology hint that a container's CPUs, memory and devices follow; ``mask`` is ``None`` for "anywhere"."""
 
     mask: int | None
     preferred: bool
 
 
-@value_object
-class MemoryBlock:
+class MemoryBlock(ValueObject, gc=False):
     """Memory of one type, taken together from the NUMA nodes of ``mask``, in bytes."""
 
     resource: str
@@ -39,15 +37,14 @@ class MemoryBlock:
     mask: int
 
 
-@value_object
-class ContainerGrant:
+class ContainerGrant(ValueObject, gc=False):
     """What the kubelet gives to one container. Without CPUs of its own it runs in the shared pool."""
 
     name: str
     kind: ContainerKind
     cpus: CpuSet = EMPTY
     memory: tuple[MemoryBlock, ...] = ()
-    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    devices: Mapping[str, tuple[str, ...]] = value_field(default_factory=dict)
     hint: ContainerAffinity | None = None  # None under policy none
     numas: int = 0  # mask of NUMA nodes that its CPUs may be of, where only counts are known; 0 for any
 
@@ -82,8 +79,7 @@ class Charge(Enum):
     EVERYWHERE = "everywhere"  # it may be any of several: the amounts are counted on every NUMA node it could be
 
 
-@value_object
-class KubeletAdmission:
+class KubeletAdmission(ValueObject, gc=False):
     """
     A scheduler's conclusion that a kubelet will admit a pod, and what it will then hold.
 

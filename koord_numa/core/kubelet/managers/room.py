@@ -18,7 +18,6 @@ Where sockets or whole cores add rules of their own, nothing is told. The node-w
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Final
 
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, at_once, pod_demand
@@ -27,7 +26,7 @@ from koord_numa.core.kubelet.managers.manager_state import ManagerState
 from koord_numa.core.objects.request import PodRequest, once_per_request
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, total
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject, value_field
 
 NOTHING: Final = ContainerDemand(cpus=0, memory={}, devices={})
 
@@ -37,12 +36,11 @@ MOST_FILLED: Final = 6
 """Of so many NUMA nodes every way is tried in which others may fill them up."""
 
 
-@value_object
-class Bound:
+class Bound(ValueObject):
     """What is free at least or at most: as ``managers`` say, but for the resources of ``devices``, so many near each NUMA node."""
 
     managers: ManagerState
-    devices: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    devices: Mapping[str, Mapping[int, int]] = value_field(default_factory=dict)
 
 
 def has_room(request: PodRequest, node: KubeletNode, managers: ManagerState, kept: ContainerDemand = NOTHING) -> bool:

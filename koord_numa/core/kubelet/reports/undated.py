@@ -14,7 +14,7 @@ topology shows a device in use on NUMA node 1 and none on NUMA node 2. That pod 
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Self
 
@@ -22,6 +22,7 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.reports.report import agrees, in_use, may_explain, running_cpus
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.value_objects import replace
 
 MOST_SETS: Final = 1_024
 """Of more sets of pods nothing is said any more."""

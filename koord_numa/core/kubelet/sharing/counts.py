@@ -17,7 +17,7 @@ from koord_numa.core.kubelet.sharing.layouts import reaches_of, settled_layout
 from koord_numa.core.kubelet.sharing.reach import Counts, Place, Reach, SharedPool, Sums, without
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import ContainerKind
-from koord_numa.core.value_objects import replace, value_object
+from koord_numa.core.value_objects import ValueObject, replace
 
 MOST_WAYS: Final = 64
 """So many ways to share the counts out are looked at."""
@@ -50,8 +50,7 @@ def settled_devices(one: Hypothesis, shown: Collection[str], zones: Sequence[Zon
     return found
 
 
-@value_object
-class _Told:
+class _Told(ValueObject):
     """
     What an exporter that counts in one of the two manners says of the devices ``held``: they may be near NUMA nodes in each of ``ways``,
     and in others where these are not ``all``. ``used`` is what it publishes.

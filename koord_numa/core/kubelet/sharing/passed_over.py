@@ -20,11 +20,10 @@ from koord_numa.core.kubelet.sharing.layouts import settled_layout
 from koord_numa.core.kubelet.sharing.reach import Reach
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletScope
-from koord_numa.core.value_objects import replace, value_object
+from koord_numa.core.value_objects import ValueObject, replace
 
 
-@value_object
-class _Unit:
+class _Unit(ValueObject, gc=False):
     """
     Containers of one pod that are aligned together to the NUMA node of the mask ``near``.
 

@@ -22,7 +22,7 @@ from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.sharing.bounds import Bounds
 from koord_numa.core.kubelet.sharing.layouts import current_masks, laid_out, reaches_of, wide
 from koord_numa.core.kubelet.sharing.reach import Counts, without
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 
 MOST_STEPS: Final = 32
 """So many states are asked; beyond, one is asked that leaves less than any of them."""
@@ -31,8 +31,7 @@ Ways = Mapping[str, Counts]
 """By resource how many devices in use are near each NUMA node beside those that surely are."""
 
 
-@value_object
-class Unit:
+class Unit(ValueObject, gc=False):
     """What is aligned together takes ``count`` devices; ``kept``: a later container gets them again."""
 
     count: int

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject
 
 Place = tuple[str, int]
 """A device: its resource and its place in the pool."""
@@ -25,8 +25,7 @@ Counts = Mapping[int, int]
 """Numbers of devices by NUMA id."""
 
 
-@value_object
-class SharedPool:
+class SharedPool(ValueObject, gc=False):
     """
     What the objects say of one resource whose zones share devices: how many are near each NUMA node, and how many there are.
 
@@ -44,8 +43,7 @@ class SharedPool:
         return max(self.counts.values())
 
 
-@value_object
-class Reach:
+class Reach(ValueObject, gc=False):
     """
     The NUMA nodes that a device in use is near, as masks: those of ``must`` in any case, of ``may`` perhaps.
 
@@ -68,8 +66,7 @@ class Reach:
         return self.must, self.may, self.width, self.last
 
 
-@value_object
-class Sums:
+class Sums(ValueObject):
     """
     What a topology told of several devices in use together: ``more`` of them are near each NUMA node beside those that surely are.
 

@@ -24,14 +24,13 @@ from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
 from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
-from koord_numa.core.value_objects import replace, value_object
+from koord_numa.core.value_objects import ValueObject, replace
 
 ANY_THREADS: Final = tuple(range(1, 9))
 """Of a core of an architecture that is not known."""
 
 
-@value_object
-class Room:
+class Room(ValueObject, gc=False):
     """How many CPUs of a NUMA node are free: at least, and at most."""
 
     least: int

@@ -5,7 +5,7 @@ It finds out and plans nothing. Only CPUs that the scheduler gave out move, and 
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
@@ -27,6 +27,7 @@ from koord_numa.core.resources import CPU, MEMORY, MILLI, is_hugepages, is_nativ
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.state.numa_free import accounts
+from koord_numa.core.value_objects import replace
 
 _IMPOSED: Final = {
     NodeBindPolicy.FULL_PCPUS_ONLY: CpuBindPolicy.FULL_PCPUS,

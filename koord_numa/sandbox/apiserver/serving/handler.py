@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from aiohttp import web
 
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.apiserver.errors import ApiError, expired, timed_out
 from koord_numa.sandbox.apiserver.faults import Effect, Fault, Faults, first
 from koord_numa.sandbox.apiserver.serving import answers, nonresource, port_forward

@@ -7,7 +7,6 @@ there are, who owns their CPUs, and what they are configured and labelled with.
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -22,6 +21,7 @@ from koord_numa.core.objects.node import DEFAULT_MAX_NUMA_NODES, KubeletConfig, 
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.quantity import supply
 from koord_numa.core.resources import is_native
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.machines.hardware.description import (
     PLAIN_KUBELET,
     STATIC_KUBELET,

@@ -7,7 +7,7 @@ does each CPU that a pod holds otherwise than there. What contradicts nothing is
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp
 from random import Random
 from typing import Final
@@ -15,6 +15,7 @@ from typing import Final
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.aims.refusals import refused_by_scheduler
 from tests.conformance.kubelet.caches import BY_CACHE
 from tests.conformance.kubelet.departures import Branch, Script, graded, windows

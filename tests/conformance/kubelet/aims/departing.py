@@ -11,13 +11,14 @@ of the question finds too little.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf, log
 from random import Random
 from typing import Final
 
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.aims.filling import too_much
 from tests.conformance.kubelet.aims.goals import goals
 from tests.conformance.kubelet.aims.tracks import Track, played

@@ -7,7 +7,7 @@ near are changed, one of them at a time: what contradicts a scan or a verdict co
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf, log
 from random import Random
 from typing import Final
@@ -16,6 +16,7 @@ from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.aims.aimed import Annealing, Attempt, Cores
 from tests.conformance.kubelet.aims.tracks import Track, played
 from tests.conformance.kubelet.closing import exchanging, shared_and_wanted

@@ -6,7 +6,7 @@ another NUMA node the pod is refused as well. In a history that agrees in what d
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Final
 
@@ -21,6 +21,7 @@ from koord_numa.core.kubelet.spreading.shares import answer
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.pod_resources import effective_requests
+from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.churn import offered_at
 from tests.conformance.kubelet.worlds import Recorded
 

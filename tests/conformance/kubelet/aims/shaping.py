@@ -8,7 +8,7 @@ costs, and so does each CPU, or device, that is free too much.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, log
 from random import Random
 from typing import Final
@@ -16,6 +16,7 @@ from typing import Final
 from koord_numa.core.cpu_topology import cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.aims.filling import too_much
 from tests.conformance.kubelet.aims.tracks import Track, played
 from tests.conformance.kubelet.caches import BY_CACHE, caches_matter

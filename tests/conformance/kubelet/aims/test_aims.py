@@ -1,6 +1,5 @@
 """What the search aims at, and that it plays no history otherwise for playing only a part of it again."""
 
-from dataclasses import replace
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -11,6 +10,7 @@ from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.aims.departing import departing
 from tests.conformance.kubelet.aims.filling import filling, too_much
 from tests.conformance.kubelet.aims.goals import Goal

@@ -1,6 +1,5 @@
 """Which volumes unbound claims of WaitForFirstConsumer classes get on a node."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from koord_numa.core.objects.volumes import (
     StorageCapacity,
     StorageClass,
 )
+from koord_numa.core.value_objects import replace
 from tests.core.fit.builders import asks
 
 GI = 2**30

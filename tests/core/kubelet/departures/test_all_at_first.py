@@ -1,6 +1,5 @@
 """Pods that more room never harms where CPUs come of a whole socket, against real CPU ids and every set of pods that may have left."""
 
-from dataclasses import replace
 from itertools import chain, combinations
 from random import Random
 
@@ -12,6 +11,7 @@ from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNod
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod, sidecar
 
 BY_SOCKET = "align-by-socket"

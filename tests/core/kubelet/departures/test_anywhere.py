@@ -1,6 +1,5 @@
 """Memory groups of best-effort nodes: a pod that amounts promise a place is admitted wherever others are, and whichever have left."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -13,6 +12,7 @@ from koord_numa.core.kubelet.managers.kubelet_node import CLOSEST_NUMA, KubeletN
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod, sidecar
 from tests.core.kubelet.test_enough_room import admits
 

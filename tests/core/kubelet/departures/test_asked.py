@@ -1,6 +1,5 @@
 """States that a pod cannot tell apart are asked once: the kubelet decides the same in all of them, whatever its policy."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,6 +13,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import ContainerAffinity, Grant
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, ROOMY, app, gpus, init, node, pod, sidecar
 
 

@@ -1,7 +1,6 @@
 """NUMA nodes that come into no group: a pod that they promise memory is admitted wherever those before it are, with others gone."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import combinations, product
 from random import Random
 from typing import Final
@@ -16,6 +15,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.departures.test_anywhere import best_effort_node, groups, has_lived
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod, sidecar
 from tests.core.kubelet.test_enough_room import admits

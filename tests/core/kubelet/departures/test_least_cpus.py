@@ -1,6 +1,5 @@
 """CPUs that may lie otherwise: how many are free wherever they are."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -17,6 +16,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState, Manager
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, gpus, init, node, pod, sidecar
 
 SHAPES = ("2x1x4x1", "2x2x3x1", "4x1x4x1", "2x2x2x2", "3x1x5x1", "1x4x3x1")

@@ -1,7 +1,5 @@
 """Too many states to ask: with options that are not known the pod explores them, without any it waits."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.kubelet.admission import TOO_MANY, would_admit
@@ -13,6 +11,7 @@ from koord_numa.core.kubelet.managers.results import KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod
 
 OPTION = "align-by-socket"

@@ -1,7 +1,6 @@
 """Containers aligned one by one, each on one NUMA node: the proof that none is refused, against every departure there may be."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain, combinations
 from random import Random
 
@@ -15,6 +14,7 @@ from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod, sidecar
 
 POLICIES = (KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE)

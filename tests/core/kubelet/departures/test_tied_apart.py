@@ -1,6 +1,5 @@
 """Pods in parts that share nothing but memory, against the kubelet's whole procedure with any pods gone."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,6 +11,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.room import NOTHING, Bound, everything, has_room, has_room_between, together
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod, sidecar
 from tests.core.kubelet.test_enough_room import admits
 

@@ -1,6 +1,5 @@
 """The states that one kubelet may be in, as news of its pods and topologies come in late and out of order."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -18,6 +17,7 @@ from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import MILLI
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod
 
 

@@ -1,7 +1,5 @@
 """CPUs that a container gets beyond the NUMA nodes of its hint, which best-effort admits: from which ones they come nothing tells."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.kubelet.inference.belief import Belief
@@ -12,6 +10,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import MILLI
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, gpus, init, node, pod
 
 

@@ -1,7 +1,5 @@
 """Pods whose CPUs come from any NUMA node of a socket: what init containers may hold, and what pods leave whose place is not known."""
 
-from dataclasses import replace
-
 from koord_numa.core.bit_sets import lowest
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inference.replay import arrive
@@ -9,6 +7,7 @@ from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod
 
 

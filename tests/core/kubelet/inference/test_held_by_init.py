@@ -1,12 +1,11 @@
 """CPUs that finished init containers may still hold, where it is not known which other pods had left when the next one came."""
 
-from dataclasses import replace
-
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inference.replay import arrive
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod
 
 

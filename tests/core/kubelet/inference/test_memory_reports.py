@@ -1,7 +1,5 @@
 """What resource-topology-exporter shows of memory blocks over several NUMA nodes: each in full on every one, and no more than there is."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
@@ -10,6 +8,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.reports.report import agrees
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, node, pod
 
 EACH = 3 * GI

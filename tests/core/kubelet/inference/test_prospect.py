@@ -1,7 +1,6 @@
 """States before the last of the pods that a topology shows: which of them lead on to it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -15,6 +14,7 @@ from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.resources import MILLI
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod
 
 FIRST, OTHERS = pod(app(4)), {"two": pod(app(2)), "init": pod(init(6), app(1)), "many": pod(app(1), app(2))}

@@ -1,7 +1,5 @@
 """Which CPUs spread pods hold, by what a topology shows of them: none may get lost or be held twice."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, held_by_init
@@ -10,6 +8,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.reports.settled import settled
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod
 
 

@@ -1,7 +1,5 @@
 """What a topology tells of CPUs that may be of any NUMA node of a socket, and what it leaves open."""
 
-from dataclasses import replace
-
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa, released
 from koord_numa.core.kubelet.inference.variants import variants
@@ -11,6 +9,7 @@ from koord_numa.core.kubelet.managers.results import ContainerAffinity, Containe
 from koord_numa.core.kubelet.reports.settled import settled
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeQos
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod
 
 ON_0 = ContainerAffinity(mask=1, preferred=True)

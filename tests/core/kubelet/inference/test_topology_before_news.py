@@ -1,12 +1,11 @@
 """A topology that does not show a pod, before any news of its end: it may be older than the pod, or newer than its end."""
 
-from dataclasses import replace
-
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.resources import MILLI
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, node, pod
 
 

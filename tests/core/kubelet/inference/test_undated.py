@@ -1,7 +1,6 @@
 """Topologies without a pod fingerprint, which are of an unknown moment: what they rule out for good."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import combinations, product
 from random import Random
 
@@ -15,6 +14,7 @@ from koord_numa.core.kubelet.reports.report import agrees
 from koord_numa.core.kubelet.reports.undated import UndatedTopology, allowed
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.resources import MILLI
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod
 
 

@@ -1,7 +1,5 @@
 """States beside a hypothesis: pods whose CPUs are spread over NUMA nodes may hold them on other ones."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, cpus_by_numa
@@ -13,6 +11,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod, sidecar
 
 

@@ -1,7 +1,5 @@
 """Kubelets that align although we choose the CPUs: a pod goes only where they admit it, wherever they put the others."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
@@ -15,6 +13,7 @@ from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.state.inventory import Inventory, inventory
 from koord_numa.core.state.ledger import Ledger, holding_of
 from koord_numa.core.state.node_snapshot import candidate
+from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import GI, pod
 from tests.machines import machine
 

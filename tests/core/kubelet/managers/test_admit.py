@@ -1,7 +1,5 @@
 """Admission of whole pods: the cases that are easily missed, and laws over any sequence of pods."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +12,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, ROOMY, app, gpus, init, node, pod, sidecar
 from tests.strategies import any_of
 

@@ -1,6 +1,5 @@
 """A container that chooses as many CPUs as an init container, from the same pool and by the same hint, gets the same CPUs."""
 
-from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -14,6 +13,7 @@ from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod, sidecar
 
 OPTIONS: Final = (

@@ -1,6 +1,5 @@
 """What a container gets again of its init containers' CPUs on an empty NUMA node, against the kubelet's own assignment."""
 
-from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -15,6 +14,7 @@ from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.whole_node_overlap import MOST_CPUS, overlap_on_whole_node
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.managers.test_same_pool import held
 from tests.core.kubelet.nodes import app, init, node, pod, sidecar
 

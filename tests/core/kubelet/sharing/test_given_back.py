@@ -1,6 +1,5 @@
 """What is known of devices that pods have given back, against which devices are free in truth and what they are near."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -13,6 +12,7 @@ from koord_numa.core.kubelet.sharing.bounds import Bounds
 from koord_numa.core.kubelet.sharing.given_back import may_be_one, surely_free
 from koord_numa.core.kubelet.sharing.reach import Place, Reach, SharedPool
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, gpus, node, pod
 
 GPU = "vendor.com/gpu"

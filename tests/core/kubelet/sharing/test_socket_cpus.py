@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -19,6 +18,7 @@ from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.sharing.socket_cpus import Room, located
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.managers.test_init_cpus import used
 from tests.core.kubelet.nodes import app, init, node, pod, sidecar
 

@@ -1,7 +1,6 @@
 """What init containers hold by how many threads a core has, against kubelets that know: is the true state always followed?"""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -15,6 +14,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.spreading.core_packing import by_threads
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod, sidecar
 
 SHAPES = ("3x1x4x2", "2x1x8x1", "1x2x4x2", "4x1x2x2", "2x1x3x2", "1x1x8x1")

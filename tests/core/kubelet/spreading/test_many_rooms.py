@@ -1,6 +1,5 @@
 """CPUs that are dealt out in more ways than are tried: amounts tell of all of them, against each way."""
 
-from dataclasses import replace
 from itertools import product
 from random import Random
 
@@ -20,6 +19,7 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, init, node, pod, sidecar
 
 SHAPES = ("2x1x4x1", "3x1x4x1", "4x1x3x1", "2x2x3x1")

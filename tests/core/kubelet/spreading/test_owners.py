@@ -1,7 +1,6 @@
 """Whose loose CPUs may be: of each vector of what pods' init containers hold, is it among those that a hypothesis stands for?"""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import product
 from random import Random
 
@@ -15,6 +14,7 @@ from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.spreading.asked_for import within_requests
 from koord_numa.core.kubelet.spreading.owners import owners_of
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod
 
 UIDS = "abcd"

@@ -1,6 +1,5 @@
 """Containers that get CPUs of several NUMA nodes: those after them are promised only what every way to share them out leaves."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -18,6 +17,7 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, node, pod, sidecar
 
 OVER_NUMA = "distribute-cpus-across-numa"

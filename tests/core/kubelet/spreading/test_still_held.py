@@ -4,7 +4,6 @@ What init containers may still hold where a pod needed some of it: is the true n
 Where nothing is aligned only the sum over all NUMA nodes counts.
 """
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -16,6 +15,7 @@ from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, gpus, init, node, pod, sidecar
 
 SHAPES = ("4x1x2x2", "4x1x4x1", "2x2x4x1")

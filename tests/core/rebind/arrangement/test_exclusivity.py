@@ -1,7 +1,5 @@
 """Who is too near to whom, counted on nodes written by hand: CPUs 0-3, 4-7 and 8-11 are NUMA nodes 0, 1 and 2, two CPUs a core."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, NumaExclusive
@@ -9,6 +7,7 @@ from koord_numa.core.rebind.arrangement.exclusivity import FixedPods
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
 from koord_numa.core.rebind.plan import plan_rebind
+from koord_numa.core.value_objects import replace
 from tests.core.rebind.nodes import layout, pinned
 from tests.machines import machine
 

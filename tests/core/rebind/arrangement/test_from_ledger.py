@@ -1,7 +1,6 @@
 """Who may move in a rebind, who must stay, and how much room there is."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -21,6 +20,7 @@ from koord_numa.core.rebind.arrangement.from_ledger import Defaults, layout_of_l
 from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.value_objects import replace
 from tests.machines import machine
 
 HOST = machine("1x2x4x2")

@@ -1,7 +1,5 @@
 """Amounts per NUMA node follow the CPUs of a pod that is moved, and a NUMA node is never given more memory than it has."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +12,7 @@ from koord_numa.core.rebind.arrangement.numa_amounts import NumaAmounts, amounts
 from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
 from koord_numa.core.rebind.plan import plan_rebind
 from koord_numa.core.resources import total
+from koord_numa.core.value_objects import replace
 
 GI = 1 << 30
 TOPOLOGY = regular_topology(1, 2, 4, 2)

@@ -1,6 +1,5 @@
 """Counting only what changes must say what counting everything says."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.arrangement.regression import Changes, EvaluatedLayout, evaluate
+from koord_numa.core.value_objects import replace
 from tests.core.rebind.nodes import beset, fragmented, layout, pinned
 
 

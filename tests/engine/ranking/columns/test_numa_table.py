@@ -1,7 +1,6 @@
 """Rows say the same as rows of a new table, whatever happened to their nodes; what has not changed is not written again."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -12,6 +11,7 @@ from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopolo
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.state.ledger import Holding
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.ranking.columns.numa_table import NumaTable
 

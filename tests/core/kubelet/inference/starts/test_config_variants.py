@@ -1,7 +1,6 @@
 """Which sockets there may be, where only distances of NUMA nodes are known."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -9,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.kubelet.inference.config_variants import socket_partitions
+from koord_numa.core.value_objects import replace
 from tests.machines import machine
 
 # Two dies a socket with links of their own: the other die of a socket is as far as some dies of others.

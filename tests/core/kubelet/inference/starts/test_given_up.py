@@ -1,7 +1,5 @@
 """What a topology says where states have been given up that may agree with it as well."""
 
-from dataclasses import replace
-
 import pytest
 
 from koord_numa.core.kubelet.inference import belief
@@ -14,6 +12,7 @@ from koord_numa.core.kubelet.reports.given_up import EFFORT, GivenUp, given_up
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import MILLI
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, node, pod
 
 WHOLE = {"cpu": 8 * MILLI}
