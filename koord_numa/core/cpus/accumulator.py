@@ -83,8 +83,10 @@ class CpuAccumulator:
 
     def whole_cores(self, place: TopologyDomain, usable: int) -> list[int]:
         """The place's cores with all threads usable, by use and then by id: each as CPU bits."""
-        threads = self.threads
-        whole = [mine for core in place.cores if (mine := core & usable).bit_count() == threads]
+        if self.layout.uniform:
+            whole = [core for core in place.cores if core & usable == core]
+        else:
+            whole = [mine for core in place.cores if (mine := core & usable).bit_count() == self.threads]
         if self.references:
             # ``sort`` is stable: cores with equal use keep the order of their ids.
             whole.sort(key=self.uses)
