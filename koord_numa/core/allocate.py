@@ -32,7 +32,15 @@ from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.numa.policies import Decision
 from koord_numa.core.objects.request import PodRequest, SharedPool
 from koord_numa.core.objects.verdicts import Alignment, Exclusivity, Placement, Rejection
-from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, NumaExclusive, NumaPolicy, RestrictedRule
+from koord_numa.core.objects.vocabulary import (
+    NO_NUMA_POLICY,
+    NOT_EXCLUSIVE,
+    NUMA_PREFERRED,
+    SINGLE_NUMA_NODE,
+    NumaExclusive,
+    NumaPolicy,
+    RestrictedRule,
+)
 from koord_numa.core.resources import MILLI
 from koord_numa.core.score.numa_scores import Strategy as NumaScoring
 from koord_numa.core.state.inventory import Inventory, NodeTraits
@@ -61,7 +69,7 @@ REMEMBERED: Final = 256
 
 _DISTURBS: Final = "it shares a NUMA node with pods of the other kind (singleNUMANodeExclusive: Preferred)"
 
-_POOLED: Final = frozenset({NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE})
+_POOLED: Final = frozenset({NumaPolicy.RESTRICTED, SINGLE_NUMA_NODE})
 """Under these a pod without own CPUs is told which shared pools are its (fine-grained CPU orchestration, "Resource status")."""
 
 
@@ -76,7 +84,7 @@ def allocate(
 def policy_in_force(demand: AllocationDemand, inventory: Inventory) -> NumaPolicy:
     """The NUMA policy that the pod is placed by on this node; ``NONE`` also where their rules keep them apart."""
     rules = node_rules(demand, inventory.traits)
-    return NumaPolicy.NONE if isinstance(rules, Rejection) else rules.policy
+    return NO_NUMA_POLICY if isinstance(rules, Rejection) else rules.policy
 
 
 def allocate_demand(
@@ -106,7 +114,7 @@ def allocate_demand(
         offered = replace(offered, devices=devices)
     if demand.use is CpuUse.POOL_OF_ONE_NUMA:
         return _into_one_pool(demand, rules, inventory, offered, ledger)
-    if rules.policy is NumaPolicy.NONE or not offered.given:
+    if rules.policy is NO_NUMA_POLICY or not offered.given:
         return place(rules, offered, Placement(inventory.node, note=rules.note or _NOTHING_TO_ALIGN))
     return _aligned(demand, rules, inventory, offered, ledger)
 
@@ -122,7 +130,7 @@ def _rules(demand: AllocationDemand, traits: NodeTraits) -> NodeRules | Rejectio
 
 
 def _numa_offers(rules: NodeRules, free: NumaFree, ledger: Ledger) -> NumaOffers:
-    exclusive = rules.binding is not None and rules.binding.exclusive is not CpuExclusivePolicy.NONE
+    exclusive = rules.binding is not None and rules.binding.exclusive is not NOT_EXCLUSIVE
     return offers(rules, free, cpu_occupancy(ledger) if exclusive else UNOCCUPIED)
 
 
@@ -136,7 +144,7 @@ def _numa_exclusivity(rules: NodeRules, inventory: Inventory, ledger: Ledger) ->
     if rules.exclusive is NumaExclusive.NONE:
         return UNCONSTRAINED
     occupancy = numa_occupancy(ledger, inventory.machine)
-    if rules.policy is not NumaPolicy.SINGLE_NUMA_NODE:
+    if rules.policy is not SINGLE_NUMA_NODE:
         occupancy = replace(occupancy, shared=0)
     return NumaExclusivity(rules.exclusive, occupancy)
 
@@ -162,7 +170,7 @@ def _aligned(
     placement = place(rules, offered, chosen)
     if isinstance(placement, Rejection):
         return placement
-    if exclusivity.wish is NumaExclusive.PREFERRED and mask is not None and exclusivity.occupancy.disturbs(mask):
+    if exclusivity.wish is NUMA_PREFERRED and mask is not None and exclusivity.occupancy.disturbs(mask):
         note = "; ".join(filter(None, (placement.note, _DISTURBS)))
         return replace(placement, exclusivity=Exclusivity.BROKEN, note=note)
     return placement
@@ -204,7 +212,7 @@ def _into_one_pool(
     From the fine-grained CPU orchestration proposal; the constant is inert upstream.
     """
     exclusivity = _numa_exclusivity(rules, inventory, ledger)
-    rules = replace(rules, policy=NumaPolicy.SINGLE_NUMA_NODE)
+    rules = replace(rules, policy=SINGLE_NUMA_NODE)
     sizes = {pool.numa: MILLI * len(pool.cpus) for pool in shared_pools(inventory, ledger)}
     large = sum(1 << numa for numa, size in sizes.items() if size >= demand.burst)
     best = preferred(rules, offered, exclusivity, lambda mask: not mask & ~large)

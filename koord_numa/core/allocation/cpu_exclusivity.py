@@ -22,7 +22,13 @@ from koord_numa.core.cpus.layout import layout_of
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.objects.verdicts import Exclusivity
-from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy
+from koord_numa.core.objects.vocabulary import (
+    NOT_EXCLUSIVE,
+    NUMA_NODE_LEVEL,
+    PCPU_LEVEL,
+    SPREAD_BY_PCPUS,
+    CpuExclusivePolicy,
+)
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.state.inventory import PerNuma
 
@@ -32,7 +38,7 @@ PCPU_LEVEL_BROKEN = "PCPULevel is not honoured: too few cores are free of pods w
 def honouring_first(masks: list[int], rules: NodeRules, offers: NumaOffers) -> list[int]:
     """Those of the sets on which the pod's exclusive policy can be honoured; all of them when there is none or no policy."""
     machine, binding = offers.accounts.machine, rules.binding
-    if len(masks) < 2 or machine is None or binding is None or binding.exclusive is CpuExclusivePolicy.NONE:
+    if len(masks) < 2 or machine is None or binding is None or binding.exclusive is NOT_EXCLUSIVE:
         return masks
     if binding.downgrade is Downgrade.NONE:
         return masks  # Koordinator, which downgrades nothing, does not look ahead either
@@ -49,24 +55,24 @@ def outcome(
 ) -> Exclusivity:
     """What became of the exclusive policy, given the CPUs that were picked."""
     # Nothing was picked or asked for, so nothing can be broken.
-    if binding is None or machine is None or binding.exclusive is CpuExclusivePolicy.NONE:
+    if binding is None or machine is None or binding.exclusive is NOT_EXCLUSIVE:
         return Exclusivity.HONOURED
     if not cpus.bits & _held(binding.exclusive, occupancy, machine):
         return Exclusivity.HONOURED
     # Below PCPULevel there is no weaker level; a NUMANodeLevel that failed may still keep cores apart, which is the proposal's
     # downgrade.
-    if binding.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
+    if binding.exclusive is PCPU_LEVEL:
         return Exclusivity.BROKEN
-    broken = cpus.bits & _held(CpuExclusivePolicy.PCPU_LEVEL, occupancy, machine)
+    broken = cpus.bits & _held(PCPU_LEVEL, occupancy, machine)
     return Exclusivity.BROKEN if broken else Exclusivity.DOWNGRADED
 
 
 def _held(policy: CpuExclusivePolicy, occupancy: CpuOccupancy, machine: CpuTopology) -> int:
     """Bits of the CPUs that pods with this policy keep others of the same policy away from."""
-    if policy is CpuExclusivePolicy.NUMA_NODE_LEVEL:
+    if policy is NUMA_NODE_LEVEL:
         return _around(occupancy.numa_level.bits, machine.numa_bits.values())
     # Without SMT a core is one CPU and cannot be shared: PCPULevel keeps nothing away.
-    if policy is CpuExclusivePolicy.PCPU_LEVEL and layout_of(machine).smt:
+    if policy is PCPU_LEVEL and layout_of(machine).smt:
         return _around(occupancy.pcpu_level.bits, (core.bits for core in machine.cores))
     return 0
 
@@ -83,7 +89,7 @@ def _around(bits: int, units: Iterable[int]) -> int:
 def _exclusive_cpus(binding: CpuBinding, machine: CpuTopology, offers: NumaOffers) -> PerNuma:
     """By position of the NUMA node: free CPUs that the policy allows, and for pods that spread one a core."""
     usable = offers.accounts.free_cpus.bits & ~_held(binding.exclusive, offers.occupancy, machine)
-    if binding.policy is CpuBindPolicy.SPREAD_BY_PCPUS and binding.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
+    if binding.policy is SPREAD_BY_PCPUS and binding.exclusive is PCPU_LEVEL:
         # ``mine & -mine`` is the lowest usable CPU of the core: a pod that spreads takes one a core.
         usable = sum(mine & -mine for core in machine.cores if (mine := core.bits & usable))
     return tuple((usable & machine.numa_bits.get(numa, 0)).bit_count() for numa in offers.numa_ids)

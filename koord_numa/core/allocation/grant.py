@@ -15,7 +15,7 @@ from koord_numa.core.cpus.bind_policies import CpuPick, CpuPolicies, pick_cpus
 from koord_numa.core.cpus.cpu_request import CpuRequest, NotEnoughCpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.verdicts import Exclusivity, Placement, Rejection
-from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
+from koord_numa.core.objects.vocabulary import PCPU_LEVEL
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.state.numa_free import Accounting
 from koord_numa.core.value_objects import replace
@@ -48,7 +48,7 @@ def place(rules: NodeRules, offers: NumaOffers, chosen: Placement) -> Placement 
     if isinstance(found, NotEnoughCpus):
         return not_enough_cpus(rules, offers, found)
     exclusivity = outcome(rules.binding, found.cpus, offers.occupancy, offers.accounts.machine)
-    broken = exclusivity is Exclusivity.BROKEN and rules.binding.exclusive is CpuExclusivePolicy.PCPU_LEVEL
+    broken = exclusivity is Exclusivity.BROKEN and rules.binding.exclusive is PCPU_LEVEL
     # As ``replace(chosen, ...)``, which takes several times as long.
     return Placement(
         chosen.node,

@@ -13,6 +13,7 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.bind_policies import Downgrade
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import (
+    NO_BIND_POLICY,
     CpuBindPolicy,
     CpuExclusivePolicy,
     NodeBindPolicy,
@@ -66,7 +67,7 @@ class CpuBinding(ValueObject, gc=False):
     @property
     def demanded(self) -> CpuBindPolicy:
         """The shape that must hold, ``NONE`` if it is only preferred."""
-        return self.policy if self.required else CpuBindPolicy.NONE
+        return self.policy if self.required else NO_BIND_POLICY
 
 
 @value_object

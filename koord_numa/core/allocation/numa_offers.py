@@ -6,9 +6,7 @@ from koord_numa.core.allocation.device_hints import DeviceHints
 from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
 from koord_numa.core.cpus.cpu_request import CpuOccupancy
 from koord_numa.core.numa.hints import mask_of, mask_of_ids
-from koord_numa.core.objects.vocabulary import (
-    CpuBindPolicy,
-)
+from koord_numa.core.objects.vocabulary import FULL_PCPUS
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.state.inventory import PerNuma
 from koord_numa.core.state.numa_free import Accounting, NumaFree
@@ -91,7 +89,7 @@ def _limit(free: PerNuma, cpus: PerNuma) -> PerNuma:
 
 def _cpu_unit(binding: CpuBinding, accounts: NumaFree) -> int:
     """Whole CPUs, or whole cores where those are required."""
-    if binding.demanded is CpuBindPolicy.FULL_PCPUS and accounts.machine:
+    if binding.demanded is FULL_PCPUS and accounts.machine:
         # A machine of unknown core size reports 0 threads; a unit of 0 would divide by zero.
         return MILLI * max(1, accounts.machine.threads_per_core)
     return MILLI

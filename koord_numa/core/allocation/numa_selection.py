@@ -27,7 +27,12 @@ from koord_numa.core.numa.distances import Distances, spreads
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
 from koord_numa.core.numa.hints import Hint, masks_of_size
 from koord_numa.core.numa.policies import KOORDINATOR, Decision, decide_koordinator
-from koord_numa.core.objects.vocabulary import NumaExclusive, NumaPolicy, RestrictedRule
+from koord_numa.core.objects.vocabulary import (
+    NUMA_REQUIRED,
+    SINGLE_NUMA_NODE,
+    NumaPolicy,
+    RestrictedRule,
+)
 
 WIDEST_LIST: Final = 8
 """Up to so many NUMA nodes all sets are listed when hint lists are needed: 255 of them. Upstream knows no larger machines."""
@@ -81,7 +86,7 @@ def _preferred_sizes(sets: NumaSets, fewest: int) -> range:
 
 def _searched_sizes(sets: NumaSets) -> range:
     """The sizes at which a set that all resources prefer may be found."""
-    if sets.rules.policy is NumaPolicy.SINGLE_NUMA_NODE:
+    if sets.rules.policy is SINGLE_NUMA_NODE:
         return range(sets.fewest, 2)
     if sets.rules.policy is NumaPolicy.RESTRICTED and sets.rules.restricted is RestrictedRule.EMPTY_NODE:
         preferred_sizes = _preferred_sizes(sets, sets.fewest)
@@ -152,7 +157,7 @@ def _of_size(sets: NumaSets, size: int, exclusivity: Exclusivity) -> list[int]:
 
 def _closed(exclusivity: Exclusivity) -> int:
     """NUMA nodes that no set of several may contain."""
-    return exclusivity.occupancy.single if exclusivity.wish is NumaExclusive.REQUIRED else 0
+    return exclusivity.occupancy.single if exclusivity.wish is NUMA_REQUIRED else 0
 
 
 def _someone_prefers(sets: NumaSets, fitting: Iterable[int], offers: NumaOffers) -> bool:

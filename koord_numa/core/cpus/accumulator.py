@@ -11,7 +11,7 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.cpu_request import CpuOccupancy, CpuRequest
 from koord_numa.core.cpus.layout import Layout, TopologyDomain, layout_of
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
+from koord_numa.core.objects.vocabulary import NUMA_NODE_LEVEL, PCPU_LEVEL
 from koord_numa.core.ordering import by_use, tightness
 
 
@@ -49,9 +49,9 @@ class CpuAccumulator:
         self.repelled_cores = 0
         self.repelled_numas = 0
         # Only pods of the same exclusive policy repel each other.
-        if request.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
+        if request.exclusive is PCPU_LEVEL:
             self._repel(occupancy.pcpu_level.bits & machine.bits)
-        elif request.exclusive is CpuExclusivePolicy.NUMA_NODE_LEVEL:
+        elif request.exclusive is NUMA_NODE_LEVEL:
             self._repel(occupancy.numa_level.bits & machine.bits)
 
     def take(self, bits: int) -> None:
@@ -68,11 +68,11 @@ class CpuAccumulator:
         self.take(sum(1 << cpu for cpu in cpus[: self.need]))
 
     def _repel(self, bits: int) -> None:
-        if self.request.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
+        if self.request.exclusive is PCPU_LEVEL:
             for core, _, _ in self.layout.cores:
                 if core & bits:
                     self.repelled_cores |= core
-        elif self.request.exclusive is CpuExclusivePolicy.NUMA_NODE_LEVEL:
+        elif self.request.exclusive is NUMA_NODE_LEVEL:
             for place in self.layout.numas:
                 if place.bits & bits:
                     self.repelled_numas |= place.bits

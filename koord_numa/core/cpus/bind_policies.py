@@ -14,7 +14,15 @@ from koord_numa.core.cpus.distribute_evenly import take_evenly
 from koord_numa.core.cpus.layout import layout_of
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
+from koord_numa.core.objects.vocabulary import (
+    FULL_PCPUS,
+    NOT_EXCLUSIVE,
+    NUMA_NODE_LEVEL,
+    PCPU_LEVEL,
+    SPREAD_BY_PCPUS,
+    CpuExclusivePolicy,
+    NumaAllocateStrategy,
+)
 from koord_numa.core.ordering import tightness
 from koord_numa.core.value_objects import ValueObject, replace
 
@@ -44,7 +52,7 @@ class CpuPick(ValueObject, gc=False):
     """The chosen CPUs, the exclusive policy that they were chosen by, and what had to be given up for them."""
 
     cpus: CpuSet
-    exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
+    exclusive: CpuExclusivePolicy = NOT_EXCLUSIVE
     notes: tuple[str, ...] = ()
 
 
@@ -87,11 +95,11 @@ def _without_smt(wish: CpuPolicies, machine: CpuTopology) -> tuple[CpuPolicies, 
         return wish, ()
     notes: list[str] = []
     request = wish.request
-    if request.bind is CpuBindPolicy.SPREAD_BY_PCPUS:
-        request = replace(request, bind=CpuBindPolicy.FULL_PCPUS)
+    if request.bind is SPREAD_BY_PCPUS:
+        request = replace(request, bind=FULL_PCPUS)
         notes.append(NO_SPREAD_WITHOUT_SMT)
-    if request.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
-        request = replace(request, exclusive=CpuExclusivePolicy.NONE)
+    if request.exclusive is PCPU_LEVEL:
+        request = replace(request, exclusive=NOT_EXCLUSIVE)
         notes.append(NO_PCPU_LEVEL_WITHOUT_SMT)
     return replace(wish, request=request), tuple(notes)
 
@@ -104,7 +112,7 @@ def _exclusively(
     found = _choose(request, machine, pool, occupancy, preferred)
     if isinstance(found, NotEnoughCpus):
         return found
-    if request.exclusive is not CpuExclusivePolicy.NUMA_NODE_LEVEL or wish.downgrade is Downgrade.NONE:
+    if request.exclusive is not NUMA_NODE_LEVEL or wish.downgrade is Downgrade.NONE:
         return CpuPick(found, request.exclusive)
     # A NUMA node with any such pod is forbidden as a whole; that is what the NUMA level means.
     forbidden = CpuSet(sum(bits for bits in machine.numa_bits.values() if bits & occupancy.numa_level.bits))
@@ -114,7 +122,7 @@ def _exclusively(
     # Preferred CPUs (of a rebind) on forbidden NUMA nodes cannot be moved, so that the downgrade applies.
     if isinstance(elsewhere, CpuSet) and not preferred & forbidden:
         return CpuPick(elsewhere, request.exclusive)
-    below = CpuExclusivePolicy.PCPU_LEVEL if layout_of(machine).smt else CpuExclusivePolicy.NONE
+    below = PCPU_LEVEL if layout_of(machine).smt else NOT_EXCLUSIVE
     found = _choose(replace(request, exclusive=below), machine, pool, occupancy, preferred)
     return found if isinstance(found, NotEnoughCpus) else CpuPick(found, below, (NUMA_LEVEL_DOWNGRADED,))
 
@@ -130,6 +138,6 @@ def _shortage(wish: CpuPolicies) -> str:
     if not wish.required:
         return "not enough free CPUs"
     return {
-        CpuBindPolicy.FULL_PCPUS: "not enough CPUs in whole free cores",
-        CpuBindPolicy.SPREAD_BY_PCPUS: "not enough cores with a free CPU",
+        FULL_PCPUS: "not enough CPUs in whole free cores",
+        SPREAD_BY_PCPUS: "not enough cores with a free CPU",
     }.get(wish.request.bind, "not enough free CPUs")

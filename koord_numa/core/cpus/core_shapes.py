@@ -7,7 +7,7 @@ A core is whole when *all* its CPUs are there, however many that core has: cores
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.layout import layout_of
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.objects.vocabulary import CpuBindPolicy
+from koord_numa.core.objects.vocabulary import FULL_PCPUS, SPREAD_BY_PCPUS, CpuBindPolicy
 from koord_numa.core.ordering import socket_key
 
 
@@ -18,9 +18,9 @@ def shaped(bind: CpuBindPolicy, machine: CpuTopology, available: CpuSet, preferr
     FullPCPUs: CPUs of wholly available cores. SpreadByPCPUs: of every core the lowest available CPU, a preferred one if
     there is one. As Koordinator's ``filterAvailableCPUsByRequiredCPUBindPolicy``, which knows no preference here.
     """
-    if bind is CpuBindPolicy.FULL_PCPUS:
+    if bind is FULL_PCPUS:
         return CpuSet(sum(core.bits for core in machine.cores if not core.bits & ~available.bits))
-    if bind is CpuBindPolicy.SPREAD_BY_PCPUS:
+    if bind is SPREAD_BY_PCPUS:
         bits = 0
         for core in machine.cores:
             mine = core.bits & available.bits
@@ -34,10 +34,10 @@ def shaped(bind: CpuBindPolicy, machine: CpuTopology, available: CpuSet, preferr
 def has_shape(bind: CpuBindPolicy, machine: CpuTopology, cpus: CpuSet) -> bool:
     """Would a pod requiring this policy accept these CPUs?"""
     parts = ((core.bits, core.bits & cpus.bits) for core in machine.cores)
-    if bind is CpuBindPolicy.FULL_PCPUS:
+    if bind is FULL_PCPUS:
         # A core is in the set as a whole or not at all.
         return all(mine in (0, core) for core, mine in parts)
-    if bind is CpuBindPolicy.SPREAD_BY_PCPUS:
+    if bind is SPREAD_BY_PCPUS:
         return all(mine.bit_count() <= 1 for _, mine in parts)
     return True
 

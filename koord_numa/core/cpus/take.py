@@ -17,7 +17,7 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.accumulator import CpuAccumulator, union
 from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.objects.vocabulary import CpuBindPolicy
+from koord_numa.core.objects.vocabulary import FULL_PCPUS, CpuBindPolicy
 from koord_numa.core.ordering import neighbourhood_key, numa_key, ranks, socket_key
 
 
@@ -173,7 +173,7 @@ _SPREAD: Final[tuple[_Stage, ...]] = (_spread_on_one_numa, _spread_on_one_socket
 
 
 def _stages(bind: CpuBindPolicy, threads: int) -> tuple[_Stage, ...]:
-    if bind is CpuBindPolicy.FULL_PCPUS:
+    if bind is FULL_PCPUS:
         return (*_WHOLE, _scattered)
     # Without SMT full cores and single CPUs are the same thing, so whole places come first for spreading pods too.
     return (*_WHOLE, *_SPREAD, _scattered) if threads == 1 else (*_SPREAD, _scattered)

@@ -5,11 +5,10 @@ It compares sets with what is on the NUMA nodes already; who counts as what is f
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum
 
 from koord_numa.core.numa.hints import Hint
-from koord_numa.core.objects.vocabulary import NumaExclusive
+from koord_numa.core.objects.vocabulary import NUMA_PREFERRED, NUMA_REQUIRED, NumaExclusive
 from koord_numa.core.value_objects import ValueObject
 
 
@@ -51,8 +50,7 @@ class NumaOccupancy(ValueObject, gc=False):
 UNUSED = NumaOccupancy()
 
 
-@dataclass(frozen=True, slots=True)
-class Exclusivity:
+class Exclusivity(ValueObject, gc=False):
     """What a pod asks for (``singleNUMANodeExclusive``) and whom it would meet."""
 
     wish: NumaExclusive = NumaExclusive.NONE
@@ -60,7 +58,7 @@ class Exclusivity:
 
     def denied(self, size: int) -> int:
         """``Required``: NUMA nodes that no preferred set of this size may contain. As Koordinator's checkExclusivePolicy."""
-        return self.occupancy.others(size) if self.wish is NumaExclusive.REQUIRED else 0
+        return self.occupancy.others(size) if self.wish is NUMA_REQUIRED else 0
 
     def allows(self, mask: int) -> bool:
         """May this set be preferred?"""
@@ -68,17 +66,17 @@ class Exclusivity:
 
     def score(self, mask: int, score: int) -> int:
         """``Preferred``: a hint on such a set is made with score 0. From the pod-level NUMA policy proposal, "Hint"; inert upstream."""
-        return 0 if self.wish is NumaExclusive.PREFERRED and self.occupancy.disturbs(mask) else score
+        return 0 if self.wish is NUMA_PREFERRED and self.occupancy.disturbs(mask) else score
 
     def scoring(self, score_of: Callable[[int], int]) -> Callable[[int], int]:
         """As ``score`` of what ``score_of`` says of a set."""
-        if self.wish is not NumaExclusive.PREFERRED:
+        if self.wish is not NUMA_PREFERRED:
             return score_of
         return lambda mask: self.score(mask, score_of(mask))
 
     def undisturbed(self, masks: list[int]) -> list[int]:
         """``Preferred``: the sets where no pod of the other kind is, if there is any such set; else all of them."""
-        if self.wish is not NumaExclusive.PREFERRED:
+        if self.wish is not NUMA_PREFERRED:
             return masks
         # A preference never empties the choice: with no undisturbed set the pod goes where it disturbs.
         return [mask for mask in masks if not self.occupancy.disturbs(mask)] or masks

@@ -12,7 +12,13 @@ from koord_numa.core.kubelet.unsupported_policies import refuse_promises
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Alignment, Exclusivity, Placement, Reason, Rejection
-from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, KubeletPolicy, KubeQos, NumaExclusive, NumaPolicy
+from koord_numa.core.objects.vocabulary import (
+    NO_NUMA_POLICY,
+    NOT_EXCLUSIVE,
+    NUMA_PREFERRED,
+    KubeletPolicy,
+    KubeQos,
+)
 from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.resources import ResourceList, total
 from koord_numa.core.scheduling.request import SchedulingRequest
@@ -48,10 +54,7 @@ def place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | Non
     else:
         alignment = Alignment.ALIGNED if admission.mask.bit_count() == 1 else Alignment.UNALIGNED
     # An exclusive policy that a kubelet does not know is reported as broken and not as honoured.
-    ignored = (
-        ask.request.bind.exclusive is not CpuExclusivePolicy.NONE
-        or ask.request.numa.exclusive is NumaExclusive.PREFERRED
-    )
+    ignored = ask.request.bind.exclusive is not NOT_EXCLUSIVE or ask.request.numa.exclusive is NUMA_PREFERRED
     return Placement(
         node=seen.node.name,
         numa=admission.numa if _is_certain(admission.numa, ask.amounts) else (),
@@ -78,7 +81,7 @@ def aligned_by_kubelet(ask: SchedulingRequest, config: KubeletConfig) -> PodRequ
     request = ask.request
     if ask.claims is None or config.topology_policy not in (None, KubeletPolicy.NONE):
         return request
-    return replace(request, numa=replace(request.numa, policy=NumaPolicy.NONE))
+    return replace(request, numa=replace(request.numa, policy=NO_NUMA_POLICY))
 
 
 def _may_be_aligned(request: PodRequest) -> bool:
@@ -97,9 +100,7 @@ def _chosen(
         return Rejection(Reason.BAD_TOPOLOGY, NOT_SURELY_ALIGNED, offer.problem, resolvable=False)
     demand = ask.demand
     if ask.claims is not None and not offer.zones and not offer.problem:
-        demand = replace(
-            demand, numa=NumaPolicy.NONE
-        )  # as before such a kubelet: claims may tell what no topology does
+        demand = replace(demand, numa=NO_NUMA_POLICY)  # as before such a kubelet: claims may tell what no topology does
     granted = allocate_demand(demand, offer, ledger, devices)
     # Only after a placement was found: the worst case is the costlier question.
     if offer.aligner is None or isinstance(granted, Rejection):

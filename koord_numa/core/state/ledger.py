@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import Assignment, Pod, PodKey, PodRequest
-from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
+from koord_numa.core.objects.vocabulary import NOT_EXCLUSIVE, CpuExclusivePolicy
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, NOTHING, ResourceList
 from koord_numa.core.value_objects import value_object
@@ -29,7 +29,7 @@ class Holding:
     pod: PodKey
     amounts: ResourceList
     cpus: CpuSet = EMPTY
-    exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
+    exclusive: CpuExclusivePolicy = NOT_EXCLUSIVE
     numa: tuple[tuple[int, ResourceList], ...] = ()
     request: PodRequest | None = field(default=None, compare=False)  # only carried along; binding fills in its policies
     created: float = 0.0
@@ -79,7 +79,7 @@ def holding_of(pod: Pod, assignment: Assignment | None = None) -> Holding:
         amounts=effective_requests(pod.request),
         cpus=given.cpus,
         # Exclusivity means nothing for a pod without own CPUs.
-        exclusive=pod.request.bind.exclusive if given.cpus.bits else CpuExclusivePolicy.NONE,
+        exclusive=pod.request.bind.exclusive if given.cpus.bits else NOT_EXCLUSIVE,
         numa=given.numa,
         request=pod.request,
         created=pod.created,

@@ -12,7 +12,7 @@ from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.numa.exclusive import NumaOccupancy
-from koord_numa.core.objects.vocabulary import NumaPolicy
+from koord_numa.core.objects.vocabulary import SINGLE_NUMA_NODE
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.inventory import Inventory, PerNuma
 from koord_numa.core.state.ledger import Holding, Ledger
@@ -73,7 +73,7 @@ class NumaUsers:
         if mask & (mask - 1):
             # Several bits set: the pod spans NUMA nodes, whatever policy it names.
             users = self.several
-        elif holding.request is not None and holding.request.numa.policy is NumaPolicy.SINGLE_NUMA_NODE:
+        elif holding.request is not None and holding.request.numa.policy is SINGLE_NUMA_NODE:
             users = self.single
         else:
             return
