@@ -63,8 +63,15 @@ class Agenda:
         if self._current is not None:
             self._changed.add(node)
 
-    def look_again(self, waits: Callable[[RequestClass], bool]) -> None:
-        """Hopeless classes are looked at on the nodes that have changed; those of which no pod waits any more are forgotten."""
+    def look_again(
+        self,
+        waits: Callable[[RequestClass], bool],
+        worth_a_look: Callable[[RequestClass, frozenset[str]], frozenset[str]],
+    ) -> None:
+        """
+        Hopeless classes are looked at on those of the nodes that have changed which are worth it; those of which no pod waits any more are
+        forgotten.
+        """
         # Collected until now, so that many changes cost one look at the classes.
         changed, self._changed = frozenset(self._changed), set()
         if not changed:
@@ -73,10 +80,10 @@ class Agenda:
         if self._current is not None:
             self._add_on(self._current, changed)
         for request_class in list(self._hopeless):
-            if waits(request_class):
-                self._add_on(request_class, changed)
-            else:
+            if not waits(request_class):
                 del self._hopeless[request_class]
+            elif found := worth_a_look(request_class, changed):
+                self._add_on(request_class, found)
 
     def _add_on(self, request_class: RequestClass, nodes: frozenset[str]) -> None:
         due = self._due.get(request_class, frozenset())

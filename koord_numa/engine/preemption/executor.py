@@ -23,6 +23,7 @@ from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.preemption.agenda import Agenda
 from koord_numa.engine.preemption.evaluator import Evaluator
 from koord_numa.engine.preemption.evictor import Evictor
+from koord_numa.engine.preemption.glance import Glance
 from koord_numa.engine.preemption.messages import NEVER, PROTECTED, being_freed
 from koord_numa.engine.preemption.pauses import Pauses
 from koord_numa.engine.queue.nominator import Nomination
@@ -77,7 +78,8 @@ class Executor:
         for nomination in self._handle.nominator:
             if not self._handle.nominator.may_still_fit(nomination, patience):
                 self._agenda.add(nomination.request_class)
-        self._agenda.look_again(lambda request_class: bool(self._handle.queue.pods_of(request_class)))
+        glance = Glance(self._handle.cache, self.evaluator.evicted)
+        self._agenda.look_again(lambda waiting: bool(self._handle.queue.pods_of(waiting)), glance.worth_a_look)
         if self._agenda:
             self._news.set()
 
