@@ -9,20 +9,19 @@ repeats this until the largest value is a score; no other node can exceed it. Wh
 preferences are added later (``preference_rows``). The bound holds because no term is less than what ``evaluate`` gives for it:
 
 - Filters on the Node object are evaluated themselves, for each node class; names and labels for all rows at once (``selected_rows``).
-- Amounts of whole nodes are compared and scored in ``ResourceBounds``.
+- Amounts of whole nodes and of NUMA nodes are compared in one operation (``NodeNumbers``); ``ResourceBounds`` scores those of whole nodes.
 - The alignment is relaxed: ``fewest`` counts, for each resource by itself, how many of the emptiest NUMA nodes hold the amount. A
   placement takes one set of NUMA nodes for all resources, under bind policies too, so it takes at least ``fewest`` of
   them, and the ``numa`` score falls with their number; ``numa_score_bounds`` has the proof for each method. Exclusivity and claims count
   as ``MAX_SCORE``.
 
-Shapes. ``rows`` are n indices into the node table; the bounds are ``int64[n]``. ``reach`` of the NUMA table is
-``int64[table rows, resources, counts + 1]`` and does not fall along its last index. ``ClassJudgement`` holds
-``wanted[kinds, resources, counts + 1]`` and ``points[kinds, counts + 2]``, whose second index is ``fewest - 1``: ``fewest`` is 1 to
+Shapes. ``rows`` are n indices into the node table; the bounds are ``int64[n]``. ``ClassJudgement`` holds ``wanted[kinds, lines]`` and
+``points[kinds, lines]``, with the lines of ``NodeNumbers``. Points by ``fewest`` have ``counts + 2`` columns: ``fewest`` is 1 to
 ``counts + 1``, or ``NOTHING_LISTED``, whose points are the last ones.
 
-Example. A pod wants 6000 milli-CPU aligned. NUMA nodes with 4000, 3000 and 500 free have the ``reach`` 4000, 7000, 7500. One of these
-is below 6000, hence ``fewest`` is 1 + 1 = 2 and the ``numa`` score at most 100 + 10 - 10 * 2 = 90. With a ``resources`` score
-of 40 and weights of 1 the bound is 90 + 40 = 130. Where a bind policy cannot use all free CPUs of the first two NUMA
+Example. A pod wants 6000 milli-CPU aligned. NUMA nodes with 4000, 3000 and 500 free have 4000, 7000 and 7500 together, from the emptiest
+on. One of these is below 6000, hence ``fewest`` is 1 + 1 = 2 and the ``numa`` score at most 100 + 10 - 10 * 2 = 90. With a ``resources``
+score of 40 and weights of 1 the bound is 90 + 40 = 130. Where a bind policy cannot use all free CPUs of the first two NUMA
 nodes, ``evaluate`` takes three (80 + 40 = 120) or refuses: below the bound in either case.
 """
 
@@ -40,8 +39,8 @@ from koord_numa.core.scheduling.request import Profile, SchedulingRequest, witho
 from koord_numa.core.scheduling.scorers import SCORERS, wants_devices, wants_exclusivity, weight_of
 from koord_numa.core.score.node_resources import MAX_SCORE
 from koord_numa.engine.ranking.columns.node_class import NodeClass, compares_numbers
+from koord_numa.engine.ranking.columns.node_numbers import FREE, UNLIMITED, Bools, Ints
 from koord_numa.engine.ranking.columns.node_table import NodeTable
-from koord_numa.engine.ranking.columns.numa_table import UNLIMITED, Ints
 from koord_numa.engine.ranking.numa_score_bounds import NOTHING_LISTED, RequestAlignment, numa_score_bound
 from koord_numa.engine.ranking.resource_bounds import ZERO, ResourceBounds
 from koord_numa.engine.ranking.selected_rows import SelectedRows, names_nodes, of_any_node
@@ -56,22 +55,25 @@ MAY_EXPLORE: Final = np.array((NEVER + EXPLORES) // 2)
 """A sum between this and zero has ``EXPLORES`` in it and no ``NEVER``."""
 
 
+NOTHING: Final = -(1 << 62)
+"""What is wanted of a line that no row is too little in."""
+UNLISTED: Final = 1
+"""A line that nothing is wanted of: it stands for rows whose NUMA nodes list nothing that is wanted of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClassJudgement:
     """
     What a request class makes of each kind of node, ``NEVER`` where that refuses it.
 
-    ``wanted[kind, resource]`` has to be found on NUMA nodes, once for each of their counts, and ``points[kind, fewest - 1]`` is what the
-    number of those is worth that it takes at least, together with the Node objects. ``some`` are the resources of which any is wanted.
+    ``wanted[kind, line]`` has to be there in a row of the node numbers, and ``points[kind, line]`` is what the kind is worth where
+    ``line`` is the first that has less, at the best filling and sparing. It is line 0, which nothing is wanted of, where nothing is short.
     """
 
     points: Ints
     wanted: Ints
-    some: tuple[int, ...]
-    unaligned: Ints | None  # ``points`` where NUMA nodes of no kind are asked for anything
     explores: bool  # would the request explore on any kind?
-    version: int  # of the table's kinds
-    reach: tuple[int, ...]  # how many resources and NUMA nodes there were
+    version: tuple[int, int]  # of the table's kinds and of the lines
 
 
 class ScoreBounds:
@@ -114,10 +116,17 @@ class ScoreBounds:
 
     def _bounds(self, rows: Ints) -> Ints:
         """Of rows whose names and labels fit."""
-        columns, judged = self._columns, self._up_to_date()
-        kinds, sums = columns.kinds[rows], self._ledger.sums(rows)
-        # What every row earns for sparing is in the points of its kind.
-        bound = self._points_at(rows, kinds, judged)
+        judged, kinds = self._up_to_date(), self._columns.kinds[rows]
+        numbers, wanted = self._columns.numbers.rows.take(rows, axis=0), judged.wanted.take(kinds, axis=0)
+        # Arrays of one shape, side by side in memory, are compared in a fraction of the time that NumPy takes to broadcast.
+        first = (numbers < wanted).argmax(axis=1)
+        if self._by_count:
+            # No zone lists anything that is wanted: no count of NUMA nodes means anything then.
+            first[(first == ZERO) & ~self._lists_any(numbers, wanted)] = UNLISTED
+        bound: Ints = judged.points[kinds, first]
+        if self._by_numbers:
+            bound += self._row_by_row(rows)
+        sums = self._ledger.sums(rows, numbers)
         bound += sums.filling if self._filling_weight is None else self._filling_weight * sums.filling
         if (ahead := sums.ahead) is not None:
             if self._sparing_weight is not None:
@@ -127,54 +136,55 @@ class ScoreBounds:
             bound[(bound < ZERO) & (bound > MAY_EXPLORE)] = 0
         # A sum below zero has ``NEVER`` in it: some part refuses.
         np.maximum(bound, REFUSED, out=bound)
-        bound[sums.short] = REFUSED
+        if sums.short is not None:
+            bound[sums.short] = REFUSED
         return bound
 
-    def _points_at(self, rows: Ints, kinds: Ints, judged: ClassJudgement) -> Ints:
-        """What nodes of these kinds are worth apart from their amounts."""
-        points: Ints
-        if judged.unaligned is not None:
-            points = judged.unaligned[kinds]
-        else:
-            zones, wanted = self._columns.zones, judged.wanted.take(kinds, axis=0)
-            further = zones.further(rows, wanted, judged.some)
-            if self._by_count:
-                # No zone lists anything that is wanted: no count of NUMA nodes means anything then.
-                further[~zones.lists_any(rows, wanted)] = NOTHING_LISTED - 1
-            points = judged.points[kinds, further]
-        if self._by_numbers:
-            points += self._row_by_row(rows)
-        return points
+    def _lists_any(self, numbers: Ints, wanted: Ints) -> Bools:
+        """Whether NUMA nodes of these rows list any of the resources that are wanted there."""
+        # What the emptiest NUMA node has; an unlisted resource is unlimited there.
+        emptiest = slice(-len(self._columns.numbers.places), None)
+        listed: Bools = (numbers[:, emptiest] < UNLIMITED) & (wanted[:, emptiest] > 0)
+        found: Bools = np.logical_or.reduce(listed, axis=1)
+        return found
 
     def _up_to_date(self) -> ClassJudgement:
         columns, judged = self._columns, self._judgement
-        # Judged again when a class number got another meaning, or the table of NUMA nodes became wider or higher.
-        if judged.version != columns.kinds_version or judged.reach != columns.zones.reach.shape[1:]:
+        # Judged again when a class number got another meaning, or lines of the numbers have moved.
+        if judged.version != (columns.kinds_version, columns.numbers.version):
             judged = self._judgement = self._judge()
         return judged
 
     def _judge(self) -> ClassJudgement:
-        columns, alignment = self._columns, self._alignment
-        kinds, width = columns.known_kinds, columns.zones.counts
+        columns, alignment, requested = self._columns, self._alignment, self._ledger.requested()
+        kinds, numbers = columns.known_kinds, columns.numbers
+        wanted = np.full((len(kinds), numbers.rows.shape[1]), NOTHING, dtype=np.int64)
+        for line, amount in requested.items():
+            wanted[:, FREE + line] = amount
         amounts = [alignment.wanted_on(kind) for kind in kinds]
         # As in the table, where ``UNLIMITED`` stands for "not published per NUMA node".
-        wanted = np.array(
-            [[min(each.get(name, 0), UNLIMITED) for name in columns.zones.places] for each in amounts], dtype=np.int64
-        )
+        aligned = [[min(each.get(name, 0), UNLIMITED) for name in numbers.places] for each in amounts]
+        wanted[:, numbers.first_reach :] = np.tile(np.array(aligned, dtype=np.int64), numbers.counts)
         # Judged row by row where the kind does not tell.
         objects = np.array([0 if self._by_numbers else self._of(kind.example) for kind in kinds], dtype=np.int64)
-        points = np.array([self._points(kind, width + 2) for kind in kinds], dtype=np.int64) + objects[:, None]
-        points += self._weights["devices"] * MAX_SCORE  # less what ``Sums.ahead`` takes off
-        fewest = NOTHING_LISTED if self._by_count else 1
+        points = np.array([self._points(kind, numbers.counts + 2) for kind in kinds], dtype=np.int64) + objects[:, None]
+        # At the best, less what ``Sums`` take off.
+        points += (self._weights["resources"] + self._weights["devices"]) * MAX_SCORE
         return ClassJudgement(
-            points=points,
-            wanted=columns.zones.repeated(wanted),
-            some=tuple(np.flatnonzero(wanted.any(axis=0)).tolist()),
-            unaligned=None if wanted.any() else points[:, fewest - 1],
+            points=self._by_line(points),
+            wanted=wanted,
             explores=any(kind.explores and alignment.splits_cores_of(kind) for kind in kinds),
-            version=columns.kinds_version,
-            reach=columns.zones.reach.shape[1:],
+            version=(columns.kinds_version, columns.numbers.version),
         )
+
+    def _by_line(self, points: Ints) -> Ints:
+        """``ClassJudgement.points`` of points by the number of NUMA nodes that are needed at least, the last where nothing is listed."""
+        numbers = self._columns.numbers
+        found = np.full((len(points), numbers.rows.shape[1]), NEVER, dtype=np.int64)
+        found[:, 0], found[:, UNLISTED] = points[:, 0], points[:, -1]
+        # Where all NUMA nodes together have too little one more is needed than there are, then all of them, and so on.
+        found[:, numbers.first_reach :] = np.repeat(points[:, numbers.counts : 0 : -1], len(numbers.places), axis=1)
+        return found
 
     def _points(self, kind: NodeClass, counts: int) -> list[int]:
         """By the number of NUMA nodes that are needed at least, the most that they, exclusivity and claims are worth on such a node."""

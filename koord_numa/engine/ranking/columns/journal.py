@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from koord_numa.engine.ranking.columns.distinct import distinct
-from koord_numa.engine.ranking.columns.numa_table import Ints
+from koord_numa.engine.ranking.columns.node_numbers import Ints
 
 MANY: Final = 256
 """Of so many changes it pays to leave out the rows that are there more than once."""
