@@ -4,6 +4,7 @@ Node-wide amounts of many nodes at once: what are filling and sparing worth? Exa
 Whether a request fits is told by the node numbers, which are compared with all that a request wants at once (``ScoreBounds``).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -19,26 +20,17 @@ from koord_numa.core.score.device_reserve import is_device
 from koord_numa.core.score.node_resources import ALWAYS_SCORED, MAX_SCORE
 from koord_numa.core.value_objects import value_object
 from koord_numa.engine.ranking.columns.amount_table import MOST_HELD, MOST_LINES, AmountTable
-from koord_numa.engine.ranking.columns.node_numbers import COMMON, DIVISORS, FREE, SPARES, Bools, Ints
+from koord_numa.engine.ranking.columns.node_numbers import COMMON, DIVISORS, FREE, SPARES, Ints
 
 Floats = NDArray[np.float64]
+
+NEVER: Final = -(1 << 20)
+"""Points that no other part of a score can make up for: there are five parts of 100 points at most, and weights are not above 100."""
 
 # Array operations on a few rows are twice as fast with numbers that are arrays already.
 ZERO: Final = np.array(0)
 ONE: Final = np.array(1)
 FULL: Final = np.array(MAX_SCORE)
-
-
-@value_object
-class Sums:
-    """
-    Per row: two parts of the score. ``filling`` is less ``MAX_SCORE``, so that it is never above zero; ``ahead`` is what sparing takes off
-    ``MAX_SCORE``. ``short`` are rows whose amounts fall short of what they do not serve by claim.
-    """
-
-    filling: Ints
-    ahead: Ints | None  # ``None`` where nothing is taken off any row
-    short: Bools | None = None  # ``None`` where nothing may be served by claim
 
 
 Some = slice | list[int]
@@ -81,11 +73,14 @@ class Taken:
 class ResourceBounds:
     """The amounts of one request under one set of rules."""
 
-    def __init__(self, ask: SchedulingRequest, rules: Profile, table: AmountTable) -> None:
+    def __init__(self, ask: SchedulingRequest, rules: Profile, table: AmountTable, weights: Mapping[str, int]) -> None:
         self._amounts = ask.amounts
         self._extended = frozenset(name for name, _ in ask.claims.extended) if ask.claims is not None else frozenset()
         self._rules = rules
         self._table = table
+        # Arrays of no dimension: NumPy would convert integers in every operation. A weight of 1, which is usual, costs no operation.
+        self._filling_weight = None if weights["resources"] == 1 else np.array(weights["resources"])
+        self._sparing_weight = None if weights["devices"] == 1 else np.array(weights["devices"])
         self._plan = self._make_plan()
 
     def requested(self) -> dict[int, int]:
@@ -94,8 +89,11 @@ class ResourceBounds:
         # Only what is requested can be short (fitsRequest skips zero requests).
         return {line: MAX_SCORE * int(plan.wanted[line, 0]) for line in plan.requested.difference(plan.by_claim)}
 
-    def sums(self, rows: Ints, numbers: Ints) -> Sums:
-        """``score_filling`` and ``score_sparing`` of whole nodes, for every row, whose numbers are given. No resource may be new."""
+    def points(self, rows: Ints, numbers: Ints) -> Ints:
+        """
+        What filling and sparing of whole nodes earn, weighted, less the most that they can, for every row, whose numbers are given. No
+        resource may be new.
+        """
         plan = self._plan
         if not plan.usual or self._table.bare:
             return self._of_any_plan(rows, numbers)
@@ -109,9 +107,19 @@ class ResourceBounds:
         # ``dot`` costs half of ``@`` on a few rows: (resources,) by (resources, rows) is (rows,).
         filling = cpu + memory if plan.even else plan.weights.dot(percent)
         filling //= plan.total
-        return Sums(filling, _ahead(cpu, memory, common[SPARES]) if plan.spares else None)
+        return self._weighted(filling, _ahead(cpu, memory, common[SPARES]) if plan.spares else None)
 
-    def _of_any_plan(self, rows: Ints, numbers: Ints) -> Sums:
+    def _weighted(self, filling: Ints, ahead: Ints | None) -> Ints:
+        """Both are changed. ``ahead`` is what sparing takes off, ``None`` where it takes nothing off any row."""
+        if self._filling_weight is not None:
+            filling *= self._filling_weight
+        if ahead is not None:
+            if self._sparing_weight is not None:
+                ahead *= self._sparing_weight
+            filling -= ahead
+        return filling
+
+    def _of_any_plan(self, rows: Ints, numbers: Ints) -> Ints:
         plan, offered = self._plan, self._table.offered.take(rows, axis=1)
         free = numbers[:, FREE : FREE + len(offered)].T // FULL
         used = offered - free
@@ -124,13 +132,14 @@ class ResourceBounds:
         common = percent if plan.percents == plan.common else percent[plan.common]
         taken = Taken(offered, used, percent, np.minimum(FULL, common))
         least = FULL + numbers[:, SPARES] if plan.spares else self._least(taken) if plan.devices else None
-        short = None
+        filling = self._with_claims(self._filling(taken), taken) - FULL
+        ahead = None if least is None else _ahead(taken.common[0], taken.common[1], least)
+        points = self._weighted(filling, ahead)
         if plan.by_claim:
             claimed = sorted(plan.requested.intersection(plan.by_claim))
             lacks = (free[claimed] < plan.wanted[claimed]) & (offered[claimed] > ZERO)
-            short = np.logical_or.reduce(lacks)
-        filling = self._with_claims(self._filling(taken), taken)
-        return Sums(filling - FULL, None if least is None else _ahead(taken.common[0], taken.common[1], least), short)
+            points[np.logical_or.reduce(lacks)] = NEVER
+        return points
 
     def _make_plan(self) -> Plan:
         table, weights = self._table, self._rules.weights

@@ -42,13 +42,11 @@ from koord_numa.engine.ranking.columns.node_class import NodeClass, compares_num
 from koord_numa.engine.ranking.columns.node_numbers import FREE, UNLIMITED, Bools, Ints
 from koord_numa.engine.ranking.columns.node_table import NodeTable
 from koord_numa.engine.ranking.numa_score_bounds import NOTHING_LISTED, RequestAlignment, numa_score_bound
-from koord_numa.engine.ranking.resource_bounds import ZERO, ResourceBounds
+from koord_numa.engine.ranking.resource_bounds import NEVER, ZERO, ResourceBounds
 from koord_numa.engine.ranking.selected_rows import SelectedRows, names_nodes, of_any_node
 
 NO: Final = -1
 REFUSED: Final = np.array(NO)
-NEVER: Final = -(1 << 40)
-"""Points that no other part of a score can make up for."""
 EXPLORES: Final = NEVER // 2
 """The same for a pod that would explore: such a placement earns no points whatever else there is (``score_parts``)."""
 MAY_EXPLORE: Final = np.array((NEVER + EXPLORES) // 2)
@@ -93,12 +91,8 @@ class ScoreBounds:
         # As a node sees it that serves all extended resources by claim, which wants the least of NUMA nodes; the other end is beside it.
         least = without_resources(ask, (name for name, _ in extended)) if extended else ask
         self._alignment = RequestAlignment.of(least, rules)
-        # Arrays of no dimension: NumPy would convert integers in every operation.
-        # A weight of 1, which is the usual one, costs no operation.
-        self._filling_weight = None if self._weights["resources"] == 1 else np.array(self._weights["resources"])
-        self._sparing_weight = None if self._weights["devices"] == 1 else np.array(self._weights["devices"])
         self._ends = ((least, self._alignment), (ask, RequestAlignment.of(ask, rules))) if extended else ()
-        self._ledger = ResourceBounds(ask, rules, columns.amounts)
+        self._ledger = ResourceBounds(ask, rules, columns.amounts, self._weights)
         self._judgement = self._judge()
         # By row, the node that was judged and what it was worth: identity tells whether it still holds.
         self._of_node: dict[int, tuple[Node, int]] = {}
@@ -126,18 +120,11 @@ class ScoreBounds:
         bound: Ints = judged.points[kinds, first]
         if self._by_numbers:
             bound += self._row_by_row(rows)
-        sums = self._ledger.sums(rows, numbers)
-        bound += sums.filling if self._filling_weight is None else self._filling_weight * sums.filling
-        if (ahead := sums.ahead) is not None:
-            if self._sparing_weight is not None:
-                ahead *= self._sparing_weight
-            bound -= ahead
+        bound += self._ledger.points(rows, numbers)
         if judged.explores:
             bound[(bound < ZERO) & (bound > MAY_EXPLORE)] = 0
         # A sum below zero has ``NEVER`` in it: some part refuses.
         np.maximum(bound, REFUSED, out=bound)
-        if sums.short is not None:
-            bound[sums.short] = REFUSED
         return bound
 
     def _lists_any(self, numbers: Ints, wanted: Ints) -> Bools:
@@ -168,7 +155,7 @@ class ScoreBounds:
         # Judged row by row where the kind does not tell.
         objects = np.array([0 if self._by_numbers else self._of(kind.example) for kind in kinds], dtype=np.int64)
         points = np.array([self._points(kind, numbers.counts + 2) for kind in kinds], dtype=np.int64) + objects[:, None]
-        # At the best, less what ``Sums`` take off.
+        # At the best filling and sparing.
         points += (self._weights["resources"] + self._weights["devices"]) * MAX_SCORE
         return ClassJudgement(
             points=self._by_line(points),
