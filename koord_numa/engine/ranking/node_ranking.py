@@ -218,7 +218,7 @@ class NodeRanking:
         self._refusals.resize(len(self._keys))
 
     def _bound(self, rows: Ints) -> None:
-        # Negative where bounded by NO.
+        # Below zero where the bound is, as a rank is less than ``STEP``.
         self._keys[rows] = self._sweep.bounds(rows) * STEP + self._columns.ranks[rows]
 
     def explain_some(self, limit: int) -> bool:

@@ -1,8 +1,8 @@
 """
 Looks at many nodes at once: which of them may take a request, and at most how well. Never wrong in the other direction.
 
-The scalar ``core.scheduling.evaluate`` is the specification. For every row the sweep gives a bound: ``NO`` only where
-``evaluate`` refuses, else a score that ``evaluate`` cannot exceed. A property test keeps that true.
+The scalar ``core.scheduling.evaluate`` is the specification. For every row the sweep gives a bound: below zero only
+where ``evaluate`` refuses, else a score that ``evaluate`` cannot exceed. A property test keeps that true.
 
 Theory. This is branch and bound: ``NodeRanking`` evaluates the node with the largest bound, puts its score in place of the bound, and
 repeats this until the largest value is a score; no other node can exceed it. What is bounded is the weighted sum of ``SCORERS``;
@@ -46,12 +46,11 @@ from koord_numa.engine.ranking.resource_bounds import NEVER, ZERO, ResourceBound
 from koord_numa.engine.ranking.selected_rows import SelectedRows, names_nodes, of_any_node
 
 NO: Final = -1
-REFUSED: Final = np.array(NO)
+"""The bound of rows that are not looked at; those of others that refuse are less."""
 EXPLORES: Final = NEVER // 2
-"""The same for a pod that would explore: such a placement earns no points whatever else there is (``score_parts``)."""
+"""As ``NEVER``, for a pod that would explore: such a placement earns no points whatever else there is (``score_parts``)."""
 MAY_EXPLORE: Final = np.array((NEVER + EXPLORES) // 2)
 """A sum between this and zero has ``EXPLORES`` in it and no ``NEVER``."""
-
 
 NOTHING: Final = -(1 << 62)
 """What is wanted of a line that no row is too little in."""
@@ -98,7 +97,7 @@ class ScoreBounds:
         self._of_node: dict[int, tuple[Node, int]] = {}
 
     def bounds(self, rows: Ints) -> Ints:
-        """An upper bound of the score of each of these rows, or ``NO``. The columns must be up to date."""
+        """An upper bound of the score of each of these rows, below zero where they refuse. The columns must be up to date."""
         if self._selected is None:
             return self._bounds(rows)
         selected = self._selected.mask().take(rows)
@@ -123,8 +122,6 @@ class ScoreBounds:
         bound += self._ledger.points(rows, numbers)
         if judged.explores:
             bound[(bound < ZERO) & (bound > MAY_EXPLORE)] = 0
-        # A sum below zero has ``NEVER`` in it: some part refuses.
-        np.maximum(bound, REFUSED, out=bound)
         return bound
 
     def _lists_any(self, numbers: Ints, wanted: Ints) -> Bools:
