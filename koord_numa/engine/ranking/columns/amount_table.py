@@ -1,7 +1,5 @@
 """Writes what whole nodes have free into the node numbers, and keeps what they offer."""
 
-from itertools import repeat
-from operator import sub
 from typing import Final
 
 import numpy as np
@@ -28,12 +26,12 @@ Amounts saturate in the table, so that no sum or product of them leaves 64 bits:
 that are offered, and a hundred times that is within 2**63. What is beyond is for ``evaluate`` to tell, which has no limits.
 """
 
+LEAST_FREE: Final = -MAX_SCORE * MOST_HELD
+
 MOST_LINES: Final = 256
 """Resources with a line of their own. Of others, whose names any user may invent in a pod, only ``evaluate`` knows."""
 
 CPU_LINE, MEMORY_LINE, PODS_LINE = range(len(FIRST_RESOURCES))
-
-ZEROS: Final = repeat(0)
 
 
 class AmountTable:
@@ -46,7 +44,7 @@ class AmountTable:
         self.resources = numbers.resources
         self.offered: Ints = np.zeros((len(self.resources), len(numbers.rows)), dtype=np.int64)
         self.bare: set[int] = set()
-        # By row, what is offered of each resource, and how many pods may be there.
+        # By row, a hundredfold, what is offered of each resource, and how many pods may be there.
         self._offers: dict[int, list[int]] = {}
         self._devices: dict[int, tuple[tuple[str, int], ...]] = {}  # by row, how many there are, of rows that have any
 
@@ -75,7 +73,7 @@ class AmountTable:
                 self.place(resource)
         offered = [min(allocatable.get(resource, 0), MOST_OFFERED) for resource in self.resources]
         offered[PODS_LINE] = min(allocatable.get(PODS, UNLIMITED), MOST_OFFERED)
-        self._offers[row] = offered
+        self._offers[row] = [MAX_SCORE * amount for amount in offered]
         self.offered[:, row] = offered
         self._numbers.rows[row, DIVISORS] = max(1, offered[CPU_LINE]), max(1, offered[MEMORY_LINE])
         if allocatable.get(CPU) and allocatable.get(MEMORY):
@@ -86,16 +84,19 @@ class AmountTable:
 
     def write(self, row: int, booked: Ledger, *, takes_pods: bool) -> None:
         """Pods came to a row's node or went."""
-        amounts, offered = booked.amounts, self._offers.get(row) or [0] * len(self.resources)
-        # What has no line is offered nowhere.
-        free = [*map(sub, offered, map(amounts.get, self.resources, ZEROS))]
-        free[PODS_LINE] = offered[PODS_LINE] - len(booked.holdings) if takes_pods else 0
-        if min(free) < -MOST_HELD:  # never, outside of tests
-            free = [max(amount, -MOST_HELD) for amount in free]
+        amounts, lines = booked.amounts, self.resources
+        offered = self._offers.get(row) or [0] * len(lines)
+        free = offered.copy()
+        for name, amount in amounts.items():
+            if name in lines:  # what has no line is offered nowhere
+                free[lines[name]] -= MAX_SCORE * amount
+        free[PODS_LINE] = offered[PODS_LINE] - MAX_SCORE * len(booked.holdings) if takes_pods else 0
+        if min(free) < LEAST_FREE:  # never, outside of tests
+            free = [max(amount, LEAST_FREE) for amount in free]
         spare = 0
         if (devices := self._devices.get(row)) is not None:
             spare = min(0, *[amounts.get(name, 0) * MAX_SCORE // count - MAX_SCORE for name, count in devices])
-        self._numbers.whole.write(row, (spare, *[MAX_SCORE * amount for amount in free]))
+        self._numbers.whole.write(row, (spare, *free))
 
     def refuse(self, row: int) -> None:
         """Nothing may go to this row."""
