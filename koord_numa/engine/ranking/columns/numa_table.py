@@ -6,7 +6,9 @@ that a node does not publish per NUMA node counts as unlimited there.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import accumulate
+from typing import Final
 
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.resources import CPU, MILLI
@@ -15,6 +17,9 @@ from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.numa_sums import numa_left
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.ranking.columns.node_numbers import UNLIMITED, NodeNumbers
+
+REMEMBERED_SUMS: Final = 4096
+"""Machines are alike, and so are pods: most amounts have been seen before on some row."""
 
 
 class NumaTable:
@@ -63,7 +68,7 @@ class NumaTable:
         lines = [UNLIMITED] * (len(places) * counts)
         for name, amounts in free.items():
             if amounts:
-                lines[places[name] :: len(places)] = _sums(amounts, counts)
+                lines[places[name] :: len(places)] = _sums(tuple(amounts), counts)
         self._numbers.zones.write(row, lines)
 
     def forget(self, row: int) -> None:
@@ -72,17 +77,15 @@ class NumaTable:
         self._listed.pop(row, None)
 
 
-def _sums(amounts: list[int], counts: int) -> list[int]:
-    """What all of the NUMA nodes have together, all but the fullest one and so on: as many sums as are asked for."""
-    amounts = sorted(amounts, reverse=True)
+@lru_cache(maxsize=REMEMBERED_SUMS)
+def _sums(amounts: tuple[int, ...], counts: int) -> list[int]:
+    """What all of the NUMA nodes have together, all but the fullest one and so on: as many sums as are asked for. Not to be changed."""
+    emptiest = sorted(amounts, reverse=True)
     # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
-    if amounts[-1] < 0 or amounts[0] > UNLIMITED:
-        amounts = [min(max(0, amount), UNLIMITED) for amount in amounts]
-    sums = [*accumulate(amounts)]
-    if missing := counts - len(sums):
-        sums += sums[-1:] * missing
-    sums.reverse()
-    return sums
+    if emptiest[-1] < 0 or emptiest[0] > UNLIMITED:
+        emptiest = [min(max(0, amount), UNLIMITED) for amount in emptiest]
+    sums = [*accumulate(emptiest)]
+    return sums[-1:] * (counts - len(sums)) + sums[::-1]
 
 
 def _listed(record: NodeInfo) -> Mapping[str, list[int]]:
