@@ -45,7 +45,8 @@ COMMON: Final = slice(0, FREE + 2)
 class NodeNumbers:
     """
     ``rows[row, line]`` are the numbers. ``resources`` says which line after ``FREE`` a resource has, ``places`` its place among those of
-    NUMA nodes, ``counts`` is the most NUMA nodes that a row may have. ``version`` grows when lines move.
+    NUMA nodes, ``counts`` is the most NUMA nodes that a row may have. ``reach[place, row, count - 1]`` is what the ``count`` emptiest NUMA
+    nodes have free together, a view of the same numbers. ``version`` grows when lines move.
     """
 
     def __init__(self, rows: int) -> None:
@@ -54,12 +55,6 @@ class NodeNumbers:
         self.counts = 1
         self.version = 0
         self._set(self._empty(rows))
-
-    @property
-    def reach(self) -> Ints:
-        """``reach[row, place, count - 1]`` is what the ``count`` emptiest NUMA nodes have free together. A view."""
-        lines = self.rows[:, self.first_reach :].reshape(len(self.rows), self.counts, len(self.places))
-        return lines[:, ::-1].swapaxes(1, 2)
 
     @property
     def first_reach(self) -> int:
@@ -90,16 +85,17 @@ class NodeNumbers:
         grown = self._empty(len(whole))
         grown[:, : self.first_reach] = whole
         self._set(grown)
-        self.reach[:, : reach.shape[1], :counts] = reach
+        self.reach[: len(reach), :, :counts] = reach
         # Wider rows repeat the last sum, as NUMA nodes that are not there add nothing.
-        self.reach[:, : reach.shape[1], counts:] = reach[:, :, counts - 1 :]
+        self.reach[: len(reach), :, counts:] = reach[:, :, counts - 1 :]
         self.version += 1
 
     def _set(self, rows: Ints) -> None:
         self.rows = rows
-        # What pods change of whole nodes, and of NUMA nodes: each is side by side, and written at once.
+        # What pods change of whole nodes is side by side, and written at once.
         self.whole = RowWriter(rows, SPARES, self.first_reach)
-        self.zones = RowWriter(rows, self.first_reach)
+        by_count = rows[:, self.first_reach :].reshape(len(rows), self.counts, len(self.places))
+        self.reach = by_count[:, ::-1].transpose(2, 0, 1)
 
     def _empty(self, rows: int) -> Ints:
         numbers: Ints = np.zeros((rows, self.first_reach + len(self.places) * self.counts), dtype=np.int64)

@@ -10,13 +10,15 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Final
 
+import numpy as np
+
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.state.inventory import STATIC, Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.numa_sums import numa_left
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.ranking.columns.node_numbers import UNLIMITED, NodeNumbers
+from koord_numa.engine.ranking.columns.node_numbers import UNLIMITED, Ints, NodeNumbers
 
 REMEMBERED_SUMS: Final = 4096
 """Machines are alike, and so are pods: most amounts have been seen before on some row."""
@@ -50,7 +52,7 @@ class NumaTable:
         free = numa_left(offer, booked)
         if is_new:  # else there has been room for the same resources and NUMA nodes before
             self._listed.pop(row, None)
-            self._numbers.make_room(free)
+            self._begin(row, free)
         self._put(row, free)
 
     def _write_listed(self, row: int, free: Mapping[str, list[int]]) -> None:
@@ -59,17 +61,19 @@ class NumaTable:
         if self._listed.get(row) == free:
             return
         self._listed[row] = free
-        self._numbers.make_room(free)
+        self._begin(row, free)
         self._put(row, free)
 
+    def _begin(self, row: int, free: Mapping[str, list[int]]) -> None:
+        """What the row lists may be new. Unlisted resources bound nothing: the row must stay an upper bound."""
+        self._numbers.make_room(free)
+        self._numbers.reach[:, row] = UNLIMITED
+
     def _put(self, row: int, free: Mapping[str, list[int]]) -> None:
-        places, counts = self._numbers.places, self._numbers.counts
-        # Unlisted resources bound nothing: the row must stay an upper bound.
-        lines = [UNLIMITED] * (len(places) * counts)
+        numbers = self._numbers
         for name, amounts in free.items():
             if amounts:
-                lines[places[name] :: len(places)] = _sums(tuple(amounts), counts)
-        self._numbers.zones.write(row, lines)
+                numbers.reach[numbers.places[name], row] = _sums(tuple(amounts), numbers.counts)
 
     def forget(self, row: int) -> None:
         """The row's node is gone."""
@@ -78,14 +82,14 @@ class NumaTable:
 
 
 @lru_cache(maxsize=REMEMBERED_SUMS)
-def _sums(amounts: tuple[int, ...], counts: int) -> list[int]:
-    """What all of the NUMA nodes have together, all but the fullest one and so on: as many sums as are asked for. Not to be changed."""
+def _sums(amounts: tuple[int, ...], counts: int) -> Ints:
+    """What the emptiest NUMA node has, what the two emptiest have together and so on: as many sums as are asked for. Not to be changed."""
     emptiest = sorted(amounts, reverse=True)
     # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
     if emptiest[-1] < 0 or emptiest[0] > UNLIMITED:
         emptiest = [min(max(0, amount), UNLIMITED) for amount in emptiest]
     sums = [*accumulate(emptiest)]
-    return sums[-1:] * (counts - len(sums)) + sums[::-1]
+    return np.array(sums + sums[-1:] * (counts - len(sums)), dtype=np.int64)
 
 
 def _listed(record: NodeInfo) -> Mapping[str, list[int]]:

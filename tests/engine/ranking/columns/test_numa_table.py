@@ -48,7 +48,7 @@ def _check(numbers: NodeNumbers, records: list[NodeInfo]) -> None:
             fresh.forget(row)
             fresh.write(row, record)
     for name, place in new_numbers.places.items():
-        kept, new = numbers.reach[:, numbers.places[name]], new_numbers.reach[:, place]
+        kept, new = numbers.reach[numbers.places[name]], new_numbers.reach[place]
         # A table that had wider rows repeats the last sum.
         assert np.array_equal(kept[:, : new_numbers.counts], new)
         assert (kept[:, new_numbers.counts :] == new[:, -1:]).all()
