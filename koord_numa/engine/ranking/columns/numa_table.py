@@ -58,10 +58,13 @@ class NumaTable:
     def _write_listed(self, row: int, free: Mapping[str, list[int]]) -> None:
         """Of any other node. Most pods hold no CPUs of their own where a kubelet chooses."""
         self._written.pop(row, None)
-        if self._listed.get(row) == free:
+        listed = self._listed.get(row)
+        if listed == free:
             return
         self._listed[row] = free
-        self._begin(row, free)
+        # Nothing but CPUs is listed.
+        if listed is None or len(listed.get(CPU, ())) != len(free.get(CPU, ())):
+            self._begin(row, free)
         self._put(row, free)
 
     def _begin(self, row: int, free: Mapping[str, list[int]]) -> None:
