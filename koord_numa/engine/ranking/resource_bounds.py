@@ -103,7 +103,7 @@ class ResourceBounds:
         percent = plan.hundredfold - common[FREE:]
         percent //= common[DIVISORS]
         np.minimum(ZERO, percent, out=percent)
-        cpu, memory = percent
+        cpu, memory = percent[0], percent[1]  # unpacking an array takes four times as long
         # ``dot`` costs half of ``@`` on a few rows: (resources,) by (resources, rows) is (rows,).
         filling = cpu + memory if plan.even else plan.weights.dot(percent)
         filling //= plan.total
