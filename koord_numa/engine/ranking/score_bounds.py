@@ -16,7 +16,7 @@ preferences are added later (``preference_rows``). The bound holds because no te
   as ``MAX_SCORE``.
 
 Shapes. ``rows`` are n indices into the node table; the bounds are ``int64[n]``. ``ClassJudgement`` holds ``wanted[kinds, lines]`` and
-``points[kinds, lines]``, with the lines of ``NodeNumbers``. Points by ``fewest`` have ``counts + 2`` columns: ``fewest`` is 1 to
+points by kind and line, with the lines of ``NodeNumbers``. Points by ``fewest`` have ``counts + 2`` columns: ``fewest`` is 1 to
 ``counts + 1``, or ``NOTHING_LISTED``, whose points are the last ones.
 
 Example. A pod wants 6000 milli-CPU aligned. NUMA nodes with 4000, 3000 and 500 free have 4000, 7000 and 7500 together, from the emptiest
@@ -63,11 +63,12 @@ class ClassJudgement:
     """
     What a request class makes of each kind of node, ``NEVER`` where that refuses it.
 
-    ``wanted[kind, line]`` has to be there in a row of the node numbers, and ``points[kind, line]`` is what the kind is worth where
+    ``wanted[kind, line]`` has to be there in a row of the node numbers, and ``points[starts[kind] + line]`` is what the kind is worth where
     ``line`` is the first that has less, at the best filling and sparing. It is line 0, which nothing is wanted of, where nothing is short.
     """
 
-    points: Ints
+    points: Ints  # of one dimension, as NumPy takes several times as long to look up two indices
+    starts: Ints
     wanted: Ints
     explores: bool  # would the request explore on any kind?
     version: tuple[int, int]  # of the table's kinds and of the lines
@@ -116,7 +117,8 @@ class ScoreBounds:
         if self._by_count:
             # No zone lists anything that is wanted: no count of NUMA nodes means anything then.
             first[(first == ZERO) & ~self._lists_any(numbers, wanted)] = UNLISTED
-        bound: Ints = judged.points[kinds, first]
+        first += judged.starts[kinds]
+        bound: Ints = judged.points[first]
         if self._by_numbers:
             bound += self._row_by_row(rows)
         bound += self._ledger.points(rows, numbers)
@@ -155,14 +157,15 @@ class ScoreBounds:
         # At the best filling and sparing.
         points += (self._weights["resources"] + self._weights["devices"]) * MAX_SCORE
         return ClassJudgement(
-            points=self._by_line(points),
+            points=self._by_line(points).ravel(),
+            starts=np.arange(len(kinds)) * numbers.rows.shape[1],
             wanted=wanted,
             explores=any(kind.explores and alignment.splits_cores_of(kind) for kind in kinds),
             version=(columns.kinds_version, columns.numbers.version),
         )
 
     def _by_line(self, points: Ints) -> Ints:
-        """``ClassJudgement.points`` of points by the number of NUMA nodes that are needed at least, the last where nothing is listed."""
+        """Points by kind and line, of points by the number of NUMA nodes that are needed at least, the last where nothing is listed."""
         numbers = self._columns.numbers
         found = np.full((len(points), numbers.rows.shape[1]), NEVER, dtype=np.int64)
         found[:, 0], found[:, UNLISTED] = points[:, 0], points[:, -1]
