@@ -19,8 +19,8 @@ from koord_numa.core.objects.volumes import Storage
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.ranking.columns.domain_sums import DomainSums
 from koord_numa.engine.ranking.columns.node_class import compares_numbers
+from koord_numa.engine.ranking.columns.node_numbers import Bools
 from koord_numa.engine.ranking.columns.node_table import NodeTable
-from koord_numa.engine.ranking.columns.numa_table import Bools
 from koord_numa.engine.ranking.inter_pod_affinity import InterPodAffinity
 from koord_numa.engine.ranking.pod_topology_spread import PodTopologySpread
 from koord_numa.engine.ranking.volume_filters import volume_refusals

@@ -13,7 +13,7 @@ from koord_numa.core.objects.constraints import PodTerm
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.engine.ranking.columns.domain_sums import DomainSums
-from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
+from koord_numa.engine.ranking.columns.node_numbers import Bools, Ints
 from koord_numa.engine.ranking.columns.pod_counts import PodSelection, TermCarriers
 
 Refusals = Iterator[tuple[Bools, Rejection]]

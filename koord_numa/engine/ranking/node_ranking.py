@@ -26,8 +26,8 @@ from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.score.normalize import MISSING, as_given
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
 from koord_numa.engine.ranking.columns.name_order import SPACE
+from koord_numa.engine.ranking.columns.node_numbers import Bools, Ints
 from koord_numa.engine.ranking.columns.node_table import NodeTable
-from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
 from koord_numa.engine.ranking.preference_rows import PreferenceRows
 from koord_numa.engine.ranking.rejections import Bars, RejectionTable, no_bars
 from koord_numa.engine.ranking.score_bounds import NO, ScoreBounds
@@ -218,7 +218,7 @@ class NodeRanking:
         self._refusals.resize(len(self._keys))
 
     def _bound(self, rows: Ints) -> None:
-        # Negative where bounded by NO.
+        # Below zero where the bound is, as a rank is less than ``STEP``.
         self._keys[rows] = self._sweep.bounds(rows) * STEP + self._columns.ranks[rows]
 
     def explain_some(self, limit: int) -> bool:

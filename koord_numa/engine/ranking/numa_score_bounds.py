@@ -1,7 +1,7 @@
 """
 At most how many points a placement can earn for its NUMA nodes, given at least how many of them it needs.
 
-Theory. ``NumaTable.fewest`` says that the amounts of a request are found on no fewer than f NUMA nodes. Two methods of the ``numa`` score
+Theory. ``ScoreBounds`` says that the amounts of a request are found on no fewer than f NUMA nodes. Two methods of the ``numa`` score
 fall with the number of NUMA nodes that a pod is on; any other may give ``MAX_SCORE``.
 
 - FewestNUMANodes counts the NUMA nodes of an aligned placement, which takes one set for all resources: at least f.

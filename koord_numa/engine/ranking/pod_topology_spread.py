@@ -21,7 +21,7 @@ from koord_numa.core.selectors import selects
 from koord_numa.engine.ranking.columns.distinct import distinct
 from koord_numa.engine.ranking.columns.domain_sums import DomainSums
 from koord_numa.engine.ranking.columns.label_columns import ABSENT, NAME_FIELD, LabelColumn
-from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
+from koord_numa.engine.ranking.columns.node_numbers import Bools, Ints
 from koord_numa.engine.ranking.columns.pod_counts import PodSelection
 
 Eligible = Callable[[SpreadConstraint], Bools]

@@ -10,8 +10,8 @@ from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.scheduling.scorers import PREFERENCES, Preference, spreads_by_default, weight_of
 from koord_numa.core.score.normalize import MISSING
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
+from koord_numa.engine.ranking.columns.node_numbers import Ints
 from koord_numa.engine.ranking.columns.node_table import NodeTable
-from koord_numa.engine.ranking.columns.numa_table import Ints
 
 Raw = tuple[Preference, int, Ints]
 """A preference, its weight, and its raw score by row."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.engine.ranking.columns.distinct import distinct
-from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
+from koord_numa.engine.ranking.columns.node_numbers import Bools, Ints
 
 DETAILED: Final = 64
 """Of so many nodes the numbers are kept too; the others' refusals keep only the sentence that is counted."""

@@ -1,9 +1,10 @@
 """
-Node-wide amounts of many nodes at once: does a request fit, and what are filling and sparing worth? Exactly as the scalar scores.
+Node-wide amounts of many nodes at once: what are filling and sparing worth? Exactly as the scalar scores, less ``MAX_SCORE`` of each.
 
-All resources are taken out of the columns together, as an array ``(resources, rows)``.
+Whether a request fits is told by the node numbers, which are compared with all that a request wants at once (``ScoreBounds``).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -18,31 +19,18 @@ from koord_numa.core.scheduling.scorers import scored_by_claim
 from koord_numa.core.score.device_reserve import is_device
 from koord_numa.core.score.node_resources import ALWAYS_SCORED, MAX_SCORE
 from koord_numa.core.value_objects import ValueObject
-from koord_numa.engine.ranking.columns.amount_table import (
-    DIVISORS,
-    FREE,
-    HELD,
-    MOST_HELD,
-    MOST_LINES,
-    SPARES,
-    AmountTable,
-)
-from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
+from koord_numa.engine.ranking.columns.amount_table import MOST_HELD, MOST_LINES, AmountTable
+from koord_numa.engine.ranking.columns.node_numbers import COMMON, DIVISORS, FREE, SPARES, Ints
 
 Floats = NDArray[np.float64]
+
+NEVER: Final = -(1 << 20)
+"""Points that no other part of a score can make up for: there are five parts of 100 points at most, and weights are not above 100."""
 
 # Array operations on a few rows are twice as fast with numbers that are arrays already.
 ZERO: Final = np.array(0)
 ONE: Final = np.array(1)
 FULL: Final = np.array(MAX_SCORE)
-
-
-class Sums(ValueObject):
-    """Per row: do the node's amounts fall short, and two parts of the score. ``ahead`` is what sparing takes off ``MAX_SCORE``."""
-
-    short: Bools
-    filling: Ints
-    ahead: Ints | None  # ``None`` where nothing is taken off any row
 
 
 Some = slice | list[int]
@@ -55,11 +43,10 @@ class Plan:
 
     # int64[lines, 1], so that it is added to int64[lines, rows] by broadcasting.
     wanted: Ints  # a line a resource, to be added to each row
-    requested: Some
-    needed: Some  # the same, by their lines in the table
-    amounts: Ints  # int64[needed lines, 1]
     hundredfold: Ints  # int64[2, 1]: how much CPU and memory is wanted, times 100
     usual: bool  # is only asked how full CPU and memory are, and how much a node without the pod's devices is to be spared?
+    even: bool  # do all that are scored weigh the same? Then their weights are 1
+    requested: frozenset[int]
     scored: Some
     weights: Ints
     total: Ints  # the sum of the weights
@@ -85,38 +72,55 @@ class Taken(ValueObject):
 class ResourceBounds:
     """The amounts of one request under one set of rules."""
 
-    def __init__(self, ask: SchedulingRequest, rules: Profile, table: AmountTable) -> None:
+    def __init__(self, ask: SchedulingRequest, rules: Profile, table: AmountTable, weights: Mapping[str, int]) -> None:
         self._amounts = ask.amounts
         self._extended = frozenset(name for name, _ in ask.claims.extended) if ask.claims is not None else frozenset()
         self._rules = rules
         self._table = table
+        # Arrays of no dimension: NumPy would convert integers in every operation. A weight of 1, which is usual, costs no operation.
+        self._filling_weight = None if weights["resources"] == 1 else np.array(weights["resources"])
+        self._sparing_weight = None if weights["devices"] == 1 else np.array(weights["devices"])
         self._plan = self._make_plan()
 
-    def sums(self, rows: Ints) -> Sums:
-        """As ``fits_resources``, ``score_filling`` and ``score_sparing`` of whole nodes, for every row."""
-        # A resource that is new has made the table higher: line numbers stay, the plan's arrays are too short.
-        if len(self._plan.wanted) != len(self._table.resources):
-            self._plan = self._make_plan()
-        # By line and row from here on.
-        plan, amounts = self._plan, self._table.numbers.take(rows, axis=0).T.copy()
-        if not plan.usual or self._table.bare:
-            return self._of_any_plan(rows, amounts)
-        # Over the resources, the first axis. Only what is requested can be short (fitsRequest skips zero requests).
-        short: Bools = np.logical_or.reduce(amounts[plan.needed] < plan.amounts)
-        # As of any plan, in the fewest operations: each costs the same for one row and for a hundred.
-        percent = amounts[HELD] + plan.hundredfold
-        percent //= amounts[DIVISORS]
-        np.minimum(FULL, percent, out=percent)
-        # ``dot`` costs half of ``@`` on a few rows: (resources,) by (resources, rows) is (rows,).
-        filling = plan.weights.dot(percent)
-        filling //= plan.total
-        return Sums(short, filling, _ahead(percent, amounts[SPARES]) if plan.spares else None)
+    def requested(self) -> dict[int, int]:
+        """By line, a hundredfold, what a node has to have free that cannot serve it by claim. Resources that are new get their lines."""
+        self._plan = plan = self._make_plan()
+        # Only what is requested can be short (fitsRequest skips zero requests).
+        return {line: MAX_SCORE * int(plan.wanted[line, 0]) for line in plan.requested.difference(plan.by_claim)}
 
-    def _of_any_plan(self, rows: Ints, amounts: Ints) -> Sums:
-        plan, free, offered = self._plan, amounts[FREE:], self._table.offered.take(rows, axis=1)
-        lacks = free < plan.wanted
-        if plan.by_claim:
-            lacks[plan.by_claim] &= offered[plan.by_claim] > ZERO
+    def points(self, rows: Ints, numbers: Ints) -> Ints:
+        """
+        What filling and sparing of whole nodes earn, weighted, less the most that they can, for every row, whose numbers are given. No
+        resource may be new.
+        """
+        plan = self._plan
+        if not plan.usual or self._table.bare:
+            return self._of_any_plan(rows, numbers)
+        # As of any plan, in the fewest operations: each costs the same for one row and for a hundred. By line and row from here on.
+        common = numbers[:, COMMON].T.copy()
+        # Less 100: what is held and wanted, less what is offered, is what is wanted less what is free.
+        percent = plan.hundredfold - common[FREE:]
+        percent //= common[DIVISORS]
+        np.minimum(ZERO, percent, out=percent)
+        cpu, memory = percent[0], percent[1]  # unpacking an array takes four times as long
+        # ``dot`` costs half of ``@`` on a few rows: (resources,) by (resources, rows) is (rows,).
+        filling = cpu + memory if plan.even else plan.weights.dot(percent)
+        filling //= plan.total
+        return self._weighted(filling, _ahead(cpu, memory, common[SPARES]) if plan.spares else None)
+
+    def _weighted(self, filling: Ints, ahead: Ints | None) -> Ints:
+        """Both are changed. ``ahead`` is what sparing takes off, ``None`` where it takes nothing off any row."""
+        if self._filling_weight is not None:
+            filling *= self._filling_weight
+        if ahead is not None:
+            if self._sparing_weight is not None:
+                ahead *= self._sparing_weight
+            filling -= ahead
+        return filling
+
+    def _of_any_plan(self, rows: Ints, numbers: Ints) -> Ints:
+        plan, offered = self._plan, self._table.offered.take(rows, axis=1)
+        free = numbers[:, FREE : FREE + len(offered)].T // FULL
         used = offered - free
         used += plan.wanted
         there = offered[plan.percents]
@@ -126,13 +130,15 @@ class ResourceBounds:
         percent *= there > ZERO  # of nothing no part is used
         common = percent if plan.percents == plan.common else percent[plan.common]
         taken = Taken(offered, used, percent, np.minimum(FULL, common))
-        least = amounts[SPARES] if plan.spares else self._least(taken) if plan.devices else None
-        return Sums(
-            # Only what is requested can be short.
-            np.logical_or.reduce(lacks[plan.requested]),
-            self._with_claims(self._filling(taken), taken),
-            None if least is None else _ahead(taken.common, least),
-        )
+        least = FULL + numbers[:, SPARES] if plan.spares else self._least(taken) if plan.devices else None
+        filling = self._with_claims(self._filling(taken), taken) - FULL
+        ahead = None if least is None else _ahead(taken.common[0], taken.common[1], least)
+        points = self._weighted(filling, ahead)
+        if plan.by_claim:
+            claimed = sorted(plan.requested.intersection(plan.by_claim))
+            lacks = (free[claimed] < plan.wanted[claimed]) & (offered[claimed] > ZERO)
+            points[np.logical_or.reduce(lacks)] = NEVER
+        return points
 
     def _make_plan(self) -> Plan:
         table, weights = self._table, self._rules.weights
@@ -150,15 +156,17 @@ class ResourceBounds:
         everywhere = bool(scored) and set(scored) <= set(common)
         # Cut as amounts in the table are, so that sums stay within 64 bits.
         amounts = np.array([[min(wanted.get(name, 0), MOST_HELD)] for name in lines], dtype=np.int64)
-        requested = [line for name, line in lines.items() if wanted.get(name, 0) > 0]
+        requested = frozenset(line for name, line in lines.items() if wanted.get(name, 0) > 0)
+        even = len(set(scored.values())) == 1 and 0 not in scored.values()
+        if even:
+            scored = dict.fromkeys(scored, 1)
         by_most = self._rules.scoring is ScoringType.MOST_ALLOCATED and set(scored) == set(common)
         return Plan(
             wanted=amounts,
-            requested=_some(requested),
-            needed=_some([FREE + line for line in requested]),
-            amounts=amounts[requested],
             hundredfold=amounts[whole] * MAX_SCORE,
             usual=by_most and not sparing and not self._extended,
+            even=even,
+            requested=requested,
             scored=_some(list(scored)),
             weights=np.array(list(scored.values()), dtype=np.int64),
             total=np.array(sum(scored.values())),
@@ -212,9 +220,9 @@ class ResourceBounds:
         return least
 
 
-def _ahead(common: Ints, least: Ints) -> Ints:
+def _ahead(cpu: Ints, memory: Ints, least: Ints) -> Ints:
     """By how many points the fullest of CPU and memory is ahead of the least used device."""
-    ahead: Ints = np.maximum(common[0], common[1])
+    ahead: Ints = np.maximum(cpu, memory)
     ahead -= least
     np.maximum(ZERO, ahead, out=ahead)
     return ahead

@@ -1,28 +1,27 @@
 """
 Looks at many nodes at once: which of them may take a request, and at most how well. Never wrong in the other direction.
 
-The scalar ``core.scheduling.evaluate`` is the specification. For every row the sweep gives a bound: ``NO`` only where
-``evaluate`` refuses, else a score that ``evaluate`` cannot exceed. A property test keeps that true.
+The scalar ``core.scheduling.evaluate`` is the specification. For every row the sweep gives a bound: below zero only
+where ``evaluate`` refuses, else a score that ``evaluate`` cannot exceed. A property test keeps that true.
 
 Theory. This is branch and bound: ``NodeRanking`` evaluates the node with the largest bound, puts its score in place of the bound, and
 repeats this until the largest value is a score; no other node can exceed it. What is bounded is the weighted sum of ``SCORERS``;
 preferences are added later (``preference_rows``). The bound holds because no term is less than what ``evaluate`` gives for it:
 
 - Filters on the Node object are evaluated themselves, for each node class; names and labels for all rows at once (``selected_rows``).
-- Amounts of whole nodes are compared and scored in ``ResourceBounds``.
+- Amounts of whole nodes and of NUMA nodes are compared in one operation (``NodeNumbers``); ``ResourceBounds`` scores those of whole nodes.
 - The alignment is relaxed: ``fewest`` counts, for each resource by itself, how many of the emptiest NUMA nodes hold the amount. A
   placement takes one set of NUMA nodes for all resources, under bind policies too, so it takes at least ``fewest`` of
   them, and the ``numa`` score falls with their number; ``numa_score_bounds`` has the proof for each method. Exclusivity and claims count
   as ``MAX_SCORE``.
 
-Shapes. ``rows`` are n indices into the node table; the bounds are ``int64[n]``. ``reach`` of the NUMA table is
-``int64[table rows, resources, counts + 1]`` and does not fall along its last index. ``ClassJudgement`` holds
-``wanted[kinds, resources, counts + 1]`` and ``points[kinds, counts + 2]``, whose second index is ``fewest - 1``: ``fewest`` is 1 to
+Shapes. ``rows`` are n indices into the node table; the bounds are ``int64[n]``. ``ClassJudgement`` holds ``wanted[kinds, lines]`` and
+points by kind and line, with the lines of ``NodeNumbers``. Points by ``fewest`` have ``counts + 2`` columns: ``fewest`` is 1 to
 ``counts + 1``, or ``NOTHING_LISTED``, whose points are the last ones.
 
-Example. A pod wants 6000 milli-CPU aligned. NUMA nodes with 4000, 3000 and 500 free have the ``reach`` 4000, 7000, 7500. One of these
-is below 6000, hence ``fewest`` is 1 + 1 = 2 and the ``numa`` score at most 100 + 10 - 10 * 2 = 90. With a ``resources`` score
-of 40 and weights of 1 the bound is 90 + 40 = 130. Where a bind policy cannot use all free CPUs of the first two NUMA
+Example. A pod wants 6000 milli-CPU aligned. NUMA nodes with 4000, 3000 and 500 free have 4000, 7000 and 7500 together, from the emptiest
+on. One of these is below 6000, hence ``fewest`` is 1 + 1 = 2 and the ``numa`` score at most 100 + 10 - 10 * 2 = 90. With a ``resources``
+score of 40 and weights of 1 the bound is 90 + 40 = 130. Where a bind policy cannot use all free CPUs of the first two NUMA
 nodes, ``evaluate`` takes three (80 + 40 = 120) or refuses: below the bound in either case.
 """
 
@@ -40,20 +39,23 @@ from koord_numa.core.scheduling.request import Profile, SchedulingRequest, witho
 from koord_numa.core.scheduling.scorers import SCORERS, wants_devices, wants_exclusivity, weight_of
 from koord_numa.core.score.node_resources import MAX_SCORE
 from koord_numa.engine.ranking.columns.node_class import NodeClass, compares_numbers
+from koord_numa.engine.ranking.columns.node_numbers import FREE, UNLIMITED, Bools, Ints
 from koord_numa.engine.ranking.columns.node_table import NodeTable
-from koord_numa.engine.ranking.columns.numa_table import UNLIMITED, Ints
 from koord_numa.engine.ranking.numa_score_bounds import NOTHING_LISTED, RequestAlignment, numa_score_bound
-from koord_numa.engine.ranking.resource_bounds import ZERO, ResourceBounds
+from koord_numa.engine.ranking.resource_bounds import NEVER, ZERO, ResourceBounds
 from koord_numa.engine.ranking.selected_rows import SelectedRows, names_nodes, of_any_node
 
 NO: Final = -1
-REFUSED: Final = np.array(NO)
-NEVER: Final = -(1 << 40)
-"""Points that no other part of a score can make up for."""
+"""The bound of rows that are not looked at; those of others that refuse are less."""
 EXPLORES: Final = NEVER // 2
-"""The same for a pod that would explore: such a placement earns no points whatever else there is (``score_parts``)."""
+"""As ``NEVER``, for a pod that would explore: such a placement earns no points whatever else there is (``score_parts``)."""
 MAY_EXPLORE: Final = np.array((NEVER + EXPLORES) // 2)
 """A sum between this and zero has ``EXPLORES`` in it and no ``NEVER``."""
+
+NOTHING: Final = -(1 << 62)
+"""What is wanted of a line that no row is too little in."""
+UNLISTED: Final = 1
+"""A line that nothing is wanted of: it stands for rows whose NUMA nodes list nothing that is wanted of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +63,15 @@ class ClassJudgement:
     """
     What a request class makes of each kind of node, ``NEVER`` where that refuses it.
 
-    ``wanted[kind, resource]`` has to be found on NUMA nodes, once for each of their counts, and ``points[kind, fewest - 1]`` is what the
-    number of those is worth that it takes at least, together with the Node objects. ``some`` are the resources of which any is wanted.
+    ``wanted[kind, line]`` has to be there in a row of the node numbers, and ``points[starts[kind] + line]`` is what the kind is worth where
+    ``line`` is the first that has less, at the best filling and sparing. It is line 0, which nothing is wanted of, where nothing is short.
     """
 
-    points: Ints
+    points: Ints  # of one dimension, as NumPy takes several times as long to look up two indices
+    starts: Ints
     wanted: Ints
-    some: tuple[int, ...]
-    unaligned: Ints | None  # ``points`` where NUMA nodes of no kind are asked for anything
     explores: bool  # would the request explore on any kind?
-    version: int  # of the table's kinds
-    reach: tuple[int, ...]  # how many resources and NUMA nodes there were
+    version: tuple[int, int]  # of the table's kinds and of the lines
 
 
 class ScoreBounds:
@@ -91,18 +91,14 @@ class ScoreBounds:
         # As a node sees it that serves all extended resources by claim, which wants the least of NUMA nodes; the other end is beside it.
         least = without_resources(ask, (name for name, _ in extended)) if extended else ask
         self._alignment = RequestAlignment.of(least, rules)
-        # Arrays of no dimension: NumPy would convert integers in every operation.
-        # A weight of 1, which is the usual one, costs no operation.
-        self._filling_weight = None if self._weights["resources"] == 1 else np.array(self._weights["resources"])
-        self._sparing_weight = None if self._weights["devices"] == 1 else np.array(self._weights["devices"])
         self._ends = ((least, self._alignment), (ask, RequestAlignment.of(ask, rules))) if extended else ()
-        self._ledger = ResourceBounds(ask, rules, columns.amounts)
+        self._ledger = ResourceBounds(ask, rules, columns.amounts, self._weights)
         self._judgement = self._judge()
         # By row, the node that was judged and what it was worth: identity tells whether it still holds.
         self._of_node: dict[int, tuple[Node, int]] = {}
 
     def bounds(self, rows: Ints) -> Ints:
-        """An upper bound of the score of each of these rows, or ``NO``. The columns must be up to date."""
+        """An upper bound of the score of each of these rows, below zero where they refuse. The columns must be up to date."""
         if self._selected is None:
             return self._bounds(rows)
         selected = self._selected.mask().take(rows)
@@ -114,67 +110,68 @@ class ScoreBounds:
 
     def _bounds(self, rows: Ints) -> Ints:
         """Of rows whose names and labels fit."""
-        columns, judged = self._columns, self._up_to_date()
-        kinds, sums = columns.kinds[rows], self._ledger.sums(rows)
-        # What every row earns for sparing is in the points of its kind.
-        bound = self._points_at(rows, kinds, judged)
-        bound += sums.filling if self._filling_weight is None else self._filling_weight * sums.filling
-        if (ahead := sums.ahead) is not None:
-            if self._sparing_weight is not None:
-                ahead *= self._sparing_weight
-            bound -= ahead
+        judged, kinds = self._up_to_date(), self._columns.kinds[rows]
+        numbers, wanted = self._columns.numbers.rows.take(rows, axis=0), judged.wanted.take(kinds, axis=0)
+        # Arrays of one shape, side by side in memory, are compared in a fraction of the time that NumPy takes to broadcast.
+        first = (numbers < wanted).argmax(axis=1)
+        if self._by_count:
+            # No zone lists anything that is wanted: no count of NUMA nodes means anything then.
+            first[(first == ZERO) & ~self._lists_any(numbers, wanted)] = UNLISTED
+        first += judged.starts[kinds]
+        bound: Ints = judged.points[first]
+        if self._by_numbers:
+            bound += self._row_by_row(rows)
+        bound += self._ledger.points(rows, numbers)
         if judged.explores:
             bound[(bound < ZERO) & (bound > MAY_EXPLORE)] = 0
-        # A sum below zero has ``NEVER`` in it: some part refuses.
-        np.maximum(bound, REFUSED, out=bound)
-        bound[sums.short] = REFUSED
         return bound
 
-    def _points_at(self, rows: Ints, kinds: Ints, judged: ClassJudgement) -> Ints:
-        """What nodes of these kinds are worth apart from their amounts."""
-        points: Ints
-        if judged.unaligned is not None:
-            points = judged.unaligned[kinds]
-        else:
-            zones, wanted = self._columns.zones, judged.wanted.take(kinds, axis=0)
-            further = zones.further(rows, wanted, judged.some)
-            if self._by_count:
-                # No zone lists anything that is wanted: no count of NUMA nodes means anything then.
-                further[~zones.lists_any(rows, wanted)] = NOTHING_LISTED - 1
-            points = judged.points[kinds, further]
-        if self._by_numbers:
-            points += self._row_by_row(rows)
-        return points
+    def _lists_any(self, numbers: Ints, wanted: Ints) -> Bools:
+        """Whether NUMA nodes of these rows list any of the resources that are wanted there."""
+        # What the emptiest NUMA node has; an unlisted resource is unlimited there.
+        emptiest = slice(-len(self._columns.numbers.places), None)
+        listed: Bools = (numbers[:, emptiest] < UNLIMITED) & (wanted[:, emptiest] > 0)
+        found: Bools = np.logical_or.reduce(listed, axis=1)
+        return found
 
     def _up_to_date(self) -> ClassJudgement:
         columns, judged = self._columns, self._judgement
-        # Judged again when a class number got another meaning, or the table of NUMA nodes became wider or higher.
-        if judged.version != columns.kinds_version or judged.reach != columns.zones.reach.shape[1:]:
+        # Judged again when a class number got another meaning, or lines of the numbers have moved.
+        if judged.version != (columns.kinds_version, columns.numbers.version):
             judged = self._judgement = self._judge()
         return judged
 
     def _judge(self) -> ClassJudgement:
-        columns, alignment = self._columns, self._alignment
-        kinds, width = columns.known_kinds, columns.zones.counts
+        columns, alignment, requested = self._columns, self._alignment, self._ledger.requested()
+        kinds, numbers = columns.known_kinds, columns.numbers
+        wanted = np.full((len(kinds), numbers.rows.shape[1]), NOTHING, dtype=np.int64)
+        for line, amount in requested.items():
+            wanted[:, FREE + line] = amount
         amounts = [alignment.wanted_on(kind) for kind in kinds]
         # As in the table, where ``UNLIMITED`` stands for "not published per NUMA node".
-        wanted = np.array(
-            [[min(each.get(name, 0), UNLIMITED) for name in columns.zones.places] for each in amounts], dtype=np.int64
-        )
+        aligned = [[min(each.get(name, 0), UNLIMITED) for name in numbers.places] for each in amounts]
+        wanted[:, numbers.first_reach :] = np.tile(np.array(aligned, dtype=np.int64), numbers.counts)
         # Judged row by row where the kind does not tell.
         objects = np.array([0 if self._by_numbers else self._of(kind.example) for kind in kinds], dtype=np.int64)
-        points = np.array([self._points(kind, width + 2) for kind in kinds], dtype=np.int64) + objects[:, None]
-        points += self._weights["devices"] * MAX_SCORE  # less what ``Sums.ahead`` takes off
-        fewest = NOTHING_LISTED if self._by_count else 1
+        points = np.array([self._points(kind, numbers.counts + 2) for kind in kinds], dtype=np.int64) + objects[:, None]
+        # At the best filling and sparing.
+        points += (self._weights["resources"] + self._weights["devices"]) * MAX_SCORE
         return ClassJudgement(
-            points=points,
-            wanted=columns.zones.repeated(wanted),
-            some=tuple(np.flatnonzero(wanted.any(axis=0)).tolist()),
-            unaligned=None if wanted.any() else points[:, fewest - 1],
+            points=self._by_line(points).ravel(),
+            starts=np.arange(len(kinds)) * numbers.rows.shape[1],
+            wanted=wanted,
             explores=any(kind.explores and alignment.splits_cores_of(kind) for kind in kinds),
-            version=columns.kinds_version,
-            reach=columns.zones.reach.shape[1:],
+            version=(columns.kinds_version, columns.numbers.version),
         )
+
+    def _by_line(self, points: Ints) -> Ints:
+        """Points by kind and line, of points by the number of NUMA nodes that are needed at least, the last where nothing is listed."""
+        numbers = self._columns.numbers
+        found = np.full((len(points), numbers.rows.shape[1]), NEVER, dtype=np.int64)
+        found[:, 0], found[:, UNLISTED] = points[:, 0], points[:, -1]
+        # Where all NUMA nodes together have too little one more is needed than there are, then all of them, and so on.
+        found[:, numbers.first_reach :] = np.repeat(points[:, numbers.counts : 0 : -1], len(numbers.places), axis=1)
+        return found
 
     def _points(self, kind: NodeClass, counts: int) -> list[int]:
         """By the number of NUMA nodes that are needed at least, the most that they, exclusivity and claims are worth on such a node."""

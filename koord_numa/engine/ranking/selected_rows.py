@@ -6,7 +6,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.ranking.columns.label_columns import NAME_FIELD, LabelColumns
-from koord_numa.engine.ranking.columns.numa_table import Bools
+from koord_numa.engine.ranking.columns.node_numbers import Bools
 
 
 def names_nodes(request: PodRequest) -> bool:

@@ -21,8 +21,8 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.volumes import Storage
+from koord_numa.engine.ranking.columns.node_numbers import Bools
 from koord_numa.engine.ranking.columns.node_table import NodeTable
-from koord_numa.engine.ranking.columns.numa_table import Bools
 
 _Refusals = Iterator[tuple[Bools, Rejection]]
 _Check = Callable[[PodRequest, Node, Storage], Rejection | None]

@@ -7,7 +7,7 @@ import numpy as np
 from cachetools import LRUCache
 
 from koord_numa.engine.ranking.columns.label_columns import LabelColumn, LabelColumns
-from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
+from koord_numa.engine.ranking.columns.node_numbers import Bools, Ints
 from koord_numa.engine.ranking.columns.pod_counts import Count, PodCounts, Weighing
 
 REMEMBERED_SUMS: Final = 2048

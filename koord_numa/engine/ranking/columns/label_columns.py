@@ -14,7 +14,7 @@ import numpy as np
 from koord_numa.core.objects.constraints import NodeTerm, Operator, Requirement
 from koord_numa.core.objects.node import Node
 from koord_numa.core.selectors import meets
-from koord_numa.engine.ranking.columns.numa_table import Bools, Ints, longer
+from koord_numa.engine.ranking.columns.node_numbers import Bools, Ints, longer
 
 ABSENT: Final = 0
 """The id of "this node has no such label" in every column."""

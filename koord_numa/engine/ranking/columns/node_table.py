@@ -19,7 +19,8 @@ from koord_numa.engine.ranking.columns.journal import Journal
 from koord_numa.engine.ranking.columns.label_columns import LabelColumns
 from koord_numa.engine.ranking.columns.name_order import SPACE, NameOrder
 from koord_numa.engine.ranking.columns.node_class import NodeClass
-from koord_numa.engine.ranking.columns.numa_table import Ints, NumaTable, longer
+from koord_numa.engine.ranking.columns.node_numbers import Ints, NodeNumbers, longer
+from koord_numa.engine.ranking.columns.numa_table import NumaTable
 from koord_numa.engine.ranking.columns.pod_counts import PodCounts
 
 FIRST_ROWS: Final = 64
@@ -44,8 +45,9 @@ class NodeTable:
         self.journal = Journal()
         self.kinds: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by its number, what kind of node it is
         self.known_kinds: list[NodeClass] = [NO_NODE]
-        self.amounts = AmountTable(FIRST_ROWS)  # the bars of single classes are not known there
-        self.zones = NumaTable(FIRST_ROWS)
+        self.numbers = NodeNumbers(FIRST_ROWS)
+        self.amounts = AmountTable(self.numbers)  # the bars of single classes are not known there
+        self.zones = NumaTable(self.numbers)
         self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by name: the larger the earlier, less than ``SPACE``
         self.labels = LabelColumns(FIRST_ROWS, self._nodes)
         self.images = ImageColumns(FIRST_ROWS)
@@ -158,8 +160,8 @@ class NodeTable:
         # Doubled, so that growing costs a constant share of all writes.
         size = 2 * len(self.kinds)
         self.kinds, self.ranks = longer(self.kinds, size), longer(self.ranks, size)
+        self.numbers.grow(size)
         self.amounts.grow(size)
-        self.zones.grow(size)
         self.labels.grow(size)
         self.images.grow(size)
         self.pods.grow(size)

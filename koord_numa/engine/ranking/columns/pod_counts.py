@@ -22,7 +22,7 @@ from koord_numa.core.objects.constraints import LabelSelector, PodTerm
 from koord_numa.core.objects.request import Pod, PodRequest, once_per_request
 from koord_numa.core.selectors import Labels, selects
 from koord_numa.engine.cache.term_index import AnchorIndex, anchors_of_pod, anchors_of_term
-from koord_numa.engine.ranking.columns.numa_table import Ints, longer
+from koord_numa.engine.ranking.columns.node_numbers import Ints, longer
 
 REMEMBERED_COUNTS: Final = 1024
 """So many counts are kept up to date; one that was not asked for the longest time is dropped, and counted again when it is asked for."""

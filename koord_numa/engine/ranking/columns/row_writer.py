@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 
 class RowWriter:
-    """Of one table, ``int64[rows, lines]`` without gaps, the lines from ``first`` on. A table that is replaced needs another writer."""
+    """Of one table, ``int64[rows, lines]`` without gaps, from ``first`` up to ``last``. A table that is replaced needs another writer."""
 
-    def __init__(self, table: NDArray[np.int64], first: int = 0) -> None:
+    def __init__(self, table: NDArray[np.int64], first: int = 0, last: int | None = None) -> None:
         lines = table.shape[1]
         self._memory = table.data.cast("B")
-        self._pack_into = Struct(f"{lines - first}q").pack_into
+        self._pack_into = Struct(f"{(lines if last is None else last) - first}q").pack_into
         self._row, self._first = lines * table.itemsize, first * table.itemsize
 
     def write(self, row: int, values: Iterable[int]) -> None:

@@ -13,6 +13,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.state.ledger import Holding
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.ranking.columns.node_numbers import NodeNumbers
 from koord_numa.engine.ranking.columns.numa_table import NumaTable
 
 NODES = 4
@@ -39,22 +40,24 @@ def _holding(dice: Random, uid: str) -> Holding:
     return Holding(PodKey("a", uid, uid), {"cpu": 500, **amounts}, numa=((dice.randrange(2), amounts),))
 
 
-def _check(table: NumaTable, records: list[NodeInfo]) -> None:
-    fresh = NumaTable(NODES)
+def _check(numbers: NodeNumbers, records: list[NodeInfo]) -> None:
+    new_numbers = NodeNumbers(NODES)
+    fresh = NumaTable(new_numbers)
     for _ in range(2):  # the second time every row has the width of the widest
         for row, record in enumerate(records):
             fresh.forget(row)
             fresh.write(row, record)
-    for name, place in fresh.places.items():
-        kept, new = table.reach[:NODES, table.places[name]], fresh.reach[:, place]
+    for name, place in new_numbers.places.items():
+        kept, new = numbers.reach[numbers.places[name]], new_numbers.reach[place]
         # A table that had wider rows repeats the last sum.
-        assert np.array_equal(kept[:, : fresh.counts], new[:, :-1])
-        assert (kept[:, fresh.counts : -1] == new[:, -2:-1]).all()
+        assert np.array_equal(kept[:, : new_numbers.counts], new)
+        assert (kept[:, new_numbers.counts :] == new[:, -1:]).all()
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_rows_are_those_of_a_new_table(seed: int) -> None:
-    dice, table = Random(seed), NumaTable(NODES)
+    dice, numbers = Random(seed), NodeNumbers(NODES)
+    table = NumaTable(numbers)
     records = [NodeInfo(f"n{row}") for row in range(NODES)]
     for record in records:
         record.set_objects(*_objects(dice, record.name))
@@ -78,11 +81,11 @@ def test_rows_are_those_of_a_new_table(seed: int) -> None:
                 record.touch()
         for number, each in enumerate(records):
             table.write(number, each)
-        _check(table, records)
+        _check(numbers, records)
 
 
 def test_a_pod_without_cpus_of_its_own_costs_a_kubelets_row_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    record, table, written = NodeInfo("n"), NumaTable(1), []
+    record, table, written = NodeInfo("n"), NumaTable(NodeNumbers(1)), []
     topology = _topology("n", 2, 3000, CpuOwner.KUBELET)
     record.set_objects(Node("n", allocatable={"cpu": 8000, "memory": 1 << 34, "pods": 110}), topology)
     table.write(0, record)
