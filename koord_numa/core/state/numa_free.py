@@ -143,14 +143,14 @@ def _free_cpus(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting)
 def _unplaced(inventory: Inventory, ledger: Ledger) -> dict[str, int]:
     """Held without a NUMA node, on one that no pod publishes any more, or as CPUs that the machine does not list."""
     # Unplaced amounts have no NUMA node, so that all of them together must leave room for these.
-    held = dict(ledger.unplaced)
+    held, ids = ledger.unplaced, inventory.numa_ids
     for numa, amounts in ledger.numa.items():
-        if numa not in inventory.numa_ids:
+        if numa not in ids:
             held = add(held, amounts)
     if ledger.unrecorded:
         known = inventory.machine.bits if inventory.machine else 0
         unlisted = sum((bits & ~known).bit_count() for bits in ledger.unrecorded.values())
-        held[CPU] = held.get(CPU, 0) + MILLI * unlisted
+        held = add(held, {CPU: MILLI * unlisted})
     # Only resources that NUMA nodes publish can be short on them.
     unplaced = {name: held[name] for name in inventory.totals if held.get(name)}
     for uid in inventory.kubelet_pods:
