@@ -3,10 +3,11 @@ Value objects: what nothing changes once it is made, for what decisions and even
 
 Most are a ``ValueObject``: a struct that msgspec, which is written in C, makes in a third of the time of a dataclass. One that has nothing
 but numbers, texts, enumerations and tuples or mappings of these says ``gc=False``: it cannot be part of a cycle, so garbage collection need
-not visit it, of which a cluster has hundreds of thousands. A class whose constructor works out further fields, or whose equality leaves
-some out, is a dataclass made by ``value_object``: the type checker forbids assignments to its fields. ``dataclass(frozen=True)`` forbids
-them at run time as well, and goes around its own guard field by field in every constructor: eight fields take 0.9 us instead of 0.13 us.
-Everything that is made seldom is a frozen dataclass.
+not visit it, of which a cluster has hundreds of thousands. What a ``__post_init__`` works out of the fields it sets by ``set_worked_out``.
+
+A class with fields that its constructor does not take, or that are not compared, is a dataclass made by ``value_object``: the type checker
+forbids assignments to its fields. ``dataclass(frozen=True)`` forbids them at run time as well, and goes around its own guard field by
+field in every constructor: eight fields take 0.9 us instead of 0.13 us. What is made seldom is a frozen dataclass.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import msgspec
+from msgspec.structs import force_setattr as set_worked_out
 from msgspec.structs import replace as replace_in_struct
+
+__all__ = ["ValueObject", "replace", "set_worked_out", "value_field", "value_object"]
 
 T = TypeVar("T")
 

@@ -46,7 +46,7 @@ from koord_numa.engine.pod_status.quarantined import tell_quarantine
 from koord_numa.engine.pod_status.resize import RESIZE_KEEPS_CPUS, resize_message
 from koord_numa.engine.preemption.executor import Executor
 from koord_numa.engine.queue.class_queue import QueueNumbers
-from koord_numa.engine.queue.cluster_events import ClusterEvent
+from koord_numa.engine.queue.cluster_events import FREES_NOTHING, ClusterEvent
 from koord_numa.engine.queue.nominator import Nominator
 from koord_numa.engine.queue.queueing_hints import NodeChange, wake
 from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
@@ -247,7 +247,7 @@ class Scheduler:
         self.handle.nominator.node_changed(info, event)
         if info.node is None:
             self.claims.forget_node(info.name)
-        if event not in (None, ClusterEvent.POD_BOUND) or (pod is not None and pod.deleting):
+        if event not in FREES_NOTHING or (pod is not None and pod.deleting):
             self.preemption.nodes_changed(info.name)  # no eviction helps because a pod came; after other news one may
         if event is not None and self.queue.parked:
             wake(self.queue, self.dependencies.clock(), NodeChange(event, info, pod, self.cache.index.namespaces))

@@ -6,6 +6,7 @@ The ledger of one node: which pod holds which CPUs, and which amounts on which N
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
@@ -13,17 +14,17 @@ from koord_numa.core.objects.request import Assignment, Pod, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import NOT_EXCLUSIVE, CpuExclusivePolicy
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, NOTHING, ResourceList
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import ValueObject, set_worked_out
 
-_set: Final = object.__setattr__  # for what a value object works out of its fields
+_compared: Final = attrgetter("pod", "amounts", "cpus", "exclusive", "numa", "created")
 
 
-@value_object
-class Holding:
+class Holding(ValueObject, eq=False, gc=False):
     """
     What one pod holds on one node: ``amounts`` of the whole node (its effective request), CPUs of its own, amounts per NUMA node.
 
-    A pod without NUMA amounts has an empty ``numa``: it is accounted for by the node-wide amounts.
+    A pod without NUMA amounts has an empty ``numa``: it is accounted for by the node-wide amounts. ``unplaced`` and ``mask`` follow from
+    the others, whatever the constructor is given.
     """
 
     pod: PodKey
@@ -31,10 +32,10 @@ class Holding:
     cpus: CpuSet = EMPTY
     exclusive: CpuExclusivePolicy = NOT_EXCLUSIVE
     numa: tuple[tuple[int, ResourceList], ...] = ()
-    request: PodRequest | None = field(default=None, compare=False)  # only carried along; binding fills in its policies
+    request: PodRequest | None = None  # only carried along, and not compared; binding fills in its policies
     created: float = 0.0
-    unplaced: ResourceList = field(init=False, repr=False, compare=False)  # what it holds without a known NUMA node
-    mask: int = field(init=False, repr=False, compare=False)  # the NUMA nodes of its amounts
+    unplaced: ResourceList = NOTHING  # what it holds without a known NUMA node
+    mask: int = 0  # the NUMA nodes of its amounts
 
     def __post_init__(self) -> None:
         amounts, numa = self.amounts, self.numa
@@ -44,8 +45,14 @@ class Holding:
             mask, unplaced = 0, amounts
         else:
             mask, unplaced = self._split()
-        _set(self, "mask", mask)
-        _set(self, "unplaced", unplaced)
+        set_worked_out(self, "mask", mask)
+        set_worked_out(self, "unplaced", unplaced)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Holding) and _compared(self) == _compared(other)
+
+    def __hash__(self) -> int:
+        return hash(self.pod)
 
     def _split(self) -> tuple[int, ResourceList]:
         """``mask`` and ``unplaced`` of any pod."""

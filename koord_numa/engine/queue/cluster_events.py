@@ -19,6 +19,7 @@ __all__ = [
     "BACKOFF_COMPLETE",
     "EVENTS",
     "FAILURE",
+    "FREES_NOTHING",
     "POD_ADD",
     "POD_UPDATE",
     "RESOLVED_BY",
@@ -37,6 +38,9 @@ RESOLVED_BY: Final[Mapping[Reason, frozenset[ClusterEvent]]] = {
     Reason.BIND_QUEUE: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.BINDS_DONE}),
 }
 """For every rejection, the events that may lift it on the same node, or offer another node."""
+
+FREES_NOTHING: Final = (None, ClusterEvent.POD_BOUND)
+"""After these there is no more room on the node than before."""
 
 ACROSS_NODES: Final = frozenset({Reason.SPREAD, Reason.POD_AFFINITY, Reason.VOLUME})
 """Rejections that a change of one node may lift on another one."""
