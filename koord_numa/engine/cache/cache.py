@@ -1,5 +1,6 @@
 """
 What the engine believes about the cluster: nodes, topologies, and every pod that holds something, by whichever scheduler it was placed.
+Nothing here decides or talks to anyone.
 
 Theory: facts replace what was known of one object, so order and repetition do not matter. Between a decision and its confirmation
 a pod is *assumed*: it is counted as if it were bound. An assumption ends in exactly one of three ways, each for this one pod:
@@ -7,8 +8,6 @@ a pod is *assumed*: it is counted as if it were bound. An assumption ends in exa
     assumed ──seen bound──▶ counted by what its own object says
        │ ╲─its bind failed──▶ released
        └──bound, but never seen: read back (``overdue``)──▶ one of the above
-
-Nothing here decides or talks to anyone.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from koord_numa.engine.cache.kubelet_evidence import is_kubelet_rejection
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.cache.topology_lag import RECENT
+from koord_numa.engine.cache.unchanged_topology import renewed
 from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.queue.keyed_heap import KeyedHeap
 from koord_numa.ports import DELETED, Gone
@@ -90,7 +90,7 @@ class Cache:
         """A NodeResourceTopology came, changed or went."""
         info = self._info(topology.node)
         new = None if event == DELETED else topology
-        if info.published != new:
+        if info.published != new and not renewed(info, new, self.clock()):
             first, now = info.published is None, self.clock()
             if new is not None and new.resource_version != info.version:
                 info.topology_seen = now

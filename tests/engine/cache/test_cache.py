@@ -10,6 +10,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import KubeletAllocation, Node, NodeResourceTopology
 from koord_numa.core.objects.request import Assignment, Pod
 from koord_numa.core.objects.verdicts import Placement, Reason
+from koord_numa.core.objects.vocabulary import CpuOwner, NumaPolicy
 from koord_numa.core.state.ledger import Ledger, holding_of
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED, Cache
@@ -174,6 +175,37 @@ def test_a_topology_of_a_former_node_of_that_name_counts_for_nothing() -> None:
     assert state.nodes["node"].topology is None
     state.observe_topology(None, replace(make_topology("node"), node_uid="uid-new"))
     assert state.nodes["node"].topology is not None
+
+
+def test_a_topology_that_says_nothing_new_changes_nothing_but_its_age() -> None:
+    """Where the scheduler hands out CPUs. A kubelet's topology is news by being newer, and so is any that is waited for."""
+    state, changes = new_state()
+    first = replace(make_topology("node"), resource_version="1")
+    state.observe_node(None, make_node("node"))
+    state.observe_topology(None, first)
+    info = state.nodes["node"]
+    changes.clear()
+    revision, seen, state.clock = info.revision, info.candidate(), lambda: 60.0
+    state.observe_topology("MODIFIED", replace(first, resource_version="2"))
+    assert (changes, info.revision, info.candidate()) == ([], revision, seen)
+    assert info.topology is not None
+    assert (info.topology_seen, info.version, info.topology.resource_version) == (60.0, "2", "2")
+    state.clock = lambda: 90.0
+    state.observe_topology("MODIFIED", replace(first, resource_version="2"))
+    assert info.topology_seen == 60.0
+
+    state.observe_topology("MODIFIED", replace(first, resource_version="3", numa_policy=NumaPolicy.RESTRICTED))
+    assert changes == [(ClusterEvent.TOPOLOGY_CHANGED, "node")]
+    state.observe_pod("ADDED", bound(make_pod("pod"), "node"))  # it is not shown yet
+    changes.clear()
+    state.observe_topology("MODIFIED", replace(first, resource_version="4", numa_policy=NumaPolicy.RESTRICTED))
+    assert changes == [(ClusterEvent.TOPOLOGY_CHANGED, "node")]
+
+    kubelets = replace(first, owner=CpuOwner.KUBELET, machine=None)
+    state.observe_topology("MODIFIED", kubelets)
+    changes.clear()
+    state.observe_topology("MODIFIED", replace(kubelets, resource_version="5"))
+    assert changes == [(ClusterEvent.TOPOLOGY_CHANGED, "node")]
 
 
 def test_two_owners_of_one_cpu_bar_the_node_until_one_is_gone() -> None:
