@@ -86,13 +86,15 @@ class NumaTable:
 
 @lru_cache(maxsize=REMEMBERED_SUMS)
 def _sums(amounts: tuple[int, ...], counts: int) -> Ints:
-    """What the emptiest NUMA node has, what the two emptiest have together and so on: as many sums as are asked for. Not to be changed."""
+    """What the emptiest NUMA node has, what the two emptiest have together and so on: as many sums as are asked for."""
     emptiest = sorted(amounts, reverse=True)
     # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
     if emptiest[-1] < 0 or emptiest[0] > UNLIMITED:
         emptiest = [min(max(0, amount), UNLIMITED) for amount in emptiest]
     sums = [*accumulate(emptiest)]
-    return np.array(sums + sums[-1:] * (counts - len(sums)), dtype=np.int64)
+    found = np.array(sums + sums[-1:] * (counts - len(sums)), dtype=np.int64)
+    found.setflags(write=False)  # others have the same
+    return found
 
 
 def _listed(record: NodeInfo) -> Mapping[str, list[int]]:
