@@ -186,7 +186,7 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float], ef
                         # Of several places at which they may have been each is another state.
                         if not away & there.unlocated.keys():
                             seen.append((away, outcome, held))
-                        yield replace(after, uncertainty=after.uncertainty + uncertainty)
+                        yield replace(after, uncertainty=after.uncertainty + uncertainty) if uncertainty else after
 
 
 @dataclass(frozen=True, slots=True)
