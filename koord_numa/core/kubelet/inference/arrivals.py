@@ -133,7 +133,8 @@ def advance(
     ``left`` are pods that are gone by now, by uid, and when that was seen. Where no state explains the verdict, or there are too many, all
     are kept and marked. The flag says whether some were given up because ``effort`` was spent, the most doubtful ones.
     """
-    found, others = list[Hypothesis](), list[Hypothesis]()
+    found: list[Hypothesis] = []
+    others: list[Hypothesis] = []
     try:
         for state in sorted(states, key=lambda one: one.uncertainty):
             for after in _outcomes(state, arrival, left, effort):

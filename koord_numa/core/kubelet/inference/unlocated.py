@@ -31,7 +31,6 @@ from koord_numa.core.value_objects import replace
 MOST_WAYS: Final = 64
 """In so many ways may one hypothesis go on after pods have left."""
 
-
 Unit = Sequence[tuple[Container, ContainerDemand]]
 """Containers that are aligned together."""
 
@@ -86,15 +85,16 @@ def without(one: Hypothesis, uids: Iterable[str], known: Departed | None = None)
     They leave in one order whatever order a set has: places are taken one after the other, and limits must cut alike in each process.
     ``known`` is what was worked out for other pods of this hypothesis, and is added to.
     """
-    states, away, departed = [one], tuple[str, ...](), {} if known is None else known
+    states, departed = [one], {} if known is None else known
+    away: tuple[str, ...] = ()
     for uid in sorted(uids):
-        before, away = states, (*away, uid)
+        away = (*away, uid)
         if (found := departed.get(away)) is not None:
             states = found
         elif uid in one.unlocated:
-            states = distinct(_few(way for state in before for way in _departures(state, uid)))
+            states = distinct(_few(way for state in states for way in _departures(state, uid)))
         else:
-            states = [released(state, uid) for state in before]
+            states = [released(state, uid) for state in states]
         departed[away] = states
     yield from states
 

@@ -186,8 +186,8 @@ def admitted_alone(node: KubeletNode, managers: ManagerState, demand: PodDemand)
     # Of a hint of no NUMA node, where there is but one, the procedure tells.
     if hint is None or hint.mask is None or container.kind is not ContainerKind.APP:
         return None
-    mask, cpus, table = hint.mask, managers.cpus, managers.memory
-    given, blocks = EMPTY, tuple[MemoryBlock, ...]()
+    mask, cpus, table, given = hint.mask, managers.cpus, managers.memory, EMPTY
+    blocks: tuple[MemoryBlock, ...] = ()
     if part.cpus and node.pins_cpus:
         # Of made-up CPUs it matters only how many there are on a NUMA node.
         bits = lowest(cpus & node.machine.numa_bits[mask.bit_length() - 1], part.cpus)
