@@ -1,6 +1,6 @@
 """Sets of small numbers as bits of one integer: NUMA nodes, CPUs, devices."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 
@@ -31,3 +31,13 @@ def lowest(bits: int, count: int) -> int:
     for _ in range(count):
         rest &= rest - 1
     return bits ^ rest
+
+
+def from_each(groups: Sequence[int], count: int) -> Iterator[int]:
+    """Every way of taking so many members from these sets, which have none in common; of each set the lowest, as its members are alike."""
+    if not count:
+        yield 0
+    elif groups:
+        for number in range(min(count, groups[0].bit_count()), -1, -1):
+            for others in from_each(groups[1:], count - number):
+                yield lowest(groups[0], number) | others

@@ -17,7 +17,7 @@ from koord_numa.core.kubelet.enough_room import unclear_devices
 from koord_numa.core.kubelet.inference.hypothesis import pins_init_cpus
 from koord_numa.core.kubelet.inference.probes import Question
 from koord_numa.core.kubelet.lower_places import lower_places
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted
+from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, dry_run
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cores import THREADS
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
@@ -63,6 +63,22 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         doubts = _Doubts([view.cores.option], [spoiled])
     if (unclear := _unclear_places(request, demand, view)) is not None:
         return unclear
+    if view.is_settled and len(demand.containers) == 1:  # nothing is taken over, and no pod could go
+        return _in_one_state(request, view, doubts)
+    return _in_all_states(request, view, doubts)
+
+
+def _in_one_state(request: PodRequest, view: KubeletView, doubts: "_Doubts | None") -> KubeletAdmission | Rejection:
+    state, demand = view.state, pod_demand(request)
+    verdict = dry_run(state, request, view.hypotheses[0].trust)
+    if isinstance(verdict, NotAdmitted):
+        return rejection_of(request, verdict, view, state)
+    places = _places(verdict.grant, state.node)
+    return _admission(demand, verdict, view, _Places([reduce(or_, places, 0)], places, state), doubts)
+
+
+def _in_all_states(request: PodRequest, view: KubeletView, doubts: "_Doubts | None") -> KubeletAdmission | Rejection:
+    demand = pod_demand(request)
     first: tuple[DryRunAdmitted, KubeletState, list[int]] | None = None
     masks: list[int] = []
     question = Question(request, view)

@@ -39,15 +39,23 @@ def never_fits(request: PodRequest, node: KubeletNode, *, keeps_cores: bool) -> 
         return True
     if node.config.topology_policy is not KubeletPolicy.SINGLE_NUMA_NODE:
         return False
-    units = [part for _, part in demand.containers]
     if node.config.topology_scope is KubeletScope.POD:
-        units = [ContainerDemand(cpus=demand.pod.cpus, memory=None, devices={})]
-    for unit in units:
-        for numa in node.machine.numa_ids:
-            if not _exceeds(unit, node, numa):
-                break
-        else:
-            return True
+        return _exceeds_each(ContainerDemand(cpus=demand.pod.cpus, memory=None, devices={}), node)
+    for _, unit in demand.containers:
+        if _exceeds_each(unit, node):
+            break
+    else:
+        return False
+    return True
+
+
+def _exceeds_each(unit: ContainerDemand, node: KubeletNode) -> bool:
+    """Does the unit ask for more than any NUMA node has when it is empty?"""
+    for numa in node.machine.numa_ids:
+        if not _exceeds(unit, node, numa):
+            break
+    else:
+        return True
     return False
 
 
@@ -58,4 +66,9 @@ def _exceeds(unit: ContainerDemand, node: KubeletNode, numa: int) -> bool:
     if not unit.memory or not node.pins_memory:
         return False
     there = node.memory.get(numa, NOTHING)
-    return bool([kind for kind, amount in unit.memory.items() if amount > there.get(kind, 0)])
+    for kind, amount in unit.memory.items():
+        if amount > there.get(kind, 0):
+            break
+    else:
+        return False
+    return True

@@ -180,7 +180,7 @@ class OnTheirWay:
             single = (gone for uid in self._may_matter(before, highest) for gone in without(before, [uid]))
             for there in chain(single, _several_away(before, each.request, highest)):
                 # Of what is open besides the likeliest is followed: all of it for every pod would multiply.
-                gone = replace(there, loose={}, spread=frozenset())
+                gone = replace(there, loose={}, spread=frozenset()) if there.loose or there.spread else there
                 # Where no other departure is followed it does not matter who holds what.
                 if (room := there.room if _follows_several([before]) else gone.room) in rooms:
                     continue

@@ -64,6 +64,8 @@ class AbsentPods:
         """Which of the pods are on their way and sure to be refused (``never_fits``). Returns those of which that was not known."""
         asked = list(pods)
         sure = [known for known in asked if _is_hopeless(known, node, keeps_cores=keeps_cores)]
+        if not (sure or self.hopeless):
+            return sure  # as nearly always
         news = [known for known in sure if known.uid not in self.hopeless]
         if self.hopeless or news:
             self.hopeless = self.hopeless.difference(known.uid for known in asked).union(known.uid for known in sure)

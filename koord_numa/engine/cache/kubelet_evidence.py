@@ -85,7 +85,7 @@ class KubeletEvidence:
 
     def admitted_counts(self, pods: Iterable[Pod]) -> frozenset[int]:
         """The numbers of exclusive CPUs of containers that the kubelet has admitted with the configuration that it has now."""
-        found = set[int]()
+        found: set[int] = set()
         for pod in pods:
             if pod.started and self.is_of_this_life(pod):
                 found.update(pod_demand(pod.request).counts)

@@ -201,6 +201,9 @@ def test_what_a_kubelet_never_does_needs_no_asking() -> None:
     assert bound(guaranteed(2)) > 0
     assert bound(guaranteed(3)) == 0  # half a core: a pod may find out whether the kubelet minds, which earns no points
     assert not may(guaranteed(9))  # no NUMA node has as many, whatever the kubelet minds
+    labels = {**labels, "of": "later"}
+    state.observe_node(None, Node("n", labels=labels, allocatable={"cpu": 16000, "memory": 16 * GIB, "pods": 9}))
+    assert bound(guaranteed(3)) == 0  # its Node is another one, and the pods there have proved as little as before
     refused = Pod(PodKey("ns", "r", "r"), guaranteed(3), node="n")
     state.observe_pod(None, refused)
     state.observe_pod(None, replace(refused, phase="Failed", reason="SMTAlignmentError"))

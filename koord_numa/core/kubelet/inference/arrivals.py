@@ -21,7 +21,7 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     variant_of,
 )
 from koord_numa.core.kubelet.inference.replay import Effort, Outcome, arrived
-from koord_numa.core.kubelet.inference.unlocated import without
+from koord_numa.core.kubelet.inference.unlocated import Departed, without
 from koord_numa.core.kubelet.inference.variants import distinct
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.request import PodRequest
@@ -133,7 +133,8 @@ def advance(
     ``left`` are pods that are gone by now, by uid, and when that was seen. Where no state explains the verdict, or there are too many, all
     are kept and marked. The flag says whether some were given up because ``effort`` was spent, the most doubtful ones.
     """
-    found, others = list[Hypothesis](), list[Hypothesis]()
+    found: list[Hypothesis] = []
+    others: list[Hypothesis] = []
     try:
         for state in sorted(states, key=lambda one: one.uncertainty):
             for after in _outcomes(state, arrival, left, effort):
@@ -173,9 +174,10 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float], ef
     open_ = [uid for when, uid in leaving if uid not in gone and (when <= arrival.when or arrival.may_follow(when))]
     for there in without(state, gone):
         seen: list[tuple[frozenset[str], Outcome, HeldByInit]] = []
+        departed: Departed = {}  # the subsets share what their first pods leave
         for away in _subsets(open_):
             uncertainty = sum(_uncertainty(arrival, left[uid], away=uid in away) for uid in open_)
-            for before in without(there, away):
+            for before in without(there, away, departed):
                 for outcome, after in arrived(before, arrival.uid, arrival.request, effort):
                     held = _held_by_init(after, arrival.uid)
                     # An outcome with fewer pods gone stands for the same one with more: they leave later, with the same effect.
@@ -185,7 +187,7 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float], ef
                         # Of several places at which they may have been each is another state.
                         if not away & there.unlocated.keys():
                             seen.append((away, outcome, held))
-                        yield replace(after, uncertainty=after.uncertainty + uncertainty)
+                        yield replace(after, uncertainty=after.uncertainty + uncertainty) if uncertainty else after
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,8 @@ class Hypothesis(ValueObject):
 
     def _held_by_init(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         for uid, pod in self.state.pods.items():
+            if len(pod.grant.containers) == 1 and pod.grant.containers[0].kind is ContainerKind.APP:
+                continue  # as of most pods
             if bits := held_by_init(pod.grant) & ~self.loose.get(uid, 0):
                 yield uid, tuple([(bits & place).bit_count() for place in places_of(self.state.node)])
 

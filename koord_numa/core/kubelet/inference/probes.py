@@ -84,13 +84,8 @@ class Question:
         self._known: set[Signature] = set()
         self._dealt_many = False
 
-    def probes(self) -> Iterable[Probe | None]:
+    def probes(self) -> Iterator[Probe | None]:
         """The states to be asked, each once, the likeliest first; ``None`` at the end where there are too many."""
-        if self._view.is_settled and len(self._demand.containers) == 1:  # nothing is taken over, and no pod could go
-            return (Probe(self._view.state, self._view.hypotheses[0].trust, CpuReuse.BY_ID),)
-        return self._limited()
-
-    def _limited(self) -> Iterator[Probe | None]:
         try:
             for probe in self._all():
                 if self._number < MOST_PROBES:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.bit_sets import lowest, members
+from koord_numa.core.bit_sets import from_each, lowest, members
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, released
 from koord_numa.core.kubelet.inference.variants import distinct
@@ -30,7 +30,6 @@ from koord_numa.core.value_objects import replace
 
 MOST_WAYS: Final = 64
 """In so many ways may one hypothesis go on after pods have left."""
-
 
 Unit = Sequence[tuple[Container, ContainerDemand]]
 """Containers that are aligned together."""
@@ -75,18 +74,28 @@ def _in_use(table: MemoryTable) -> dict[int, dict[str, int]]:
     return found
 
 
-def without(one: Hypothesis, uids: Iterable[str]) -> Iterator[Hypothesis]:
+Departed = dict[tuple[str, ...], list[Hypothesis]]
+"""By pods that have left, in their order, the states after that."""
+
+
+def without(one: Hypothesis, uids: Iterable[str], known: Departed | None = None) -> Iterator[Hypothesis]:
     """
     The hypotheses after these pods have left: one, or more where it is not known where they were. Raises ``TooManyWays``.
 
     They leave in one order whatever order a set has: places are taken one after the other, and limits must cut alike in each process.
+    ``known`` is what was worked out for other pods of this hypothesis, and is added to.
     """
-    states = [one]
+    states, departed = [one], {} if known is None else known
+    away: tuple[str, ...] = ()
     for uid in sorted(uids):
-        if uid in one.unlocated:
+        away = (*away, uid)
+        if (found := departed.get(away)) is not None:
+            states = found
+        elif uid in one.unlocated:
             states = distinct(_few(way for state in states for way in _departures(state, uid)))
         else:
             states = [released(state, uid) for state in states]
+        departed[away] = states
     yield from states
 
 
@@ -178,7 +187,7 @@ def _cpus_near(unit: Unit, cpus: int, node: KubeletNode, numa: int) -> Iterator[
     if not count or socket == near or not by_socket:
         yield cpus & near
     else:
-        yield from _from_each([cpus & here for here in machine.numa_bits.values() if here & socket], count)
+        yield from from_each([cpus & here for here in machine.numa_bits.values() if here & socket], count)
 
 
 def _has_devices(unit: Unit, node: KubeletNode) -> bool:
@@ -261,16 +270,7 @@ def _which(name: str, count: int, rest: Rest, pool: DevicePool, near: int) -> It
         reach = rest.reach.get((name, place), Reach(near))
         if (reach.must | reach.may) & near:
             alike[reach] = alike.get(reach, 0) | 1 << place
-    yield from _from_each(list(alike.values()), count)
-
-
-def _from_each(groups: Sequence[int], count: int) -> Iterator[int]:
-    if not count:
-        yield 0
-    elif groups:
-        for number in range(min(count, groups[0].bit_count()), -1, -1):
-            for others in _from_each(groups[1:], count - number):
-                yield lowest(groups[0], number) | others
+    yield from from_each(list(alike.values()), count)
 
 
 def _grant(

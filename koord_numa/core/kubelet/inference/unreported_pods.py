@@ -145,9 +145,9 @@ def _here_and_below(
     for numa, amounts in holding.numa:
         yield numa, amounts
         # Never above: see the theory. A lower NUMA node that is too small even when empty is left out.
-        if below := [zone for zone in zones if zone.numa < numa]:
-            together = _is_one_unit(holding, topology)
-            yield from ((zone.numa, amounts) for zone in below if not (together and _never_had(zone, amounts)))
+        for zone in zones:
+            if zone.numa < numa and not (_never_had(zone, amounts) and _is_one_unit(holding, topology)):
+                yield zone.numa, amounts
 
 
 def _on_several(
@@ -177,7 +177,7 @@ def _is_one_unit(holding: Holding, topology: NodeResourceTopology) -> bool:
 
 
 def _never_had(zone: Zone, amounts: ResourceList) -> bool:
-    return any(zone.allocatable.get(name, 0) < amount for name, amount in amounts.items())
+    return bool([name for name, amount in amounts.items() if zone.allocatable.get(name, 0) < amount])
 
 
 def _all_of(demand: PodDemand) -> dict[str, int]:

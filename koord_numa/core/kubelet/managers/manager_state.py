@@ -54,8 +54,8 @@ class ManagerState:
         """Keep an answer, in the place of the oldest one."""
         self.answers = (*self.answers[1 - MOST_ANSWERS :], (question, answer))
 
-    def release(self, grant: Grant, node: KubeletNode, kept_memory: Mapping[str, bool]) -> None:
-        """Give back what a pod was given: CPUs and devices of all containers, memory of those in ``kept_memory``."""
+    def release(self, grant: Grant, node: KubeletNode) -> None:
+        """Give back what a pod was given: CPUs and devices of all containers, memory of those that run."""
         for container in grant.containers:
             # CPUs of init containers may be held by app containers too; a union counts each once.
             self.cpus |= container.cpus.bits
@@ -63,7 +63,8 @@ class ManagerState:
                 places = node.devices[resource].places
                 for device in ids:
                     self.devices[resource] &= ~(1 << places[device])
-            if self.memory is not None and kept_memory[container.name]:
+            # Regular init containers gave their memory back when the next container started, but not their CPUs and devices.
+            if self.memory is not None and container.kind is not ContainerKind.INIT:
                 for block in container.memory:
                     self.memory.release(block)
 
@@ -128,9 +129,7 @@ class KubeletState(ValueObject):
     def managers_without(self, resident: AdmittedPod) -> ManagerState:
         """The managers after one of the pods is gone."""
         managers = self.managers.copy()
-        # Regular init containers gave their memory back when the next container started, but not their CPUs and devices.
-        kept = {container.name: container.kind is not ContainerKind.INIT for container in resident.grant.containers}
-        managers.release(resident.grant, self.node, kept)
+        managers.release(resident.grant, self.node)
         return managers
 
 

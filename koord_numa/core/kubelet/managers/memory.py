@@ -62,12 +62,7 @@ class MemoryTable:
     def copy(self) -> "MemoryTable":
         """A table of its own, with the same entries."""
         return MemoryTable(
-            supply=self.supply,
-            free=dict(self.free),
-            held=dict(self.held),
-            groups=dict(self.groups),
-            blocks=dict(self.blocks),
-            nodes=self.nodes,
+            self.supply, self.free.copy(), self.held.copy(), self.groups.copy(), self.blocks.copy(), self.nodes
         )
 
     def knows(self, kinds: Collection[str]) -> bool:
@@ -126,7 +121,10 @@ class MemoryTable:
             for amounts in self.free.values():
                 left += amounts.get(kind, 0)
             # Allocatable bounds it too: more than a machine has is impossible, whatever is free.
-            if left < amount or sum([has.get(kind, 0) for has in self.supply.values()]) < amount:
+            there = 0
+            for has in self.supply.values():
+                there += has.get(kind, 0)
+            if left < amount or there < amount:
                 return True
         return False
 

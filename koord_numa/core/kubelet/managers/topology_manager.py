@@ -7,6 +7,7 @@ A unit is a container, or a whole pod under scope ``pod``. Policies are rows of 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from koord_numa.core.bit_sets import lowest, members
@@ -141,8 +142,7 @@ def align_alone(
     prefers single ones. So the first that has everything is the merged hint under every policy, and no other has to be looked at.
     """
     cpus, memory = demand.cpus if node.pins_cpus else 0, demand.memory if table is not None else None
-    rule = KUBELET.get(node.config.topology_policy or KubeletPolicy.NONE)
-    if rule is None or demand.devices or node.prefers_closest or node.static_options.align_by_socket:
+    if demand.devices or node.prefers_closest or node.static_options.align_by_socket:
         return None
     if memory and table is not None and not table.knows(memory):
         return None
@@ -157,9 +157,18 @@ def align_alone(
             # All of them together may have less: a release may have left others with less than nothing.
             if table.lacks(memory, {}):
                 return None
-        hint = rule.settles(Hint(1 << numa, preferred=True), machine.numa_mask)
-        return ContainerAffinity(hint.mask, hint.preferred)
+        return _settled(node.config.topology_policy, 1 << numa, machine.numa_mask)
     return None
+
+
+@lru_cache(maxsize=1024)
+def _settled(policy: KubeletPolicy | None, mask: int, nodes: int) -> ContainerAffinity | None:
+    """What a policy makes of one preferred NUMA node; ``None`` where it asks for no hints. Every admission asks, about few masks."""
+    rule = KUBELET.get(policy or KubeletPolicy.NONE)
+    if rule is None:
+        return None
+    hint = rule.settles(Hint(mask, preferred=True), nodes)
+    return ContainerAffinity(hint.mask, hint.preferred)
 
 
 def admitted_alone(node: KubeletNode, managers: ManagerState, demand: PodDemand) -> tuple[Grant, ManagerState] | None:
@@ -177,8 +186,8 @@ def admitted_alone(node: KubeletNode, managers: ManagerState, demand: PodDemand)
     # Of a hint of no NUMA node, where there is but one, the procedure tells.
     if hint is None or hint.mask is None or container.kind is not ContainerKind.APP:
         return None
-    mask, cpus, table = hint.mask, managers.cpus, managers.memory
-    given, blocks = EMPTY, tuple[MemoryBlock, ...]()
+    mask, cpus, table, given = hint.mask, managers.cpus, managers.memory, EMPTY
+    blocks: tuple[MemoryBlock, ...] = ()
     if part.cpus and node.pins_cpus:
         # Of made-up CPUs it matters only how many there are on a NUMA node.
         bits = lowest(cpus & node.machine.numa_bits[mask.bit_length() - 1], part.cpus)

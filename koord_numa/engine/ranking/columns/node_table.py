@@ -61,6 +61,8 @@ class NodeTable:
         self._objects: list[
             tuple[Node, NodeResourceTopology | None] | None
         ] = []  # what the columns say of a row is from these
+        # By row, what its kind says that pods have proved of its kubelet.
+        self._proved: dict[int, tuple[frozenset[int], bool]] = {}
         self._vacant: list[int] = []
         self._stale: set[int] = set()
         self._epoch = 0
@@ -186,13 +188,17 @@ class NodeTable:
                 self.taints_version += 1
             self.images.write(row, node.images)
             self._objects[row] = (node, record.published)
+            self._proved.pop(row, None)
             self._set_kind(row, NodeClass.of(record, node))
             self.ranks[row] = SPACE - self.order.number(record.name)
             self.amounts.offer(row, record.allocatable)
         kind = self.known_kinds[int(self.kinds[row])]
         # Pods change what is proved of whole cores, so that this is looked at on every refresh.
-        if kind.config is not None and (now := kind.with_pods(record)) is not kind:
-            self._set_kind(row, now)
+        if kind.config is not None:
+            proved = record.admitted_counts(), record.history.evidence.keeps_cores
+            if proved != self._proved.get(row):
+                self._set_kind(row, kind.with_pods(record))
+                self._proved[row] = proved
         takes_pods = not isinstance(record.inventory, Rejection) and not node.problem and record.barred() is None
         self.amounts.write(row, record.booked, takes_pods=takes_pods)
         self.zones.write(row, record)
