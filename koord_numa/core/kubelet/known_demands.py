@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
-from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.objects.vocabulary import INIT
 from koord_numa.core.state.ledger import Holding, Ledger
 
 DEMANDS: Final = "demands"
@@ -30,9 +30,7 @@ class KnownDemands:
             self.left.pop(uid, None)
         elif holding.request is not None:
             demand = self.pods[uid] = pod_demand(holding.request)
-            if demand.leftovers or any(
-                container.kind is ContainerKind.INIT and part.cpus for container, part in demand.containers
-            ):
+            if demand.leftovers or any(container.kind is INIT and part.cpus for container, part in demand.containers):
                 self.left[uid] = demand
 
     def shown_leftovers(self, hidden: Collection[str]) -> Sequence[PodDemand]:

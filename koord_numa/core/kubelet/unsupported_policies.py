@@ -17,12 +17,16 @@ from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import (
-    ContainerKind,
+    FULL_PCPUS,
+    INIT,
+    NO_BIND_POLICY,
+    NO_NUMA_POLICY,
+    NUMA_REQUIRED,
+    SINGLE_NUMA_NODE,
     CpuBindPolicy,
     KubeletPolicy,
     KubeletScope,
     KubeQos,
-    NumaExclusive,
     NumaPolicy,
 )
 from koord_numa.core.pod_resources import kube_qos
@@ -36,7 +40,7 @@ _WHOLE_CORES: Final = "full-pcpus-only"
 _KEEPS: Final[Mapping[NumaPolicy, KubeletPolicy]] = {
     NumaPolicy.BEST_EFFORT: KubeletPolicy.BEST_EFFORT,
     NumaPolicy.RESTRICTED: KubeletPolicy.RESTRICTED,
-    NumaPolicy.SINGLE_NUMA_NODE: KubeletPolicy.SINGLE_NUMA_NODE,
+    SINGLE_NUMA_NODE: KubeletPolicy.SINGLE_NUMA_NODE,
 }
 
 
@@ -50,7 +54,7 @@ def refuse_promises(request: PodRequest, config: KubeletConfig) -> Rejection | N
 def _refuse_numa_exclusive(request: PodRequest) -> Rejection | None:
     """Kubelets put aligned pods and pods that span NUMA nodes on the same ones; a default that the pod did not write demands nothing."""
     # Only ``Required`` is a demand; ``Preferred`` may go unmet.
-    if request.numa.exclusive is not NumaExclusive.REQUIRED:
+    if request.numa.exclusive is not NUMA_REQUIRED:
         return None
     detail = "the pod requires singleNUMANodeExclusive, and a kubelet keeps no NUMA node to pods of one kind"
     return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
@@ -61,7 +65,7 @@ def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection
     wanted = request.numa.policy
     has = config.topology_policy or KubeletPolicy.NONE
     # BestEffort admits anything, so that a kubelet that aligns nothing keeps it.
-    if wanted is NumaPolicy.NONE or (wanted is NumaPolicy.BEST_EFFORT and has is KubeletPolicy.NONE):
+    if wanted is NO_NUMA_POLICY or (wanted is NumaPolicy.BEST_EFFORT and has is KubeletPolicy.NONE):
         return None
     # A stricter kubelet would refuse pods that BestEffort promises to run, a laxer one aligns less than is asked.
     if has is not _KEEPS[wanted]:
@@ -74,7 +78,7 @@ def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection
     if wanted is not NumaPolicy.BEST_EFFORT and not _has_own_cpus(request, config):
         detail = f"the pod wants {wanted}, and its kubelet gives no container CPUs of its own: they would come from all NUMA nodes"
         return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
-    long_running = sum(container.kind is not ContainerKind.INIT for container in request.containers)
+    long_running = sum(container.kind is not INIT for container in request.containers)
     # Restricted and SingleNUMANode are about the pod as a whole; container scope may put two containers on different NUMA nodes.
     if long_running > 1 and wanted is not NumaPolicy.BEST_EFFORT and config.topology_scope is KubeletScope.CONTAINER:
         detail = (
@@ -96,7 +100,7 @@ def _refuse_bind_policy(request: PodRequest, config: KubeletConfig) -> Rejection
         detail = "the pod requires the shared pool of one NUMA node, and kubelets know no such pools"
         return _unkept("node(s) cpu bind policy conflicts with pod's required cpu bind policy", detail)
     required = request.bind.required
-    shapeless = required in (CpuBindPolicy.NONE, CpuBindPolicy.DEFAULT)
+    shapeless = required in (NO_BIND_POLICY, CpuBindPolicy.DEFAULT)
     # Without a required shape the only demand left is that of LSE and LSR pods: CPUs of their own.
     if shapeless and not may_use_cpuset(request):
         return None
@@ -106,7 +110,7 @@ def _refuse_bind_policy(request: PodRequest, config: KubeletConfig) -> Rejection
     if shapeless:
         return None
     # full-pcpus-only hands out whole cores or refuses; no option makes a kubelet give one CPU a core.
-    if required is CpuBindPolicy.FULL_PCPUS and config.cpu_options.get(_WHOLE_CORES, False):
+    if required is FULL_PCPUS and config.cpu_options.get(_WHOLE_CORES, False):
         return None
     detail = f"the pod requires {required}, and on this node the kubelet chooses the CPUs"
     return _unkept("node(s) cpu bind policy conflicts with pod's required cpu bind policy", detail)

@@ -46,12 +46,11 @@ def counts(resource: str, wanted: ResourceList) -> bool:
 
 def score_parts(strategy: ScoringType, parts: Sequence[tuple[int, int, int]]) -> int:
     """As ``score_filling``, for the weight, the use and the (positive) capacity of each resource that counts."""
-    if strategy is ScoringType.BALANCED_ALLOCATION:
-        return _balance([min(1.0, used / capacity) for _, used, capacity in parts])
     term = _TERMS.get(strategy)
-    # ``LeastNUMANodes`` has no term, as it does not look at filling.
     if term is None:
-        return 0
+        # ``LeastNUMANodes`` does not look at filling.
+        is_balanced = strategy is ScoringType.BALANCED_ALLOCATION
+        return _balance([min(1.0, used / capacity) for _, used, capacity in parts]) if is_balanced else 0
     points = share = 0
     for weight, used, capacity in parts:
         points += weight * term(used, capacity)

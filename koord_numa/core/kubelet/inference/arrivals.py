@@ -25,7 +25,7 @@ from koord_numa.core.kubelet.inference.unlocated import Departed, without
 from koord_numa.core.kubelet.inference.variants import distinct
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.objects.vocabulary import INIT
 from koord_numa.core.value_objects import replace
 
 LAG: Final = 30.0
@@ -216,7 +216,7 @@ def _held_by_init(after: Hypothesis, uid: str) -> HeldByInit:
     pod = after.state.pods.get(uid)
     bits = 0
     for one in pod.grant.containers if pod is not None else ():
-        bits |= one.cpus.bits if one.kind is ContainerKind.INIT else 0
+        bits |= one.cpus.bits if one.kind is INIT else 0
     node = after.state.node
     alone = held_by_init(pod.grant).bit_count() if pod is not None and uid in after.spread else 0
     return HeldByInit(

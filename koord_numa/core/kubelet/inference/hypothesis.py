@@ -25,7 +25,7 @@ from koord_numa.core.kubelet.sharing.given_back import Held, surely_free
 from koord_numa.core.kubelet.sharing.reach import Place, Reach, SharedPool, Sums, Wiring
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, places_of, reached
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.objects.vocabulary import APP, INIT
 from koord_numa.core.value_objects import ValueObject, replace, value_field
 
 Signature = tuple[object, ...]
@@ -116,7 +116,7 @@ class Hypothesis(ValueObject):
 
     def _held_by_init(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         for uid, pod in self.state.pods.items():
-            if len(pod.grant.containers) == 1 and pod.grant.containers[0].kind is ContainerKind.APP:
+            if len(pod.grant.containers) == 1 and pod.grant.containers[0].kind is APP:
                 continue  # as of most pods
             if bits := held_by_init(pod.grant) & ~self.loose.get(uid, 0):
                 yield uid, tuple([(bits & place).bit_count() for place in places_of(self.state.node)])
@@ -224,7 +224,7 @@ def held_by_init(grant: Grant) -> int:
     """The CPU bits of init containers that no later container has."""
     init = later = 0
     for one in grant.containers:
-        if one.kind is ContainerKind.INIT:
+        if one.kind is INIT:
             init |= one.cpus.bits
         else:
             later |= one.cpus.bits
@@ -242,7 +242,7 @@ def _place(one: ContainerGrant, node: KubeletNode) -> tuple[int, ...]:
         return (len(one.cpus), one.numas if packs else reached(one, node))
     counts = cpus_by_numa(one.cpus.bits, node)
     # An init container's count is cut to "some", as no topology shows it.
-    return tuple(min(count, 1) for count in counts) if one.kind is ContainerKind.INIT else counts
+    return tuple(min(count, 1) for count in counts) if one.kind is INIT else counts
 
 
 def cpus_by_numa(bits: int, node: KubeletNode) -> tuple[int, ...]:
@@ -262,7 +262,7 @@ def pins_init_cpus(demand: PodDemand, node: KubeletNode) -> bool:
     if len(demand.counts) < 2:  # nothing to take over, as in most pods
         return False
     taking = [container.kind for container, part in demand.containers if part.cpus]
-    return node.pins_cpus and not node.ids_are_real and ContainerKind.INIT in taking[:-1]
+    return node.pins_cpus and not node.ids_are_real and INIT in taking[:-1]
 
 
 def released(before: Hypothesis, uid: str) -> Hypothesis:

@@ -15,7 +15,7 @@ from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.objects.vocabulary import INIT
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MILLI, PODS, ResourceList, add, subtract, without_zeros
 from koord_numa.core.value_objects import ValueObject, replace, value_field
@@ -64,7 +64,7 @@ class ManagerState:
                 for device in ids:
                     self.devices[resource] &= ~(1 << places[device])
             # Regular init containers gave their memory back when the next container started, but not their CPUs and devices.
-            if self.memory is not None and container.kind is not ContainerKind.INIT:
+            if self.memory is not None and container.kind is not INIT:
                 for block in container.memory:
                     self.memory.release(block)
 

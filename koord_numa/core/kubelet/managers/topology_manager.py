@@ -31,7 +31,7 @@ from koord_numa.core.kubelet.managers.results import (
 from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.policies import KUBELET, admitted_affinity
-from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
+from koord_numa.core.objects.vocabulary import APP, KubeletPolicy
 
 MOST_KNOWN: Final = 4_096
 """So many merged hints are remembered, of all nodes together, about 5 MB."""
@@ -184,7 +184,7 @@ def admitted_alone(node: KubeletNode, managers: ManagerState, demand: PodDemand)
     container, part = demand.containers[0]
     hint = align_alone(node, part, managers.cpus, managers.memory)
     # Of a hint of no NUMA node, where there is but one, the procedure tells.
-    if hint is None or hint.mask is None or container.kind is not ContainerKind.APP:
+    if hint is None or hint.mask is None or container.kind is not APP:
         return None
     mask, cpus, table, given = hint.mask, managers.cpus, managers.memory, EMPTY
     blocks: tuple[MemoryBlock, ...] = ()

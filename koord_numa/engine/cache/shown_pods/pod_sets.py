@@ -11,7 +11,7 @@ from typing import Final
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.objects.node import NodeResourceTopology
-from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.objects.vocabulary import INIT
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.engine.cache.shown_pods.known_pod import KnownPod
 from koord_numa.engine.cache.shown_pods.namesakes import ways_to_show
@@ -126,7 +126,7 @@ def is_exclusive(demand: PodDemand, frame: NodeConfig) -> bool:
     """
     node = frame.node
     for container, part in demand.containers:
-        if container.kind is ContainerKind.INIT:
+        if container.kind is INIT:
             continue
         if (part.cpus and node.pins_cpus) or (part.memory and node.pins_memory):
             return True
