@@ -51,6 +51,10 @@ class Holding(ValueObject, eq=False, gc=False):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Holding) and _compared(self) == _compared(other)
 
+    def __ne__(self, other: object) -> bool:
+        # A struct brings its own, which knows nothing of ``__eq__``.
+        return not self == other
+
     def __hash__(self) -> int:
         return hash(self.pod)
 

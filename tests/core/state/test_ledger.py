@@ -1,6 +1,7 @@
 """Laws of the ledger: hold and release are inverse, and what is rebuilt equals what lived."""
 
 from collections import Counter
+from operator import eq, ne
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Assignment, Container, CpuBind, Pod, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuExclusivePolicy
 from koord_numa.core.state.ledger import Holding, Ledger, holding_of
+from koord_numa.core.value_objects import replace
 
 amounts = st.dictionaries(st.sampled_from(["cpu", "memory", "nvidia.com/gpu"]), st.integers(0, 9000), max_size=3)
 
@@ -70,6 +72,15 @@ def test_each_change_has_a_revision_of_its_own() -> None:
     released = ledger.revision
     ledger.release("u")
     assert before < held_again < released == ledger.revision
+
+
+def test_holdings_are_the_same_whoever_carries_the_request_along() -> None:
+    holding = Holding(PodKey("ns", "a", "u"), {"cpu": 1000})
+    same, other = replace(holding, request=PodRequest()), replace(holding, created=1.0)
+    # Each of the two operators by itself: a struct has one of its own for either.
+    assert (eq(holding, same), ne(holding, same)) == (True, False)
+    assert (eq(holding, other), ne(holding, other)) == (False, True)
+    assert hash(holding) == hash(same)
 
 
 @pytest.mark.parametrize(
