@@ -58,6 +58,8 @@ KUBELET_OPTIONS: Final = "koord-numa/kubelet-options"
 """JSON object with the attributes below by name, where another publisher owns the attributes; they win where both say something."""
 CPUSET_DIFFERENCES: Final = "koord-numa/cpuset-differences"
 """JSON object: how the CPUs that a pod runs on differ from the decided ones, by ``namespace/name``; absent without differences."""
+KUBELET_STATE: Final = "koord-numa/kubelet-state"
+"""The exact state of the kubelet's resource managers, as the node agent reads it: see ``wire/node/kubelet_state.py``."""
 PCI_DEVICES: Final = "koord-numa/pci-devices"
 """JSON list of PCI devices: ``address``, ``class``, ``node`` (NUMA) and ``root`` (host bridge), the last two where known."""
 

@@ -8,6 +8,7 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.constraints import TaintEffect
 from koord_numa.core.objects.images import Image
+from koord_numa.core.objects.kubelet_checkpoint import KubeletCheckpoint
 from koord_numa.core.objects.vocabulary import (
     CpuOwner,
     KubeletPolicy,
@@ -156,6 +157,7 @@ class NodeResourceTopology(ValueObject):
     node_uid: str = ""  # from the owner reference, when there is one
     problem: str = ""
     resource_version: str = ""
+    checkpoint: KubeletCheckpoint | None = None  # the kubelet's exact state, where the node agent publishes it
 
     @property
     def in_use(self) -> bool:

@@ -10,6 +10,7 @@ from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.node.cpu_topology import machine
 from koord_numa.wire.node.cpuset_differences import cpuset_differences
 from koord_numa.wire.node.kubelet_config import NUMA_POLICY_OF, TOPOLOGY_POLICIES, kubelet_config
+from koord_numa.wire.node.kubelet_state import kubelet_checkpoint
 from koord_numa.wire.node.node_annotations import amplification
 from koord_numa.wire.node.pci_devices import numa_by_root
 from koord_numa.wire.node.reserved import reserved_cpus
@@ -66,6 +67,7 @@ def _read(top: Head) -> _Fields:
         "distances": costs,
         "numa_by_root": numa_by_root(top.annotations, top.path),
         "differences": cpuset_differences(top.annotations, top.path),
+        "checkpoint": kubelet_checkpoint(top.annotations, top.path),
         "fingerprint": told.get(names.ATTRIBUTE_FINGERPRINT)
         # Koordinator's agent publishes the fingerprint as an annotation.
         or top.annotations.get(names.FINGERPRINT_ANNOTATION, ""),
