@@ -1,7 +1,7 @@
 """
-Says, on a node, which key of its NodeResourceTopology cannot be read or is not known here: pods that depend on it avoid the node.
+Events on nodes whose NodeResourceTopology cannot be read, lacks its NUMA nodes, or names unknown options of the kubelet.
 
-Once for each problem, by the leader: a problem that a standby finds is said when it leads.
+The leader writes one event per problem. A problem that a standby finds is reported when the standby becomes the leader.
 """
 
 from typing import Final
@@ -26,14 +26,14 @@ class UnreadableTopologies:
 
     def node_changed(self, info: NodeInfo) -> None:
         """The node's objects may have changed."""
-        # Asked with every pod that comes or goes, while topologies are replaced once a minute.
-        if info.topology is self._judged.get(info.name):
+        # Called for every pod that comes or goes, while topologies are replaced once a minute.
+        if info.current is self._judged.get(info.name):
             return
-        if info.topology is None:
+        if info.current is None:
             del self._judged[info.name]
         else:
-            self._judged[info.name] = info.topology
-        problem = "" if info.topology is None else problem_of(info.topology)
+            self._judged[info.name] = info.current
+        problem = "" if info.current is None else problem_of(info.current)
         if self.problems.get(info.name, "") == problem:
             return
         if problem:
@@ -54,7 +54,7 @@ class UnreadableTopologies:
 
 
 def problem_of(topology: NodeResourceTopology) -> str:
-    """What is wrong with a topology as such: a key that cannot be read, or an option of the kubelet that is not known here."""
-    if topology.problem:
-        return topology.problem
+    """Return a key that cannot be read, a part that is missing, or an option of the kubelet that is not known here; else nothing."""
+    if topology.problem or topology.gap:
+        return topology.problem or topology.gap
     return unknown_words(topology.kubelet) if topology.owner is CpuOwner.KUBELET else ""

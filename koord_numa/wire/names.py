@@ -70,6 +70,7 @@ ATTRIBUTE_MAX_NUMA_NODES: Final = "topologyManagerMaxNUMANodes"
 ATTRIBUTE_TOPOLOGY_OPTION: Final = "topologyManagerOption"  # a prefix: topologyManagerOptionPreferClosestNumaNodes
 ATTRIBUTE_FINGERPRINT: Final = "nodeTopologyPodsFingerprint"
 ATTRIBUTE_FINGERPRINT_METHOD: Final = "nodeTopologyPodsFingerprintMethod"
+ATTRIBUTE_NRI_POLICY: Final = "TopologyPolicy"  # of NRI resource policy plugins: balloons, topology-aware
 # No exporter publishes these yet. They follow the convention above, so that a node can say what its kubelet will do.
 ATTRIBUTE_CPU_POLICY: Final = "cpuManagerPolicy"  # none, static
 ATTRIBUTE_CPU_OPTION: Final = "cpuManagerOption"  # a prefix: cpuManagerOptionFullPcpusOnly

@@ -33,6 +33,13 @@ def test_the_key_is_named_once_for_each_problem() -> None:
     assert world.diary.reasons("node") == [UNREADABLE] * 3
 
 
+def test_a_topology_without_numa_nodes_is_reported_with_its_publisher() -> None:
+    world = make_world(make_node("node"))
+    gap = 'its NodeResourceTopology, published by the NRI plugin with the policy "balloons", lists zones of type "balloon"'
+    publish(world, NodeResourceTopology("node", CpuOwner.KUBELET, gap=gap, describes_nodes=False))
+    assert [note for _, _, note in world.diary.events] == [f"pods that depend on the node's topology avoid it: {gap}"]
+
+
 def test_a_standby_says_it_when_it_leads() -> None:
     world = make_world(make_node("node"))
     world.lease.held = False

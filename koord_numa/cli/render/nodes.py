@@ -11,7 +11,6 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.knowledge import known_of
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding
@@ -19,6 +18,7 @@ from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_usage import NumaUsage, largest_aligned, rooms
 from koord_numa.view import terminal
 from koord_numa.view.documents.claims import HeldClaim, claim_entries, devices_of, node_claims
+from koord_numa.view.documents.cluster import trust_in
 from koord_numa.view.documents.node import with_claimed_cpus
 from koord_numa.view.drawing import CpuHolder, Drawing
 from koord_numa.view.text import NONE, asked, count, numa_text, policies, short_amounts
@@ -73,18 +73,8 @@ def _known(view: KubeletView) -> Iterator[Text]:
 
 def trust(seen: NodeSnapshot, snapshot: Snapshot) -> str:
     """``ok``, or in a few words why the node's numbers cannot be relied upon, or why it takes no pods."""
-    if seen.barred is not None:
-        return seen.barred.detail or seen.barred.message
-    if isinstance(seen.offer, Rejection):
-        return seen.offer.detail or seen.offer.message
-    topology = snapshot.topologies.get(seen.node.name)
-    if topology is None:
-        return "no topology"
-    if isinstance(seen.offer, KubeletView) and seen.offer.problem:
-        return seen.offer.problem
-    if isinstance(seen.offer, KubeletView) and not seen.offer.groups_known:
-        return "memory in use is unexplained"
-    return topology.problem or "ok"
+    state, why = trust_in(snapshot.scheduler.cache.nodes[seen.node.name], seen)
+    return why or state
 
 
 def _shared(holdings: Iterable[Holding]) -> dict[int, str]:
@@ -126,7 +116,7 @@ def _rule(seen: NodeSnapshot) -> tuple[str, str, str]:
     if isinstance(offer, KubeletView):
         config = offer.state.node.config
         return "kubelet", str(config.topology_policy or "unknown"), str(config.topology_scope)
-    if isinstance(offer, Inventory) and offer.zones:
+    if isinstance(offer, Inventory) and (offer.zones or offer.machine):
         return "scheduler", f"{offer.policy} {offer.bind}".strip() or NONE, "pod"
     return NONE, NONE, NONE
 

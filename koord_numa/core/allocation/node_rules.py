@@ -240,11 +240,8 @@ def _policy(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding | No
         return NumaPolicy.NONE
     # A topology that was published and is unusable is another fault than one that is missing: the reason tells which to repair.
     reason = Reason.BAD_TOPOLOGY if node.problem else Reason.NO_TOPOLOGY
-    return _refuse(
-        reason,
-        NO_NUMA_DATA,
-        node.problem or f"no NodeResourceTopology describes its NUMA nodes, which {stated} needs",
-    )
+    gap = node.gap or "no NodeResourceTopology describes its NUMA nodes"
+    return _refuse(reason, NO_NUMA_DATA, node.problem or f"{gap}, which {stated} needs")
 
 
 def _unstated(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding | None) -> NumaPolicy:
@@ -293,7 +290,8 @@ def _note(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding | None
 
 def _no_machine(node: NodeTraits) -> Rejection:
     reason = Reason.BAD_TOPOLOGY if node.problem else Reason.NO_TOPOLOGY
-    return _refuse(reason, NO_CPU_TOPOLOGY, node.problem or "no NodeResourceTopology describes its CPUs")
+    detail = f"{node.gap} and no CPUs" if node.gap else "no NodeResourceTopology describes its CPUs"
+    return _refuse(reason, NO_CPU_TOPOLOGY, node.problem or detail)
 
 
 def _refuse(reason: Reason, message: str, detail: str) -> Rejection:

@@ -137,6 +137,8 @@ class NodeResourceTopology(ValueObject):
     ``differences`` are by ``namespace/name`` of the pod.
     ``numa_by_root`` is the NUMA node of each PCIe root (``pci0000:00``) whose devices agree on one.
     ``amplification`` is ``None`` when the NRT carries no ratios; otherwise zones are amplified already.
+    ``gap`` says which part of a readable topology is missing, with its publisher. ``describes_nodes`` is false where that leaves nothing to
+    decide by: the node then counts as a node without topology.
     """
 
     node: str
@@ -156,6 +158,8 @@ class NodeResourceTopology(ValueObject):
     fingerprint_method: str = ""
     node_uid: str = ""  # from the owner reference, when there is one
     problem: str = ""
+    gap: str = ""
+    describes_nodes: bool = True
     resource_version: str = ""
     checkpoint: KubeletCheckpoint | None = None  # the kubelet's exact state, where the node agent publishes it
 

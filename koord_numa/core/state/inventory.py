@@ -46,6 +46,7 @@ class NodeTraits:
     never_aligned: bool
     cpus_by_claim: bool
     problem: str
+    gap: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class Inventory:
     """
     A node as an allocation sees it. ``zones`` is what each NUMA node offers, ascending by id: amplified, without reserved CPUs.
 
-    ``machine`` is ``None`` where CPU ids are unknown, and then ``problem`` may say why. ``policy`` and ``bind`` are already
+    ``machine`` is ``None`` where CPU ids are unknown, and then ``problem`` may say why. ``gap`` says which part of a readable topology is
+    missing. ``policy`` and ``bind`` are already
     merged from the node's labels and its kubelet's settings; ``strategy`` is the label's. ``spans_evenly``: the kubelet
     distributes CPUs over NUMA nodes where one is not enough, and no label says otherwise. ``ratios`` are the amplification
     ratios in force for NUMA nodes, ``node_ratios`` those of the Node object. ``kept_from_pools`` are CPUs that belong to no
@@ -84,6 +86,7 @@ class Inventory:
     kubelet_pods: frozenset[str] = frozenset()
     aligner: Aligner | None = None
     problem: str = ""
+    gap: str = ""
     numa_ids: tuple[int, ...] = field(init=False, repr=False, compare=False)  # those that publish amounts, ascending
     totals: Mapping[str, PerNuma] = field(
         init=False, repr=False, compare=False
@@ -115,6 +118,7 @@ def _traits_of(node: Inventory) -> NodeTraits:
         node.never_aligned,
         node.cpus_by_claim,
         node.problem,
+        node.gap,
     )
 
 
@@ -136,7 +140,7 @@ def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | 
         )
     # Before the topology, as amounts of the Node object are known in any case.
     allocatable = reserve(node.allocatable, node.reservation)
-    if topology is None or topology.problem:
+    if topology is None or topology.problem or not topology.describes_nodes:
         return Inventory(
             node=node.name,
             allocatable=allocatable,
@@ -146,9 +150,10 @@ def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | 
             policy=node.numa_policy or NumaPolicy.NONE,
             never_aligned=node.numa_policy is NumaPolicy.NONE,
             bind=node.bind_policy or NodeBindPolicy.NONE,
-            kubelet_unknown=topology is not None and topology.owner is CpuOwner.KUBELET,
+            kubelet_unknown=topology is not None and bool(topology.problem) and topology.owner is CpuOwner.KUBELET,
             strategy=node.strategy,
             problem=topology.problem if topology else "",
+            gap=topology.gap if topology else "",
         )
     if topology.owner is not CpuOwner.SCHEDULER:
         raise ValueError(f"the CPUs of node {node.name} are not the scheduler's to give")
@@ -175,6 +180,7 @@ def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | 
         kept_from_pools=_kept_from_pools(node, topology),
         kubelet_pods=frozenset(pod.uid for pod in topology.kubelet_pods if pod.managed_by_kubelet),
         aligner=aligner(node, topology, ratios),
+        gap=topology.gap,
     )
 
 

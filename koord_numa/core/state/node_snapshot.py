@@ -42,8 +42,13 @@ class NodeSnapshot(ValueObject):
 
 def inventory_of(node: Node, topology: NodeResourceTopology | None) -> Inventory | Rejection | None:
     """What the objects of a node offer when its CPUs are ours; ``None`` where a kubelet chooses them."""
-    # A kubelet's topology that is broken is judged as a node without topology, which says why.
-    if topology is not None and not topology.problem and topology.owner is CpuOwner.KUBELET:
+    # A kubelet's topology that is broken, or that describes no NUMA nodes, is judged as a node without topology, with the reason.
+    if (
+        topology is not None
+        and topology.owner is CpuOwner.KUBELET
+        and topology.describes_nodes
+        and not topology.problem
+    ):
         return None
     return inventory(node, topology)
 

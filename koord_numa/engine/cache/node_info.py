@@ -39,13 +39,15 @@ class NodeInfo:
     uid, for which the node is being freed: decisions count them, ``ledger`` and ``pods`` do not. ``revision`` grows with every
     change that a decision could notice.
 
-    From the objects alone: ``topology`` is the published one unless it belongs to a former node of this name (another uid), ``inventory``
+    From the objects alone: ``current`` is the published topology unless it belongs to a former node of this name (another uid),
+    ``topology`` the same unless it describes no NUMA nodes, ``inventory``
     what the node has to give or why nothing (``None`` where a kubelet chooses, or there is no Node), ``allocatable`` what it has for pods.
     """
 
     name: str
     node: Node | None = None
     published: NodeResourceTopology | None = None
+    current: NodeResourceTopology | None = None
     topology: NodeResourceTopology | None = None
     inventory: Inventory | Rejection | None = None
     allocatable: ResourceList = field(default_factory=dict)
@@ -122,13 +124,14 @@ class NodeInfo:
     def set_objects(self, node: Node | None, published: NodeResourceTopology | None) -> None:
         """The Node or its topology came, changed or went."""
         self.node, self.published, former = node, published, self.inventory
-        self.topology, self.inventory, self.allocatable = None, None, {}
+        self.current, self.topology, self.inventory, self.allocatable = None, None, None, {}
         if node is not None:
             # The topology of a former node of this name must not describe the new one; an empty uid on either side proves
             # nothing.
             if published is not None and not (published.node_uid and node.uid and published.node_uid != node.uid):
-                self.topology = with_stated_options(published, node.labels, self.stated)
-            found = inventory_of(node, self.topology)
+                self.current = with_stated_options(published, node.labels, self.stated)
+                self.topology = self.current if self.current.describes_nodes else None
+            found = inventory_of(node, self.current)
             # Only where the scheduler hands out CPUs does a driver that does the same compete with it.
             by_claim = self.cpus_by_claim and isinstance(found, Inventory)
             self.inventory = replace(found, cpus_by_claim=True) if by_claim and isinstance(found, Inventory) else found

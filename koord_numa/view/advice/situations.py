@@ -8,6 +8,9 @@ from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.view.advice.probe import Probe, Remedy
 
+ZONES_MISSING: Final = "publish the NUMA nodes of {node} as zones of its NodeResourceTopology: {detail}"
+"""The repair for ``NO_TOPOLOGY`` where the node has a NodeResourceTopology."""
+
 REPAIRS: Final[Mapping[Reason, str]] = {
     Reason.NO_TOPOLOGY: "publish a NodeResourceTopology for {node} (is its node agent running?), or set nodesWithoutTopology: Permissive",
     Reason.BAD_TOPOLOGY: "repair the NodeResourceTopology of {node}: {detail}",
@@ -30,7 +33,14 @@ def situations(probe: Probe) -> Iterator[Remedy]:
         row = REPAIRS.get(rejection.reason)
         if row is not None and rejection.reason not in told:
             told.add(rejection.reason)
+            if rejection.reason is Reason.NO_TOPOLOGY and _is_published(probe, name):
+                row = ZONES_MISSING
             yield Remedy("repair", name, row.format(node=name, detail=rejection.detail or rejection.message))
+
+
+def _is_published(probe: Probe, node: str) -> bool:
+    info = probe.scheduler.cache.nodes.get(node)
+    return info is not None and info.current is not None
 
 
 def _lagging(probe: Probe) -> Iterator[Remedy]:

@@ -65,24 +65,37 @@ def rule_of(seen: NodeSnapshot) -> tuple[str, str, str]:
     if isinstance(offer, KubeletView):
         config = offer.state.node.config
         return "kubelet", str(config.topology_policy or "unknown"), str(config.topology_scope)
-    if isinstance(offer, Inventory) and offer.zones:
+    if isinstance(offer, Inventory) and (offer.zones or offer.machine):
         return "scheduler", f"{offer.policy} {offer.bind}".strip(), "pod"
     return "none", "", ""
 
 
 def state_of(info: NodeInfo, seen: NodeSnapshot) -> tuple[str, str]:
     """A word to filter by, and the reason in words: whether the node takes pods that need NUMA alignment."""
-    closed = seen.barred or (seen.offer if isinstance(seen.offer, Rejection) else None)
+    if seen.node.unschedulable and closed_by(seen) is None:
+        return "cordoned", "the node is cordoned"
+    return trust_in(info, seen)
+
+
+def trust_in(info: NodeInfo, seen: NodeSnapshot) -> tuple[str, str]:
+    """As ``state_of``, whether or not the node is cordoned."""
+    closed = closed_by(seen)
     if closed is not None:
         words = {Reason.LOCKED: "rebind", Reason.UNTRUSTED: "untrusted"}
         return words.get(closed.reason, "closed"), closed.detail or closed.message
-    if seen.node.unschedulable:
-        return "cordoned", "the node is cordoned"
+    gap = seen.offer.gap if isinstance(seen.offer, Inventory) else ""
     if info.topology is None:
-        return "no-topology", "no NodeResourceTopology is published"
+        return "no-topology", gap or "no NodeResourceTopology is published"
     if isinstance(seen.offer, KubeletView) and (seen.offer.problem or not seen.offer.groups_known):
         return "uncertain", seen.offer.problem or "memory in use is unexplained"
-    return ("malformed", info.topology.problem) if info.topology.problem else ("ok", "")
+    if info.topology.problem:
+        return "malformed", info.topology.problem
+    return ("uncertain", gap) if gap else ("ok", "")
+
+
+def closed_by(seen: NodeSnapshot) -> Rejection | None:
+    """Why the node takes no pods at all."""
+    return seen.barred or (seen.offer if isinstance(seen.offer, Rejection) else None)
 
 
 def largest_text(amounts: Mapping[str, int]) -> str:

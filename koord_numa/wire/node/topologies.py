@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
-from koord_numa.core.objects.vocabulary import CpuOwner, NumaPolicy
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NumaPolicy
 from koord_numa.wire import names
+from koord_numa.wire.errors import quoted
 from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.node.cpu_topology import machine
 from koord_numa.wire.node.cpuset_differences import cpuset_differences
@@ -14,7 +15,7 @@ from koord_numa.wire.node.kubelet_state import kubelet_checkpoint
 from koord_numa.wire.node.node_annotations import amplification
 from koord_numa.wire.node.pci_devices import numa_by_root
 from koord_numa.wire.node.reserved import reserved_cpus
-from koord_numa.wire.node.zones import AttributeModel, zones
+from koord_numa.wire.node.zones import AttributeModel, ReadZones, read_zones
 from koord_numa.wire.parsing import Problems, Strict, read
 
 
@@ -58,13 +59,17 @@ def _read(top: Head) -> _Fields:
     attributes = model.attributes or []
     # The first of a name counts.
     told = {each.name: each.value for each in reversed(attributes)}
-    found_zones, costs = zones(model.zones or (), top.path)
+    listed = read_zones(model.zones or (), top.path)
+    found_zones, costs = listed.zones, listed.distances
     policies = model.topology_policies or ()
     kubelet = kubelet_config(policies, attributes, top.annotations, top.path)
+    usable = any(zone.capacity for zone in found_zones)
     fields: _Fields = {
         "zones": found_zones,
         "kubelet": kubelet,
         "distances": costs,
+        "gap": "" if usable else _gap(listed, told, top),
+        "describes_nodes": usable or names.CPU_TOPOLOGY in top.annotations or _refuses(kubelet),
         "numa_by_root": numa_by_root(top.annotations, top.path),
         "differences": cpuset_differences(top.annotations, top.path),
         "checkpoint": kubelet_checkpoint(top.annotations, top.path),
@@ -86,6 +91,36 @@ def _read(top: Head) -> _Fields:
         "kubelet_pods": reserved.kubelet_pods,
         "amplification": amplification(top.annotations, top.path),
     }
+
+
+def _refuses(kubelet: KubeletConfig) -> bool:
+    """Whether the published settings let the kubelet refuse a pod for its NUMA nodes, which then must be known."""
+    return kubelet.topology_policy not in (None, KubeletPolicy.NONE) or kubelet.memory_policy == "Static"
+
+
+def _gap(listed: ReadZones, told: Mapping[str, str], top: Head) -> str:
+    """Which part of a topology is missing. Names the publisher, as a person has to configure it: NRI plugins publish pools, for example."""
+    if listed.zones:
+        what = "no resources of its NUMA nodes"
+    elif listed.other_types:
+        what = f"zones of type {', '.join(map(quoted, listed.other_types[:3]))} and none of type {names.ZONE_TYPE_NUMA} (NUMA nodes)"
+    else:
+        what = "no zones"
+    publisher = _publisher(told, top)
+    return f"its NodeResourceTopology{f', published by {publisher},' if publisher else ''} lists {what}"
+
+
+def _publisher(told: Mapping[str, str], top: Head) -> str:
+    """The publisher by its label, the policy of an NRI plugin, or the field managers of the object; empty where nothing names it."""
+    if label := top.labels.get(names.MANAGED_BY):
+        return label
+    if policy := told.get(names.ATTRIBUTE_NRI_POLICY):
+        return f"the NRI plugin with the policy {quoted(policy)}"
+    entries = top.body["metadata"].get("managedFields")
+    managers = (
+        [entry.get("manager") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    )
+    return ", ".join(list(dict.fromkeys(name for name in managers if isinstance(name, str) and name))[:3])
 
 
 def _numa_policy(policies: Sequence[str], kubelet: KubeletConfig, top: Head) -> NumaPolicy:

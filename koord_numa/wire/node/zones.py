@@ -55,6 +55,12 @@ class AttributeModel(Strict):
     value: str
 
 
+class ZoneTypeModel(Strict):
+    """The type of a zone, which decides whether the rest of it is read."""
+
+    type: str
+
+
 class ZoneModel(Strict):
     """One zone; those of type ``Node`` are NUMA nodes."""
 
@@ -65,31 +71,42 @@ class ZoneModel(Strict):
 
 
 Distances = dict[tuple[int, int], int]
-"""What it costs to reach the second NUMA node from the first."""
+"""The cost of reaching the second NUMA node from the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadZone:
-    """A NUMA node, and what it costs to reach others, by their numbers. ``zone`` is ``None`` for a zone of another type."""
+    """A NUMA node, and the costs of reaching others, by their numbers. ``zone`` is ``None`` for a zone of another type."""
 
     zone: Zone | None = None
     costs: tuple[tuple[int, int], ...] = ()
+    type: str = ZONE_TYPE_NUMA
 
 
-def zones(listed: Iterable[object], path: FieldPath) -> tuple[tuple[Zone, ...], Distances]:
+@dataclass(frozen=True, slots=True)
+class ReadZones:
+    """The NUMA nodes of a topology in ascending order, the costs between them, and the types of its other zones in order."""
+
+    zones: tuple[Zone, ...]
+    distances: Distances
+    other_types: tuple[str, ...]
+
+
+def read_zones(listed: Iterable[object], path: FieldPath) -> ReadZones:
     """
-    The NUMA nodes in a list of zones, in ascending order, and the costs between them. Zones of other types are left alone.
+    The zones of a topology. Zones of other types than ``Node`` (sockets, pools of NRI plugins) are not read.
 
     ``path`` is that of the object. Most updates change one zone, and nodes are alike: a zone that is known as it is in JSON is not read
     again.
     """
     found: dict[int, Zone] = {}
     costs: Distances = {}
+    others: dict[str, None] = {}
     for number, raw in enumerate(listed):
         read_zone = _read_zone(raw, number, path)
         zone = read_zone.zone
-        # Zones of other types (sockets, caches) have no resources of their own here.
         if zone is None:
+            others[read_zone.type] = None
             continue
         if zone.numa in found:
             raise path.at("zones").error(f"NUMA node {zone.numa} is listed twice")
@@ -100,7 +117,7 @@ def zones(listed: Iterable[object], path: FieldPath) -> tuple[tuple[Zone, ...], 
     # More CPUs than the largest id allows: a made-up machine of that size could not be built.
     if cpus > MAX_CPU + 1:
         raise path.at("zones").error(f"{cpus} CPUs are too many, at most {MAX_CPU + 1} are supported")
-    return tuple(found[numa] for numa in sorted(found)), dict(sorted(costs.items()))
+    return ReadZones(tuple(found[numa] for numa in sorted(found)), dict(sorted(costs.items())), tuple(others))
 
 
 _ZONES: Final[ParsedCache[bytes, ReadZone]] = ParsedCache(REMEMBERED_TEXT)
@@ -110,18 +127,20 @@ def _read_zone(raw: object, number: int, path: FieldPath) -> ReadZone:
     try:
         # The whole JSON is the key, as equal zones are the same zone on every node of a model.
         key = orjson.dumps(raw)
-    except orjson.JSONEncodeError:  # numbers beyond 64 bits: the model says what is wrong with them
-        return _model_read(read(ZoneModel, raw, path.at(f"zones[{number}]")), path.at("zones"))
+    except orjson.JSONEncodeError:  # numbers beyond 64 bits: the model reports them
+        return _parse(raw, number, path)
     known = _ZONES.get(key)
     if known is None:
-        model = read(ZoneModel, raw, path.at(f"zones[{number}]"))
-        known = _ZONES.put(key, _model_read(model, path.at("zones")), 2 * len(key))
+        known = _ZONES.put(key, _parse(raw, number, path), 2 * len(key))
     return known
 
 
-def _model_read(model: ZoneModel, path: FieldPath) -> ReadZone:
-    if model.type != ZONE_TYPE_NUMA:
-        return ReadZone()
+def _parse(raw: object, number: int, path: FieldPath) -> ReadZone:
+    place = path.at(f"zones[{number}]")
+    kind = read(ZoneTypeModel, raw, place).type
+    if kind != ZONE_TYPE_NUMA:
+        return ReadZone(type=kind)
+    model, path = read(ZoneModel, raw, place), path.at("zones")
     numa = _numa_of(model.name)
     if numa is None:
         raise path.error(f"{quoted(model.name)} is no name of a NUMA node such as node-0")

@@ -71,7 +71,74 @@ def test_the_first_version_of_the_api() -> None:
 
 
 def test_an_empty_topology_says_nothing() -> None:
-    assert parse_topology({"metadata": {"name": "n"}}) == NodeResourceTopology(node="n", owner=CpuOwner.KUBELET)
+    assert parse_topology({"metadata": {"name": "n"}}) == NodeResourceTopology(
+        node="n", owner=CpuOwner.KUBELET, gap="its NodeResourceTopology lists no zones", describes_nodes=False
+    )
+
+
+NRI_ZONES = [
+    {"name": "fast[0]", "type": "balloon", "resources": [{"name": "cpu", "capacity": "no quantity", "available": {}}]},
+    {"name": "root", "type": "virtual node"},
+    {"name": "fast[1]", "type": "balloon", "attributes": [{"name": "cpuset", "value": "4-19"}]},
+]
+"""Pools of an NRI resource policy plugin. They are not NUMA nodes, so nothing in them is read but their type."""
+
+
+@pytest.mark.parametrize(
+    ("metadata", "body", "gap", "describes"),
+    [
+        pytest.param(
+            {},
+            {"zones": NRI_ZONES, "attributes": [{"name": "TopologyPolicy", "value": "balloons"}]},
+            'its NodeResourceTopology, published by the NRI plugin with the policy "balloons", lists zones of type "balloon", '
+            '"virtual node" and none of type Node (NUMA nodes)',
+            False,
+            id="pools-of-an-nri-plugin",
+        ),
+        pytest.param(
+            {"managedFields": [{"manager": "nri-resource-policy"}, {"manager": "kubectl"}, {"manager": "kubectl"}]},
+            {"zones": []},
+            "its NodeResourceTopology, published by nri-resource-policy, kubectl, lists no zones",
+            False,
+            id="field-managers",
+        ),
+        pytest.param(
+            {"managedFields": "odd"},
+            {"zones": [{"name": "node-0", "type": "Node"}], "topologyPolicies": ["None"]},
+            "its NodeResourceTopology lists no resources of its NUMA nodes",
+            False,
+            id="numa-nodes-without-resources",
+        ),
+        pytest.param(
+            {},
+            {"zones": NRI_ZONES, "topologyPolicies": ["SingleNUMANode"]},
+            'its NodeResourceTopology lists zones of type "balloon", "virtual node" and none of type Node (NUMA nodes)',
+            True,
+            id="a-strict-kubelet-must-be-known",
+        ),
+        pytest.param(
+            {},
+            {"zones": [], "attributes": [{"name": "memoryManagerPolicy", "value": "Static"}]},
+            "its NodeResourceTopology lists no zones",
+            True,
+            id="a-static-memory-manager-refuses-too",
+        ),
+        pytest.param(
+            {
+                "labels": {"app.kubernetes.io/managed-by": "Koordinator"},
+                "annotations": {CPU_TOPOLOGY: json.dumps({"detail": [{"id": 0, "core": 0, "socket": 0, "node": 0}]})},
+            },
+            {},
+            "its NodeResourceTopology, published by Koordinator, lists no zones",
+            True,
+            id="cpus-of-koordlet-without-zones",
+        ),
+        pytest.param({}, {"zones": KUBELET_NRT["zones"]}, "", True, id="numa-nodes-without-a-policy"),
+    ],
+)
+def test_what_a_topology_lacks(metadata: Object, body: Object, gap: str, describes: bool) -> None:
+    topology = parse_topology({"metadata": {"name": "n", **metadata}, **body})
+    assert (topology.problem, topology.gap, topology.describes_nodes) == ("", gap, describes)
 
 
 def attributes(*pairs: tuple[str, str]) -> Object:
