@@ -41,8 +41,9 @@ async def operating(
     monkeypatch: pytest.MonkeyPatch,
     settings: Settings = SETTINGS,
     pods: PodSource = PodSource.KOPF,
+    user: str = "",
 ) -> AsyncIterator[Runtime]:
-    """The operator as ``koord-numa run`` runs it."""
+    """The operator as ``koord-numa run`` runs it, with the rights of ``user``, or the administrator's."""
     made: list[Runtime] = []
     connect = Runtime.connect
 
@@ -51,7 +52,7 @@ async def operating(
         return made[0]
 
     monkeypatch.setattr(Runtime, "connect", remembered)
-    kubeconfig = server.write_kubeconfig(folder / "kubeconfig")
+    kubeconfig = server.write_kubeconfig(folder / "kubeconfig", user)
     with quiet_kopf():
         task = asyncio.create_task(
             serve(Options(settings.model_copy(update={"pod_source": pods}), kubeconfig, "me", port=0))

@@ -130,13 +130,13 @@ class ApiServer:
         """How many watches are being served."""
         return self._handler.open_watches
 
-    def kubeconfig(self) -> JsonObject:
-        """A kubeconfig for this server."""
-        return kubeconfig(self.url)
+    def kubeconfig(self, user: str = "") -> JsonObject:
+        """A kubeconfig for this server. Requests have the rights that RBAC grants to ``user``; without a user, all rights."""
+        return kubeconfig(self.url, user)
 
-    def write_kubeconfig(self, path: Path | str) -> Path:
+    def write_kubeconfig(self, path: Path | str, user: str = "") -> Path:
         """Write the kubeconfig to a file; returns its path."""
-        return write_kubeconfig(Path(path), self.url)
+        return write_kubeconfig(Path(path), self.url, user)
 
     def apply_file(self, path: Path | str) -> list[JsonObject]:
         """Create or update every object of a YAML or JSON file."""

@@ -153,6 +153,20 @@ def _default_secret(secret: JsonObject) -> None:
     secret.setdefault("type", "Opaque")
 
 
+def _default_admission_policy(policy: JsonObject) -> None:
+    """As pkg/apis/admissionregistration/v1/defaults.go."""
+    spec = section(policy, "spec")
+    spec.setdefault("failurePolicy", "Fail")
+    constraints = spec.get("matchConstraints")
+    if not isinstance(constraints, dict):
+        return
+    constraints.setdefault("matchPolicy", "Equivalent")
+    constraints.setdefault("namespaceSelector", {})
+    constraints.setdefault("objectSelector", {})
+    for rule in (*(constraints.get("resourceRules") or ()), *(constraints.get("excludeResourceRules") or ())):
+        rule.setdefault("scope", "*")
+
+
 _PLAIN: Final = Rules()
 _RULES: Final[Mapping[str, Rules]] = {
     "pods": Rules(default_pod, begin_pod, pod_causes, pod_change_causes),
@@ -178,6 +192,7 @@ _RULES: Final[Mapping[str, Rules]] = {
     ),
     "resourceclaimtemplates.resource.k8s.io": Rules(default=default_template),
     "storageclasses.storage.k8s.io": Rules(default=_default_storage_class),
+    "validatingadmissionpolicies.admissionregistration.k8s.io": Rules(default=_default_admission_policy),
     "customresourcedefinitions.apiextensions.k8s.io": Rules(
         default_crd, begin_crd, crd_causes, refresh=begin_crd, blind_updates=False
     ),

@@ -1,21 +1,25 @@
 """One HTTP request from its arrival to the end of its answer: logging, faults, dispatch, and the streaming of watches."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from aiohttp import web
 
 from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.apiserver.errors import ApiError, expired, timed_out
 from koord_numa.sandbox.apiserver.faults import Effect, Fault, Faults, first
-from koord_numa.sandbox.apiserver.serving import answers, nonresource, port_forward
+from koord_numa.sandbox.apiserver.serving import answers, nonresource, port_forward, reviews
 from koord_numa.sandbox.apiserver.serving.control import PREFIX, Control
 from koord_numa.sandbox.apiserver.serving.http import Call, ResourceApi
 from koord_numa.sandbox.apiserver.serving.request_log import Asked, RequestLog
 from koord_numa.sandbox.apiserver.serving.routes import Parameters, parse
 from koord_numa.sandbox.apiserver.serving.watch import WatchRequest, WatchStream, error_line
 from koord_numa.sandbox.apiserver.store.cluster import Cluster
+
+_NAMED: Final = re.compile(r"metadata\.name==?([^,]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +84,28 @@ class Handler:
         if transport is not None:
             asked.port = (transport.get_extra_info("peername") or ("", 0))[1]
         asked.user_agent = request.headers.get("User-Agent", "")
+        asked.user = reviews.user_of(request.headers.get("Authorization", ""))
         self._serving.requests.add(asked)
 
     async def _serve(self, request: web.BaseRequest, asked: Asked, parameters: Parameters) -> web.StreamResponse:
         if not asked.resource:
             return nonresource.answer(request, asked.path, self._serving.cluster.backend)
+        if asked.user:
+            self._authorize(asked, parameters)
         call = self._resources.call(request, asked, parameters)
         if asked.verb == "watch":
             return await self._watch(call)
         if asked.subresource == port_forward.SUBRESOURCE:
             return await self._forward(call)
         return await self._resources.answer(call)
+
+    def _authorize(self, asked: Asked, parameters: Parameters) -> None:
+        """Raises 403. Lists and watches of one object by field selector count as requests for that name, as in kube-apiserver."""
+        if asked.resource in reviews.ABOUT_ONESELF:
+            return
+        selected = _NAMED.fullmatch(parameters.text("fieldSelector"))
+        name = asked.name or (selected[1] if selected else "")
+        self._serving.cluster.authorizer.check(reviews.attributes(asked.user, replace(asked, name=name)))
 
     async def _suffer(
         self, request: web.BaseRequest, asked: Asked, parameters: Parameters, suffered: list[Fault]

@@ -169,7 +169,8 @@ class ResourceApi:
             )
             return answers.success(201)
         if target.kind.verbs is CREATE_ONLY:
-            return answers.document(reviews.answer(target.kind, document, self._faults), 201)
+            about = reviews.answer(target.kind, document, self._faults, self._cluster.authorizer, call.asked.user)
+            return answers.document(about, 201)
         if target.kind.namespaced and not target.namespace:
             raise method_not_allowed("POST")
         return self._written(call, self._cluster.writer.create(target, document, options))

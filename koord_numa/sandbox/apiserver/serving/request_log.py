@@ -12,7 +12,10 @@ KEPT: Final = 200_000
 
 @dataclass(slots=True)
 class Asked:
-    """One request, as authorization sees it. ``status`` is 0 until it is answered, and stays 0 when the answer is lost."""
+    """
+    One request, as authorization sees it. ``status`` is 0 until it is answered, and stays 0 when the answer is lost. ``user`` is empty for
+    the administrator.
+    """
 
     verb: str
     group: str = ""
@@ -24,6 +27,7 @@ class Asked:
     path: str = ""  # of requests that are about no resource
     query: str = ""
     user_agent: str = ""
+    user: str = ""
     port: int = 0  # of the client
     status: int = 0
 

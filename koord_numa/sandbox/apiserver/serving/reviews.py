@@ -1,26 +1,50 @@
 """
 Questions about tokens and permissions.
 
-A token ``sandbox:NAME`` belongs to the user NAME, any other to no user. Everything is allowed, except what a fault of status 403 denies;
-the resource of such a fault is a path, such as ``/metrics``, where the question is about one.
+A token ``sandbox:NAME`` belongs to the user NAME, any other to no user. Requests with such a token have the rights that RBAC grants to
+NAME; requests with another token, or with none, are the administrator's. Reviews about other users allow everything, except what a fault of
+status 403 denies; the resource of such a fault is a path, such as ``/metrics``, where the question is about one.
 """
 
 from typing import Any, Final
 
+from koord_numa.sandbox.apiserver.errors import ApiError
 from koord_numa.sandbox.apiserver.faults import Faults
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, dig
 from koord_numa.sandbox.apiserver.objects.kinds import Kind
+from koord_numa.sandbox.apiserver.rules.authorization import Attributes, Authorizer
 from koord_numa.sandbox.apiserver.serving.request_log import Asked
 
 USER: Final = "sandbox"
 USER_BY_BEARER: Final = "sandbox:"
 GROUPS: Final = ("system:masters", "system:authenticated")
 
+ABOUT_ONESELF: Final = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjectrulesreviews"})
+"""What every user may create (``system:basic-user``)."""
 
-def answer(kind: Kind, review: JsonObject, faults: Faults) -> JsonObject:
-    """The review with its status filled in; reviews are answered and never stored."""
+_BEARER: Final = "Bearer "
+
+
+def user_of(authorization: str) -> str:
+    """Return the user of an ``Authorization`` header, empty for the administrator."""
+    token = authorization.removeprefix(_BEARER)
+    if token == authorization or not token.startswith(USER_BY_BEARER):
+        return ""
+    return token.removeprefix(USER_BY_BEARER)
+
+
+def attributes(user: str, asked: Asked) -> Attributes:
+    """The question whether ``user`` may make a request."""
+    return Attributes(user, asked.verb, asked.group, asked.resource, asked.subresource, asked.namespace, asked.name)
+
+
+def answer(kind: Kind, review: JsonObject, faults: Faults, authorizer: Authorizer, user: str) -> JsonObject:
+    """The review with its status filled in; reviews are answered and never stored. ``user`` is who asks."""
     if kind.kind == "SelfSubjectReview":
-        status: JsonObject = {"userInfo": {"username": USER, "groups": list(GROUPS)}}
+        who = (
+            {"username": user, "groups": ["system:authenticated"]} if user else {"username": USER, "groups": [*GROUPS]}
+        )
+        status: JsonObject = {"userInfo": who}
     elif kind.kind == "SelfSubjectRulesReview":
         status = {
             "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
@@ -29,11 +53,21 @@ def answer(kind: Kind, review: JsonObject, faults: Faults) -> JsonObject:
         }
     elif kind.kind == "TokenReview":
         status = _token_status(str(dig(review, "spec", "token") or ""))
+    elif kind.kind == "SelfSubjectAccessReview" and user and dig(review, "spec", "resourceAttributes"):
+        status = _own_access(authorizer, user, _asked(dig(review, "spec", "resourceAttributes")))
     else:
         asked = _asked(dig(review, "spec", "resourceAttributes") or _path(dig(review, "spec", "nonResourceAttributes")))
         denied = faults.denies(asked)
         status = {"allowed": not denied, "reason": "denied on demand" if denied else "the sandbox allows everything"}
     return {**review, "status": status}
+
+
+def _own_access(authorizer: Authorizer, user: str, asked: Asked) -> JsonObject:
+    try:
+        authorizer.check(attributes(user, asked))
+    except ApiError as denied:
+        return {"allowed": False, "reason": denied.message}
+    return {"allowed": True}
 
 
 def _token_status(token: str) -> JsonObject:

@@ -4,6 +4,7 @@ from typing import Final
 
 from koord_numa.sandbox.apiserver.objects.definitions import Definitions
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject
+from koord_numa.sandbox.apiserver.rules.authorization import Authorizer
 from koord_numa.sandbox.apiserver.rules.budgets import Budgets
 from koord_numa.sandbox.apiserver.rules.pod_verbs import PodVerbs
 from koord_numa.sandbox.apiserver.store.backend import Backend
@@ -28,6 +29,7 @@ class Cluster:
         self.writer = Writer(self.backend, self.deleter)
         self.pods = PodVerbs(self.backend, self.deleter)
         self.reader = Reader(self.backend)
+        self.authorizer = Authorizer(self.backend)
         Budgets(self.backend)
         for name in _NAMESPACES:
             self._seed("namespaces", {"metadata": {"name": name}})

@@ -230,6 +230,8 @@ class Writer:
         if problem:
             raise _undecodable(kind, problem, target.version)
         metadata = document["metadata"]
+        if not kind.namespaced:
+            metadata.pop("namespace", None)
         namespace = metadata.get("namespace")
         if namespace and namespace != target.namespace:
             why = f"({namespace} is not {target.namespace})"
