@@ -110,7 +110,7 @@ def test_whatever_leaves_resource_status_alone_is_admitted(
 
 def test_every_request_that_can_carry_annotations_is_matched(policy: Manifest) -> None:
     (rule,) = policy["matchConstraints"]["resourceRules"]
-    assert (rule["operations"], rule["resources"]) == (["CREATE", "UPDATE"], ["pods", "pods/*"])
+    assert (rule["operations"], rule["resources"]) == (["CREATE", "UPDATE"], ["pods", "pods/*", "bindings"])
     assert policy["failurePolicy"] == "Fail"
 
 
