@@ -1,0 +1,243 @@
+"""Every way of installing, as it is built: all manifests are applied, and the scheduler runs with the rights of its account only."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import aiohttp
+import pytest
+import yaml
+
+from koord_numa.sandbox.apiserver import ApiServer
+from koord_numa.sandbox.machines.fleet import Fleet
+from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
+from koord_numa.settings import Settings, load_settings
+from tests.cluster.objects import until
+from tests.deploy.test_chart_values import ALL_PARTS
+from tests.deploy.test_manifests import CHART, DEPLOY, Manifest, of_kind, pod_spec, rendered
+from tests.e2e.world import pinned
+from tests.operator.operating import ONE_PAIR, operating
+
+KUSTOMIZE: Final = DEPLOY / "kustomize"
+COMPONENTS: Final = sorted(path.name for path in (KUSTOMIZE / "components").iterdir())
+LEASES: Final = "leases.coordination.k8s.io"
+ACCOUNT: Final = "system:serviceaccount"
+
+
+def build(folder: Path) -> list[Manifest]:
+    """What ``kubectl apply -k`` applies."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl on the PATH")
+    built = subprocess.run(["kubectl", "kustomize", str(folder)], check=False, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return [document for document in yaml.safe_load_all(built.stdout) if document]
+
+
+@cache
+def overlay(*components: str, text: str = "") -> list[Manifest]:
+    """The base with these components and further lines of a kustomization."""
+    with TemporaryDirectory() as folder:
+        base = os.path.relpath(KUSTOMIZE, os.path.realpath(folder))
+        listed = "".join(f"\n  - {base}/components/{name}" for name in components)
+        lines = f"resources: [{base}/base]\n{'components:' if components else ''}{listed}\n{text}"
+        (Path(folder) / "kustomization.yaml").write_text(lines)
+        return build(Path(folder))
+
+
+def chart(values: dict[str, Any] | None = None, name: str = "rack", namespace: str = "scheduling") -> list[Manifest]:
+    """What ``helm install --create-namespace`` applies: definitions, the namespace, and the rest."""
+    definitions = [yaml.safe_load(file.read_text()) for file in sorted((CHART / "crds").glob("*.yaml"))]
+    created = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    return [*definitions, created, *rendered(values, name, namespace)]
+
+
+CERTIFICATE: Final = {"tls": {"secretName": "certificate"}}
+OPTIONS: Final = {
+    "nodeAgent": {"enabled": True, "configz": True, "apply": {"enabled": True, "memory": True}},
+    "serviceMonitor": {"enabled": True},
+    "podAuthorPolicy": {"enabled": True},
+}
+
+PRODUCTION: Final = """
+configMapGenerator:
+  - name: koord-numa-config
+    behavior: merge
+    literals:
+      - "config.yaml={profiles: [{schedulerName: other}], lease: {name: production}}"
+patches:
+  - target: {kind: Role, name: koord-numa}
+    patch: '[{"op": "replace", "path": "/rules/1/resourceNames", "value": ["production"]}]'
+"""
+"""Another scheduler name and another Lease."""
+
+INSTALLATIONS: Final[dict[str, Callable[[], list[Manifest]]]] = {
+    "base": overlay,
+    **{f"base with {name}": partial(overlay, name) for name in COMPONENTS},
+    "base with all components": lambda: overlay(*COMPONENTS),
+    "base with a prefix": lambda: overlay(text="namePrefix: rack-\n"),
+    "base in production": lambda: overlay(text=PRODUCTION),
+    "chart": chart,
+    "chart with all options": lambda: chart({**OPTIONS, **CERTIFICATE}),
+    "chart named like itself": lambda: chart(OPTIONS, "koord-numa", "koord-numa"),
+    "chart of odd names": lambda: chart(ALL_PARTS, "123", "456"),
+}
+
+
+@pytest.fixture(params=list(INSTALLATIONS.values()), ids=list(INSTALLATIONS))
+def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
+    found: list[Manifest] = request.param()
+    return found
+
+
+def monitoring_kinds() -> Iterator[Manifest]:
+    """The kinds of the Prometheus operator, which the chart and deploy/monitoring make objects of."""
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        names = {"kind": kind, "plural": f"{kind.lower()}s", "singular": kind.lower(), "listKind": f"{kind}List"}
+        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+        yield {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{names['plural']}.monitoring.coreos.com"},
+            "spec": {
+                "group": "monitoring.coreos.com",
+                "names": names,
+                "scope": "Namespaced",
+                "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+            },
+        }
+
+
+async def apply(server: ApiServer, manifests: list[Manifest]) -> None:
+    """Create every object over HTTP, namespaces and definitions first, as the administrator."""
+    first = ("Namespace", "CustomResourceDefinition")
+    ordered = sorted(manifests, key=lambda manifest: manifest["kind"] not in first)
+    async with aiohttp.ClientSession(server.url) as session:
+        for manifest in ordered:
+            version, metadata = manifest["apiVersion"], manifest["metadata"]
+            prefix = f"/apis/{version}" if "/" in version else f"/api/{version}"
+            async with session.get(prefix) as answer:
+                served = {each["kind"]: each for each in (await answer.json())["resources"] if "/" not in each["name"]}
+            resource = served[manifest["kind"]]
+            namespace = metadata.get("namespace", "default")
+            place = f"{prefix}/namespaces/{namespace}" if resource["namespaced"] else prefix
+            path = f"{place}/{resource['name']}?fieldValidation=Strict"
+            async with session.post(path, json=manifest) as answer:
+                if answer.status == 409 and manifest["kind"] in first:
+                    continue
+                assert answer.status == 201, await answer.text()
+
+
+def configuration(manifests: list[Manifest]) -> Settings:
+    """The configuration that the Deployment mounts."""
+    (name,) = [volume["configMap"]["name"] for volume in volumes(manifests) if "configMap" in volume]
+    (found,) = [each for each in manifests if each["kind"] == "ConfigMap" and each["metadata"]["name"] == name]
+    deployment = of_kind(manifests, "Deployment")
+    assert found["metadata"]["namespace"] == deployment["metadata"]["namespace"]
+    return load_settings(found["data"]["config.yaml"])
+
+
+def volumes(manifests: list[Manifest]) -> list[Manifest]:
+    found: list[Manifest] = pod_spec(of_kind(manifests, "Deployment"))["volumes"]
+    return found
+
+
+def account(manifests: list[Manifest], kind: str) -> str:
+    """The user that the pods of this workload are."""
+    workload = of_kind(manifests, kind)
+    return f"{ACCOUNT}:{workload['metadata']['namespace']}:{pod_spec(workload)['serviceAccountName']}"
+
+
+@asynccontextmanager
+async def installed(manifests: list[Manifest]) -> AsyncIterator[ApiServer]:
+    """A cluster in which everything was applied, with one machine."""
+    topologies = (
+        DEPLOY.parent / "crds" / "noderesourcetopologies.yaml"
+    )  # Koordinator's, NFD's or deploy/kustomize/topology-crd
+    async with ApiServer(crds=[topologies]) as server:
+        for definition in monitoring_kinds():
+            server.store.create(definition)
+        await apply(server, manifests)
+        yield server
+
+
+def test_images_and_subjects_are_filled_in(manifests: list[Manifest]) -> None:
+    image = pod_spec(of_kind(manifests, "Deployment"))["containers"][0]["image"]
+    assert image == "ghcr.io/koord-numa/koord-numa:0.1.0"
+    subjects = [subject for each in manifests for subject in each.get("subjects", ())]
+    assert all(subject["namespace"] for subject in subjects)
+
+
+async def test_the_scheduler_leads_and_places(
+    manifests: list[Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, user = configuration(manifests), account(manifests, "Deployment")
+    (profile,) = settings.scheduler_names
+    async with installed(manifests) as server:
+        rack = Fleet(server.store, read_descriptions(ONE_PAIR, tmp_path))
+        rack.start()
+        async with operating(server, tmp_path, monkeypatch, settings, user=user):
+            server.store.create(pinned("fits", 2, scheduler=profile))
+            server.store.create(pinned("waits", 400, scheduler=profile))
+            await until(lambda: server.store.get("pods", "fits", "default")["spec"].get("nodeName") == "n")
+            await until(lambda: server.store.get("pods", "waits", "default").get("status", {}).get("conditions"))
+            await until(
+                lambda: {event["regarding"]["name"] for event in scheduling_events(server)} == {"fits", "waits"}
+            )
+            lease = server.store.get(LEASES, settings.lease.name, settings.lease.namespace)
+            assert lease["spec"]["holderIdentity"] == "me"
+        rack.stop()
+        refused = [asked for asked in server.requests if asked.status == 403]
+        assert [str(asked) for asked in refused] == []
+        assert {asked.user for asked in server.requests if "koord-numa" in asked.user_agent} == {user}
+
+
+def scheduling_events(server: ApiServer) -> list[Manifest]:
+    reasons = ("Scheduled", "FailedScheduling")
+    return [event for event in server.store.list("events.events.k8s.io") if event["reason"] in reasons]
+
+
+async def test_rights_are_enforced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above notices a right that is missing: with the Role for another Lease no replica ever leads."""
+    found = json.loads(json.dumps(chart()))
+    of_kind(found, "Role")["rules"][1]["resourceNames"] = ["koord-numa-t2fcg7b2dd"]
+    async with installed(found) as server:
+        user = account(found, "Deployment")
+        async with operating(server, tmp_path, monkeypatch, configuration(found), user=user) as runtime:
+            await until(lambda: "403" in runtime.lease.problem)
+            assert runtime.lease.problem
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "DaemonSet"])
+def test_every_volume_of_ours_exists(manifests: list[Manifest], kind: str) -> None:
+    made = {(each["kind"], each["metadata"]["name"]) for each in manifests}
+    for workload in (each for each in manifests if each["kind"] == kind):
+        for volume in pod_spec(workload).get("volumes", ()):
+            if "configMap" in volume:
+                assert ("ConfigMap", volume["configMap"]["name"]) in made
+        assert ("ServiceAccount", pod_spec(workload)["serviceAccountName"]) in made
+
+
+def test_a_second_apply_by_another_manager_is_clean(manifests: list[Manifest]) -> None:
+    """Server-side apply owns ``matchConstraints`` as a whole: every default of kube-apiserver is written in the manifest."""
+    policies = [each for each in manifests if each["kind"] == "ValidatingAdmissionPolicy"]
+    server = ApiServer()
+    assert policies
+    for policy in policies:
+        assert server.store.create(policy)["spec"] == policy["spec"]
+
+
+@pytest.mark.parametrize("folder", [KUSTOMIZE / "topology-crd", DEPLOY / "monitoring"], ids=lambda folder: folder.name)
+async def test_everything_else_is_accepted(folder: Path) -> None:
+    built = build(folder)
+    async with ApiServer() as server:
+        for definition in monitoring_kinds():
+            server.store.create(definition)
+        server.store.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "koord-numa"}})
+        await apply(server, built)
