@@ -24,7 +24,7 @@ from koord_numa.cluster.leader_election import LeaderElection
 from koord_numa.cluster.lease_conflicts import LeaseConflicts
 from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.cluster.no_election import NoElection
-from koord_numa.core.kubelet.managers.results import REASONS
+from koord_numa.core.kubelet.demand import REASONS
 from koord_numa.core.objects.verdicts import Alignment, Reason
 from koord_numa.engine.metrics import Histogram, Result
 from koord_numa.engine.scheduler import Scheduler

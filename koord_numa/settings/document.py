@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from koord_numa.core.kubelet.assumed_options import StatedOptions
+from koord_numa.core.kubelet.options import StatedOptions
 from koord_numa.core.objects.vocabulary import UnknownKubeletOptions
 from koord_numa.core.quantity import supply
 from koord_numa.settings.section import Section

@@ -5,8 +5,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import Device, DevicePool, KubeletState
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from koord_numa.core.kubelet.admit import DryRunAdmitted, dry_run
+from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.sharing.bounds import Bounds
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways, wanted
 from koord_numa.core.kubelet.sharing.layouts import wide

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted, admit
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.wire import parse_pod

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
-from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.state import Device, DevicePool, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy

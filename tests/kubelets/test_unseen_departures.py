@@ -10,13 +10,13 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet import unseen_departures
 from koord_numa.core.kubelet.admission import TOO_MANY
+from koord_numa.core.kubelet.admit import Admitted, admit, foreseen
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
+from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.enough_room import has_room_in_all_ways
 from koord_numa.core.kubelet.inference import probes
 from koord_numa.core.kubelet.inference.arrivals import Replayed
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.admit import Admitted, admit, foreseen
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.unseen_departures import OnTheirWay

@@ -1,1 +1,1 @@
-"""Picking logical CPUs: Koordinator's orchestration policies and the kubelet's own static policy."""
+"""Picking logical CPUs by Koordinator's orchestration policies."""

@@ -12,20 +12,18 @@ from operator import attrgetter, or_
 from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, dry_run
+from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.departures.less_room import is_confined
 from koord_numa.core.kubelet.enough_room import unclear_devices
 from koord_numa.core.kubelet.inference.hypothesis import pins_init_cpus
 from koord_numa.core.kubelet.inference.probes import Question
 from koord_numa.core.kubelet.lower_places import lower_places
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, dry_run
-from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
-from koord_numa.core.kubelet.managers.cores import THREADS
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
-from koord_numa.core.kubelet.managers.results import Charge, Grant, KubeletAdmission
+from koord_numa.core.kubelet.options import THREADS
 from koord_numa.core.kubelet.refusals import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES, rejection_of
 from koord_numa.core.kubelet.sharing.choices import unknown_init_devices
 from koord_numa.core.kubelet.spreading.shares import answer
+from koord_numa.core.kubelet.state import Charge, Grant, KubeletAdmission, KubeletNode, KubeletState, ManagerState
 from koord_numa.core.kubelet.unsupported_policies import lost_to_sockets
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest

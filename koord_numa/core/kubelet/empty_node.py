@@ -5,12 +5,10 @@ The first says whether evicting pods may help, the second whether a pod on its w
 may be admitted on a used one, where its init container does not get the NUMA node that is too small for what follows.
 """
 
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.predicates import check_node_fit
-from koord_numa.core.kubelet.managers.room import has_room
+from koord_numa.core.kubelet.admit import DryRunAdmitted, dry_run
+from koord_numa.core.kubelet.demand import ContainerDemand, check_node_fit, pod_demand
+from koord_numa.core.kubelet.room import has_room
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.pod_resources import effective_requests

@@ -2,30 +2,24 @@
 Do amounts alone tell that a pod is admitted in every state that a hypothesis stands for? Then none of these has to be asked.
 
 Of devices that may be near several NUMA nodes as few, or as many, are counted near each as there may be (``sharing/layouts.py``). CPUs that
-may be dealt out otherwise are missing on each NUMA node. More room may be worse for init containers (``managers/room.py``): where pods may
+may be dealt out otherwise are missing on each NUMA node. More room may be worse for init containers (``room.py``): where pods may
 leave, NUMA nodes are taken to hold these that do so on the empty node.
 """
 
 from collections.abc import Iterable
 
+from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
 from koord_numa.core.kubelet.departures.cpus_alone import finds_cpus
 from koord_numa.core.kubelet.departures.least_cpus import with_least_free
 from koord_numa.core.kubelet.departures.tied_apart import has_room_apart
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
-from koord_numa.core.kubelet.managers.room import (
-    NOTHING,
-    Bound,
-    at_most,
-    has_room_between,
-    together,
-)
+from koord_numa.core.kubelet.room import NOTHING, Bound, at_most, has_room_between, together
 from koord_numa.core.kubelet.sharing.bounds import Bounds
 from koord_numa.core.kubelet.sharing.choices import unclear
 from koord_numa.core.kubelet.sharing.layouts import reaches_of
 from koord_numa.core.kubelet.sharing.reach import Counts, without
+from koord_numa.core.kubelet.state import KubeletState, ManagerState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.value_objects import replace
 

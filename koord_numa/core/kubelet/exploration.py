@@ -8,8 +8,8 @@ refuses is lost. Evidence is in the objects: pods that run, and pods that failed
 from typing import Final
 
 from koord_numa.core.kubelet.admission import split_cores
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.results import KubeletAdmission
+from koord_numa.core.kubelet.demand import pod_demand
+from koord_numa.core.kubelet.state import KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection

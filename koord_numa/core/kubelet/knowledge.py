@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from koord_numa.core.explain import amounts_text
-from koord_numa.core.kubelet.managers.manager_state import free_on
+from koord_numa.core.kubelet.state import free_on
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.resources import ResourceList
 

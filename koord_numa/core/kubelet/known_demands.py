@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
+from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.objects.vocabulary import INIT
 from koord_numa.core.state.ledger import Holding, Ledger
 

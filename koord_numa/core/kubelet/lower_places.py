@@ -1,10 +1,8 @@
 """Where an init container may be on a node that is not followed, if pods have left there unseen."""
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.managers.aggregates import PodDemand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
-from koord_numa.core.kubelet.managers.results import Grant
+from koord_numa.core.kubelet.demand import PodDemand
+from koord_numa.core.kubelet.state import Grant, KubeletNode, KubeletState, free_on
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 from koord_numa.core.resources import CPU, MILLI, total
 

@@ -21,19 +21,17 @@ from operator import add, sub
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
+from koord_numa.core.kubelet.admit import foreseen
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
+from koord_numa.core.kubelet.demand import ContainerDemand, PodDemand, pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, Signature, released
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import freed
 from koord_numa.core.kubelet.inference.wanted_room import Wanted, kinds_of
-from koord_numa.core.kubelet.managers.admit import foreseen
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand
-from koord_numa.core.kubelet.managers.cpus import CpuReuse
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import ManagerState, free_on
-from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
-from koord_numa.core.kubelet.managers.room import fits_on
+from koord_numa.core.kubelet.room import fits_on
 from koord_numa.core.kubelet.spreading.owners import has_shared
 from koord_numa.core.kubelet.spreading.places import TooManyWays
+from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode, ManagerState, free_on
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import CPU, MILLI, ResourceList

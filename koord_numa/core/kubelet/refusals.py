@@ -8,12 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from koord_numa.core.explain import amounts_text
+from koord_numa.core.kubelet.admit import NotAdmitted
+from koord_numa.core.kubelet.demand import OUT_OF, SMT_ALIGNMENT, TOPOLOGY_AFFINITY, ContainerDemand
 from koord_numa.core.kubelet.empty_node import fits_empty_node
-from koord_numa.core.kubelet.managers.admit import NotAdmitted
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
-from koord_numa.core.kubelet.managers.results import OUT_OF, SMT_ALIGNMENT, TOPOLOGY_AFFINITY
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState, free_on
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection

@@ -25,6 +25,7 @@ from itertools import chain, dropwhile
 from typing import Final
 
 from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
 from koord_numa.core.kubelet.departures.asked import MANY, Asked, highest_place
 from koord_numa.core.kubelet.departures.groups_apart import groups_apart
@@ -39,12 +40,10 @@ from koord_numa.core.kubelet.inference.replay import Effort, admitted, arrive
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import one_of_each_kind
 from koord_numa.core.kubelet.inference.wanted_room import Wanted
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.room import STRICT, asks_managers, everything, fits_on, together
 from koord_numa.core.kubelet.more_room import covers, emptied, mask_of
+from koord_numa.core.kubelet.room import STRICT, asks_managers, everything, fits_on, together
 from koord_numa.core.kubelet.spreading.places import TooManyWays
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace

@@ -10,8 +10,8 @@ publishes (where it is followed, hypotheses try the sockets out: ``inference/con
 from collections.abc import Mapping
 from typing import Final
 
+from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.inference.config_variants import ALIGN_BY_SOCKET
-from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest

@@ -8,27 +8,30 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import field
 from typing import Final
 
+from koord_numa.core.kubelet.admit import Trust
+from koord_numa.core.kubelet.demand import is_memory, pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, cpus_by_numa
 from koord_numa.core.kubelet.inference.inferred_state import Published, infer_state
 from koord_numa.core.kubelet.inference.init_reuse import parted_cpus, without_leftovers
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.inference.unreported_pods import hidden_use, without_hidden
 from koord_numa.core.kubelet.known_demands import holdings_by_uid, known_demands
-from koord_numa.core.kubelet.managers.admit import Trust
-from koord_numa.core.kubelet.managers.aggregates import is_memory, pod_demand
-from koord_numa.core.kubelet.managers.cores import (
+from koord_numa.core.kubelet.options import (
     ARCHITECTURE,
+    CPU_OPTIONS,
     NO_RULE,
+    TOPOLOGY_OPTIONS,
     CoreEvidence,
     CoreRule,
     FreeCpus,
     WholeCores,
     core_rule,
+    newer_version,
     surely_whole,
+    unknown_options,
 )
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
-from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS, newer_version, unknown_options
 from koord_numa.core.kubelet.spreading.packed_leftovers import beyond_packing
+from koord_numa.core.kubelet.state import KubeletState, free_on
 from koord_numa.core.kubelet.unseen_departures import OnTheirWay
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodRequest

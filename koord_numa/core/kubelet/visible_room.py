@@ -13,13 +13,11 @@ makes a difference only where a container needs more than any NUMA node has.
 from collections.abc import Sequence
 
 from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, cpus_by_numa, pins_init_cpus, variant_of
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.memory import MemoryTable
-from koord_numa.core.kubelet.managers.room import STRICT, everything
+from koord_numa.core.kubelet.room import STRICT, everything
 from koord_numa.core.kubelet.sharing.layouts import reaches_of
+from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState, MemoryTable
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletScope
 from koord_numa.core.resources import ResourceList

@@ -7,7 +7,7 @@ known; one that is not is no victim, because no pod can say what its eviction fr
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
+from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MILLI, ResourceList, total, without_zeros

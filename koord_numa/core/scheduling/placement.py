@@ -5,9 +5,9 @@ from typing import Final
 from koord_numa.core.allocate import allocate_demand
 from koord_numa.core.allocation.device_hints import DeviceHints
 from koord_numa.core.kubelet.admission import would_admit
+from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.exploration import refuse_exploration
 from koord_numa.core.kubelet.inference.worst_case_alignment import NOT_SURELY_ALIGNED, refuse_unsure
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.unsupported_policies import refuse_promises
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest

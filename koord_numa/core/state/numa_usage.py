@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
+from koord_numa.core.kubelet.state import KubeletState, free_on
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, NodeBindPolicy

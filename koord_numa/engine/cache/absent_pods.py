@@ -16,7 +16,7 @@ from koord_numa.core.kubelet.empty_node import never_fits
 from koord_numa.core.kubelet.inference.arrivals import Arrival
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.state import KubeletNode
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.shown_pods.known_pod import KnownPod

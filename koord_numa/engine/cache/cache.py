@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from koord_numa.core.kubelet.assumed_options import StatedOptions
+from koord_numa.core.kubelet.options import StatedOptions
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement

@@ -10,15 +10,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.kubelet.inference.node_config import NodeConfig
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.results import (
+from koord_numa.core.kubelet.demand import (
     OUT_OF,
     REASONS,
     SMT_ALIGNMENT,
     TOPOLOGY_AFFINITY,
     UNEXPECTED_ADMISSION,
+    pod_demand,
 )
+from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest
 

@@ -10,6 +10,7 @@ from itertools import islice
 from math import inf
 from typing import Final
 
+from koord_numa.core.kubelet.demand import SMT_ALIGNMENT, pod_demand
 from koord_numa.core.kubelet.inference.arrivals import Arrival
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.config_variants import starts
@@ -17,8 +18,6 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.inferred_state import used_starts
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.inference.variants import most_cpus
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.results import SMT_ALIGNMENT
 from koord_numa.core.kubelet.view import problem_of
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.kubelet.assumed_options import StatedOptions, with_stated_options
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.cores import CoreEvidence
+from koord_numa.core.kubelet.demand import pod_demand
+from koord_numa.core.kubelet.options import CoreEvidence, StatedOptions, with_stated_options
 from koord_numa.core.kubelet.unseen_departures import expecting
 from koord_numa.core.kubelet.view import KubeletView, PodsThere, followed_view, frame_of, inferred_view
 from koord_numa.core.objects.constraints import HostPort

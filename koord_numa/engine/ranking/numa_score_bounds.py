@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from koord_numa.core.allocation.demand import AllocationDemand, CpuUse
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
+from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.objects.node import DEFAULT_MAX_NUMA_NODES
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import KubeQos, NodeScoring, NumaAllocateStrategy, NumaPolicy

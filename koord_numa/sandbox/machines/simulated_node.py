@@ -8,8 +8,7 @@ node lags behind, refuses the next pod, or crashes and restarts.
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.results import ContainerGrant
+from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.sandbox.apiserver import ApiError, DeleteOptions, DirectStore
 from koord_numa.sandbox.machines.agents.agent import WRONG_PLACEMENT, NodeAgent, Refused, RejectedPod

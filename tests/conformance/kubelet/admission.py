@@ -10,9 +10,7 @@ from typing import Any
 
 from koord_numa.core.cpu_topology import cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool, KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
+from koord_numa.core.kubelet.state import ContainerGrant, Device, DevicePool, Grant, KubeletNode, KubeletState
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.objects.node import KubeletConfig, Zone
 from koord_numa.core.objects.request import Container, PodRequest

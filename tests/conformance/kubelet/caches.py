@@ -11,8 +11,8 @@ from random import Random
 from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.demand import pod_demand
+from koord_numa.core.kubelet.state import KubeletNode
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import replace

@@ -18,10 +18,9 @@ from random import Random
 from typing import Final
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool, KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.demand import pod_demand
+from koord_numa.core.kubelet.state import Device, DevicePool, KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.departures import Branch, Script, graded, replayed, windows

@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from koord_numa.core.kubelet.inference.hypothesis import signature
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.variants import device_order, in_order, taken_in_any_order
 from tests.conformance.kubelet.worlds import NEVER, Played, Recorded, World

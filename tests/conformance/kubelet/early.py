@@ -12,7 +12,7 @@ from functools import cached_property
 from random import Random
 from typing import Any, Final
 
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.state import KubeletNode
 from koord_numa.core.objects.request import PodRequest
 from tests.conformance.kubelet.worlds import Recorded
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from koord_numa.core.kubelet.managers.admit import NotAdmitted, admit
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.admit import NotAdmitted, admit
+from koord_numa.core.kubelet.state import KubeletState
 from tests.conformance.kubelet import cpu as kubelet_cpu
 from tests.conformance.kubelet import tm as kubelet_tm
 from tests.conformance.kubelet.admission import Sequence, exported, load, published, written

@@ -11,8 +11,7 @@ from typing import Final
 from koord_numa.core.bit_sets import members
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.worlds import Recorded

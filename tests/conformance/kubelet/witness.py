@@ -12,7 +12,7 @@ from itertools import islice
 from random import Random
 from typing import Final
 
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.aims.aimed import aimed
 from tests.conformance.kubelet.aims.departing import departing

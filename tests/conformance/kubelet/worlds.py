@@ -12,11 +12,9 @@ from functools import cached_property
 from typing import Any, Final
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
-from koord_numa.core.kubelet.managers.aggregates import is_memory
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
+from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.demand import is_memory
+from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.quantity import supply

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool, KubeletNode
+from koord_numa.core.kubelet.state import Device, DevicePool, KubeletNode
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope

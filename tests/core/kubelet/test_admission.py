@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admission import NOTHING_KNOWN, would_admit
+from koord_numa.core.kubelet.admit import Admitted, admit
 from koord_numa.core.kubelet.exploration import refuse_exploration
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
-from koord_numa.core.kubelet.managers.cores import CoreEvidence, whole_cores
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.results import Charge, KubeletAdmission
+from koord_numa.core.kubelet.options import CoreEvidence, whole_cores
 from koord_numa.core.kubelet.refusals import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES
+from koord_numa.core.kubelet.state import Charge, KubeletAdmission, KubeletNode, KubeletState
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, PodKey, PodRequest
@@ -32,8 +30,8 @@ from koord_numa.core.state.ledger import Holding
 from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.admission import exported
 from tests.conformance.kubelet.seen import after_admission, after_removal, exact_view
-from tests.core.kubelet.managers.test_admit import nodes, pods
 from tests.core.kubelet.nodes import GI, ROOMY, app, init, node, pod
+from tests.core.kubelet.test_admit import nodes, pods
 
 SINGLE, RESTRICTED = KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED
 BEST_EFFORT, NONE = KubeletPolicy.BEST_EFFORT, KubeletPolicy.NONE

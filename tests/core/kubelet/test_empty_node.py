@@ -4,16 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
 from koord_numa.core.kubelet.empty_node import fits_empty_node, never_fits
-from koord_numa.core.kubelet.managers.admit import Admitted, NotAdmitted, admit
-from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.room import has_room
+from koord_numa.core.kubelet.room import has_room
+from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
-from tests.core.kubelet.managers.test_admit import fill, nodes, pods
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod
+from tests.core.kubelet.test_admit import fill, nodes, pods
 
 SHARED = gpus(0b11, 0b01, 0b10, None, unhealthy=(1,))
 

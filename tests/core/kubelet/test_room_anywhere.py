@@ -5,15 +5,13 @@ from random import Random
 import pytest
 
 from koord_numa.core.kubelet.admission import would_admit
+from koord_numa.core.kubelet.admit import admit
+from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.admit import admit
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.results import Charge, KubeletAdmission
 from koord_numa.core.kubelet.sharing.choices import unclear
 from koord_numa.core.kubelet.sharing.reach import SharedPool
+from koord_numa.core.kubelet.state import Charge, DevicePool, KubeletAdmission, KubeletNode, KubeletState
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection

@@ -4,11 +4,10 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, Trust, dry_run
-from koord_numa.core.kubelet.managers.cpus import CpuReuse
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.kubelet.admit import DryRunAdmitted, Trust, dry_run
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
+from koord_numa.core.kubelet.room import STRICT
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.kubelet.admission import would_admit
-from koord_numa.core.kubelet.managers.results import KubeletAdmission
+from koord_numa.core.kubelet.state import KubeletAdmission
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodKey, PodRequest

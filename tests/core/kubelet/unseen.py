@@ -3,8 +3,8 @@
 from itertools import combinations
 from random import Random
 
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from tests.core.kubelet.nodes import GI, app, init, pod, sidecar

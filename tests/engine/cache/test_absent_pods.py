@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.kubelet.managers.results import SMT_ALIGNMENT
+from koord_numa.core.kubelet.demand import SMT_ALIGNMENT
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy

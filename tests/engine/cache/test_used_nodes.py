@@ -1,7 +1,8 @@
 """Kubelet-owned nodes that were in use when the scheduler started, or whose topology contradicts what was believed of them."""
 
 from koord_numa.core.kubelet.admission import would_admit
-from koord_numa.core.kubelet.managers.results import TOPOLOGY_AFFINITY, KubeletAdmission
+from koord_numa.core.kubelet.demand import TOPOLOGY_AFFINITY
+from koord_numa.core.kubelet.state import KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, Pod, PodRequest

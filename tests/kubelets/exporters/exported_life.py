@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.results import ContainerGrant, MemoryBlock
+from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode, MemoryBlock
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.wire import names, parse_topology

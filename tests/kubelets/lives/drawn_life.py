@@ -6,8 +6,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import Device, DevicePool, KubeletState
 from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.machines import NodeDescription
 from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent

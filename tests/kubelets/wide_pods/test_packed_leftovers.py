@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.managers.kubelet_node import BY_CACHE
+from koord_numa.core.kubelet.options import BY_CACHE
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope

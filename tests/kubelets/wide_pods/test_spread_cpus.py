@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admission import TOO_MANY
-from koord_numa.core.kubelet.managers.kubelet_node import OVER_NUMA
+from koord_numa.core.kubelet.options import OVER_NUMA
 from koord_numa.core.kubelet.spreading import rooms
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.verdicts import Placement, Rejection

@@ -10,7 +10,7 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admission import would_admit
-from koord_numa.core.kubelet.managers.results import KubeletAdmission
+from koord_numa.core.kubelet.state import KubeletAdmission
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import Assignment, Pod, PodKey

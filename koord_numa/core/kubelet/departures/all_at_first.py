@@ -20,10 +20,9 @@ no more than the first finds room on the NUMA node where the first was with less
 Example: NUMA nodes of 12 CPUs. ``init 13, app 13`` goes to the first two with 13 free, and the app holds these very CPUs.
 """
 
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.room import NOTHING, STRICT, Bound, at_most, beyond, has_plain_sockets, may_hold
+from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
+from koord_numa.core.kubelet.room import NOTHING, STRICT, Bound, at_most, beyond, has_plain_sockets, may_hold
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 

@@ -40,11 +40,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.memory import MemoryTable
-from koord_numa.core.kubelet.managers.room import Bound, at_most, everything, some_fits, suffices, together
+from koord_numa.core.kubelet.room import Bound, at_most, everything, some_fits, suffices, together
+from koord_numa.core.kubelet.state import KubeletNode, MemoryTable
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import ResourceList, total

@@ -20,12 +20,11 @@ has left, the pod sees the same.
 from typing import Final
 
 from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.demand import check_node_fit
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
 from koord_numa.core.kubelet.inference.replay import Effort, Outcome, foreseen
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.predicates import check_node_fit
-from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.sharing.socket_cpus import packs_sockets
+from koord_numa.core.kubelet.state import Grant, KubeletNode
 from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.pod_resources import effective_requests

@@ -11,7 +11,7 @@ always all CPUs that the others find. The last one may take any set with this NU
 most room. However many pods leave, no NUMA node has less room; pods that come take at most all that they hold from such a set.
 
 *Sockets.* With ``align-by-socket`` sets inside one socket are preferred too, and CPUs come from all of the socket. So a socket is what a
-NUMA node is elsewhere, for containers that fit one NUMA node, and what ``managers/room.py`` says of NUMA nodes holds of sockets: a pod is
+NUMA node is elsewhere, for containers that fit one NUMA node, and what ``room.py`` says of NUMA nodes holds of sockets: a pod is
 admitted if one of them has all that it ever holds at once, and so has each that may hold an init container that ties later ones to it.
 
 Example: NUMA nodes of 12 CPUs, of which the last two are free. ``init 1, app 13`` is admitted wherever a single CPU is free: the app
@@ -24,11 +24,11 @@ from heapq import nlargest
 from itertools import accumulate
 
 from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.departures.least_cpus import least_free
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.room import at_most, everything, has_plain_sockets
+from koord_numa.core.kubelet.room import at_most, everything, has_plain_sockets
+from koord_numa.core.kubelet.state import KubeletNode
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 

@@ -12,11 +12,11 @@ alone, and one of 15 GiB is refused that the rest of both nodes was foreseen for
 
 from collections.abc import Iterator
 
+from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.departures.one_away import holding
 from koord_numa.core.kubelet.departures.some_away import SEVERAL, binds_freely
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.unlocated import without
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.objects.request import PodRequest
 
 

@@ -13,7 +13,7 @@ the same without them.
 from collections.abc import Collection, Iterable
 
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.kubelet.room import STRICT
 
 
 def surely_takes(states: Collection[Hypothesis], fates: Iterable[bool | None]) -> int:

@@ -5,7 +5,7 @@ Theory. *Strict policies.* A container that fits one NUMA node of the empty mach
 are of one NUMA node, and others are refused (``policy_restricted.go``, ``policy_single_numa_node.go``). In scope ``pod`` that is so for
 the pod. So pods on their way leave less on as many NUMA nodes at most as they have containers, wherever each of these goes and whichever
 pods left before. Where more than that have room for a whole pod without regular init containers, one of them still has, and the pod is
-admitted (``managers/room.py``). Amounts alone may tell less: what comes may leave too little on each, if it is spread over all of them.
+admitted (``room.py``). Amounts alone may tell less: what comes may leave too little on each, if it is spread over all of them.
 
 Example: five NUMA nodes are empty, and two containers are on their way: a pod that asks for all the memory of one is admitted.
 
@@ -32,13 +32,11 @@ admitted.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.departures.anywhere import hints_anywhere, widest, with_reuse
 from koord_numa.core.kubelet.departures.least_cpus import with_least_free
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
-from koord_numa.core.kubelet.managers.room import (
+from koord_numa.core.kubelet.room import (
     STRICT,
     Bound,
     asks_managers,
@@ -48,6 +46,7 @@ from koord_numa.core.kubelet.managers.room import (
     suffices,
     together,
 )
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState, ManagerState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace

@@ -8,10 +8,8 @@ policies they may come from anywhere.
 
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import ManagerState
-from koord_numa.core.kubelet.managers.results import ContainerGrant
-from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.kubelet.room import STRICT
+from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode, ManagerState
 
 
 def least_free(one: Hypothesis, part: int) -> int:

@@ -1,9 +1,9 @@
 """Which pods may be refused because there is more room: where several pods' departures have to be asked about."""
 
+from koord_numa.core.kubelet.demand import PodDemand
 from koord_numa.core.kubelet.inference.wanted_room import kinds_of
-from koord_numa.core.kubelet.managers.aggregates import PodDemand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.kubelet.room import STRICT
+from koord_numa.core.kubelet.state import KubeletNode
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
 

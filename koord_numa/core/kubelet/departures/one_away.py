@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from koord_numa.core.kubelet.demand import PodDemand
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, released
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import one_of_each_kind
-from koord_numa.core.kubelet.managers.aggregates import PodDemand
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletScope
 

@@ -20,12 +20,12 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import dropwhile
 from typing import Final
 
+from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.enough_room import most_room
 from koord_numa.core.kubelet.inference.arrivals import Arrival
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, released
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.managers.room import STRICT, may_hold
+from koord_numa.core.kubelet.room import STRICT, may_hold
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletScope
 from koord_numa.core.resources import ResourceList

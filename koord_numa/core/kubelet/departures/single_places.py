@@ -29,9 +29,7 @@ from typing import Final
 
 from koord_numa.core.kubelet.departures.turns import Amounts, Own, Turn, Turns
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import free_on
-from koord_numa.core.kubelet.managers.results import Grant
+from koord_numa.core.kubelet.state import Grant, KubeletNode, free_on
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 

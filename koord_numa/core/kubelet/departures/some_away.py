@@ -24,16 +24,15 @@ from functools import reduce
 from itertools import chain, islice
 from typing import Final
 
+from koord_numa.core.kubelet.demand import ContainerDemand, PodDemand
 from koord_numa.core.kubelet.departures.asked import Asked
 from koord_numa.core.kubelet.departures.one_away import holding, with_one_away
 from koord_numa.core.kubelet.inference.arrivals import Arrival, without_left
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, released
 from koord_numa.core.kubelet.inference.replay import Effort, arrive
 from koord_numa.core.kubelet.inference.variants import one_of_each_kind
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.room import fits_on
+from koord_numa.core.kubelet.room import fits_on
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
 

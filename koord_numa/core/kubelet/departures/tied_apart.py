@@ -6,7 +6,7 @@ for some of these too. So containers with CPUs are one part of a pod, and those 
 both; one with memory alone is a part by itself. What one part gets of CPUs and devices another one never asks for. Memory that others take
 before a part comes, or leave to it, is missing on one NUMA node or another, as that of pods which come before: no more than all of them ask
 for. What they take later is none of its own. So each part is admitted if it is as a pod of its own with that memory kept from any NUMA
-nodes (``managers/room.py``), and the pod if all parts are. Where memory is bound, a container of another part may take some between an init
+nodes (``room.py``), and the pod if all parts are. Where memory is bound, a container of another part may take some between an init
 container and those that it ties, which find less than it found then: of such pods nothing is told.
 
 Example: ``init 1, init 1`` and an app with a GPU and no CPUs. The second init container finds the CPU of the first wherever that is, which
@@ -15,9 +15,9 @@ needs no GPU there.
 
 from dataclasses import dataclass
 
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.room import STRICT, Bound, has_room_between, together
+from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
+from koord_numa.core.kubelet.room import STRICT, Bound, has_room_between, together
+from koord_numa.core.kubelet.state import KubeletNode
 from koord_numa.core.objects.request import PodRequest, once_per_request
 from koord_numa.core.objects.vocabulary import KubeletScope, KubeQos
 from koord_numa.core.resources import CPU

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.results import Grant
-from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
+from koord_numa.core.kubelet.room import STRICT
+from koord_numa.core.kubelet.state import Grant, KubeletNode
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.resources import CPU, MILLI

@@ -11,9 +11,9 @@ from typing import Final
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
-from koord_numa.core.kubelet.managers.kubelet_node import CLOSEST_NUMA, Device, DevicePool, KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.options import CLOSEST_NUMA
 from koord_numa.core.kubelet.sharing.reach import SharedPool, Wiring, assumed_pool, deal
+from koord_numa.core.kubelet.state import Device, DevicePool, KubeletNode, KubeletState
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace

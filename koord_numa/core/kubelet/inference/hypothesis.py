@@ -14,16 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.managers.admit import Trust
-from koord_numa.core.kubelet.managers.aggregates import PodDemand
-from koord_numa.core.kubelet.managers.cpu_overlap import CoreUse
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
-from koord_numa.core.kubelet.managers.memory import MemoryTable
-from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
+from koord_numa.core.kubelet.admit import Trust
+from koord_numa.core.kubelet.core_use import CoreUse
+from koord_numa.core.kubelet.demand import PodDemand
 from koord_numa.core.kubelet.sharing.given_back import Held, surely_free
 from koord_numa.core.kubelet.sharing.reach import Place, Reach, SharedPool, Sums, Wiring
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, places_of, reached
+from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode, KubeletState, ManagerState, MemoryTable
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import APP, INIT
 from koord_numa.core.value_objects import ValueObject, replace, value_field

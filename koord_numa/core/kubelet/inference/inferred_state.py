@@ -9,17 +9,15 @@ from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
+from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.inference.config_variants import config_variants, counts_in_full, sharing_of
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
 from koord_numa.core.kubelet.inference.init_reuse import with_loose_cpus
 from koord_numa.core.kubelet.inference.memory_groups import UNCLEAR, Block, bound_memory, explain_use, groupings
 from koord_numa.core.kubelet.inference.node_config import NodeConfig, first_cpus
-from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool, KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
-from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.sharing.counts import most_used, settled_devices
 from koord_numa.core.kubelet.sharing.reach import Reach
+from koord_numa.core.kubelet.state import Device, DevicePool, KubeletNode, KubeletState, ManagerState, MemoryTable
 from koord_numa.core.numa.hints import mask_of_ids
 from koord_numa.core.objects.node import KubeletConfig, Zone
 from koord_numa.core.objects.request import PodRequest

@@ -8,13 +8,12 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest
+from koord_numa.core.kubelet.admit import DryRunAdmitted, Trust, dry_run
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
+from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, held_by_init, pins_init_cpus
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, Trust, dry_run
-from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
-from koord_numa.core.kubelet.managers.cpus import CpuReuse
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
-from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.kubelet.room import STRICT
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState, ManagerState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope

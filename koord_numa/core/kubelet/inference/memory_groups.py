@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.managers.memory import MemoryTable
+from koord_numa.core.kubelet.state import MemoryTable
 from koord_numa.core.numa.hints import masks_of_size, numa_ids
 from koord_numa.core.resources import ResourceList, total, without_zeros
 

@@ -11,10 +11,16 @@ from typing import Any, Final, Self
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.managers.aggregates import is_memory
-from koord_numa.core.kubelet.managers.cores import LIKELY_THREADS
-from koord_numa.core.kubelet.managers.kubelet_node import FULL_CORES, OVER_NUMA, STATIC_CPUS, STATIC_MEMORY, KubeletNode
+from koord_numa.core.kubelet.demand import is_memory
+from koord_numa.core.kubelet.options import (
+    FULL_CORES,
+    LIKELY_THREADS,
+    OVER_NUMA,
+    STATIC_MEMORY,
+    likely_config,
+)
 from koord_numa.core.kubelet.sharing.socket_cpus import ANY_THREADS
+from koord_numa.core.kubelet.state import KubeletNode
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.value_objects import replace
@@ -108,15 +114,6 @@ def _core_threads(config: KubeletConfig, architecture: str) -> tuple[int, ...]:
     if not packs_cpus(replace(config, cpu_options=others)) or others.get(OVER_NUMA):
         return ()
     return (1, *LIKELY_THREADS[architecture]) if architecture in LIKELY_THREADS else ANY_THREADS
-
-
-def likely_config(topology: NodeResourceTopology) -> KubeletConfig:
-    """The published settings; where the CPU manager is not published, zones that list CPUs tell that it is the static one."""
-    config = topology.kubelet
-    if config.cpu_policy:
-        return config
-    static = any(zone.allocatable.get(CPU) for zone in topology.zones)
-    return replace(config, cpu_policy=STATIC_CPUS if static else "none")
 
 
 def first_cpus(machine: CpuTopology, amounts: Sequence[tuple[int, ResourceList]]) -> int:

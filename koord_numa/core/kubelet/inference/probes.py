@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, takewhile
 from typing import Final
 
+from koord_numa.core.kubelet.admit import DryRunAdmitted, Trust, dry_run
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
+from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.departures.all_at_first import never_needs_less_room
 from koord_numa.core.kubelet.departures.less_room import hides_memory, is_confined, takes_turns
 from koord_numa.core.kubelet.departures.one_away import with_one_away, without_leaving
@@ -27,12 +30,8 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
 from koord_numa.core.kubelet.inference.replay import orders
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import variants
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, Trust, dry_run
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.cpus import CpuReuse
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.room import STRICT, everything, has_room
 from koord_numa.core.kubelet.more_room import EFFORT, MoreRoom
+from koord_numa.core.kubelet.room import STRICT, everything, has_room
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways, wanted
 from koord_numa.core.kubelet.sharing.socket_cpus import packs_sockets
 from koord_numa.core.kubelet.spreading.asked_for import within_requests
@@ -40,6 +39,7 @@ from koord_numa.core.kubelet.spreading.core_packing import without_excess
 from koord_numa.core.kubelet.spreading.packed_leftovers import as_packed
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.spreading.shares import Shares, shares_of
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest

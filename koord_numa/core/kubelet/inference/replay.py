@@ -6,6 +6,9 @@ from itertools import chain
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest
+from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, dry_run
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
+from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import (
     Hypothesis,
     Signature,
@@ -14,11 +17,6 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     signature,
 )
 from koord_numa.core.kubelet.inference.variants import free_rooms, holding, standing_for, variants
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, dry_run
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.cpus import CpuReuse
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.sharing.choices import arriving, wanted
 from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
 from koord_numa.core.kubelet.sharing.passed_over import with_passed_over
@@ -27,6 +25,7 @@ from koord_numa.core.kubelet.spreading.core_packing import by_threads, narrowed,
 from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherwise
 from koord_numa.core.kubelet.spreading.shares import answer, shares_of
 from koord_numa.core.kubelet.spreading.still_held import equally_sure, partly_freed, stands_for, still_held
+from koord_numa.core.kubelet.state import Grant, KubeletNode
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import replace

@@ -13,16 +13,21 @@ from typing import Final
 
 from koord_numa.core.bit_sets import from_each, lowest, members
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, released
 from koord_numa.core.kubelet.inference.variants import distinct
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import ManagerState
-from koord_numa.core.kubelet.managers.memory import MemoryTable
-from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant, MemoryBlock
-from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.kubelet.room import STRICT
 from koord_numa.core.kubelet.sharing.reach import Place, Reach
 from koord_numa.core.kubelet.spreading.places import TooManyWays
+from koord_numa.core.kubelet.state import (
+    ContainerGrant,
+    DevicePool,
+    Grant,
+    KubeletNode,
+    ManagerState,
+    MemoryBlock,
+    MemoryTable,
+)
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import without_zeros

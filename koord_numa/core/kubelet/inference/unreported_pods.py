@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
-from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import CLOSEST_NUMA
+from koord_numa.core.kubelet.demand import PodDemand, pod_demand
+from koord_numa.core.kubelet.options import CLOSEST_NUMA
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import KubeletScope
 from koord_numa.core.resources import CPU, MILLI, NOTHING, ResourceList, add, total

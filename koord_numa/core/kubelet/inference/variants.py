@@ -7,14 +7,13 @@ from typing import Final
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, Signature, signature
-from koord_numa.core.kubelet.managers.kubelet_node import OVER_NUMA, KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
-from koord_numa.core.kubelet.managers.results import ContainerGrant
+from koord_numa.core.kubelet.options import OVER_NUMA
 from koord_numa.core.kubelet.sharing.socket_cpus import Room
 from koord_numa.core.kubelet.spreading.any_shares import may_deal_over_numa, splits_unknown
 from koord_numa.core.kubelet.spreading.owners import more_owners
 from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherwise
 from koord_numa.core.kubelet.spreading.rooms import spread_rooms
+from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode, KubeletState, ManagerState
 from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy

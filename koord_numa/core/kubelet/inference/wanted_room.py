@@ -12,11 +12,10 @@ from itertools import combinations
 from operator import le
 from typing import Final
 
+from koord_numa.core.kubelet.demand import ContainerDemand
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import ManagerState, free_on
-from koord_numa.core.kubelet.managers.room import together
+from koord_numa.core.kubelet.room import together
+from koord_numa.core.kubelet.state import KubeletNode, ManagerState, free_on
 from koord_numa.core.resources import CPU, MILLI
 
 MOST_TOGETHER: Final = 6

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.explain import amounts_text
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, is_memory, pod_demand
+from koord_numa.core.kubelet.demand import ContainerDemand, is_memory, pod_demand
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from koord_numa.core.kubelet.demand import is_memory, pod_demand
 from koord_numa.core.kubelet.inference.arrivals import Arrival
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.aggregates import is_memory, pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.reports.report import Use, in_use, may_come_to, use_of
+from koord_numa.core.kubelet.state import KubeletNode
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope

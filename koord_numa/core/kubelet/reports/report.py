@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from operator import add
 
 from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.demand import is_memory
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inference.unlocated import Rest, rest_of
-from koord_numa.core.kubelet.managers.aggregates import is_memory
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
 from koord_numa.core.kubelet.sharing.counts import shared_devices_agree
 from koord_numa.core.kubelet.sharing.socket_cpus import is_located
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
+from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import CPU, MILLI

@@ -10,13 +10,12 @@ from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.variants import distinct, elsewhere, freed, holding
-from koord_numa.core.kubelet.managers.manager_state import ManagerState
-from koord_numa.core.kubelet.managers.results import ContainerGrant
-from koord_numa.core.kubelet.managers.room import STRICT
 from koord_numa.core.kubelet.reports.report import agrees, in_use, use_of
+from koord_numa.core.kubelet.room import STRICT
 from koord_numa.core.kubelet.sharing.counts import settled_devices
 from koord_numa.core.kubelet.sharing.socket_cpus import is_located, packs_sockets
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
+from koord_numa.core.kubelet.state import ContainerGrant, ManagerState
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import ContainerKind
@@ -135,7 +134,7 @@ def _held_by_init(dealt: Hypothesis, one: Hypothesis, loose: Sequence[str]) -> H
     Where a hint may be narrower than what is taken, init containers may still hold what later ones turn out to have elsewhere.
 
     Strict policies admit no such hint. Without any all containers of a pod choose from the same CPUs, so that how many a later one has
-    again follows from that alone (``managers/cpus.py``), and those are elsewhere together.
+    again follows from that alone (``cpu_manager.py``), and those are elsewhere together.
     """
     node = one.state.node
     for uid in loose if node.aligns and node.config.topology_policy not in STRICT else ():

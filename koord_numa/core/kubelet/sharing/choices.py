@@ -19,18 +19,17 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Final
 
+from koord_numa.core.kubelet.admit import foreseen
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
+from koord_numa.core.kubelet.demand import PodDemand
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, pins_init_cpus
-from koord_numa.core.kubelet.managers.admit import foreseen
-from koord_numa.core.kubelet.managers.aggregates import PodDemand
-from koord_numa.core.kubelet.managers.cpus import CpuReuse
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.sharing.bounds import Bounds
 from koord_numa.core.kubelet.sharing.layouts import current_masks, laid_out, prefixes, wide, widened, widest
 from koord_numa.core.kubelet.sharing.places import Unit, reached
 from koord_numa.core.kubelet.sharing.reach import Counts, Wiring, possible, without
 from koord_numa.core.kubelet.sharing.takers import Takers, takers_of
 from koord_numa.core.kubelet.spreading.places import TooManyWays
+from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
 MOST_CHOICES: Final = 128

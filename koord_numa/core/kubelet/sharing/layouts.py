@@ -10,7 +10,6 @@ from typing import Final
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
-from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.sharing.bounds import Bounds, held_reaches, vectors
 from koord_numa.core.kubelet.sharing.narrowing import narrowed
 from koord_numa.core.kubelet.sharing.reach import (
@@ -23,6 +22,7 @@ from koord_numa.core.kubelet.sharing.reach import (
     left_of,
     without,
 )
+from koord_numa.core.kubelet.state import ContainerGrant
 from koord_numa.core.value_objects import replace
 
 PAIR: Final = 2

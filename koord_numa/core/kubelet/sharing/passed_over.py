@@ -11,13 +11,13 @@ CPUs free on NUMA node 1: both devices in use are near NUMA node 1, too, and the
 
 from collections.abc import Sequence
 
+from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.managers.results import ContainerGrant
-from koord_numa.core.kubelet.managers.room import fits_on, together
+from koord_numa.core.kubelet.room import fits_on, together
 from koord_numa.core.kubelet.sharing.bounds import held_reaches
 from koord_numa.core.kubelet.sharing.layouts import settled_layout
 from koord_numa.core.kubelet.sharing.reach import Reach
+from koord_numa.core.kubelet.state import ContainerGrant
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletScope
 from koord_numa.core.value_objects import ValueObject, replace

@@ -14,14 +14,14 @@ that is aligned, the narrowest masks decide: it fits at m, or at some NUMA node 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from koord_numa.core.kubelet.admit import foreseen
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
+from koord_numa.core.kubelet.demand import PodDemand
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, pins_init_cpus
-from koord_numa.core.kubelet.managers.admit import foreseen
-from koord_numa.core.kubelet.managers.aggregates import PodDemand
-from koord_numa.core.kubelet.managers.cpus import CpuReuse
-from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.sharing.bounds import Bounds
 from koord_numa.core.kubelet.sharing.layouts import current_masks, laid_out, reaches_of, wide
 from koord_numa.core.kubelet.sharing.reach import Counts, without
+from koord_numa.core.kubelet.state import ContainerGrant
 from koord_numa.core.value_objects import ValueObject
 
 MOST_STEPS: Final = 32

@@ -15,7 +15,7 @@ from enum import Enum
 from functools import lru_cache
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool
+from koord_numa.core.kubelet.state import Device, DevicePool
 from koord_numa.core.value_objects import ValueObject
 
 Place = tuple[str, int]

@@ -1,7 +1,7 @@
 """
 From which NUMA nodes of its socket a container's CPUs may be, where ``align-by-socket`` offers those of the whole socket.
 
-Theory. The kubelet packs (``core/cpus/kubelet_packed``): of the CPUs on offer it takes NUMA nodes that are free as a whole and no larger
+Theory. The kubelet packs (``cpu_assignment.py``): of the CPUs on offer it takes NUMA nodes that are free as a whole and no larger
 than the need, then whole cores, then single CPUs, both from the NUMA node with the fewest free CPUs on, equal ones in the order of their
 ids. So a NUMA node is left out that may not be taken as a whole, if those that surely come before it have enough for each of the later
 steps: of cores of ``t`` threads as many as the need has, where a CPU that is in use spoils the other ``t - 1`` of its core, and of CPUs
@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.managers.aggregates import PodDemand
-from koord_numa.core.kubelet.managers.kubelet_node import FULL_CORES, KubeletNode
-from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
-from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.kubelet.demand import PodDemand
+from koord_numa.core.kubelet.options import FULL_CORES
+from koord_numa.core.kubelet.room import STRICT
+from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.value_objects import ValueObject, replace

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from koord_numa.core.kubelet.managers.aggregates import PodDemand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.demand import PodDemand
+from koord_numa.core.kubelet.state import KubeletNode
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
 

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.kubelet.room import STRICT
+from koord_numa.core.kubelet.state import KubeletNode
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 
 UNPACKED: Final = ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores")

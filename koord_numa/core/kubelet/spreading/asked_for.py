@@ -15,9 +15,9 @@ from typing import Final
 
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, held_by_init
 from koord_numa.core.kubelet.inference.variants import freed
-from koord_numa.core.kubelet.managers.manager_state import AdmittedPod
 from koord_numa.core.kubelet.spreading.owners import Owners, owners_of
 from koord_numa.core.kubelet.spreading.places import places_of
+from koord_numa.core.kubelet.state import AdmittedPod
 from koord_numa.core.objects.vocabulary import ContainerKind
 
 FEW_WAYS: Final = 8

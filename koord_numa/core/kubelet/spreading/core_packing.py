@@ -16,13 +16,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest
+from koord_numa.core.kubelet.core_use import CoreUse
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.variants import freed
-from koord_numa.core.kubelet.managers.cpu_overlap import CoreUse
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.spreading.owners import has_shared
 from koord_numa.core.kubelet.spreading.places import places_of
+from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import replace
 

@@ -1,7 +1,7 @@
 """
 The most CPUs that init containers of a pod leave held if CPUs are packed into cores of two threads at most, whatever is in use.
 
-Theory. All containers of a pod that have one hint choose from the same CPUs, free and reusable ones (``core/cpus/kubelet_packed``): free
+Theory. All containers of a pod that have one hint choose from the same CPUs, free and reusable ones (``cpu_assignment.py``): free
 cores in one order, so that the smaller of two choices is part of the larger, then single CPUs. On one NUMA node these come in one order,
 too. Of several NUMA nodes the one with the fewest free CPUs comes first, and that depends on how many cores were taken: a single CPU beside
 free cores may be any. So what is left follows from the numbers but for how many cores are free and partly used, and all these are tried.
@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-from koord_numa.core.kubelet.managers.cpu_overlap import Takes, held_of_ones, ways_of_pairs
+from koord_numa.core.kubelet.core_use import held_of_ones, ways_of_pairs
+from koord_numa.core.kubelet.cpu_manager import Takes
 
 MOST_TRIED: Final = 32
 """Of pods with more CPUs in all nothing is said."""

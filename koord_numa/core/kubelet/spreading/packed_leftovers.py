@@ -15,10 +15,10 @@ CPUs the init container gets the first and the app the other: 3 stay behind.
 from koord_numa.core.bit_sets import lowest
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, held_by_init
 from koord_numa.core.kubelet.inference.variants import freed
-from koord_numa.core.kubelet.managers.kubelet_node import BY_CACHE, OVER_NUMA, KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import AdmittedPod
+from koord_numa.core.kubelet.options import BY_CACHE, OVER_NUMA
 from koord_numa.core.kubelet.spreading.core_packing import most_in_order
 from koord_numa.core.kubelet.spreading.most_left import most_left
+from koord_numa.core.kubelet.state import AdmittedPod, KubeletNode
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import replace
 

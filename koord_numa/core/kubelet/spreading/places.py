@@ -1,8 +1,7 @@
 """Of which NUMA nodes a container's CPUs may be, where only its hint and how many it has are known."""
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.results import ContainerGrant
+from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode
 
 
 class TooManyWays(Exception):

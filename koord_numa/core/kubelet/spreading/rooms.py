@@ -16,9 +16,8 @@ from typing import Final
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
-from koord_numa.core.kubelet.managers.manager_state import ManagerState
-from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, reached
+from koord_numa.core.kubelet.state import ContainerGrant, ManagerState
 from koord_numa.core.value_objects import replace
 
 MOST_LOOKED_AT: Final = 400

@@ -15,10 +15,10 @@ from itertools import islice, product
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
+from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, held_by_init
 from koord_numa.core.kubelet.inference.variants import freed, holding
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.kubelet.room import STRICT
 from koord_numa.core.kubelet.spreading.owners import Owners, may_share, owners_of
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, places_of, reached
 from koord_numa.core.objects.request import PodRequest

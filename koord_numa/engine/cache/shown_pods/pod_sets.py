@@ -8,8 +8,8 @@ from itertools import combinations, islice
 from math import inf
 from typing import Final
 
+from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
-from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.vocabulary import INIT
 from koord_numa.core.resources import CPU, MILLI

@@ -8,9 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Self
 
-from koord_numa.core.kubelet.inference.node_config import likely_config
-from koord_numa.core.kubelet.managers.cores import ARCHITECTURE, CoreEvidence, core_rule
-from koord_numa.core.kubelet.managers.kubelet_node import STATIC_CPUS
+from koord_numa.core.kubelet.options import ARCHITECTURE, STATIC_CPUS, CoreEvidence, core_rule, likely_config
 from koord_numa.core.kubelet.view import core_rule_of
 from koord_numa.core.objects.node import KubeletConfig, Node, Taint
 from koord_numa.core.objects.request import PodRequest

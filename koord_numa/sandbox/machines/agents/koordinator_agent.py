@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from koord_numa.core.cpus.static_options import StaticOptions
-from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.kubelet.managers.predicates import check_node_fit
+from koord_numa.core.kubelet.cpu_assignment import assign
+from koord_numa.core.kubelet.demand import check_node_fit
+from koord_numa.core.kubelet.options import StaticOptions
 from koord_numa.core.objects.node import KubeletAllocation
 from koord_numa.core.objects.request import Assignment, Pod
 from koord_numa.core.objects.vocabulary import QosClass

@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.managers.admit import NotAdmitted, admit
-from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool, KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.results import ContainerGrant
+from koord_numa.core.kubelet.admit import NotAdmitted, admit
+from koord_numa.core.kubelet.state import ContainerGrant, Device, DevicePool, KubeletNode, KubeletState
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import ResourceList

@@ -17,7 +17,7 @@ from grpc import aio
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.managers.results import ContainerGrant
+from koord_numa.core.kubelet.state import ContainerGrant
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.sandbox.machines.agents.container_cgroups import ContainerCgroups
 from koord_numa.sandbox.machines.hardware.description import NodeDescription

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import CPU, MEMORY, MILLI

@@ -13,8 +13,7 @@ from random import Random
 from typing import Final
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.aims.refusals import refused_by_scheduler
 from tests.conformance.kubelet.caches import BY_CACHE

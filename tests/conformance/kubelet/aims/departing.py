@@ -17,7 +17,7 @@ from math import inf, log
 from random import Random
 from typing import Final
 
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.aims.filling import too_much
 from tests.conformance.kubelet.aims.goals import goals

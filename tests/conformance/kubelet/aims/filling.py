@@ -12,9 +12,9 @@ from math import inf, log
 from random import Random
 from typing import Final
 
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.kubelet.demand import pod_demand
+from koord_numa.core.kubelet.room import STRICT
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.aims.aimed import Annealing, Attempt, Cores

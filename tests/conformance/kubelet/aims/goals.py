@@ -12,12 +12,11 @@ from typing import Final
 
 from koord_numa.core import value_objects
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.admit import NotAdmitted
+from koord_numa.core.kubelet.demand import AdmitRejection, check_node_fit
 from koord_numa.core.kubelet.inference.probes import Probe, Question
-from koord_numa.core.kubelet.managers.admit import NotAdmitted
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.predicates import check_node_fit
-from koord_numa.core.kubelet.managers.results import AdmitRejection
 from koord_numa.core.kubelet.spreading.shares import answer
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.pod_resources import effective_requests

@@ -5,11 +5,11 @@ from itertools import chain, combinations, islice
 from random import Random
 from typing import Final
 
+from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
+from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.inference.probes import Question
-from koord_numa.core.kubelet.managers.admit import Admitted, NotAdmitted, admit
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.spreading.shares import answer
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from tests.conformance.kubelet.churn import offered_at

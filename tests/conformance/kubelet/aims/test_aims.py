@@ -6,9 +6,9 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.room import STRICT
+from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.demand import pod_demand
+from koord_numa.core.kubelet.room import STRICT
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.aims.departing import departing

@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted, admit
 from tests.conformance.kubelet.aims.shaping import KEPT, kept, shaping
 from tests.conformance.kubelet.caches import caches_matter
 from tests.conformance.kubelet.departures import Script, replayed

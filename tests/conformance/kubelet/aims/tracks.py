@@ -8,7 +8,7 @@ earlier of both, and often nothing some arrivals after the later one; and what c
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.departures import WRONG_VERDICT, Script, late, weight
 from tests.conformance.kubelet.variants import in_order

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.wire.node.fingerprint import fingerprint
 from koord_numa.wire.pod.pods import parse_pod

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted, admit
 from tests.conformance.kubelet.churn import LONG, class_of, judge
 from tests.conformance.kubelet.drawn.__main__ import machines, main
 from tests.conformance.kubelet.drawn.machines import first_topology

@@ -12,14 +12,12 @@ from itertools import compress, permutations
 from typing import Final
 
 from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa, held_by_init
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import AdmittedPod, KubeletState
-from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.sharing.reach import Reach
 from koord_numa.core.kubelet.sharing.socket_cpus import is_located
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, reached
+from koord_numa.core.kubelet.state import AdmittedPod, ContainerGrant, KubeletNode, KubeletState
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.engine.cache.kubelet_history import KubeletHistory

@@ -5,10 +5,9 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.kubelet.admit import Admitted, admit
 from koord_numa.core.kubelet.departures.all_at_first import never_needs_less_room
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
-from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 from koord_numa.core.value_objects import replace

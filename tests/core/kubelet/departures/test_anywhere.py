@@ -5,11 +5,11 @@ from random import Random
 import pytest
 
 from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.kubelet.admit import Admitted, admit
 from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
-from koord_numa.core.kubelet.managers.kubelet_node import CLOSEST_NUMA, KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.options import CLOSEST_NUMA
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 from koord_numa.core.value_objects import replace

@@ -4,13 +4,12 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.kubelet.admit import admit
 from koord_numa.core.kubelet.departures.asked import Asked
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.replay import Effort, foreseen
-from koord_numa.core.kubelet.managers.admit import admit
-from koord_numa.core.kubelet.managers.kubelet_node import CLOSEST_NUMA, OVER_NUMA, KubeletNode, WholeCoreRule
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.results import ContainerAffinity, Grant
+from koord_numa.core.kubelet.options import CLOSEST_NUMA, OVER_NUMA
+from koord_numa.core.kubelet.state import ContainerAffinity, Grant, KubeletNode, KubeletState, WholeCoreRule
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace

@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.kubelet.admit import admit
 from koord_numa.core.kubelet.departures.cpus_alone import finds_cpus
 from koord_numa.core.kubelet.enough_room import has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.admit import admit
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.room import everything
+from koord_numa.core.kubelet.room import everything
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from tests.core.kubelet.departures.test_least_cpus import SHAPES, lived, restricted, some_pod, used, without_some
 from tests.core.kubelet.nodes import app, init, pod, sidecar

@@ -6,15 +6,14 @@ from random import Random
 import pytest
 
 from koord_numa.core.kubelet import unseen_departures
+from koord_numa.core.kubelet.admit import admit
 from koord_numa.core.kubelet.departures.in_vain import surely_takes
 from koord_numa.core.kubelet.inference import replay
 from koord_numa.core.kubelet.inference.arrivals import Replayed
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
-from koord_numa.core.kubelet.managers.admit import admit
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.spreading.places import TooManyWays
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.kubelet.unseen_departures import expecting
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope

@@ -6,14 +6,13 @@ import pytest
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.admit import admit
 from koord_numa.core.kubelet.departures.least_cpus import least_free, with_least_free
 from koord_numa.core.kubelet.enough_room import has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.variants import with_grant
-from koord_numa.core.kubelet.managers.admit import admit
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState, ManagerState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace

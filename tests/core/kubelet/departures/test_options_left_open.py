@@ -3,11 +3,10 @@
 import pytest
 
 from koord_numa.core.kubelet.admission import TOO_MANY, would_admit
+from koord_numa.core.kubelet.admit import Admitted, admit
 from koord_numa.core.kubelet.inference import probes
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.results import KubeletAdmission
+from koord_numa.core.kubelet.state import KubeletAdmission, KubeletState
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy

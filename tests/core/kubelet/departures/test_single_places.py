@@ -6,12 +6,11 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.kubelet.admit import Admitted, DryRunAdmitted, Trust, admit, dry_run
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.departures.single_places import SinglePlaces
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.admit import Admitted, DryRunAdmitted, Trust, admit, dry_run
-from koord_numa.core.kubelet.managers.cpus import CpuReuse
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 from koord_numa.core.value_objects import replace

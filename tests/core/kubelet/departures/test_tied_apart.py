@@ -4,11 +4,10 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.kubelet.admit import admit
 from koord_numa.core.kubelet.departures.tied_apart import has_room_apart
-from koord_numa.core.kubelet.managers.admit import admit
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.room import NOTHING, Bound, everything, has_room, has_room_between, together
+from koord_numa.core.kubelet.room import NOTHING, Bound, everything, has_room, has_room_between, together
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace

@@ -4,15 +4,14 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.kubelet.admit import Admitted, DryRunAdmitted, NotAdmitted, Trust, admit, dry_run
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.inference import arrivals, replay
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
-from koord_numa.core.kubelet.managers.admit import Admitted, DryRunAdmitted, NotAdmitted, Trust, admit, dry_run
-from koord_numa.core.kubelet.managers.cpus import CpuReuse
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.reports.given_up import EFFORT
 from koord_numa.core.kubelet.reports.report import may_come_to
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope

@@ -5,8 +5,7 @@ import pytest
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inference.variants import variants
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import MILLI

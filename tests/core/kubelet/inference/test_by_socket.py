@@ -4,8 +4,7 @@ from koord_numa.core.bit_sets import lowest
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inference.replay import arrive
 from koord_numa.core.kubelet.inference.unlocated import without
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod

@@ -3,7 +3,7 @@
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inference.replay import arrive
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod

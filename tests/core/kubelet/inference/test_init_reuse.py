@@ -2,8 +2,8 @@
 
 import pytest
 
+from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.inference.init_reuse import parted_cpus, without_leftovers
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope

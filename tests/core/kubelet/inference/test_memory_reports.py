@@ -2,10 +2,10 @@
 
 import pytest
 
+from koord_numa.core.kubelet.admit import admit
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.admit import admit
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.reports.report import agrees
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace

@@ -7,9 +7,9 @@ import pytest
 from koord_numa.core.kubelet.inference.arrivals import Arrival
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.reports import prospect
 from koord_numa.core.kubelet.reports.prospect import Prospect
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope

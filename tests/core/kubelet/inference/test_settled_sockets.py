@@ -3,10 +3,15 @@
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa, released
 from koord_numa.core.kubelet.inference.variants import variants
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
-from koord_numa.core.kubelet.managers.results import ContainerAffinity, ContainerGrant, Grant
 from koord_numa.core.kubelet.reports.settled import settled
+from koord_numa.core.kubelet.state import (
+    ContainerAffinity,
+    ContainerGrant,
+    Grant,
+    KubeletNode,
+    KubeletState,
+    ManagerState,
+)
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeQos
 from koord_numa.core.value_objects import replace

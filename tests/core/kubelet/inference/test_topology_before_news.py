@@ -2,7 +2,7 @@
 
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.resources import MILLI
 from koord_numa.core.value_objects import replace

@@ -2,13 +2,12 @@
 
 import pytest
 
+from koord_numa.core.kubelet.admit import DryRunAdmitted, dry_run
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inference.variants import variants
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
-from koord_numa.core.kubelet.managers.cpus import CpuReuse
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace

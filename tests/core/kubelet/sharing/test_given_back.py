@@ -4,13 +4,12 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.kubelet.admit import admit
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.admit import admit
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.sharing.bounds import Bounds
 from koord_numa.core.kubelet.sharing.given_back import may_be_one, surely_free
 from koord_numa.core.kubelet.sharing.reach import Place, Reach, SharedPool
+from koord_numa.core.kubelet.state import Grant, KubeletState
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, gpus, node, pod

@@ -6,21 +6,19 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.kubelet.admit import DryRunAdmitted, dry_run
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
+from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.inference.config_variants import config_variants
 from koord_numa.core.kubelet.inference.hypothesis import cpus_by_numa
 from koord_numa.core.kubelet.inference.node_config import NodeConfig, first_cpus
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.cpus import CpuReuse
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.sharing.socket_cpus import Room, located
+from koord_numa.core.kubelet.state import Grant, KubeletNode, KubeletState
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
-from tests.core.kubelet.managers.test_init_cpus import used
 from tests.core.kubelet.nodes import app, init, node, pod, sidecar
+from tests.core.kubelet.test_init_cpus import used
 
 SHAPES = ("1x4x4x2", "2x2x4x2", "2x4x3x2", "1x4x6x1", "2x2x3x1", "1x2x8x2", "1x3x2x4")
 OPTIONS = (("align-by-socket",), ("align-by-socket", "full-pcpus-only"), ("align-by-socket", "strict-cpu-reservation"))

@@ -6,15 +6,13 @@ from random import Random
 import pytest
 
 from koord_numa.core.kubelet.admission import TOO_MANY, would_admit
+from koord_numa.core.kubelet.admit import DryRunAdmitted, admit, dry_run
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, admit, dry_run
-from koord_numa.core.kubelet.managers.cpus import CpuReuse
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.results import KubeletAdmission
 from koord_numa.core.kubelet.spreading import rooms
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
 from koord_numa.core.kubelet.spreading.rooms import spread_rooms
+from koord_numa.core.kubelet.state import KubeletAdmission, KubeletNode, KubeletState
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection

@@ -5,10 +5,10 @@ from random import Random
 import pytest
 
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
-from koord_numa.core.cpus.static_options import StaticOptions
-from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.managers.cpu_overlap import Takes
+from koord_numa.core.kubelet.cpu_assignment import assign
+from koord_numa.core.kubelet.cpu_manager import Takes
+from koord_numa.core.kubelet.options import StaticOptions
 from koord_numa.core.kubelet.spreading.most_left import MOST_TRIED, most_left
 
 PACKED = StaticOptions()

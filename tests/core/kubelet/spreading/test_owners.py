@@ -6,14 +6,14 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.kubelet.admit import DryRunAdmitted, dry_run
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa, released
 from koord_numa.core.kubelet.inference.replay import arrive
 from koord_numa.core.kubelet.inference.variants import distinct, holding, standing_for
-from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
-from koord_numa.core.kubelet.managers.cpus import CpuReuse
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.spreading.asked_for import within_requests
 from koord_numa.core.kubelet.spreading.owners import owners_of
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod
 

@@ -5,14 +5,12 @@ from random import Random
 import pytest
 
 from koord_numa.core.kubelet.admission import TOO_MANY, would_admit
+from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.replay import admitted
-from koord_numa.core.kubelet.managers.admit import Admitted, NotAdmitted, admit
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.results import KubeletAdmission
 from koord_numa.core.kubelet.spreading import shares
+from koord_numa.core.kubelet.state import KubeletAdmission, KubeletNode, KubeletState
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection

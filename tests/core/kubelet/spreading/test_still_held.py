@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.kubelet.admit import Admitted, admit
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa, held_by_init, released
 from koord_numa.core.kubelet.inference.replay import arrive
 from koord_numa.core.kubelet.inference.variants import distinct
-from koord_numa.core.kubelet.managers.admit import Admitted, admit
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace

@@ -6,9 +6,8 @@ from koord_numa.core.kubelet.inference import belief
 from koord_numa.core.kubelet.inference.belief import TOO_MANY, Belief
 from koord_numa.core.kubelet.inference.config_variants import ALIGN_BY_SOCKET
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.reports.given_up import EFFORT, GivenUp, given_up
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import MILLI

@@ -7,7 +7,7 @@ import pytest
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inference.inferred_state import used_starts
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope

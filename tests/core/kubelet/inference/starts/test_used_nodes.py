@@ -11,9 +11,8 @@ from koord_numa.core.kubelet.inference.inferred_state import used_starts
 from koord_numa.core.kubelet.inference.memory_groups import Block, groupings
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.inference.unlocated import without
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.spreading.places import TooManyWays
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope

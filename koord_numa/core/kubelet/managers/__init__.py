@@ -1,1 +1,0 @@
-"""The kubelet's own managers, as its code has them."""
