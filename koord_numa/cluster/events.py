@@ -23,7 +23,7 @@ from koord_numa.cluster.client import MERGE_PATCH, Api, Body
 from koord_numa.cluster.resources import EVENTS, Call
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import PodKey
-from koord_numa.ports import Clock, ClusterError, Gone, ObjectReference, Unavailable
+from koord_numa.ports import Clock, ClusterError, Gone, ObjectReference, Unavailable, UnknownOutcome
 from koord_numa.settings import EventSettings
 from koord_numa.wire import names
 from koord_numa.wire.texts import rfc3339_micro, shortened
@@ -36,6 +36,12 @@ LONGEST_PREFIX: Final = 230
 
 POSTERS: Final = 4
 """Events posted at a time."""
+
+TRIES: Final = 8
+"""Attempts to post a warning, 2 minutes in all with doubled pauses: a pod hears only once why it waits."""
+
+LONGEST_RETRY: Final = 30.0
+"""Seconds between two attempts to post a warning at most."""
 
 CONTROLLER: Final = "koord-numa"
 
@@ -69,6 +75,7 @@ class _Series:
 
     name: str = ""
     count: int = 0
+    tries: int = 0  # attempts that failed, since it was posted last
     told: float = 0.0
     last: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -197,7 +204,7 @@ class EventRecorder:
 
     async def _post_in_slot(self, note: EventKey, slots: asyncio.Semaphore) -> None:
         try:
-            await self._post_or_drop(note)
+            await self._post_or_drop(note, retry=True)
         finally:
             self._posting.discard(note)
             slots.release()
@@ -214,16 +221,36 @@ class EventRecorder:
                 return note
         return None
 
-    async def _post_or_drop(self, note: EventKey) -> None:
+    async def _post_or_drop(self, note: EventKey, *, retry: bool = False) -> None:
         try:
             await self._post(note)
-        except Unavailable as error:
-            _log.debug("event %s dropped: %s", note.reason, error)
-            self.dropped += 1
-            await asyncio.sleep(min(error.retry_after or 1.0, 30.0))
+        except (Unavailable, UnknownOutcome) as error:
+            if not (retry and self._retry_later(note)):
+                _log.debug("event %s dropped: %s", note.reason, error)
+                self.dropped += 1
+            if isinstance(error, Unavailable):
+                await asyncio.sleep(min(error.retry_after or 1.0, LONGEST_RETRY))
         except ClusterError as error:
-            # An event is worth no retry: the pod it is about may be gone, and the next attempt says it again.
+            # No retry helps: the pod it is about may be gone, or a right is missing.
             _log.log(logging.DEBUG if isinstance(error, Gone) else logging.WARNING, "event dropped: %s", error)
+            self.dropped += 1
+
+    def _retry_later(self, note: EventKey) -> bool:
+        """Queue a warning again after a pause, unless it was tried ``TRIES`` times. A placement is told by the pod itself."""
+        series = self._series.get(note)
+        if note.kind != "Warning" or series is None or series.tries + 1 >= TRIES:
+            return False
+        series.tries += 1
+        pause = min(2.0 ** (series.tries - 1), LONGEST_RETRY)
+        asyncio.get_running_loop().call_later(pause, self._queue_again, note)
+        return True
+
+    def _queue_again(self, note: EventKey) -> None:
+        # A newer warning supersedes this one.
+        if len(self._warnings) < self._limits.settings.queue:
+            self._warnings.setdefault(_turn(note), note)
+            self._wake.set()
+        else:
             self.dropped += 1
 
     async def _post(self, note: EventKey) -> None:
@@ -243,7 +270,7 @@ class EventRecorder:
         # Names of events are unique per object; 230 characters leave room for the suffix within 253.
         name = f"{note.about.name[:LONGEST_PREFIX].rstrip('.-')}.{uuid4().hex[:16]}"
         await self._api.send(Call("create", EVENTS, namespace), Body(self._event(note, series, name, namespace)))
-        series.name = name
+        series.name, series.tries = name, 0
         self.posted += 1
 
     def _event(self, note: EventKey, series: _Series, name: str, namespace: str) -> Mapping[str, Any]:

@@ -7,18 +7,28 @@ Facts are level-based: they may come late, repeated or merged, and in any order 
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.constraints import PodTerm
 from koord_numa.core.objects.namespaces import Namespace
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Reason, Unschedulable
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.cache.listed_changes import ListedChanges
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.object_handlers import ListerHandler, ObjectHandler
 from koord_numa.engine.preemption.executor import Executor
+from koord_numa.engine.queue.cluster_events import reasons_of
 from koord_numa.engine.queue.pending_pod import PendingPod
+
+UNTOLD_SECONDS: Final = 5.0
+"""Seconds in the queue after which a pod is told that there is no decision yet. Leaves 5 s of 10 s for writing the condition."""
+
+
+MOST_UNDECIDED: Final = 50
+"""Pods a second that are told that there is no decision yet. A long queue must not be slowed down by conditions of pods in it."""
 
 
 class PendingPodHandler:
@@ -31,6 +41,7 @@ class PendingPodHandler:
         self._preemption = preemption
         self._kick = kick
         self._on_synced = on_synced
+        self._leads_from = 0.0  # no earlier: an earlier leader may have told the pods
 
     def replace(self, objects: Iterable[Pod]) -> None:
         """These pods have no node and no others. New ones are queued oldest first, then by name."""
@@ -98,10 +109,44 @@ class PendingPodHandler:
             handle.queue.remove(pending)  # quarantined for what it was
         was_queued = pending.queued_in is not None
         verdict = handle.queue.add(pending)
-        # Its class is parked: the pod is told at once why, and preemption hears of it.
         if verdict is not None and not was_queued:
-            self._preemption.consider(pending.pod, pending.request_class, verdict)
-            handle.conditions.waits(pending, handle.messages.current(pending.request_class, verdict))
+            self._tell(pending, verdict)
+
+    def tell_untold(self) -> None:
+        """
+        Tell every pod why it waits that was not told yet, whatever way it came to wait. Called once a second.
+
+        A pod has an event and a condition within 10 s, also where there is no decision to be told.
+        """
+        handle = self._handle
+        now = handle.dependencies.clock()
+        if not handle.dependencies.lease.fresh():
+            self._leads_from = now
+            return
+        undecided = 0
+        for pending in handle.pending:
+            if not pending.untold or pending.binding:
+                continue
+            verdict = handle.queue.verdict(pending)
+            if verdict is not None and Reason.BIND_QUEUE not in reasons_of(verdict):
+                self._tell(pending, verdict)
+            elif now - max(pending.since, self._leads_from) < UNTOLD_SECONDS or pending.message:
+                continue
+            elif (undecided := undecided + 1) <= MOST_UNDECIDED:
+                handle.conditions.waits(pending, self._without_decision(pending))
+                pending.provisional = True
+
+    def _tell(self, pending: PendingPod, verdict: Unschedulable) -> None:
+        """The class of the pod is parked: preemption hears of the pod, and the pod is told why it waits."""
+        self._preemption.consider(pending.pod, pending.request_class, verdict)
+        self._handle.conditions.waits(pending, self._handle.messages.current(pending.request_class, verdict))
+
+    def _without_decision(self, pending: PendingPod) -> str:
+        if pending.failed_binds:
+            return f"the bind has failed {pending.failed_binds} times; the pod is tried again after a pause"
+        if self._handle.queue.is_unexplained(pending.request_class):
+            return "no node fits; the reasons of the nodes are being determined"
+        return f"the pod has not been tried yet; {self._handle.queue.numbers().active} pods are in the active queue"
 
 
 class BoundPodHandler:

@@ -84,6 +84,7 @@ class Explainer:
         # First, as what then is done for the pods may take their conditions along.
         if self._after_unschedulable is not None:
             self._after_unschedulable(pending.pod, request_class, verdict)
-        # Nothing new for the class: only the pod that was tried is told.
-        for waiting in handle.queue.pods_of(request_class) if news else (pending,):
+        # Nothing new for the class: only the pod that was tried is told, and pods that were queued since the class was told.
+        told = handle.queue.pods_of(request_class) if news else (pending, *handle.queue.untold(request_class))
+        for waiting in told:
             handle.conditions.waits(waiting, why)

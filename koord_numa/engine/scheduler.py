@@ -297,4 +297,5 @@ class Scheduler:
         self.preemption.nodes_changed(*self.assumed_pods.end_node_backoffs())
         self.cache.expire_unreported()
         self.preemption.look_again()
+        self.handlers.pending_pods.tell_untold()
         self.kick()

@@ -208,12 +208,13 @@ class LeaseSettings(Section):
 class EventSettings(Section):
     """
     Events a second for ever, and at once; and how many may wait for that, of warnings and of others each. What comes on top is
-    dropped and counted. kube-scheduler allows 50 a second, 100 at once, and lets 1,000 wait.
+    dropped and counted. kube-scheduler allows 50 a second, 100 at once, and lets 1,000 wait. A pod is told once why it waits: the queue
+    holds the warnings of a whole batch of pods.
     """
 
     rate: Annotated[float, Field(gt=0, le=10_000)] = 100.0
     burst: Annotated[int, Field(ge=1, le=10_000)] = 200
-    queue: Annotated[int, Field(ge=1, le=100_000)] = 1_000
+    queue: Annotated[int, Field(ge=1, le=100_000)] = 10_000
 
 
 class Budgets(StrEnum):

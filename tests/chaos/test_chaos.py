@@ -32,7 +32,7 @@ from tests.chaos.diagnosis import diagnosis
 from tests.chaos.kinds import GPU, MACHINES
 from tests.chaos.replicas import Replica
 from tests.chaos.storm import Storm
-from tests.chaos.truth import Ledgers, Objects, broken, differences, ledgers, placeable, rebuilt, unbalanced
+from tests.chaos.truth import Ledgers, Objects, broken, differences, ledgers, placeable, rebuilt, silent, unbalanced
 from tests.cluster.objects import PATIENCE
 from tests.e2e.world import World, world
 
@@ -134,7 +134,9 @@ def watched(server: ApiServer, churn: Churn) -> Iterator[None]:
 
 
 async def unsettled(server: ApiServer, replicas: ReplicaPair) -> list[str]:
-    """Why the cluster is not at rest yet: pods that would fit and wait, ledgers that are not what the objects say."""
+    """
+    Why the cluster is not at rest yet: pods that would fit and wait, pods that wait in silence, ledgers that are not what the objects say.
+    """
     objects = Objects.of(server.store)
 
     def judge() -> tuple[Scheduler, dict[str, str]]:
@@ -144,6 +146,7 @@ async def unsettled(server: ApiServer, replicas: ReplicaPair) -> list[str]:
     # In a thread: on a busy machine it takes seconds, in which the API server of this event loop would answer no one.
     true, waiting = await asyncio.to_thread(judge)
     found = [f"{name} fits on {node} and waits" for name, node in waiting.items()]
+    found += silent(server.store)
     for replica in replicas.present:
         believed, wrong = await replica.ask(_believed, UNKNOWN)
         lines = [*wrong, *differences(believed, ledgers(true))]

@@ -20,7 +20,17 @@ from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from koord_numa.settings import Settings
 from koord_numa.wire.names import RESOURCE_STATUS
 from tests.chaos.kinds import GPU, MACHINES, wanting
-from tests.chaos.truth import REFUSED_AS_TOLD, Objects, broken, differences, ledgers, placeable, rebuilt, unbalanced
+from tests.chaos.truth import (
+    REFUSED_AS_TOLD,
+    Objects,
+    broken,
+    differences,
+    ledgers,
+    placeable,
+    rebuilt,
+    silent,
+    unbalanced,
+)
 from tests.e2e.world import CRDS, JsonObject, pinned
 
 GIB = 2**30
@@ -192,3 +202,22 @@ def test_totals_that_are_not_sums_are_noticed(server: ApiServer, held: tuple[str
     assert unbalanced(engine) == []
     engine.cache.nodes["quad-0"].ledger.numa[0][GPU] += 1
     assert unbalanced(engine) == ["quad-0: wrong totals"]
+
+
+def test_a_pod_that_waits_in_silence_is_found() -> None:
+    server = ApiServer(crds=CRDS)
+    uid = server.store.create(pinned("quiet", 2))["metadata"]["uid"]
+    assert silent(server.store) == ["quiet waits without an event", "quiet waits without a condition"]
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+    server.store.patch("pods", "quiet", {"status": {"conditions": [condition]}}, "default", "status")
+    assert silent(server.store) == ["quiet waits without an event"]
+    server.store.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": "quiet.1", "namespace": "default"},
+            "involvedObject": {"kind": "Pod", "namespace": "default", "name": "quiet", "uid": uid},
+            "reason": "FailedScheduling",
+        }
+    )
+    assert silent(server.store) == []

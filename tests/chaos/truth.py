@@ -13,6 +13,7 @@ from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import replace
 from koord_numa.engine import Dependencies, Scheduler
+from koord_numa.engine.pod_status.conditions import FAILED
 from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.machines import Fleet
 from koord_numa.sandbox.machines.simulated_node import TOPOLOGIES
@@ -92,6 +93,20 @@ def differences(believed: Ledgers, true: Ledgers) -> list[str]:
                 ours = replace(ours, numa=())
             if ours != theirs:
                 found.append(f"{name}: believed {ours}, true {theirs}")
+    return found
+
+
+def silent(store: DirectStore) -> list[str]:
+    """Pods that wait for the scheduler and have no event or no condition that says why, a line each."""
+    told = {event["regarding"]["uid"] for event in store.list("events.events.k8s.io") if event["reason"] == FAILED}
+    found = []
+    for pod in store.list("pods", fields="spec.nodeName="):
+        metadata, spec = pod["metadata"], pod["spec"]
+        if metadata.get("deletionTimestamp") or spec.get("schedulingGates"):
+            continue
+        conditions = {each["type"] for each in pod.get("status", {}).get("conditions", ()) if each.get("message")}
+        found += [f"{metadata['name']} waits without an event"] if metadata["uid"] not in told else []
+        found += [f"{metadata['name']} waits without a condition"] if "PodScheduled" not in conditions else []
     return found
 
 

@@ -189,6 +189,17 @@ async def test_it_runs_in_the_background_and_survives_a_broken_connection(server
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_a_warning_is_posted_when_the_server_is_back(server: ApiServer, recorder: EventRecorder) -> None:
+    server.faults.add(Fault(status=503, verb="create", count=1))
+    server.faults.add(Fault(effect=Effect.DROP, verb="create", count=2))
+    task = asyncio.create_task(recorder.run())
+    recorder.event(POD, warning=True, reason="FailedScheduling", message="no room")
+    await until(lambda: [event["note"] for event in events(server)] == ["no room"])
+    assert recorder.dropped == 0
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_an_event_that_the_server_is_slow_to_take_delays_no_others(
     server: ApiServer, recorder: EventRecorder
 ) -> None:

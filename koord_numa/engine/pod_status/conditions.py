@@ -24,8 +24,8 @@ log = getLogger(__name__)
 SCHEDULED: Final = "Scheduled"
 FAILED: Final = "FailedScheduling"
 RETRY_SECONDS: Final = 2.0
-HELD_SECONDS: Final = 10.0
-"""So long a condition waits at most for a request that takes it along."""
+HELD_SECONDS: Final = 5.0
+"""Seconds that a condition waits at most for a request that takes it along."""
 WRITERS: Final = 4
 """So many conditions are written at once: a call that hangs holds up none but its own writer."""
 
@@ -79,6 +79,7 @@ class PodConditions:
     def waits(self, pending: PendingPod, why: str) -> None:
         """The pod waits: an event and the condition, if it was told something else before. Its remark goes with it."""
         why = with_remark(why, pending.remark)
+        pending.provisional = False
         # Said already: the same verdict comes with every attempt.
         if pending.message == why:
             return

@@ -21,7 +21,8 @@ class PendingPod:
     ``since`` is when it was first seen and ``attempts`` how often it was tried. ``binding`` is true from a decision until the outcome of
     its bind is known, ``failed_binds`` counts failures in a row. ``order`` grows with each time the pod is queued (again): of equal
     priorities the smaller goes first. ``queued_in`` is the class that holds it in the queue, ``None`` while it is not queued, and
-    ``backoff_until`` is set while it backs off alone. ``message`` and ``remark`` are what was said last about why it waits.
+    ``backoff_until`` is set while it backs off alone. ``message`` and ``remark`` are what was said last about why it waits; ``provisional``
+    means that no decision was known then.
     """
 
     pod: Pod
@@ -36,6 +37,7 @@ class PendingPod:
     backoff_until: float | None = None
     message: str = ""
     remark: str = ""
+    provisional: bool = False
     preemption_failures: int = 0  # in a row
     preemption_from: float = 0.0  # no attempt to make room before this time
 
@@ -43,6 +45,11 @@ class PendingPod:
     def uid(self) -> str:
         """The pod's uid."""
         return self.pod.key.uid
+
+    @property
+    def untold(self) -> bool:
+        """Was no decision told to the pod?"""
+        return self.provisional or not self.message
 
 
 class PendingPods:

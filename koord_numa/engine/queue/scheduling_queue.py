@@ -11,6 +11,7 @@ Which class is tried next: ``class_order``. A single pod whose bind failed leave
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import takewhile
 from math import inf
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -203,6 +204,14 @@ class SchedulingQueue:
         """The queued pods of a class that do not back off alone, first queued first."""
         chosen = self._classes.get(request_class)
         return tuple(chosen.pods.values()) if chosen else ()
+
+    def untold(self, request_class: RequestClass) -> tuple[PendingPod, ...]:
+        """The last queued pods of a class that were not told yet why they wait, last queued first."""
+        chosen = self._classes.get(request_class)
+        # Pods are told by the class: those that were queued later are at the end. A scan of all would cost as much as a decision.
+        return (
+            () if chosen is None else tuple(takewhile(lambda pending: pending.untold, reversed(chosen.pods.values())))
+        )
 
     def verdict(self, pending: PendingPod | None) -> Unschedulable | None:
         """Why a pod waits, as last decided; ``None`` when it does not wait or was not tried yet."""

@@ -4,6 +4,7 @@ No lost wake-up: for every kind of change and every reason to wait, the real eng
 The model is a fresh engine that is told the same facts: after each change, what it would place must have been placed.
 """
 
+import asyncio
 from random import Random
 
 import pytest
@@ -25,6 +26,8 @@ from koord_numa.core.objects.verdicts import Reason
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, QosClass
 from koord_numa.core.scheduling.filters import EVENTS
 from koord_numa.core.value_objects import replace
+from koord_numa.engine.event_handlers import MOST_UNDECIDED, UNTOLD_SECONDS
+from koord_numa.engine.pod_status.conditions import FAILED
 from koord_numa.engine.queue.cluster_events import RESOLVED_BY, ClusterEvent
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
 
@@ -168,3 +171,82 @@ async def test_no_waiting_pod_fits_by_the_word_of_a_fresh_engine(seed: int) -> N
             assert model.handle.selector.choose(request_class) is None, (
                 f"step {number}: {pending.pod.key} fits and waits"
             )
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_no_pod_waits_without_event_and_condition(seed: int) -> None:
+    """Whatever happens between two attempts, every pod that waits is told within the seconds that pass between two checks."""
+    churn = Churn(seed)
+    world, dice = churn.world, churn.dice
+    writing = asyncio.create_task(world.engine.handle.conditions.run())
+    for number in range(0, 200, 4):
+        for step in range(dice.randint(1, 4)):
+            churn.step(number + step)
+            if dice.random() < 0.4:
+                await world.step()
+        world.clock.now += dice.choice((2.0, 11.0))
+        if dice.random() < 0.5:
+            await world.settle(10_000)
+        world.clock.now += UNTOLD_SECONDS
+        world.engine.handlers.pending_pods.tell_untold()
+        for _ in range(200):
+            await asyncio.sleep(0)
+        waiting = {pending.pod.key.name for pending in world.engine.handle.pending}
+        assert waiting <= {name for name, reason, _ in world.diary.events if reason == FAILED}
+        assert waiting <= {call.split()[1].rstrip(":") for call in world.server.calls if call.startswith("condition")}
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+
+
+async def test_a_pod_that_comes_while_its_class_is_tried_again_is_told() -> None:
+    """The class is active: the pod cannot be told a verdict when it comes, and the next verdict is no news for the class."""
+    world = make_world(make_node("node"))
+    first, second = make_pod("first", cpu=99_000), make_pod("second", cpu=99_000)
+    world.waits(first)
+    await world.settle()
+    world.engine.handle.queue.wake(ClusterEvent.NODE_CHANGED, world.clock() + 30)
+    assert world.engine.handle.queue.is_active(world.pending(first).request_class)
+    world.waits(second)
+    await world.settle()
+    assert world.pending(second).message == world.pending(first).message != ""
+
+
+async def test_a_pod_that_joins_a_parked_class_after_a_pause_is_told() -> None:
+    """Its bind failed; meanwhile another pod of the class was rejected, and the verdict was told without it."""
+    world = make_world(make_node("node", cpu=2))
+    failed, other = make_pod("failed", cpu=1500), make_pod("other", cpu=1500)
+    queue, clock = world.engine.handle.queue, world.clock
+    world.waits(failed)
+    queue.back_off(world.pending(failed), clock() + 2)
+    world.engine.handlers.bound_pods.observe(None, bound(make_pod("big", cpu=2000), "node"))
+    world.waits(other)
+    await world.settle()
+    clock.now += 3
+    assert await world.step() is None
+    assert world.pending(failed).message == ""
+    world.engine.handlers.pending_pods.tell_untold()
+    assert world.pending(failed).message == world.pending(other).message != ""
+
+
+async def test_pods_that_are_not_tried_are_told_so() -> None:
+    world = make_world(make_node("node"))
+    world.waits(*(make_pod(f"pod-{number}") for number in range(2 * MOST_UNDECIDED)))
+    tell = world.engine.handlers.pending_pods.tell_untold
+    tell()
+    assert world.diary.events == []
+    world.clock.now += UNTOLD_SECONDS
+    tell()
+    told = [message for _, _, message in world.diary.events]
+    assert told == ["the pod has not been tried yet; 100 pods are in the active queue"] * MOST_UNDECIDED
+
+
+async def test_only_the_leader_tells() -> None:
+    world = make_world(make_node("node"))
+    world.waits(make_pod("pod"))
+    world.lease.held = False
+    world.clock.now += 60
+    world.engine.handlers.pending_pods.tell_untold()
+    world.lease.held = True
+    world.clock.now += UNTOLD_SECONDS / 2
+    world.engine.handlers.pending_pods.tell_untold()
+    assert world.diary.events == []
