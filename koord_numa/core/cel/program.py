@@ -36,8 +36,6 @@ class Program:
 
     def run(self, device: CelDevice) -> tuple[bool, int]:
         """The answer and what it cost in units."""
-        if device.error:
-            raise EvaluationError(device.error)
         frame = Frame(device, self.variables)
         try:
             result = self.evaluate(frame)

@@ -19,6 +19,7 @@ from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
 from koord_numa.core.cpus.bind_policies import CpuPolicies, pick_cpus
 from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 from koord_numa.core.value_objects import replace
 
@@ -27,6 +28,8 @@ CAPACITY: Final = "dra.cpu/cpu"
 CPU_IDS: Final = "dra.cpu/cpuIDs"
 SMT_LAYOUT: Final = "dra.cpu/smtLayout"
 CPU_COUNT: Final = "dra.cpu/numCPUs"
+CPU_ID: Final = "dra.cpu/cpuID"
+SOCKET_ID: Final = "dra.cpu/socketID"
 MACHINE_DEVICE: Final = "cpudevmachine"
 CONFIG_VERSION: Final = "v1alpha1"
 NANO: Final = 10**9
@@ -96,6 +99,30 @@ def assign_cpus(
     return tuple(made)
 
 
+def is_cpu_device(device: DeviceId) -> bool:
+    """Whether the device is CPUs of dra-driver-cpu, in any grouping."""
+    return device.driver == DRIVER
+
+
+def cpu_count(result: DeviceResult) -> int:
+    """Return the number of CPUs of a result: the consumed capacity of a group of CPUs, 1 for an individual CPU; 0 for other drivers."""
+    if not is_cpu_device(result.device):
+        return 0
+    consumed = dict(result.consumed)
+    return 1 if not consumed else consumed.get(CAPACITY, consumed.get("cpu", 0)) // NANO
+
+
+def numas_of_cpus(device: Device, site: CpuSite) -> tuple[int, ...]:
+    """Return the NUMA nodes of the CPUs of a device by the node's topology: of its socket, or of the machine."""
+    if site.machine is None:
+        return ()
+    if device.id.device == MACHINE_DEVICE:
+        return site.machine.numa_ids
+    socket = device.attribute(SOCKET_ID)
+    bits = site.machine.socket_bits.get(socket.scalar, 0) if socket is not None and socket.kind == "int" else 0  # type: ignore[arg-type]  # the kind says that it is an int
+    return numa_ids(site.machine.numa_of(CpuSet(bits)))
+
+
 def takes_cpusets(device: Device) -> bool:
     """Does the driver expect a cpuset for this device? It publishes CPU ids then; before these, it did so for whole machines only."""
     return device.id.driver == DRIVER and (device.attribute(CPU_IDS) is not None or device.id.device == MACHINE_DEVICE)
@@ -143,7 +170,7 @@ def _pick(device: Device, count: int, site: CpuSite, policies: CpuPolicies) -> C
     machine, usable = _cpus(device, site)
     free = usable - site.taken
     # A device with a NUMA node of its own was filtered by it already.
-    if site.mask and device.own_numa is None:
+    if site.mask and not device.own_numa:
         if machine is site.machine:
             free &= _on(machine, site.mask)
         elif site.strict:
@@ -200,7 +227,7 @@ def _known_ids(device: Device, site: CpuSite) -> CpuSet:
     machine = site.machine
     # The driver publishes a count only: it means a known set of CPUs exactly when the numbers agree.
     known = () if machine is None else (machine.all - site.reserved, machine.all)
-    found = next((ids for ids in known if count is not None and count.value == len(ids)), None)
+    found = next((ids for ids in known if count is not None and count.scalar == len(ids)), None)
     if found is None:
         raise CpuClaimError(
             f"device {device.id.device} does not say which CPUs it has ({CPU_IDS}), and that cannot be told from elsewhere"
@@ -210,7 +237,7 @@ def _known_ids(device: Device, site: CpuSite) -> CpuSet:
 
 def _text(device: Device, name: str) -> str:
     value = device.attribute(name)
-    return value.value if value is not None and isinstance(value.value, str) else ""
+    return value.scalar if value is not None and isinstance(value.scalar, str) else ""
 
 
 @lru_cache(maxsize=256)

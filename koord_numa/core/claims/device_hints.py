@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.claims.cpus import DRIVER, CpuClaimError, CpuSite, assign_cpus, cpus_of
+from koord_numa.core.claims.cpus import (
+    CpuClaimError,
+    CpuSite,
+    assign_cpus,
+    cpus_of,
+    is_cpu_device,
+    numas_of_cpus,
+    takes_cpusets,
+)
 from koord_numa.core.claims.objects.claim import Classes
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.claims.search.allocation import Allocation
@@ -29,13 +37,34 @@ ELSEWHERE: Final = 1 << MAX_NUMA_ID + 1
 """Stands for all NUMA nodes that no device is on."""
 
 
+Places = tuple[int, ...]
+"""Masks of NUMA nodes. A set of NUMA nodes is near a device when it has a NUMA node of each mask."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Allocations of all claims, the NUMA nodes that these devices and CPUs are on, and the raw points of chosen alternatives."""
+    """
+    Allocations of all claims, and the raw points of chosen alternatives.
+
+    ``numa`` is the mask of the physical NUMA nodes of the devices and CPUs, and ``places`` are their places.
+    """
 
     allocations: tuple[Allocation, ...]
     numa: int
+    places: Places
     score: int
+
+    def is_near(self, mask: int) -> bool:
+        """Whether every device and CPU is on or near NUMA nodes of the set."""
+        return all(place & mask for place in self.places)
+
+    @property
+    def on_one(self) -> bool:
+        """Whether one NUMA node is near all devices and CPUs."""
+        common = -1
+        for place in self.places:
+            common &= place
+        return common != 0
 
 
 @dataclass(slots=True)
@@ -48,9 +77,10 @@ class ClaimDevices:
     usage: DeviceUsage
     site: CpuSite
     cpus: CpuPolicies
-    places: int = 0  # the NUMA nodes that devices and CPUs of the node are on
-    fixed: int = 0  # those of what the pod's claims hold already
+    places: int = 0  # the NUMA nodes that devices and CPUs of the node are near
+    fixed: Places = ()  # the places of devices and CPUs that the pod's claims hold already
     _devices: dict[DeviceId, Device] = field(default_factory=dict)
+    _places: dict[DeviceId, Places] = field(default_factory=dict)
     _found: dict[tuple[int, bool], Found | str] = field(default_factory=dict)
     _left: int = MOST_STEPS
 
@@ -61,12 +91,29 @@ class ClaimDevices:
 
     def __post_init__(self) -> None:
         self._devices = {it.device.id: it.device for pool in self.node.pools for it in pool.candidates()}
-        known = {device.numa(self.node.numa_by_root) for device in self._devices.values()}
-        if self.site.machine is not None and any(device.driver == DRIVER for device in self._devices):
-            # CPUs by claim have no device per NUMA node in a grouped machine: the topology says where they can be.
-            known.update(self.site.machine.numa_ids)
-        self.places = mask_of(numa for numa in known if numa is not None)
-        self.fixed = self._numa_of(self.claims.devices, self.claims.cpus)
+        self._places = {
+            key: places for key, device in self._devices.items() if (places := self._places_of_device(device))
+        }
+        self.node = replace(self.node, places=self._places)
+        for place in {place for places in self._places.values() for place in places}:
+            self.places |= place
+        if self.site.machine is not None and any(takes_cpusets(device) for device in self._devices.values()):
+            # The cpuset decides where CPUs by claim are, and the topology of the node says where they can be.
+            self.places |= mask_of(self.site.machine.numa_ids)
+        self.fixed = self._places_of(self.claims.devices, self.claims.cpus)
+
+    def _places_of_device(self, device: Device) -> Places:
+        """
+        Return the places of a device; none where they are unknown or, with a cpuset, not the device's to decide.
+
+        dra-driver-cpu may choose any CPUs of a device without a cpuset, so that such a device is on all of its NUMA nodes.
+        """
+        if not is_cpu_device(device.id):
+            near = mask_of(device.numas(self.node.numa_by_root))
+            return (near,) if near else ()
+        if device.own_numa:
+            return (1 << device.own_numa[0],)
+        return () if takes_cpusets(device) else tuple(1 << numa for numa in numas_of_cpus(device, self.site))
 
     def at(self, mask: int) -> Found | str:
         """Allocations on this set of NUMA nodes, on any for 0; or why there are none."""
@@ -90,8 +137,9 @@ class ClaimDevices:
 
     def _allocate(self, mask: int, *, empty: bool) -> Found | str:
         # What is allocated already cannot move, so a set without it can hold no part of the pod.
-        if mask and self.fixed & ~mask:
-            return f"claims that are allocated already hold devices on NUMA {ids_text(self.fixed)}"
+        if mask and not all(place & mask for place in self.fixed):
+            held = self._numa_of(self.claims.devices, self.claims.cpus)
+            return f"claims that are allocated already hold devices on NUMA {ids_text(held)}"
         node = replace(self.node, numa_mask=mask) if mask else self.node
         # "If empty" ignores all use, as KEP-693 measures preference on an empty machine.
         usage = DeviceUsage() if empty else self.usage
@@ -104,18 +152,35 @@ class ClaimDevices:
             allocations = assign_cpus(answer.allocations, self._devices, site, self.cpus)
         except CpuClaimError as error:
             return f"cannot allocate CPUs by claim: {error}"
-        devices = (result.device for allocation in allocations for result in allocation.results)
-        cpus = EMPTY if self.site.machine is None else cpus_of_all(allocations)
-        return Found(allocations, self.fixed | self._numa_of(devices, cpus), answer.score)
+        devices = [result.device for allocation in allocations for result in allocation.results]
+        if mask and self.site.strict and (unknown := next(filter(self._is_cpus_anywhere, devices), None)):
+            return f"device {unknown.device} does not say on which NUMA nodes its CPUs are, and no NodeResourceTopology does"
+        devices += self.claims.devices
+        cpus = self.claims.cpus | cpus_of_all(allocations)
+        return Found(allocations, self._numa_of(devices, cpus), self._places_of(devices, cpus), answer.score)
+
+    def _is_cpus_anywhere(self, device: DeviceId) -> bool:
+        """Whether the driver chooses the CPUs of the device, on NUMA nodes that are unknown."""
+        return is_cpu_device(device) and not takes_cpusets(self._devices[device]) and device not in self._places
 
     def _numa_of(self, devices: Iterable[DeviceId], cpus: CpuSet) -> int:
-        """The NUMA nodes of these devices and CPUs, as far as they are known; devices that have vanished are nowhere."""
+        """Return the physical NUMA nodes of devices and CPUs, as far as they are known; devices that have vanished are nowhere."""
         mask = 0 if self.site.machine is None else self.site.machine.numa_of(cpus)
-        for each in devices:
-            device = self._devices.get(each)
-            numa = None if device is None else device.numa(self.node.numa_by_root)
-            mask |= 0 if numa is None else 1 << numa
+        for device in devices:
+            if is_cpu_device(device):
+                for place in self._places.get(device, ()):
+                    mask |= place
+            elif device in self._devices:
+                numa = self._devices[device].numa(self.node.numa_by_root)
+                mask |= 0 if numa is None else 1 << numa
         return mask
+
+    def _places_of(self, devices: Iterable[DeviceId], cpus: CpuSet) -> Places:
+        """Return the distinct places of devices and CPUs."""
+        places = {place for device in devices for place in self._places.get(device, ())}
+        if self.site.machine is not None:
+            places.update(1 << numa for numa in numa_ids(self.site.machine.numa_of(cpus)))
+        return tuple(sorted(places))
 
     def crowding(self, mask: int) -> int:
         """CPUs that others hold there, for a pod that keeps away from NUMA nodes with such; 0 for all others."""

@@ -18,7 +18,8 @@ from typing import Final
 from koord_numa.core.allocate import policy_in_force
 from koord_numa.core.allocation.node_rules import NO_CPUS_WITHOUT_CLAIM, own_cpus_by_claim
 from koord_numa.core.claims.container_cpus import unequal_cpus
-from koord_numa.core.claims.device_hints import ClaimDevices, Found, cpus_of_all, ids_text
+from koord_numa.core.claims.cpus import is_cpu_device
+from koord_numa.core.claims.device_hints import ClaimDevices, Found, ids_text
 from koord_numa.core.claims.search.allocator import NO_SOLUTION
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.numa.hints import masks_of_size, numa_ids
@@ -55,11 +56,14 @@ def place_devices(
     if isinstance(anywhere, str):
         return Rejection(Reason.RESOURCE_CLAIMS, anywhere, resolvable=False)
     policy = policy_of_devices(ask, seen)
-    if not devices.claims.cpus | cpus_of_all(anywhere.allocations) and (refusal := _refuse_without_cpus(ask, seen)):
+    cpus_by_claim = any(map(is_cpu_device, devices.claims.devices)) or any(
+        is_cpu_device(result.device) for allocation in anywhere.allocations for result in allocation.results
+    )
+    if not cpus_by_claim and (refusal := _refuse_without_cpus(ask, seen)):
         return refusal
     # Devices that are nowhere in particular fit every set, so that nothing is left to align.
     if not devices.places:
-        if policy in HARD and cpus_of_all(anywhere.allocations):
+        if policy in HARD and cpus_by_claim:
             return _refused("on which NUMA nodes its CPUs are is not published")
         return _complete(ask, placement, anywhere, devices, seen)
     if policy not in HARD and _is_near(anywhere, placement):
@@ -83,9 +87,8 @@ def place_devices(
 def _is_near(found: Found, placement: Placement) -> bool:
     """Is everything on the pod's NUMA nodes, or on one where it has none?"""
     if placement.mask is not None:
-        return not found.numa & ~placement.mask
-    # ``n & (n - 1)`` is 0 for exactly one NUMA node.
-    return found.numa != 0 and not found.numa & (found.numa - 1)
+        return found.is_near(placement.mask)
+    return bool(found.places) and found.on_one
 
 
 def aligned_by_claims_only(ask: SchedulingRequest, seen: NodeSnapshot) -> bool:
@@ -197,13 +200,12 @@ def _complete(
 
 def _alignment_points(placement: Placement, found: Found, seen: NodeSnapshot) -> int:
     """100 where devices are on the pod's NUMA nodes, or on one where it has none; 50 on one that is not known to be the pod's; else 0."""
-    on_one = not found.numa & (found.numa - 1)
     if placement.mask is None:
         pinned = isinstance(seen.offer, KubeletView) and seen.offer.state.node.config.cpu_policy == "static"
-        return (MAX_SCORE // 2 if pinned and found.numa else MAX_SCORE) if on_one else 0
-    if not found.numa & ~placement.mask:
+        return (MAX_SCORE // 2 if pinned and found.numa else MAX_SCORE) if found.on_one else 0
+    if found.is_near(placement.mask):
         return MAX_SCORE
-    return MAX_SCORE // 2 if on_one else 0
+    return MAX_SCORE // 2 if found.on_one else 0
 
 
 def _preference_points(found: Found, devices: ClaimDevices) -> int:
@@ -221,6 +223,6 @@ def _kubelet_note(placement: Placement, found: Found) -> str:
     where = f"devices of claims are on NUMA {ids_text(found.numa)}"
     if placement.mask is None:
         return f"{where}; its kubelet does not align the pod with them"
-    if found.numa & ~placement.mask:
+    if not found.is_near(placement.mask):
         return f"{where}, apart from NUMA {ids_text(placement.mask)}, where its kubelet is expected to put the pod"
     return f"{where}, where its kubelet, which does not align devices of claims, is expected to put the pod"

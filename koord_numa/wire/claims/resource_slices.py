@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from koord_numa.core.cel.program import CelDevice
 from koord_numa.core.cel.values.semver import Semver, parse_semver
-from koord_numa.core.cel.values.values import EMPTY_MAP, NANO, MapValue
+from koord_numa.core.cel.values.values import EMPTY_MAP, NANO, MapValue, Unreadable
 from koord_numa.core.cel.values.values import Quantity as CelQuantity
 from koord_numa.core.claims.search.inventory import (
     NOWHERE,
@@ -138,21 +138,23 @@ def _device(pool: PoolId, model: DeviceModel, path: FieldPath) -> Device:
 
 
 _KINDS: Final[Mapping[str, type]] = {"int": int, "bool": bool, "string": str, "version": str}
+_LISTS: Final[Mapping[str, str]] = {f"{kind}s": kind for kind in _KINDS}
+_UNKNOWN: Final = Attribute("", ())
 
 
 def _attribute(name: str, value: Mapping[str, Any], path: FieldPath) -> Attribute:
+    """An attribute; of an unknown kind where the field that holds the value is not known, which costs only those who read it."""
     given = [(kind, item) for kind, item in value.items() if item is not None]
-    if not given:
-        return Attribute("", None)  # of a kind that this version does not know
     if len(given) > 1:
         raise path.at(f"attributes.{name}").error(f"{quoted(dict(value))} has several values")
-    kind, item = given[0]
-    expected = _KINDS.get(kind)
-    if expected is None:
-        return Attribute(kind, tuple(item) if isinstance(item, list) else item)
-    if type(item) is not expected:
-        raise path.at(f"attributes.{name}.{kind}").error(f"{quoted(item)} is no {kind}")
-    return Attribute(kind, item)
+    field, item = given[0] if given else ("", None)
+    kind = _LISTS.get(field, field)
+    if kind not in _KINDS:
+        return _UNKNOWN
+    values = (item,) if field == kind else tuple(item) if isinstance(item, list) else None
+    if values is None or any(type(each) is not _KINDS[kind] for each in values):
+        raise path.at(f"attributes.{name}.{field}").error(f"{quoted(item)} is no {field}")
+    return Attribute(kind, values, listed=field != kind)
 
 
 def _capacity(model: CapacityModel, path: FieldPath) -> Capacity:
@@ -208,10 +210,7 @@ def quantity_text(amount: int) -> str:
 
 def _cel(driver: str, shared: bool, attributes: Mapping[str, Attribute], capacity: Mapping[str, Capacity]) -> CelDevice:
     """The device as expressions see it; names without a domain are filed under the driver's (cel/compile.go)."""
-    try:
-        values = [(name, _cel_value(name, attribute)) for name, attribute in attributes.items()]
-    except ValueError as error:
-        return CelDevice(driver, shared, error=str(error))
+    values = [(name, _cel_value(name, attribute)) for name, attribute in attributes.items()]
     amounts = [(name, CelQuantity(each.value)) for name, each in capacity.items()]
     return CelDevice(driver, shared, _domains(driver, values), _domains(driver, amounts))
 
@@ -228,14 +227,15 @@ def _domains(driver: str, values: list[tuple[str, Any]]) -> MapValue:
 
 
 def _cel_value(name: str, attribute: Attribute) -> object:
+    values: tuple[object, ...] = attribute.values
+    if not attribute.kind:
+        return Unreadable(f"attribute {name}: unsupported attribute value")
     if attribute.kind == "version":
         try:
-            return _version(str(attribute.value))
+            values = tuple(_version(str(value)) for value in values)
         except ValueError as error:
-            raise ValueError(f"attribute {name}: parse semantic version: {error}") from None
-    if attribute.kind not in _KINDS:
-        raise ValueError(f"attribute {name}: unsupported attribute value")
-    return attribute.value
+            return Unreadable(f"attribute {name}: parse semantic version: {error}")
+    return values if attribute.listed else values[0]
 
 
 @lru_cache(maxsize=1024)

@@ -4,12 +4,14 @@ Structured allocation of kube-scheduler 1.36: claims of one pod on one node, aga
 ``dra-table`` records tests of upstream with some gates off; the answer with the default gates is recorded too, and is the one that counts.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from koord_numa.core.cel.program import CelDevice, compile_selector
+from koord_numa.core.cel.values.semver import parse_semver
 from koord_numa.core.claims.objects.claim import ClaimToAllocate, DeviceClass
 from koord_numa.core.claims.objects.features import Features
 from koord_numa.core.claims.objects.pools import gather_pools
@@ -53,9 +55,14 @@ def load(case: Case) -> Question:
     return Question(claims, classes, node, _usage(case["allocatedState"]))
 
 
+def _lists(case: Case) -> bool:
+    """Whether the case has the gate of list attributes on: the default gates have it off."""
+    return bool((case.get("features") or {}).get("DRAListTypeAttributes"))
+
+
 def _features(case: Case) -> Features:
-    """Gates of the random cases. The table records the default gates' answers as well: those are asked for."""
-    gates = {} if "expectDefaultGates" in case else case.get("features") or {}
+    """Gates of the random cases. The table records the default gates' answers as well: those are asked for, but with list attributes."""
+    gates = {} if "expectDefaultGates" in case and not _lists(case) else case.get("features") or {}
     return Features(
         admin_access=gates.get("DRAAdminAccess", True),
         binding_conditions=gates.get("DRADeviceBindingConditions+DRAResourceClaimDeviceStatus", True),
@@ -93,12 +100,17 @@ def answer(given: Question) -> Allocated | NotAllocated:
 
 def agrees(case: Case, ours: Allocated | NotAllocated) -> str | None:
     """The recorded answer of a corrected allocator counts where there is one."""
-    recorded = case.get("withoutUpstreamBug") or case.get("expectDefaultGates") or case["expect"]
+    recorded = case.get("withoutUpstreamBug") or _with_gates(case)
     accepted = [recorded, *(case["expect"].get("accept") or ())]
     said = _said(ours)
     if any(said == _recorded(each) for each in accepted):
         return None
     return f"{said}, recorded {_recorded(recorded)}"
+
+
+def _with_gates(case: Case) -> Mapping[str, Any]:
+    recorded: Mapping[str, Any] = case["expect"]
+    return recorded if _lists(case) else case.get("expectDefaultGates") or recorded
 
 
 def _said(ours: Allocated | NotAllocated) -> tuple[str, object]:
@@ -153,7 +165,7 @@ def _foreign(case: Case, ours: Allocated | NotAllocated) -> bool:
 
     Where no other request can draw from it either, ours must be the answer that is given when the cluster has no such pool.
     """
-    text = (case.get("expectDefaultGates") or case["expect"]).get("error", "")
+    text = _with_gates(case).get("error", "")
     blamed = re.search(r"request (\S+): asks for all devices, but resource pool (\S+) is currently", text)
     if blamed is not None:
         pools = {PoolId(*blamed[2].split("/", 1))}
@@ -195,4 +207,58 @@ def _rules_out(device_class: Mapping[str, Any], driver: str) -> bool:
     return looks_further is None and not compile_selector(expression).matches(CelDevice(driver))
 
 
-ORACLE = Oracle("dra", load, answer, agrees, (Deviation("foreign-pools", _foreign),))
+def _unreadable(case: Case, ours: Allocated | NotAllocated) -> bool:
+    """
+    Whether an attribute that upstream cannot read fails every expression on its device, also those that do not read it.
+
+    Lists are such attributes while their gate is off. Ours must be the answer without the attributes, or the error of reading one.
+    """
+    if not re.search(UNREADABLE, _with_gates(case).get("error", "")):
+        return False
+    if isinstance(ours, NotAllocated) and re.search(UNREADABLE, ours.message):
+        return True
+    stripped = json.loads(json.dumps(case["slices"]))
+    for each in stripped:
+        for device in each["spec"].get("devices") or ():
+            attributes = device.get("attributes") or {}
+            device["attributes"] = {name: value for name, value in attributes.items() if not _is_unreadable(value)}
+    if _lists_are_read(case):
+        return not re.search(UNREADABLE, ours.message) if isinstance(ours, NotAllocated) else True
+    return _said(ours) == _said(answer(load({**case, "slices": stripped})))
+
+
+UNREADABLE = "unsupported attribute value|parse semantic version"
+
+
+def _is_unreadable(value: Mapping[str, Any]) -> bool:
+    return not value.keys() & {"int", "bool", "string", "version"} or not _is_version(value.get("version", "0.0.0"))
+
+
+def _is_version(text: str) -> bool:
+    try:
+        parse_semver(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _lists_are_read(case: Case) -> bool:
+    """Whether a constraint or an expression of the case names an attribute that is a list."""
+    names = {
+        name.rpartition("/")[2]
+        for each in case["slices"]
+        for device in each["spec"].get("devices") or ()
+        for name, value in (device.get("attributes") or {}).items()
+        if value.keys() & {"ints", "bools", "strings", "versions"}
+    }
+    texts = json.dumps([case["claims"], case["deviceClasses"]])
+    return any(name in texts for name in names)
+
+
+ORACLE = Oracle(
+    "dra",
+    load,
+    answer,
+    agrees,
+    (Deviation("foreign-pools", _foreign), Deviation("unreadable-attributes", _unreadable)),
+)

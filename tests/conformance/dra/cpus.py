@@ -63,7 +63,7 @@ def agrees(case: Case, ours: Allocation | None) -> str | None:
     if results != tuple(replace(it, share_id="") for it in recorded.results) or ours.nodes != recorded.nodes:
         return f"{ours}, recorded {recorded}"
     again = parse_resource_claim({**case["allocatedClaim"], "status": {"allocation": allocation_json(recorded)}})
-    text = example.slice.devices[0].attributes[CPU_IDS].value
+    text = example.slice.devices[0].attributes[CPU_IDS].scalar
     allowed, mine, theirs = CpuSet.parse(str(text)), cpus_of(ours), cpus_of(recorded)
     if (
         again.allocation != recorded

@@ -5,7 +5,7 @@ import pytest
 from koord_numa.core.cel.errors import CompileError, CostExceededError, EvaluationError
 from koord_numa.core.cel.program import MAX_TREE_DEPTH, CelDevice, compile_selector
 from koord_numa.core.cel.values.semver import parse_semver
-from koord_numa.core.cel.values.values import EMPTY_MAP, MapValue, Quantity
+from koord_numa.core.cel.values.values import EMPTY_MAP, MapValue, Quantity, Unreadable
 
 GPU = CelDevice(
     "gpu.example.com",
@@ -126,9 +126,103 @@ def test_a_text_cannot_grow_without_bounds() -> None:
         compile_selector(f'{doubled} == "x"').matches(GPU)
 
 
-def test_a_device_with_a_broken_attribute_matches_nothing_and_says_why() -> None:
-    with pytest.raises(EvaluationError, match="attribute v"):
-        compile_selector("true").matches(CelDevice("d", error="attribute v: parse semantic version"))
+UNREADABLE = CelDevice("d", attributes=MapValue({"d": MapValue({"v": Unreadable("attribute v: unsupported"), "x": 1})}))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "true",
+        'device.driver == "d"',
+        'device.attributes["d"].x == 1',
+        '"v" in device.attributes["d"]',
+        "has(device.attributes.d.v)",
+        'device.attributes["d"].exists(name, name == "x")',
+        'device.attributes["d"].size() == 2',
+        'device.attributes["d"].v == 1 || true',
+    ],
+)
+def test_an_unreadable_attribute_costs_nothing_else(expression: str) -> None:
+    assert compile_selector(expression).matches(UNREADABLE)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'device.attributes["d"].v == 1',
+        'device.attributes["d"]["v"] == 1',
+        'device.attributes["d"].?v.hasValue()',
+        'device.attributes["d"][?"v"].hasValue()',
+        'device.attributes["d"].exists(name, value, name == "x" && value == 2)',
+        'device.attributes["d"] == device.attributes["d"]',
+        'cel.bind(a, device.attributes["d"], a.v == 1)',
+        'device.attributes["d"].v.includes(1)',
+    ],
+)
+def test_reading_an_unreadable_attribute_is_an_error(expression: str) -> None:
+    with pytest.raises(EvaluationError, match="attribute v: unsupported"):
+        compile_selector(expression).matches(UNREADABLE)
+
+
+LISTS = CelDevice(
+    "d",
+    attributes=MapValue(
+        {
+            "d": MapValue(
+                {
+                    "flags": (True, False),
+                    "one": 1,
+                    "numbers": (1, 2),
+                    "names": ("fish", "bird"),
+                    "versions": (parse_semver("1.0.0"), parse_semver("2.0.0")),
+                    "many": tuple(range(48)),
+                    "more": tuple(range(49)),
+                }
+            )
+        }
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "wanted", "expected"),
+    [
+        ("flags", "true", True),
+        ("numbers", "1", True),
+        ("numbers", "3", False),
+        ("numbers", '"1"', False),
+        ("one", "1", True),
+        ("one", "2", False),
+        ("names", '"bird"', True),
+        ("versions", 'semver("2.0.0")', True),
+        ("versions", 'semver("3.0.0")', False),
+        ("versions", '"1.0.0"', False),
+        ("many", "47", True),
+        ("more", "47", True),
+    ],
+)
+def test_includes_reads_lists_and_scalars(attribute: str, wanted: str, expected: bool) -> None:
+    program = compile_selector(f'device.attributes["d"].{attribute}.includes({wanted})')
+    cost = 6 if wanted.startswith("semver") else 5
+    assert program.run(LISTS) == (expected, cost)
+
+
+def test_includes_refuses_lists_that_are_too_long() -> None:
+    with pytest.raises(EvaluationError, match="cannot be applied to lists longer than 48 values"):
+        compile_selector('device.attributes["d"].more.includes(48)').matches(LISTS)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        '2 in device.attributes["d"].numbers',
+        'device.attributes["d"].numbers.exists(n, n > 1)',
+        'device.attributes["d"].versions.all(v, v.isGreaterThan(semver("0.0.1")))',
+        'device.attributes["d"].numbers[0] == 1 && device.attributes["d"].names.size() == 2',
+    ],
+)
+def test_list_attributes_are_lists(expression: str) -> None:
+    assert compile_selector(expression).matches(LISTS)
 
 
 def test_what_an_expression_reads() -> None:

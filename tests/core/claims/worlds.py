@@ -17,11 +17,13 @@ NODE = "node-1"
 
 
 def device(name: str, **more: Any) -> Json:
-    """A device; ``attributes`` are plain values, ``capacity`` plain quantities, ``consumes`` counters of the set ``set``."""
-    kinds = {bool: "bool", int: "int", str: "string"}
+    """
+    A device; ``attributes`` are plain values, lists of such or whole attributes, ``capacity`` plain quantities, ``consumes`` counters of
+    the set ``set``.
+    """
     made: Json = {"name": name}
     if attributes := more.pop("attributes", None):
-        made["attributes"] = {key: {kinds[type(value)]: value} for key, value in attributes.items()}
+        made["attributes"] = {key: _attribute(value) for key, value in attributes.items()}
     if capacity := more.pop("capacity", None):
         made["capacity"] = {key: {"value": value} for key, value in capacity.items()}
     if consumes := more.pop("consumes", None):
@@ -29,6 +31,13 @@ def device(name: str, **more: Any) -> Json:
             {"counterSet": "set", "counters": {key: {"value": value} for key, value in consumes.items()}}
         ]
     return made | more
+
+
+def _attribute(value: Any) -> Json:
+    kinds = {bool: "bool", int: "int", str: "string"}
+    if isinstance(value, dict):
+        return value
+    return {f"{kinds[type(value[0])]}s": value} if isinstance(value, list) else {kinds[type(value)]: value}
 
 
 def published(driver: str, devices: Iterable[Json] = (), **more: Any) -> ResourceSlice:

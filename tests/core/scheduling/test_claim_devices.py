@@ -6,11 +6,13 @@ from hypothesis import strategies as st
 
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.claims.search.inventory import DeviceId
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
-from koord_numa.core.objects.vocabulary import NumaPolicy
+from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import GI, pod
-from tests.core.claims.worlds import NODE, claim_object, device, published, request
+from tests.core.claims.worlds import NODE, Json, claim_object, device, published, request
 from tests.core.scheduling.claim_nodes import (
     GPU,
     LSR,
@@ -82,6 +84,76 @@ def test_devices_without_a_place_fit_everywhere_and_pcie_roots_tell_it() -> None
     assert names(unknown) == ["gpu-0"]
     told = decided(ours("0-7"), asks, [rooted], claim_object(GPU), roots={"pci0000:00": 0, "pci0000:80": 1})
     assert names(told) == ["gpu-1"]
+
+
+def test_devices_near_several_numa_nodes_are_aligned_with_each_of_them() -> None:
+    asks = pod(4000, qos=LSR, numa=NumaPolicy.SINGLE_NUMA_NODE)
+    near = published("gpu", [device("gpu-0", attributes={NUMA: [1, 0]})])
+    first, second = (decided(ours(busy), asks, [near], claim_object(GPU)) for busy in ("0-7", "8-15"))
+    assert isinstance(first, Placement)
+    assert isinstance(second, Placement)
+    assert [(it.mask, it.claim_points) for it in (first, second)] == [(0b10, 100), (0b01, 100)]
+    # One NUMA node is near both devices.
+    nic = published("nic", [device("nic-0", attributes={NUMA: [0]})])
+    both = decided(ours(), asks, [near, nic], PAIR)
+    assert isinstance(both, Placement)
+    assert both.mask == 0b01
+    assert isinstance(decided(ours("0-7"), asks, [near, nic], PAIR), Rejection)
+
+
+def test_the_pcie_roots_of_a_device_are_all_near() -> None:
+    asks = pod(4000, qos=LSR, numa=NumaPolicy.SINGLE_NUMA_NODE)
+    rooted = published("gpu", [device("gpu-0", attributes={ROOT: ["pci0000:00", "pci0000:80", "pci0000:ff"]})])
+    roots = {"pci0000:00": 0, "pci0000:80": 1}
+    for busy, mask in (("0-7", 0b10), ("8-15", 0b01)):
+        assert getattr(decided(ours(busy), asks, [rooted], claim_object(GPU), roots=roots), "mask", None) == mask
+
+
+@pytest.mark.parametrize("value", [-1, [-1], [4096], {"string": "0"}, {"later": [0]}])
+def test_an_unknown_numa_node_is_not_numa_node_0(value: object) -> None:
+    asks = pod(4000, qos=LSR, numa=NumaPolicy.SINGLE_NUMA_NODE)
+    unknown = published("gpu", [device("gpu-0", attributes={NUMA: value})])
+    found = decided(ours("0-7"), asks, [unknown], claim_object(GPU))
+    assert isinstance(found, Placement)
+    assert found.mask == 0b10
+
+
+def _groups(grouping: str) -> list[Json]:
+    """CPUs as dra-driver-cpu publishes them in each grouping, without cpusets: the driver chooses."""
+    socket, numas = {"dra.cpu/socketID": 0}, [{NUMA: numa, "dra.cpu/socketID": 0} for numa in (0, 1)]
+    if grouping == "individual":
+        return [device(f"cpudev{cpu:03}", attributes={**numas[cpu // 8], "dra.cpu/cpuID": cpu}) for cpu in range(16)]
+    if grouping == "numanode":
+        return [_group(f"cpudevnuma00{numa}", 8, numas[numa]) for numa in (0, 1)]
+    return [_group("cpudevsocket000", 16, socket)]
+
+
+def _group(name: str, cpus: int, attributes: Json) -> Json:
+    return device(name, attributes=attributes, capacity={"dra.cpu/cpu": str(cpus)}, allowMultipleAllocations=True)
+
+
+@pytest.mark.parametrize("qos", [LSR, QosClass.NONE])
+@pytest.mark.parametrize("policy", [NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.BEST_EFFORT, NumaPolicy.NONE])
+@pytest.mark.parametrize("grouping", ["individual", "numanode", "socket"])
+def test_cpus_by_claim_in_every_grouping(grouping: str, policy: NumaPolicy, qos: QosClass) -> None:
+    seen = ours()
+    assert isinstance(seen.offer, Inventory)
+    seen = replace(seen, offer=replace(seen.offer, cpus_by_claim=True))
+    claim = cpu_claim(4)
+    if grouping == "individual":
+        claim = claim_object(request("cpu", "dra.cpu", count=4), name="cpus")
+    asks = pod(4000, qos=qos, numa=policy)
+    found = decided(seen, asks, [gpus(1), published("dra.cpu", _groups(grouping))], claim, claim_object(GPU))
+    if grouping == "socket" and policy is NumaPolicy.SINGLE_NUMA_NODE:
+        # The driver may choose CPUs of either NUMA node.
+        assert isinstance(found, Rejection)
+        assert found.reason is Reason.CLAIM_ALIGNMENT
+        return
+    assert isinstance(found, Placement)
+    assert found.cpus == EMPTY
+    if policy is NumaPolicy.SINGLE_NUMA_NODE:
+        cpus = {"individual": [f"cpudev{cpu:03}" for cpu in range(8, 12)], "numanode": ["cpudevnuma001"]}[grouping]
+        assert (found.mask, names(found)) == (0b10, [*cpus, "gpu-0"])
 
 
 @pytest.mark.parametrize("name", [NUMA, "dra.net/numaNode", "dra.cpu/numaNodeID", "gpu/numaNode", "numa", "numaNodeID"])

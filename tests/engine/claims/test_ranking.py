@@ -155,8 +155,8 @@ def _check_alignment(
         return
     known = {it.id: it for each in world.engine.claims.slices() for it in each.devices}
     for result in allocation.results:
-        numa = known[result.device].own_numa
-        assert numa is None or found.mask >> numa & 1
+        near = known[result.device].own_numa
+        assert not near or any(found.mask >> numa & 1 for numa in near)
     if topology.owner is CpuOwner.SCHEDULER and topology.machine is not None:
         assert not topology.machine.numa_of(cpus_of(allocation)) & ~found.mask
 

@@ -45,6 +45,8 @@ def test_field(value: Any, field: str) -> bool:
     # Every field of a device exists; whether it holds anything is asked of the map behind it.
     if isinstance(value, CelDevice):
         return True
+    if isinstance(value, MapValue):
+        return value.peek(field) is not MISSING
     return optional_select(value, field).present
 
 

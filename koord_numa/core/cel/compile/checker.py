@@ -243,7 +243,8 @@ def _variables(kind: Type, node: Loop) -> dict[str, Type]:
         kinds = (kind.parameters[0],) if len(node.names) == 1 else (INT, kind.parameters[0])
     elif kind.name == "map":
         kinds = kind.parameters[: len(node.names)]
-    elif kind.name == "dyn":
+    elif is_dynamic(kind):
+        # Whether an attribute is a list is known at run time only.
         kinds = (DYN,) * len(node.names)
     else:
         message = f"expression of type '{kind}' cannot be range of a comprehension (must be list, map, or dynamic)"

@@ -12,17 +12,12 @@ COST_LIMIT: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class CelDevice:
-    """
-    The variable ``device``, made once and read by every selector.
-
-    ``error`` is why no selector can be evaluated for it: one attribute that CEL cannot hold spoils the device, as upstream.
-    """
+    """The variable ``device``, made once and read by every selector."""
 
     driver: str
     allow_multiple_allocations: bool = False
     attributes: MapValue = EMPTY_MAP  # domain -> name -> value
     capacity: MapValue = EMPTY_MAP  # domain -> name -> Quantity
-    error: str = ""
 
 
 class Frame:

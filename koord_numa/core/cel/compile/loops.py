@@ -3,7 +3,7 @@ The comprehension macros at run time. Their costs are those of the folds that th
 condition and a step for every element (cel-go parser/macro.go, ext/comprehensions.go).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,13 +29,18 @@ class Body:
         items = self.items(frame)
         if not isinstance(items, tuple | MapValue):
             raise EvaluationError(NO_SUCH_OVERLOAD)
-        pairs = items.items() if isinstance(items, MapValue) else enumerate(items)
         single = len(self.slots) == 1
+        pairs: Iterable[tuple[Any, Any]]
+        if isinstance(items, tuple):
+            pairs = enumerate(items)
+        else:
+            # A loop over the keys alone reads no value.
+            pairs = zip(items, items, strict=True) if single else items.items()
         for key, value in pairs:
             # Before each element: a nested loop must not go on far beyond the limit.
             frame.check_cost()
             if single:
-                frame.variables[self.slots[0]] = key if isinstance(items, MapValue) else value
+                frame.variables[self.slots[0]] = value
             else:
                 frame.variables[self.slots[0]], frame.variables[self.slots[1]] = key, value
             yield key

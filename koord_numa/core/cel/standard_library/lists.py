@@ -19,6 +19,8 @@ from koord_numa.core.cel.values.values import (
 )
 
 LONGEST_RANGE: Final = 100_000
+LONGEST_ATTRIBUTE: Final = 48
+"""Values of a device's attributes (resource/v1 ResourceSliceMaxAttributeValuesPerDevice)."""
 """Elements that ``lists.range`` makes at most: far beyond what the cost limit lets an expression look at."""
 
 _KEY: Final = cmp_to_key(compare)
@@ -101,8 +103,14 @@ def _contains(items: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:
 
 
 def _includes(value: Any, wanted: Any) -> bool:
-    """List attributes hold it, other values equal it: one expression serves drivers of both kinds."""
-    return any(same(item, wanted) for item in value) if isinstance(value, tuple) else same(value, wanted)
+    """Membership in a list attribute, or equality with a scalar (dynamic-resource-allocation/cel/compile.go, ``includesFunc``)."""
+    if not isinstance(value, tuple):
+        return same(value, wanted)
+    if any(same(item, wanted) for item in value[:LONGEST_ATTRIBUTE]):
+        return True
+    if len(value) > LONGEST_ATTRIBUTE:
+        raise EvaluationError(f"'includes' function cannot be applied to lists longer than {LONGEST_ATTRIBUTE} values")
+    return False
 
 
 def _typed(name: str, result: str, kinds: tuple[str, ...], call: Callable[..., Any]) -> list[Overload]:

@@ -34,7 +34,7 @@ _SHOWN: Final = {
 
 DYN: Final = Type("dyn")
 ANY: Final = Type("any")
-"""What an attribute's value is: like dyn for operators and functions, but no range for a macro."""
+"""The type of an attribute: a scalar or a list. Like dyn, except as an element of list and map literals."""
 BOOL: Final = Type("bool")
 INT: Final = Type("int")
 STRING: Final = Type("string")

@@ -83,6 +83,13 @@ class _BoolKey:
     value: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An attribute value that CEL cannot hold: an unknown type, or a malformed version. Reading it is a runtime error."""
+
+    message: str
+
+
 class MapValue:
     """
     A map. Lookups by a key that is absent answer None; ``default`` is what a domain map gives instead.
@@ -110,7 +117,14 @@ class MapValue:
         return _key(key) in self._entries
 
     def find(self, key: object) -> object:
-        """The value of the key; ``MISSING`` without one."""
+        """Return the value of the key, or ``MISSING``. Raises ``EvaluationError`` for a value that is ``Unreadable``."""
+        found = self.peek(key)
+        if type(found) is Unreadable:
+            raise EvaluationError(found.message)
+        return found
+
+    def peek(self, key: object) -> object:
+        """Return the value of the key, or ``MISSING``, without reading the value."""
         # Nearly all keys are texts: they are looked up as they are.
         if type(key) is str:
             found = self._entries.get(key, MISSING)
@@ -123,8 +137,11 @@ class MapValue:
         return found
 
     def items(self) -> Iterator[tuple[object, object]]:
-        """Keys and values."""
-        return zip(self, self._entries.values(), strict=True)
+        """Keys and values. Raises ``EvaluationError`` at a value that is ``Unreadable``."""
+        for key, value in zip(self, self._entries.values(), strict=True):
+            if type(value) is Unreadable:
+                raise EvaluationError(value.message)
+            yield key, value
 
 
 def _key(key: object) -> object:

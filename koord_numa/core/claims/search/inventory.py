@@ -33,10 +33,25 @@ class DeviceId(NamedTuple):
 
 
 class Attribute(NamedTuple):
-    """A device attribute: ``kind`` is ``int``, ``bool``, ``string`` or ``version``, or their plural for a list."""
+    """
+    A device attribute of kind ``int``, ``bool``, ``string`` or ``version``; versions are texts. A scalar has one value.
+
+    The kind is empty for a type that this version does not know. Such an attribute has no values.
+    """
 
     kind: str
-    value: object
+    values: tuple[int | bool | str, ...]
+    listed: bool = False
+
+    @property
+    def scalar(self) -> int | bool | str | None:
+        """The value of a scalar; None for a list."""
+        return self.values[0] if len(self.values) == 1 and not self.listed else None
+
+    @property
+    def set(self) -> frozenset[tuple[str, int | bool | str]]:
+        """The values as a set for constraints. The kind keeps ``true`` apart from 1, and versions apart from strings."""
+        return frozenset((self.kind, value) for value in self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,25 +145,34 @@ class Device:
     binding_conditions: tuple[str, ...] = ()
     binding_failure_conditions: tuple[str, ...] = ()
     memory: dict[str, bool | CelError] = field(default_factory=dict, repr=False)
-    own_numa: int | None = field(init=False)  # as the driver says it
-    pcie_root: str = field(init=False)  # empty where it is not published
+    own_numa: tuple[int, ...] = field(init=False)  # NUMA nodes that the driver publishes, the physical one first
+    pcie_roots: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "own_numa", self._own_numa())
-        root = self.attribute(PCIE_ROOT)
-        object.__setattr__(self, "pcie_root", root.value if root is not None and isinstance(root.value, str) else "")
+        roots = self.attribute(PCIE_ROOT)
+        names = roots.values if roots is not None and roots.kind == "string" else ()
+        object.__setattr__(self, "pcie_roots", tuple(map(str, names)))
 
-    def _own_numa(self) -> int | None:
+    def _own_numa(self) -> tuple[int, ...]:
         for name in (*NUMA_ATTRIBUTES, *(f"{self.id.driver}/{bare}" for bare in BARE_NUMA_ATTRIBUTES)):
             value = self.attribute(name)
-            if value is not None and value.kind == "int" and isinstance(value.value, int):
-                # -1 is "no NUMA node" in sysfs; ids beyond what Linux has are no masks.
-                return value.value if 0 <= value.value <= MAX_NUMA_ID else None
-        return None
+            if value is not None and value.kind == "int":
+                # -1 is "no NUMA node" in sysfs; ids beyond those of Linux are no masks.
+                return tuple(int(numa) for numa in value.values if 0 <= int(numa) <= MAX_NUMA_ID)
+        return ()
+
+    def numas(self, roots: NumaByRoot) -> tuple[int, ...]:
+        """
+        Return the NUMA nodes that the device is near, the physical one first; none where they are unknown.
+
+        The attribute of the driver counts (KEP-6072), else the NUMA nodes of the device's PCIe roots.
+        """
+        return self.own_numa or tuple(dict.fromkeys(roots[root] for root in self.pcie_roots if root in roots))
 
     def numa(self, roots: NumaByRoot) -> int | None:
-        """Its NUMA node: as the driver says, else (also after -1, which is none) that of its PCIe root; None where neither tells."""
-        return roots.get(self.pcie_root) if self.own_numa is None else self.own_numa
+        """Return the physical NUMA node, None where it is unknown."""
+        return next(iter(self.numas(roots)), None)
 
     def attribute(self, name: str) -> Attribute | None:
         """By its full name; names without a domain belong to the driver's domain (allocator, ``lookupAttribute``)."""

@@ -55,5 +55,4 @@ class DeviceLooks:
             tuple(sorted(device.capacity.items(), key=lambda item: item[0])),
             tuple((name, tuple(sorted(amounts.items()))) for name, amounts in device.consumes),
             device.taints,
-            bool(device.cel.error),
         )

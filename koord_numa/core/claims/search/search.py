@@ -181,8 +181,7 @@ class Search:
 
     def _near(self, device: Device) -> bool:
         mask = self._node.numa_mask
-        numa = device.numa(self._node.numa_by_root) if mask else None
-        return numa is None or bool(mask >> numa & 1)
+        return not mask or all(mask & place for place in self._node.places.get(device.id, ()))
 
     def _likeness(self, candidate: Candidate) -> object:
         """

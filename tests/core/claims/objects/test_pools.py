@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.core.claims.search.allocator import NotAllocated
 from koord_numa.wire.claims.resource_slices import parse_resource_slice
-from tests.core.claims.worlds import claim_object, decide, device, devices_of, published, request
+from tests.core.claims.worlds import cel, claim_object, decide, device, devices_of, published, request
 
 GPUS = published("gpu", [device("a"), device("b")])
 ALL = request("r", "gpu", allocationMode="All")
@@ -65,11 +65,13 @@ def test_a_malformed_slice_makes_its_own_pool_unusable_and_no_other() -> None:
     ]
 
 
-def test_a_broken_device_of_another_driver_does_not_matter() -> None:
-    broken = published("a-driver", [device("x") | {"attributes": {"v": {"version": "x"}}}])
-    assert devices_of(decide([broken, GPUS], [claim_object(request("r", "gpu"))])) == ["a"]
-    own = decide(
-        [published("gpu", [device("x") | {"attributes": {"v": {"version": "x"}}}])], [claim_object(request("r", "gpu"))]
-    )
+def test_an_unreadable_attribute_costs_only_requests_that_read_it() -> None:
+    broken = published("gpu", [device("x", attributes={"v": {"version": "x"}, "later": {"y": 1}})])
+    assert devices_of(decide([broken], [claim_object(request("r", "gpu"))])) == ["x"]
+    reads = claim_object(request("r", "gpu", selectors=[cel('device.attributes["gpu"].v.major() > 0')]))
+    own = decide([broken], [reads])
     assert isinstance(own, NotAllocated)
     assert own.error
+    # A device of another driver is not read at all.
+    guarded = claim_object(request("r", "gpu", selectors=[cel('device.driver != "gpu" || true')]))
+    assert devices_of(decide([broken], [guarded])) == ["x"]

@@ -1,6 +1,7 @@
 """Rules of the allocator that differ from upstream, and its laws; the others are held by the recorded answers."""
 
 from collections import Counter
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -37,6 +38,53 @@ def test_distinct_values_differ_pairwise() -> None:
     assert devices_of(decide([gpus], [three])) == ["cannot allocate all claims"]
     two = claim_object(request("r", "gpu", count=2), constraints=[{"distinctAttribute": "gpu/model"}])
     assert devices_of(decide([gpus], [two])) == ["a", "b"]
+
+
+def _listed(**values: Any) -> Any:
+    return published("gpu", [device(name, attributes={"a": value}) for name, value in values.items()])
+
+
+def _constrained(kind: str, count: int) -> Any:
+    return claim_object(request("r", "gpu", count=count), constraints=[{f"{kind}Attribute": "gpu/a"}])
+
+
+NO = ["cannot allocate all claims"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "picked"),
+    [
+        ("match", {"a": [1, 2], "b": [2, 3], "c": [2]}, ["a", "b", "c"]),
+        ("match", {"a": [1, 2], "b": [2, 3], "c": [1, 3]}, NO),  # each pair has a common value, the three have none
+        ("match", {"a": [0, 1], "b": [2], "c": [1, 2], "d": [1]}, ["a", "c", "d"]),
+        ("match", {"a": 1, "b": [1, 2], "c": [1]}, ["a", "b", "c"]),
+        ("match", {"a": ["1"], "b": [1], "c": 1}, NO),  # a string is no int
+        ("match", {"a": [True], "b": [1], "c": 1}, NO),
+        ("match", {"a": {"version": "1.0.0"}, "b": {"versions": ["1.0.0", "2.0.0"]}, "c": {"version": "1.0.0"}}, ["a", "b", "c"]),
+        ("match", {"a": {"version": "1.0.0"}, "b": {"string": "1.0.0"}, "c": {"version": "1.0.0"}}, NO),
+        ("match", {"a": [1], "b": {"later": {"x": 1}}, "c": [1], "d": [1]}, ["a", "c", "d"]),  # an unknown type costs its device
+        ("distinct", {"a": [1, 2], "b": [2, 3], "c": [3, 4], "d": 5}, ["a", "c", "d"]),
+        ("distinct", {"a": [1, 2], "b": [3, 4], "c": [1, 4]}, NO),
+        ("distinct", {"a": [1, 2], "b": {"later": [3]}, "c": ["1"], "d": [True]}, ["a", "c", "d"]),
+    ],
+)  # fmt: skip
+def test_constraints_compare_lists_as_sets(kind: str, values: dict[str, Any], picked: list[str]) -> None:
+    assert devices_of(decide([_listed(**values)], [_constrained(kind, 3)])) == picked
+
+
+VALUES = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=3), min_size=1, max_size=6)
+
+
+@given(VALUES, st.sampled_from(["match", "distinct"]), st.integers(1, 4))
+def test_constraints_on_lists_find_what_trying_all_sets_finds(lists: list[list[int]], kind: str, count: int) -> None:
+    def allowed(chosen: tuple[list[int], ...]) -> bool:
+        if kind == "match":
+            return bool(set.intersection(*map(set, chosen)))
+        return sum(len(set(each)) for each in chosen) == len(set().union(*chosen))
+
+    possible = any(allowed(chosen) for chosen in combinations(lists, count))
+    slices = [_listed(**{f"d{at}": values for at, values in enumerate(lists)})]
+    assert isinstance(decide(slices, [_constrained(kind, count)]), Allocated) == possible
 
 
 def test_many_equal_devices_do_not_make_the_search_explode() -> None:
