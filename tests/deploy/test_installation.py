@@ -1,5 +1,6 @@
 """Every way of installing, as it is built: all manifests are applied, and the scheduler runs with the rights of its account only."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -14,7 +15,9 @@ from typing import Any, Final
 import aiohttp
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from koord_numa.cli import main
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines.fleet import Fleet
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
@@ -196,6 +199,43 @@ async def test_the_scheduler_leads_and_places(
         refused = [asked for asked in server.requests if asked.status == 403]
         assert [str(asked) for asked in refused] == []
         assert {asked.user for asked in server.requests if "koord-numa" in asked.user_agent} == {user}
+
+
+@pytest.mark.parametrize("source", ["base", "chart"])
+async def test_readers_can_run_every_command(source: str, tmp_path: Path) -> None:
+    """With the ClusterRole for readers alone: no command fails, and nothing is left out."""
+    found = INSTALLATIONS[source]()
+    (role,) = [each["metadata"]["name"] for each in found if each["metadata"]["name"].endswith("-reader")]
+    async with installed(found) as server:
+        server.store.create(
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": "readers"},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+                "subjects": [{"kind": "User", "name": "reader", "apiGroup": "rbac.authorization.k8s.io"}],
+            }
+        )
+        rack = Fleet(server.store, read_descriptions(ONE_PAIR, tmp_path))
+        rack.start()
+        server.store.create(pinned("waits", 400))
+        kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig", "reader")
+        manifest = tmp_path / "pod.yaml"
+        manifest.write_text(yaml.safe_dump(pinned("new", 2)))
+        commands = (
+            ("nodes",),
+            ("node", "n"),
+            ("explain", "waits"),
+            ("simulate", "-f", str(manifest)),
+            ("top",),
+            ("snapshot", "-o", str(tmp_path / "snapshot.yaml")),
+        )
+        for command in commands:
+            answer = await asyncio.to_thread(CliRunner().invoke, main, [*command, "--kubeconfig", str(kubeconfig)])
+            assert (answer.exit_code, answer.stderr) == (0, ""), answer.output
+        rack.stop()
+        refused = {(asked.verb, asked.resource) for asked in server.requests if asked.status == 403}
+        assert refused <= {("create", "pods")}  # the way to a running scheduler, which no command needs
 
 
 def scheduling_events(server: ApiServer) -> list[Manifest]:

@@ -51,6 +51,7 @@ def test_the_chart_carries_everything() -> None:
         "ClusterRole",
         "ClusterRole",
         "ClusterRole",
+        "ClusterRole",
         "ClusterRoleBinding",
         "ConfigMap",
         "Deployment",

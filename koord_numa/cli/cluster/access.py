@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from koord_numa.cli.cluster.objects import ClusterObjects, list_objects, read_files
+from koord_numa.cli.cluster.objects import ClusterObjects, list_objects, no_right_to_list, read_files
 from koord_numa.cli.cluster.snapshot import Snapshot, snapshot_of
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.credentials import NoCredentials, current_namespace
@@ -61,8 +61,8 @@ class Access:
             return read_files(self.files)
         found = self.run(list_objects)
         # On stderr: the output stays a document that programs can read.
-        for why in found.unread.values():
-            click.echo(f"Not counted: {why}", err=True)
+        if found.unread:
+            click.echo(f"Not counted: {no_right_to_list(found.unread)}", err=True)
         return found
 
     def snapshot(self) -> Snapshot:

@@ -4,7 +4,7 @@ Every object that decides where pods go, read once: from a cluster's lists, or f
 The same kinds that the operator watches, and PriorityClasses, whose work the API server has done when the operator sees a pod.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -152,17 +152,23 @@ async def list_objects(api: Api) -> ClusterObjects:
     return objects
 
 
-async def list_raw(api: Api) -> tuple[list[Document], list[str]]:
-    """The same objects unparsed, with ``kind`` and ``apiVersion``, and why some kinds are missing. Raises ``ClusterError``."""
+def no_right_to_list(resources: Iterable[Resource]) -> str:
+    """One line about kinds that RBAC forbids to list, and what grants the right."""
+    listed = ", ".join(map(str, resources))
+    return f"{listed}: no right to list them; the ClusterRole koord-numa-reader grants it"
+
+
+async def list_raw(api: Api) -> tuple[list[Document], list[Resource]]:
+    """The same objects unparsed, with ``kind`` and ``apiVersion``, and the kinds that RBAC forbids to list. Raises ``ClusterError``."""
     found: list[Document] = []
-    unread: list[str] = []
+    unread: list[Resource] = []
     for kind, resource in _LISTED.items():
         try:
             found.extend(await _raw(api, kind, resource, optional=resource in _OPTIONAL))
-        except Forbidden as error:
+        except Forbidden:
             if resource in _USUAL_RIGHTS:
                 raise
-            unread.append(str(error))
+            unread.append(resource)
     # The newest version that is served; only one of them holds the objects.
     for resource in TOPOLOGIES:
         topologies = await _raw(api, TOPOLOGY_KIND, resource, optional=True)

@@ -9,7 +9,7 @@ import yaml
 
 from koord_numa.cli.cluster.access import Access, with_cluster
 from koord_numa.cli.cluster.hashed_names import hash_names, short_hash
-from koord_numa.cli.cluster.objects import list_raw
+from koord_numa.cli.cluster.objects import list_raw, no_right_to_list
 from koord_numa.wire.images import normalized
 
 DROPPED: Final = frozenset(
@@ -54,8 +54,8 @@ def command(output: Path, hide: bool, access: Access) -> None:
     simulate, top and page read it by --from.
     """
     objects, unread = access.run(list_raw)
-    for why in unread:
-        click.echo(f"Not written: {why}", err=True)
+    if unread:
+        click.echo(f"Not written: {no_right_to_list(unread)}", err=True)
     kept = [trimmed(each) for each in objects]
     if hide:
         kept = hash_names(kept)
