@@ -1,56 +1,82 @@
 """
-Events on nodes whose NodeResourceTopology cannot be read, lacks its NUMA nodes, or names unknown options of the kubelet.
+Events on nodes whose objects cannot be read, lack NUMA nodes, name unknown options of the kubelet, or have misspelled keys.
 
 The leader writes one event per problem. A problem that a standby finds is reported when the standby becomes the leader.
 """
 
-from typing import Final
+from typing import Final, TypeVar
 
 from koord_numa.core.kubelet.view import unknown_words
-from koord_numa.core.objects.node import NodeResourceTopology
+from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle
 
+T = TypeVar("T", str, tuple[str, ...])
+
 UNREADABLE: Final = "TopologyUnreadable"
+NOT_READ: Final = "KeyNotRead"
 
 
 class UnreadableTopologies:
-    """One per scheduler. ``problems`` are those that exist, by node."""
+    """One per scheduler. ``problems`` and ``unread`` are those that exist, by node."""
 
     def __init__(self, handle: Handle) -> None:
         self.problems: dict[str, str] = {}
+        self.unread: dict[str, tuple[str, ...]] = {}
         self._handle = handle
         self._unsaid: set[str] = set()
-        self._judged: dict[str, NodeResourceTopology] = {}  # by node, the topology that ``problems`` speaks of
+        self._unsaid_keys: set[str] = set()
+        self._judged: dict[str, tuple[Node | None, NodeResourceTopology | None]] = {}  # by node, what was judged last
 
     def node_changed(self, info: NodeInfo) -> None:
         """The node's objects may have changed."""
         # Called for every pod that comes or goes, while topologies are replaced once a minute.
-        if info.current is self._judged.get(info.name):
+        node, topology = self._judged.get(info.name, (None, None))
+        if info.current is topology and info.node is node:
             return
-        if info.current is None:
-            del self._judged[info.name]
+        if info.node is None:
+            self._judged.pop(info.name, None)
         else:
-            self._judged[info.name] = info.current
+            self._judged[info.name] = info.node, info.current
         problem = "" if info.current is None else problem_of(info.current)
-        if self.problems.get(info.name, "") == problem:
-            return
-        if problem:
-            self.problems[info.name] = problem
-            self._unsaid.add(info.name)
-        else:
-            del self.problems[info.name]
-            self._unsaid.discard(info.name)
+        _update(self.problems, self._unsaid, info.name, problem)
+        _update(self.unread, self._unsaid_keys, info.name, unread_of(info))
 
     def tick(self) -> None:
-        """Say what has not been said yet, where this process leads."""
-        if not self._unsaid or not self._handle.dependencies.lease.fresh():
+        """Write the events that are due, where this process leads."""
+        if not (self._unsaid or self._unsaid_keys) or not self._handle.dependencies.lease.fresh():
             return
         for name in sorted(self._unsaid):
-            message = f"pods that depend on the node's topology avoid it: {self.problems[name]}"
-            self._handle.dependencies.recorder.node_event(name, warning=True, reason=UNREADABLE, message=message)
+            self._report(
+                name,
+                reason=UNREADABLE,
+                message=f"pods that depend on the node's topology avoid it: {self.problems[name]}",
+            )
+        for name in sorted(self._unsaid_keys):
+            self._report(name, reason=NOT_READ, message="; ".join(self.unread[name]))
         self._unsaid.clear()
+        self._unsaid_keys.clear()
+
+    def _report(self, node: str, *, reason: str, message: str) -> None:
+        self._handle.dependencies.recorder.node_event(node, warning=True, reason=reason, message=message)
+
+
+def _update(known: dict[str, T], unsaid: set[str], node: str, found: T) -> None:
+    """Remember what is wrong with a node now; a change is reported."""
+    if known.get(node) == (found or None):
+        return
+    if found:
+        known[node] = found
+        unsaid.add(node)
+    else:
+        del known[node]
+        unsaid.discard(node)
+
+
+def unread_of(info: NodeInfo) -> tuple[str, ...]:
+    """A sentence for each key of the node's objects that is almost one that is read."""
+    return (*(info.node.unread if info.node else ()), *(info.current.unread if info.current else ()))
 
 
 def problem_of(topology: NodeResourceTopology) -> str:

@@ -45,6 +45,17 @@ class GoJson(Strict):
         # Once a model and not once an object: matching names without case would else cost a pass over the fields.
         cls._names = {(field.alias or name).lower(): field.alias or name for name, field in cls.model_fields.items()}
 
+    @classmethod
+    def unknown_names(cls, value: object) -> list[str]:
+        """Members of a JSON object that the model does not have. A member that is ``null`` is as good as absent."""
+        members = value.items() if isinstance(value, dict) else ()
+        return [str(key) for key, item in members if item is not None and str(key).lower() not in cls._names]
+
+    @classmethod
+    def accepted_names(cls) -> list[str]:
+        """The members of the model, as they are written."""
+        return sorted(cls._names.values())
+
     @model_validator(mode="before")
     @classmethod
     def _as_go_reads(cls, value: object) -> object:

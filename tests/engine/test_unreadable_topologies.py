@@ -3,7 +3,7 @@
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.unreadable_topologies import UNREADABLE
+from koord_numa.engine.unreadable_topologies import NOT_READ, UNREADABLE
 from tests.engine.world import World, make_node, make_world
 
 UNKNOWN = KubeletConfig(
@@ -48,3 +48,15 @@ def test_a_standby_says_it_when_it_leads() -> None:
     world.lease.held = True
     world.engine.unreadable.tick()
     assert world.diary.reasons("node") == [UNREADABLE]
+
+
+def test_misspelled_keys_of_a_node_and_its_topology_are_reported_once() -> None:
+    node = replace(make_node("node"), unread=("label a is not read; use the label b",))
+    world = make_world(node)
+    topology = NodeResourceTopology("node", CpuOwner.KUBELET, unread=("attribute c is not read; use d",))
+    publish(world, topology)
+    publish(world, replace(topology, resource_version="2"))
+    told = "label a is not read; use the label b; attribute c is not read; use d"
+    assert [(reason, note) for _, reason, note in world.diary.events] == [(NOT_READ, told)]
+    publish(world, replace(topology, unread=()))
+    assert world.engine.unreadable.unread == {"node": node.unread}

@@ -81,11 +81,12 @@ async def test_policy_none_needs_no_sets_of_numa_nodes() -> None:
 
 
 async def test_the_field_of_the_pod_spec_was_never_made() -> None:
-    """KEP-693's ``spec.topology.policy``: API servers drop it. The annotation says the same."""
+    """KEP-693's ``spec.topology.policy``: API servers drop it. In a file it is refused, with the annotation that says the same."""
     there = cluster(node("n", 16), koordlet_nrt("n"))
     field = pod("field", guaranteed("10"), topology={"policy": "single-numa-node"})
     await there.create(field, pod("annotation", guaranteed("10"), numa={"numaTopologyPolicy": "single-numa-node"}))
-    assert (there.node_of("field"), there.node_of("annotation")) == ("n", "")
+    assert (there.node_of("field"), there.node_of("annotation")) == ("", "")
+    assert "use the annotation scheduling.koordinator.sh/numa-topology-spec" in there.why("field")
 
 
 async def test_container_level_single_numa_node_takes_the_pod_as_a_whole() -> None:

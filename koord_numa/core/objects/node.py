@@ -65,6 +65,9 @@ class Node:
     reservation: NodeReservation = NodeReservation()
     features: frozenset[str] | None = None  # status.declaredFeatures; None where the node declares none at all
     problem: str = ""
+    unread: tuple[str, ...] = field(
+        default=(), compare=False
+    )  # a sentence for each key that is almost one that is read
     # Not compared: a node that pulled an image is no other node for the pods that wait.
     kubelet: str = ""  # boot of the machine and version of its kubelet
     kubelet_since: float = 0.0  # when the node became Ready, seconds since the epoch; 0: it is not, or does not say
@@ -138,7 +141,7 @@ class NodeResourceTopology(ValueObject):
     ``numa_by_root`` is the NUMA node of each PCIe root (``pci0000:00``) whose devices agree on one.
     ``amplification`` is ``None`` when the NRT carries no ratios; otherwise zones are amplified already.
     ``gap`` says which part of a readable topology is missing, with its publisher. ``describes_nodes`` is false where that leaves nothing to
-    decide by: the node then counts as a node without topology.
+    decide by: the node then counts as a node without topology. ``unread`` has a sentence for each key that is almost one that is read.
     """
 
     node: str
@@ -159,6 +162,7 @@ class NodeResourceTopology(ValueObject):
     node_uid: str = ""  # from the owner reference, when there is one
     problem: str = ""
     gap: str = ""
+    unread: tuple[str, ...] = ()
     describes_nodes: bool = True
     resource_version: str = ""
     checkpoint: KubeletCheckpoint | None = None  # the kubelet's exact state, where the node agent publishes it

@@ -11,6 +11,7 @@ from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_usage import NumaUsage, largest_aligned, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.unreadable_topologies import unread_of
 from koord_numa.view.documents import Document, document
 from koord_numa.view.text import short_amounts
 
@@ -90,7 +91,7 @@ def trust_in(info: NodeInfo, seen: NodeSnapshot) -> tuple[str, str]:
         return "uncertain", seen.offer.problem or "memory in use is unexplained"
     if info.topology.problem:
         return "malformed", info.topology.problem
-    return ("uncertain", gap) if gap else ("ok", "")
+    return ("uncertain", gap) if gap else ("ok", "; ".join(unread_of(info)))
 
 
 def closed_by(seen: NodeSnapshot) -> Rejection | None:

@@ -234,6 +234,14 @@ _ATTRIBUTES: Final[Mapping[str, Callable[[_Known, str, FieldPath], None]]] = {
     names.ATTRIBUTE_RESERVED_CPUS: _set_reserved,
 }
 
+ATTRIBUTES: Final = (
+    *_ATTRIBUTES,
+    names.ATTRIBUTE_FINGERPRINT,
+    names.ATTRIBUTE_FINGERPRINT_METHOD,
+    names.ATTRIBUTE_ISOLATED_CPUS,
+)
+"""Names of attributes of a topology that mean something here, besides options."""
+
 _NOT_OF_KUBELET: Final = frozenset({names.ATTRIBUTE_FINGERPRINT, names.ATTRIBUTE_FINGERPRINT_METHOD})
 """Attributes that change with the pods of a node."""
 

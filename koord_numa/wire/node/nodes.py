@@ -14,7 +14,8 @@ from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.images import node_images
 from koord_numa.wire.metadata import Head, head
-from koord_numa.wire.node.node_annotations import amplification, reservation
+from koord_numa.wire.misspelled_keys import unread_members, unread_node_keys
+from koord_numa.wire.node.node_annotations import Reservation, amplification, reservation
 from koord_numa.wire.parsing import EnumReader, Problems, Quantity, Strict, T, read, read_time
 from koord_numa.wire.pod.pod_annotations import NUMA_POLICIES
 from koord_numa.wire.quantities import supplied
@@ -109,6 +110,10 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
         # ``None`` and empty differ: a node that declares nothing has an old kubelet, one with an empty list none of the features.
         features=None if status.declared_features is None else frozenset(status.declared_features),
         problem=problems.problem,
+        unread=(
+            *unread_node_keys(top.labels, top.annotations),
+            *unread_members(top.annotations, {names.RESERVATION: Reservation}),
+        ),
         # Another boot or another kubelet version is another life: what was learned of its options ends with it.
         kubelet=f"{life.node_info.boot_id or ''} {life.node_info.kubelet_version or ''}" if life.node_info else "",
         kubelet_since=_ready_since(life.conditions or (), top.path.at("status.conditions")),

@@ -1,22 +1,30 @@
 """NodeResourceTopology objects, v1alpha1 and v1alpha2, of Koordinator's agent and of the kubelet's exporters."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NumaPolicy
+from koord_numa.core.spelling import is_near, plain
 from koord_numa.wire import names
 from koord_numa.wire.errors import quoted
 from koord_numa.wire.metadata import Head, head, version
+from koord_numa.wire.misspelled_keys import unread_attributes, unread_members, unread_topology_keys
 from koord_numa.wire.node.cpu_topology import machine
 from koord_numa.wire.node.cpuset_differences import cpuset_differences
-from koord_numa.wire.node.kubelet_config import NUMA_POLICY_OF, TOPOLOGY_POLICIES, kubelet_config
+from koord_numa.wire.node.kubelet_config import (
+    ATTRIBUTES,
+    NUMA_POLICY_OF,
+    TOPOLOGY_POLICIES,
+    CpuManagerPolicy,
+    kubelet_config,
+)
 from koord_numa.wire.node.kubelet_state import kubelet_checkpoint
-from koord_numa.wire.node.node_annotations import amplification
+from koord_numa.wire.node.node_annotations import Reservation, amplification
 from koord_numa.wire.node.pci_devices import numa_by_root
-from koord_numa.wire.node.reserved import reserved_cpus
+from koord_numa.wire.node.reserved import SystemQos, reserved_cpus
 from koord_numa.wire.node.zones import AttributeModel, ReadZones, read_zones
-from koord_numa.wire.parsing import Problems, Strict, read
+from koord_numa.wire.parsing import GoJson, Problems, Strict, read
 
 
 class TopologyModel(Strict):
@@ -68,6 +76,7 @@ def _read(top: Head) -> _Fields:
         "zones": found_zones,
         "kubelet": kubelet,
         "distances": costs,
+        "unread": tuple(_unread(top, attributes, listed.other_types)),
         "gap": "" if usable else _gap(listed, told, top),
         "describes_nodes": usable or names.CPU_TOPOLOGY in top.annotations or _refuses(kubelet),
         "numa_by_root": numa_by_root(top.annotations, top.path),
@@ -91,6 +100,22 @@ def _read(top: Head) -> _Fields:
         "kubelet_pods": reserved.kubelet_pods,
         "amplification": amplification(top.annotations, top.path),
     }
+
+
+_MEMBERS: Final[Mapping[str, type[GoJson]]] = {
+    names.CPU_MANAGER_POLICY: CpuManagerPolicy,
+    names.RESERVATION: Reservation,
+    names.SYSTEM_QOS_RESOURCE: SystemQos,
+}
+
+
+def _unread(top: Head, attributes: Sequence[AttributeModel], other_types: Sequence[str]) -> Iterator[str]:
+    yield from unread_topology_keys(top.annotations)
+    yield from unread_members(top.annotations, _MEMBERS)
+    yield from unread_attributes(((each.name, each.value) for each in attributes), ATTRIBUTES)
+    for kind in other_types:
+        if is_near(plain(kind), plain(names.ZONE_TYPE_NUMA)):
+            yield f"zones of type {quoted(kind)} are not read; NUMA nodes have the type {names.ZONE_TYPE_NUMA}"
 
 
 def _refuses(kubelet: KubeletConfig) -> bool:

@@ -20,10 +20,12 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.qos import OWN_CPUS, may_use_cpuset
 from koord_numa.core.qos import priority_class as band_of
+from koord_numa.core.spelling import closest
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, quoted
+from koord_numa.wire.misspelled_keys import unread_pod_keys
 from koord_numa.wire.parsed_cache import ParsedCache
-from koord_numa.wire.parsing import EnumReader, GoJson, Id, Quantity, read_json
+from koord_numa.wire.parsing import EnumReader, GoJson, Id, Quantity, load_json, read_json
 from koord_numa.wire.quantities import requested
 
 T = TypeVar("T")
@@ -155,6 +157,49 @@ def _policies(spec_text: str, numa_text: str) -> tuple[CpuBind, NumaSpec] | Wire
     except WireError as error:
         return error.with_traceback(None)  # remembered too: a malformed template is read once, not once a pod
     return bind, numa
+
+
+def check_demands(labels: Mapping[str, str], annotations: Mapping[str, str], path: FieldPath) -> None:
+    """
+    Raises ``WireError`` for a demand that nothing would read: under a key that is almost ours, or in a member that does not exist.
+
+    Koordinator ignores both, and the pod runs without what it asks for. Pods that run are not checked.
+    """
+    for _, sentence in unread_pod_keys(labels, annotations):
+        raise path.error(sentence)
+    for key in _MEMBERS:
+        text = annotations.get(key)
+        if text is None:
+            continue
+        reader = _unknown_member if len(text) < LONGEST_SHARED else _unknown_member.__wrapped__
+        if (found := reader(key, text)) is not None:
+            name, sentence = found
+            raise path.annotation(key).at(name).error(sentence)
+
+
+@lru_cache(maxsize=2048)
+def _unknown_member(key: str, text: str) -> tuple[str, str] | None:
+    try:
+        value = load_json(text, FieldPath(""))
+    except WireError:
+        return None  # the reader of policies reports it
+    model = _MEMBERS[key]
+    unknown = model.unknown_names(value)
+    if not unknown:
+        return None
+    accepted = model.accepted_names()
+    elsewhere = {name.lower(): (name, other) for other, it in _MEMBERS.items() for name in it.accepted_names()}
+    if (there := elsewhere.get(unknown[0].lower())) is not None:
+        return unknown[0], f"is a member of the annotation {there[1]}"
+    meant = closest(unknown[0], accepted)
+    return unknown[0], f"is unknown{f', did you mean {meant}?' if meant else ''} (accepted: {', '.join(accepted)})"
+
+
+_MEMBERS: Final[Mapping[str, type[GoJson]]] = {
+    names.RESOURCE_SPEC: ResourceSpec,
+    names.NUMA_TOPOLOGY_SPEC: NumaTopologySpec,
+}
+"""The annotations in which a pod demands something, by their members."""
 
 
 def check_bind_policy(request: PodRequest, path: FieldPath) -> None:

@@ -15,7 +15,7 @@ from koord_numa.wire.images import pod_images
 from koord_numa.wire.metadata import Head, Metadata, head, version
 from koord_numa.wire.parsing import Int64, Problems, Strict, read, read_time
 from koord_numa.wire.pod.bound_text import bound_text, explored, known_pod, remember_request, request_key
-from koord_numa.wire.pod.pod_annotations import cached_assignment, check_bind_policy
+from koord_numa.wire.pod.pod_annotations import cached_assignment, check_bind_policy, check_demands
 from koord_numa.wire.pod.request_cache import CachedRequest, cached_request
 from koord_numa.wire.pod.resize import amounts_differ, counted_request
 from koord_numa.wire.pod.steady_part import SteadyPart, known_part, remember
@@ -156,6 +156,8 @@ def _loose_part(obj: Mapping[str, Any], path: FieldPath, problems: Problems) -> 
 
 def _steady_part(top: Head, spec: dict[str, Any], scheduling: SchedulingSpec, problems: Problems) -> SteadyPart:
     has_node = bool(_node(spec))
+    if not has_node:
+        problems.collect(partial(check_demands, top.labels, top.annotations, top.path), None)
     return SteadyPart(
         path=top.path,
         key=PodKey(top.namespace or "default", top.name, top.uid),

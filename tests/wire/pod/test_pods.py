@@ -149,7 +149,6 @@ POLICIES: dict[str, tuple[dict[str, str], CpuBind, NumaSpec]] = {
         NumaSpec(NumaPolicy.RESTRICTED),
     ),
     "the word None": ({NUMA_SPEC: '{"numaTopologyPolicy":"None"}'}, CpuBind(), NumaSpec()),
-    "unknown fields": ({SPEC: '{"requiredCPUBindPolicy":"","more":{"a":[1]}}'}, CpuBind(), NumaSpec()),
 }
 
 

@@ -1,0 +1,37 @@
+"""Edit distance, for keys and words that people misspell."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+
+NEAR: Final = 2
+"""Largest edit distance of a misspelled key: one letter swapped with its neighbor, or two single mistakes."""
+
+_LONGEST: Final = 128
+"""Longer words are not compared: the distance costs the product of the lengths."""
+
+
+def plain(word: str) -> str:
+    """The word in lower case without the characters that separate its parts: ``qos-class`` and ``qosClass`` are equal."""
+    return word.lower().replace("-", "").replace("_", "").replace(".", "")
+
+
+def is_near(word: str, other: str, limit: int = NEAR) -> bool:
+    """Whether at most ``limit`` insertions, deletions and replacements of one character turn ``word`` into ``other``."""
+    if abs(len(word) - len(other)) > limit or max(len(word), len(other)) > _LONGEST:
+        return False
+    row = list(range(len(other) + 1))
+    for done, letter in enumerate(word, 1):
+        before, row = row, [done]
+        for place, wanted in enumerate(other, 1):
+            row.append(min(before[place] + 1, row[-1] + 1, before[place - 1] + (letter != wanted)))
+        if min(row) > limit:
+            return False
+    return row[-1] <= limit
+
+
+def closest(word: str, words: Iterable[str]) -> str:
+    """The word that a person most probably meant; empty where none is similar."""
+    by_plain = {plain(known): known for known in words}
+    found = get_close_matches(plain(word[:_LONGEST]), by_plain, n=1)
+    return by_plain[found[0]] if found else ""
