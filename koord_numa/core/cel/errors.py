@@ -21,4 +21,8 @@ class CostExceededError(CelError):
     """The evaluation passed the limit of cost units. No operator absorbs it."""
 
 
+class ValueTooLargeError(CostExceededError):
+    """A value would be larger than any selector needs. No operator absorbs it either."""
+
+
 NO_SUCH_OVERLOAD = "no such overload"

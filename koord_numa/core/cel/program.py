@@ -4,8 +4,9 @@ What the rest of the scheduler uses: a selector compiled once, and devices prepa
 Upstream counterpart: dynamic-resource-allocation/cel/compile.go, environment "stored expressions" of Kubernetes 1.36.
 """
 
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from koord_numa.core.cel.compile.checker import check
@@ -34,9 +35,13 @@ class Program:
         """Does the device match? Raises ``EvaluationError``, or ``CostExceededError`` beyond the limit of one million units."""
         return self.run(device)[0]
 
-    def run(self, device: CelDevice) -> tuple[bool, int]:
-        """The answer and what it cost in units."""
-        frame = Frame(device, self.variables)
+    def frame_for(self, device: CelDevice, clock: Callable[[], float] | None = None) -> Frame:
+        """A frame for one evaluation, with a deadline if there is a clock of CPU time."""
+        return Frame(device, self.variables, clock)
+
+    def run(self, device: CelDevice, frame: Frame | None = None) -> tuple[bool, int]:
+        """The answer and what it cost in units. A frame of ``frame_for`` keeps the account also when the evaluation fails."""
+        frame = frame or self.frame_for(device)
         try:
             result = self.evaluate(frame)
         # Beyond Python's stack, below the depth limit: an answer, and never a crash.
@@ -67,15 +72,46 @@ def _compile(source: str) -> Program | CompileError:
     return Program(source, evaluate, variables, reads_of(tree))
 
 
-_SHORT: Final = 512
-_compiled = lru_cache(maxsize=4096)(_compile)
-_compiled_long = lru_cache(maxsize=128)(_compile)
-"""Apart, since a program takes some forty times the room of its text, of which there may be ten thousand characters."""
+class ProgramCache:
+    """Compiled texts, the least recently used first, bounded by the characters of all texts."""
+
+    def __init__(self, characters: int) -> None:
+        self._most = characters
+        self._characters = 0
+        self._programs: OrderedDict[str, Program | CompileError] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+    def __contains__(self, source: str) -> bool:
+        return source in self._programs
+
+    def get(self, source: str) -> Program | CompileError:
+        """The program of a text, or why there is none."""
+        known = self._programs.get(source)
+        if known is not None:
+            self._programs.move_to_end(source)
+            return known
+        made = self._programs[source] = _compile(source)
+        self._characters += len(source)
+        while self._characters > self._most:
+            oldest, _ = self._programs.popitem(last=False)
+            self._characters -= len(oldest)
+        return made
+
+
+CACHE: Final = ProgramCache(2 << 20)
+"""Texts of 2 MiB: the largest object of an API server fits. A program takes about forty times the room of its text."""
+
+
+def is_compiled(source: str) -> bool:
+    """Whether ``compile_selector`` need not compile the text now."""
+    return source in CACHE
 
 
 def compile_selector(source: str) -> Program:
     """The program of a text, remembered. Raises ``CompileError``."""
-    result = _compiled(source) if len(source) <= _SHORT else _compiled_long(source)
+    result = CACHE.get(source)
     if isinstance(result, CompileError):
         raise CompileError(f"compilation failed: {result}", result.position)
     return result

@@ -6,6 +6,7 @@ each, constant lists and maps nothing, other list literals 10 and map literals 3
 """
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final
 
 from koord_numa.core.cel.compile.access import (
@@ -20,9 +21,9 @@ from koord_numa.core.cel.compile.frame import Frame
 from koord_numa.core.cel.compile.logic import OPERATORS, contained, contained_in_constant
 from koord_numa.core.cel.compile.loops import LOOPS, Body
 from koord_numa.core.cel.compile.scope import Scope
-from koord_numa.core.cel.errors import NO_SUCH_OVERLOAD, EvaluationError
+from koord_numa.core.cel.errors import NO_SUCH_OVERLOAD, CostExceededError, EvaluationError
 from koord_numa.core.cel.standard_library import TABLE
-from koord_numa.core.cel.syntax.literals import NO_FRAME, NoFrame, constant, make_list, make_map, once, present
+from koord_numa.core.cel.syntax.literals import NoFrame, constant, make_list, make_map, once, present
 from koord_numa.core.cel.syntax.syntax import (
     Bind,
     Call,
@@ -36,10 +37,13 @@ from koord_numa.core.cel.syntax.syntax import (
     OptionalMap,
     Select,
 )
-from koord_numa.core.cel.values.functions import QUALIFIED, Overload
+from koord_numa.core.cel.values.functions import QUALIFIED, Overload, constant_time
 from koord_numa.core.cel.values.values import NONE, OptionalValue, TypeValue
 
 Evaluate = Callable[[Frame], Any]
+
+FOLDED: Final = 64
+"""Work units of a constant that a compiled program holds at most."""
 
 
 def compile_tree(tree: Expr) -> tuple[Evaluate, int]:
@@ -169,7 +173,7 @@ def _call(node: Call, scope: Scope) -> Evaluate:
 
 
 def _dispatch(operands: list[Evaluate], overloads: list[Overload]) -> Evaluate:
-    rows = [(overload.classes, overload.cost, overload.call) for overload in overloads]
+    rows = [_row(overload) for overload in overloads]
     if len(operands) == 2:
         return _dispatch_two(operands[0], operands[1], rows)
 
@@ -177,28 +181,42 @@ def _dispatch(operands: list[Evaluate], overloads: list[Overload]) -> Evaluate:
         # Arguments are evaluated before the overload is chosen, as its types are those of the values.
         values = [operand(frame) for operand in operands]
         kinds = [type(value) for value in values]
-        for classes, cost, call in rows:
+        for classes, cost, call, charged in rows:
             if _accepted(classes, kinds):
                 frame.cost += cost(*values)
-                # Checked before the call, since it may be what is expensive.
-                frame.check_cost()
-                return call(*values)
+                return call(*values) if call is not None else charged(frame, *values)
         raise EvaluationError(NO_SUCH_OVERLOAD)
 
     return evaluate
 
 
-def _dispatch_two(left: Evaluate, right: Evaluate, rows: list[tuple[Any, Any, Any]]) -> Evaluate:
+@cache
+def _row(overload: Overload) -> tuple[Any, Any, Any, Any]:
+    """
+    The accepted classes, the cost units, and the call: alone where it takes constant time, else charged before it begins.
+    """
+    call: Any = overload.call
+    if overload.work is constant_time and not overload.sized:
+        return overload.classes, overload.cost, call, None
+
+    def charged(frame: Frame, *values: Any) -> Any:
+        overload.work(frame, *values)
+        made = call(frame, *values) if overload.in_frame else call(*values)
+        return frame.admit(made) if overload.sized else made
+
+    return overload.classes, overload.cost, None, charged
+
+
+def _dispatch_two(left: Evaluate, right: Evaluate, rows: list[tuple[Any, Any, Any, Any]]) -> Evaluate:
     """The same for two operands, which nearly all calls of selectors have."""
 
     def evaluate(frame: Frame) -> Any:
         first, second = left(frame), right(frame)
         kind, other = type(first), type(second)
-        for (allowed, also), cost, call in rows:
+        for (allowed, also), cost, call, charged in rows:
             if (allowed is None or kind in allowed) and (also is None or other in also):
                 frame.cost += cost(first, second)
-                frame.check_cost()
-                return call(first, second)
+                return call(first, second) if call is not None else charged(frame, first, second)
         raise EvaluationError(NO_SUCH_OVERLOAD)
 
     return evaluate
@@ -212,20 +230,24 @@ def _accepted(classes: tuple[frozenset[type] | None, ...], kinds: list[type]) ->
 
 
 def _folded(evaluate: Evaluate) -> Evaluate:
-    """A call of constants such as ``quantity("40Gi")`` is made once; its cost counts in every evaluation, as upstream."""
+    """
+    A call of constants such as ``quantity("40Gi")`` is made once; its cost counts in every evaluation, as upstream.
+
+    Large results are made in every evaluation: a compiled program must not hold them.
+    """
     frame = NoFrame()
     try:
         value = evaluate(frame)
     # It fails in every evaluation that reaches it, and only in those.
-    except EvaluationError:
-        return evaluate  # fails again in every evaluation that reaches it
-    return _costing(value, frame.cost)
+    except (EvaluationError, CostExceededError):
+        return evaluate
+    return _costing(value, frame.cost) if frame.size(value).units <= FOLDED else evaluate
 
 
 def _in(node: Call, scope: Scope) -> Evaluate:
     container = _compile(node.args[1], scope)
     if isinstance(node.args[1], ListLiteral) and constant(node.args[1]):
-        return contained_in_constant(_compile(node.args[0], scope), container(NO_FRAME))
+        return contained_in_constant(_compile(node.args[0], scope), container(NoFrame()))
     return contained(_compile(node.args[0], scope), container)
 
 

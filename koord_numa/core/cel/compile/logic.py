@@ -8,7 +8,7 @@ from koord_numa.core.cel.compile.frame import Frame
 from koord_numa.core.cel.errors import NO_SUCH_OVERLOAD, EvaluationError
 from koord_numa.core.cel.standard_library.costs import equality
 from koord_numa.core.cel.values.semver import Semver
-from koord_numa.core.cel.values.values import MapValue, Quantity, equal, same
+from koord_numa.core.cel.values.values import NESTED, MapValue, Quantity, equal, identity, same
 
 Evaluate = Callable[[Frame], Any]
 
@@ -70,6 +70,8 @@ def _equal(operands: Sequence[Evaluate]) -> Evaluate:
     def evaluate(frame: Frame) -> bool:
         first, second = left(frame), right(frame)
         frame.cost += equality(first, second)
+        if type(first) in NESTED and type(second) in NESTED:
+            _charge_comparison(frame, first, second)
         return equal(first, second)
 
     return evaluate
@@ -82,9 +84,16 @@ def _unequal(operands: Sequence[Evaluate]) -> Evaluate:
     def evaluate(frame: Frame) -> bool:
         first, second = left(frame), right(frame)
         frame.cost += equality(first, second)
+        if type(first) in NESTED and type(second) in NESTED:
+            _charge_comparison(frame, first, second)
         return not same(first, second)
 
     return evaluate
+
+
+def _charge_comparison(frame: Frame, left: object, right: object) -> None:
+    """A comparison visits no more than the smaller value has."""
+    frame.charge(min(frame.size(left).units, frame.size(right).units))
 
 
 def contained(value: Evaluate, container: Evaluate) -> Evaluate:
@@ -94,9 +103,11 @@ def contained(value: Evaluate, container: Evaluate) -> Evaluate:
         wanted, items = value(frame), container(frame)
         frame.cost += 1
         if isinstance(items, MapValue):
+            frame.read(wanted)
             # Only these types can be keys of a CEL map.
             return isinstance(wanted, bool | int | float | str) and wanted in items
         if isinstance(items, tuple):
+            frame.read(items)
             return any(same(wanted, item) for item in items)
         raise EvaluationError(NO_SUCH_OVERLOAD)
 
@@ -105,12 +116,14 @@ def contained(value: Evaluate, container: Evaluate) -> Evaluate:
 
 def contained_in_constant(value: Evaluate, items: tuple[Any, ...]) -> Evaluate:
     """cel-go turns a constant list into a set, in which Kubernetes' own types cannot be looked up."""
+    keys = frozenset(map(identity, items))
 
     def evaluate(frame: Frame) -> bool:
         wanted = value(frame)
         if isinstance(wanted, Semver | Quantity):
             raise EvaluationError(f"internal error: runtime error: hash of unhashable type cel.{type(wanted).__name__}")
-        return any(same(wanted, item) for item in items)
+        frame.read(wanted)
+        return identity(wanted) in keys
 
     return evaluate
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from koord_numa.core.cel.compile.frame import Frame
 from koord_numa.core.cel.errors import NO_SUCH_OVERLOAD, EvaluationError
-from koord_numa.core.cel.standard_library.lists import sort_values
-from koord_numa.core.cel.values.values import MapValue, compare
+from koord_numa.core.cel.standard_library.lists import SORT_KEY, charge_sort
+from koord_numa.core.cel.values.values import MapValue
 
 Evaluate = Callable[[Frame], Any]
 
@@ -38,7 +38,7 @@ class Body:
             pairs = zip(items, items, strict=True) if single else items.items()
         for key, value in pairs:
             # Before each element: a nested loop must not go on far beyond the limit.
-            frame.check_cost()
+            frame.charge(1)
             if single:
                 frame.variables[self.slots[0]] = value
             else:
@@ -109,33 +109,33 @@ def _list(body: Body) -> Evaluate:
     # ``filter`` has no result expression and reads the variable once more.
     plain = 1 if body.result is None else 0  # filter reads the variable itself
 
-    def evaluate(frame: Frame) -> tuple[Any, ...]:
+    def evaluate(frame: Frame) -> Any:
         made: list[Any] = []
         for _ in body.each(frame):
             if body.holds(frame):
                 frame.cost += 12 + plain
                 made.append(body.make(frame))
         frame.cost += 1
-        return tuple(made)
+        return frame.admit(tuple(made))
 
     return evaluate
 
 
 def _transform_map(body: Body) -> Evaluate:
-    def evaluate(frame: Frame) -> MapValue:
+    def evaluate(frame: Frame) -> Any:
         made: list[tuple[Any, Any]] = []
         for key in body.each(frame):
             if body.holds(frame):
                 frame.cost += 3
                 made.append((key, body.make(frame)))
         frame.cost += 1
-        return MapValue(made)
+        return frame.admit(MapValue(made))
 
     return evaluate
 
 
 def _transform_entries(body: Body) -> Evaluate:
-    def evaluate(frame: Frame) -> MapValue:
+    def evaluate(frame: Frame) -> Any:
         made: list[tuple[Any, Any]] = []
         for _ in body.each(frame):
             if body.holds(frame):
@@ -143,25 +143,26 @@ def _transform_entries(body: Body) -> Evaluate:
                 entries = body.make(frame)
                 if not isinstance(entries, MapValue):
                     raise EvaluationError(NO_SUCH_OVERLOAD)
+                frame.charge_nodes(len(made) + len(entries))
                 made.extend(entries.items())
         frame.cost += 1
         result = MapValue(made)
         # A repeated key is an error, as cel-go's mutable map reports it.
         if len(result) != len(made):
             raise EvaluationError("insert failed: key already exists")
-        return result
+        return frame.admit(result)
 
     return evaluate
 
 
 def _sort_by(body: Body) -> Evaluate:
-    def evaluate(frame: Frame) -> tuple[Any, ...]:
+    def evaluate(frame: Frame) -> Any:
         keyed = [(body.make(frame), frame.variables[body.slots[0]]) for _ in body.each(frame)]
         frame.cost += 11 * len(keyed) + 1
-        order = sort_values(tuple(key for key, _ in keyed))
-        # By position in the sorted keys: ``sorted`` is stable, so that equal keys keep their order.
-        ranked = sorted(keyed, key=lambda it: next(at for at, key in enumerate(order) if compare(key, it[0]) == 0))
-        return tuple(value for _, value in ranked)
+        charge_sort(frame, tuple(key for key, _ in keyed))
+        # ``sorted`` is stable, so equal keys keep their order.
+        ranked = sorted(keyed, key=lambda it: SORT_KEY(it[0]))
+        return frame.admit(tuple(value for _, value in ranked))
 
     return evaluate
 

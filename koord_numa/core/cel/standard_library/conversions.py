@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from koord_numa.core.cel.errors import EvaluationError
 from koord_numa.core.cel.standard_library.costs import traversal
-from koord_numa.core.cel.values.functions import row
+from koord_numa.core.cel.values.functions import constant_time, row
 from koord_numa.core.cel.values.values import TYPE_NAMES, TypeValue, Uint, checked_int, checked_uint
 
 _INTEGER: Final = re.compile(r"[+-]?\d{1,20}", re.ASCII)
@@ -96,16 +96,21 @@ ROWS: Final = (
     row("double(int) -> double", float),
     row("double(uint) -> double", float),
     row("double(string) -> double", _to_double),
-    row("string(string) -> string", _same),
+    row("string(string) -> string", _same, work=constant_time),
     row("string(int) -> string", str),
     row("string(uint) -> string", lambda value: str(int(value))),
     row("string(double) -> string", format_double),
     row("string(bool) -> string", lambda value: "true" if value else "false"),
     row("string(bytes) -> string", _to_text, traversal),
-    row("bytes(bytes) -> bytes", _same),
-    row("bytes(string) -> bytes", str.encode, traversal),
+    row("bytes(bytes) -> bytes", _same, work=constant_time),
+    row(
+        "bytes(string) -> bytes",
+        str.encode,
+        traversal,
+        lambda frame, text: frame.charge_text(4 * len(text) if not text.isascii() else len(text)),
+    ),
     row("bool(bool) -> bool", _same),
     row("bool(string) -> bool", _to_bool),
-    row("type(A) -> type", _type),
-    row("dyn(A) -> dyn", _same, lambda _: 0),
+    row("type(A) -> type", _type, work=constant_time),
+    row("dyn(A) -> dyn", _same, lambda _: 0, constant_time),
 )

@@ -5,9 +5,9 @@ from typing import Any, Final
 from koord_numa.core.cel.errors import EvaluationError
 from koord_numa.core.cel.standard_library.costs import traversal
 from koord_numa.core.cel.values.functions import row
+from koord_numa.core.cel.values.quantity import parse_quantity
 from koord_numa.core.cel.values.semver import Semver, parse_semver
 from koord_numa.core.cel.values.values import INT_MAX, INT_MIN, NANO, Quantity
-from koord_numa.core.quantity import parse_quantity
 
 
 def _quantity(text: str) -> Quantity:

@@ -5,8 +5,8 @@ from functools import cmp_to_key
 from typing import Any, Final
 
 from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.standard_library.costs import elements, pairs
-from koord_numa.core.cel.values.functions import Overload, row
+from koord_numa.core.cel.standard_library.costs import elements, joined, pairs
+from koord_numa.core.cel.values.functions import Overload, constant_time, row
 from koord_numa.core.cel.values.values import (
     NONE,
     Duration,
@@ -15,20 +15,38 @@ from koord_numa.core.cel.values.values import (
     checked_int,
     checked_uint,
     compare,
+    identity,
     same,
 )
 
-LONGEST_RANGE: Final = 100_000
 LONGEST_ATTRIBUTE: Final = 48
 """Values of a device's attributes (resource/v1 ResourceSliceMaxAttributeValuesPerDevice)."""
-"""Elements that ``lists.range`` makes at most: far beyond what the cost limit lets an expression look at."""
 
-_KEY: Final = cmp_to_key(compare)
+SORT_KEY: Final = cmp_to_key(compare)
+
+
+def charge_sort(frame: Any, items: tuple[Any, ...], *_: object) -> None:
+    """Every element is compared in each of log2(n) rounds at most."""
+    frame.charge(frame.size(items).units * len(items).bit_length())
+
+
+def _shallow(frame: Any, items: tuple[Any, ...], *_: object) -> None:
+    """The call reads the list and not what its elements consist of."""
+    frame.charge(len(items))
+
+
+def _both(frame: Any, left: tuple[Any, ...], right: tuple[Any, ...]) -> None:
+    """The call makes a list of both."""
+    frame.charge_nodes(len(left) + len(right))
+
+
+def _concatenate(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
+    return left + right
 
 
 def sort_values(items: tuple[Any, ...]) -> tuple[Any, ...]:
     """Ascending. Raises ``EvaluationError`` when the elements have no common order."""
-    return tuple(sorted(items, key=_KEY))
+    return tuple(sorted(items, key=SORT_KEY))
 
 
 def _is_sorted(items: tuple[Any, ...]) -> bool:
@@ -38,7 +56,7 @@ def _is_sorted(items: tuple[Any, ...]) -> bool:
 def _extreme(items: tuple[Any, ...], word: str, choose: Callable[..., Any]) -> Any:
     if not items:
         raise EvaluationError(f"{word} called on empty list")
-    return choose(items, key=_KEY)
+    return choose(items, key=SORT_KEY)
 
 
 def _sum(items: tuple[Any, ...]) -> Any:
@@ -76,7 +94,7 @@ def _flatten(items: tuple[Any, ...], depth: int = 1) -> tuple[Any, ...]:
         raise EvaluationError("level must be non-negative")
     flat: list[Any] = []
     for item in items:
-        # The cost limit has counted the elements before.
+        # All elements have been charged for.
         if isinstance(item, tuple) and depth:
             flat.extend(_flatten(item, depth - 1))
         else:
@@ -85,21 +103,18 @@ def _flatten(items: tuple[Any, ...], depth: int = 1) -> tuple[Any, ...]:
 
 
 def _distinct(items: tuple[Any, ...]) -> tuple[Any, ...]:
-    kept: list[Any] = []
+    kept: dict[object, Any] = {}
     for item in items:
-        if not any(same(item, other) for other in kept):
-            kept.append(item)
-    return tuple(kept)
+        kept.setdefault(identity(item), item)
+    return tuple(kept.values())
 
 
 def _range(count: int) -> tuple[int, ...]:
-    if count > LONGEST_RANGE:
-        raise EvaluationError(f"lists.range({count}) is longer than {LONGEST_RANGE}")
     return tuple(range(count))
 
 
-def _contains(items: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:
-    return all(any(same(item, other) for item in items) for other in wanted)
+def _keys(items: tuple[Any, ...]) -> set[object]:
+    return set(map(identity, items))
 
 
 def _includes(value: Any, wanted: Any) -> bool:
@@ -126,18 +141,35 @@ ROWS: Final = (
     *_typed("max", "", _ORDERED, lambda items: _extreme(items, "max", max)),
     row("list(A).indexOf(A) -> int", _index, elements),
     row("list(A).lastIndexOf(A) -> int", _last_index, elements),
-    row("list(A).slice(int, int) -> list(A)", _slice, elements),
+    row("list(A).slice(int, int) -> list(A)", _slice, elements, _shallow),
     row("list(list(A)).flatten() -> list(A)", _flatten, elements),
     row("list(A).flatten(int) -> list(dyn)", _flatten, elements),
-    *[row(f"list({kind}).sort() -> list({kind})", sort_values, lambda items: 5 * len(items) + 10) for kind in _ORDERED],
-    # Quadratic, as elements have an equality and no common hash.
+    *[
+        row(f"list({kind}).sort() -> list({kind})", sort_values, lambda items: 5 * len(items) + 10, charge_sort)
+        for kind in _ORDERED
+    ],
+    # Upstream compares each element with each other one.
     row("list(A).distinct() -> list(A)", _distinct, lambda items: len(items) ** 2),
-    row("list(A).reverse() -> list(A)", lambda items: items[::-1], elements),
-    row("list(A).first() -> optional(A)", lambda items: OptionalValue(True, items[0]) if items else NONE),
-    row("list(A).last() -> optional(A)", lambda items: OptionalValue(True, items[-1]) if items else NONE),
-    row("lists.range(int) -> list(int)", _range, lambda count: max(0, count) + 11),
-    row("sets.contains(list(A), list(A)) -> bool", _contains, pairs),
-    row("sets.equivalent(list(A), list(A)) -> bool", lambda a, b: _contains(a, b) and _contains(b, a), pairs),
-    row("sets.intersects(list(A), list(A)) -> bool", lambda a, b: any(_contains(b, (item,)) for item in a), pairs),
+    row("list(A).reverse() -> list(A)", lambda items: items[::-1], elements, _shallow),
+    row(
+        "list(A).first() -> optional(A)",
+        lambda items: OptionalValue(True, items[0]) if items else NONE,
+        work=constant_time,
+    ),
+    row(
+        "list(A).last() -> optional(A)",
+        lambda items: OptionalValue(True, items[-1]) if items else NONE,
+        work=constant_time,
+    ),
+    row(
+        "lists.range(int) -> list(int)",
+        _range,
+        lambda count: max(0, count) + 11,
+        lambda frame, count: frame.charge_nodes(count),
+    ),
+    row("sets.contains(list(A), list(A)) -> bool", lambda a, b: _keys(b) <= _keys(a), pairs),
+    row("sets.equivalent(list(A), list(A)) -> bool", lambda a, b: _keys(a) == _keys(b), pairs),
+    row("sets.intersects(list(A), list(A)) -> bool", lambda a, b: not _keys(a).isdisjoint(_keys(b)), pairs),
+    row("_+_(list(A), list(A)) -> list(A)", _concatenate, joined, _both),
     row("dyn.includes(dyn) -> bool", _includes),
 )

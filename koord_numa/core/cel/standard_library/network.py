@@ -9,9 +9,15 @@ from koord_numa.core.cel.standard_library.costs import traversal
 from koord_numa.core.cel.values.functions import row
 from koord_numa.core.cel.values.values import Cidr, IpAddress, MapValue
 
+LONGEST_URL: Final = 10_240
+"""Characters of a URL, as of the named format ``uri``."""
+
 
 def _url(text: str) -> SplitResult:
     """An absolute URI or an absolute path, as Go's ``url.ParseRequestURI``."""
+    # The standard library keeps texts that it has split.
+    if len(text) > LONGEST_URL:
+        raise EvaluationError(f"URL parse error during conversion from string: longer than {LONGEST_URL} characters")
     try:
         parts = urlsplit(text)
         # ``port`` is parsed when it is read: only then does a bad one raise.

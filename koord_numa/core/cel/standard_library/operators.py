@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from koord_numa.core.cel.errors import EvaluationError
 from koord_numa.core.cel.standard_library.costs import equality, joined
-from koord_numa.core.cel.values.functions import Overload, one, row
+from koord_numa.core.cel.values.functions import Overload, constant_time, row
 from koord_numa.core.cel.values.values import checked_int, checked_uint, compare
 
 
@@ -92,6 +92,13 @@ def _ordered(holds: Callable[[int], bool]) -> Callable[[Any, Any], bool]:
     return lambda left, right: holds(compare(left, right))
 
 
+_COUNTABLE: Final = ("string", "bytes", "list(A)", "map(A, B)")
+
+
+def _both_texts(frame: Any, left: str | bytes, right: str | bytes) -> None:
+    frame.charge_text(len(left) + len(right))
+
+
 def _unused(*_: object) -> None:
     """The compiler evaluates this operator without the row."""
 
@@ -99,9 +106,8 @@ def _unused(*_: object) -> None:
 ROWS: Final = (
     *_arithmetic(),
     *_ordering(),
-    row("_+_(string, string) -> string", lambda a, b: a + b, joined),
-    row("_+_(bytes, bytes) -> bytes", lambda a, b: a + b, joined),
-    row("_+_(list(A), list(A)) -> list(A)", lambda a, b: a + b, joined),
+    row("_+_(string, string) -> string", lambda a, b: a + b, joined, _both_texts),
+    row("_+_(bytes, bytes) -> bytes", lambda a, b: a + b, joined, _both_texts),
     row("-_(int) -> int", lambda value: checked_int(-value)),
     row("-_(double) -> double", lambda value: -value),
     row("!_(bool) -> bool", _unused),
@@ -112,12 +118,6 @@ ROWS: Final = (
     row("_!=_(A, A) -> bool", _unused, equality),
     row("@in(A, list(A)) -> bool", _unused),
     row("@in(A, map(A, B)) -> bool", _unused),
-    row("size(string) -> int", len, one),
-    row("size(bytes) -> int", len, one),
-    row("size(list(A)) -> int", len),
-    row("size(map(A, B)) -> int", len),
-    row("string.size() -> int", len, one),
-    row("bytes.size() -> int", len, one),
-    row("list(A).size() -> int", len),
-    row("map(A, B).size() -> int", len),
+    *[row(f"size({kind}) -> int", len, work=constant_time) for kind in _COUNTABLE],
+    *[row(f"{kind}.size() -> int", len, work=constant_time) for kind in _COUNTABLE],
 )

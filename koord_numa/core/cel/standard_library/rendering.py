@@ -4,8 +4,10 @@ import re
 from collections.abc import Callable
 from math import isfinite
 from typing import Final
+from urllib.parse import SplitResult
 
-from koord_numa.core.cel.errors import EvaluationError
+from koord_numa.core.cel.compile.frame import CHARACTERS_PER_UNIT, LIMITS, Frame
+from koord_numa.core.cel.errors import EvaluationError, ValueTooLargeError
 from koord_numa.core.cel.standard_library.conversions import format_double
 from koord_numa.core.cel.values.values import MapValue, TypeValue
 
@@ -30,9 +32,28 @@ def render_quoted(text: str) -> str:
     return f'"{text.translate(_QUOTES)}"'
 
 
-def render(template: str, arguments: tuple[object, ...]) -> str:
+class _Output:
+    """The parts of a text that grows. Each part is charged before it is kept; the whole is bounded like every text."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self._parts: list[str] = []
+        self._length = 0
+
+    def append(self, part: str) -> None:
+        self._length += len(part)
+        if self._length > LIMITS.characters:
+            raise ValueTooLargeError(f"a text is longer than {LIMITS.characters} characters")
+        self.frame.charge(1 + len(part) // CHARACTERS_PER_UNIT)
+        self._parts.append(part)
+
+    def text(self) -> str:
+        return "".join(self._parts)
+
+
+def render(frame: Frame, template: str, arguments: tuple[object, ...]) -> str:
     """The template with its clauses replaced one by one."""
-    parts: list[str] = []
+    parts = _Output(frame)
     at = used = 0
     for match in _CLAUSE.finditer(template):
         # A lone % would be dropped in silence otherwise.
@@ -44,10 +65,11 @@ def render(template: str, arguments: tuple[object, ...]) -> str:
             continue
         if used >= len(arguments):
             raise EvaluationError(f"index {used} out of range")
-        parts.append(_clause(match[3], int(match[2] or 6), arguments[used]))
+        _clause(parts, match[3], int(match[2] or 6), arguments[used])
         used += 1
     _refuse_stray(template[at:])
-    return "".join(parts) + template[at:]
+    parts.append(template[at:])
+    return parts.text()
 
 
 def _refuse_stray(text: str) -> None:
@@ -55,23 +77,45 @@ def _refuse_stray(text: str) -> None:
         raise EvaluationError("could not parse formatting clause: unexpected end of string")
 
 
-def _clause(letter: str, precision: int, value: object) -> str:
+def _clause(output: _Output, letter: str, precision: int, value: object) -> None:
+    if letter == "s":
+        _text(output, value)
+        return
     clause = _CLAUSES.get(letter)
     if clause is None:
         raise EvaluationError(f"could not parse formatting clause: unrecognized formatting clause {letter!r}")
-    return clause(value, precision)
+    output.append(clause(value, precision))
 
 
-def _text(value: object, _: int = 0) -> str:
+def _text(output: _Output, value: object) -> None:
+    if isinstance(value, tuple) and not isinstance(value, SplitResult):
+        output.append("[")
+        for at, item in enumerate(value):
+            if at:
+                output.append(", ")
+            _text(output, item)
+        output.append("]")
+    elif isinstance(value, MapValue):
+        # Sorted, since the order of a Go map is random and cel-go sorts as well.
+        entries: list[str] = []
+        for key, item in value.items():
+            entry = _Output(output.frame)
+            _text(entry, key)
+            entry.append(": ")
+            _text(entry, item)
+            entries.append(entry.text())
+        output.append("{")
+        output.append(", ".join(sorted(entries)))
+        output.append("}")
+    else:
+        output.append(_scalar_text(value))
+
+
+def _scalar_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
         return format_double(value)
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_text, value))}]"
-    if isinstance(value, MapValue):
-        # Sorted, since the order of a Go map is random and cel-go sorts as well.
-        return f"{{{', '.join(sorted(f'{_text(key)}: {_text(item)}' for key, item in value.items()))}}}"
     if isinstance(value, TypeValue):
         return value.name
     if value is None:
@@ -132,7 +176,6 @@ def _wrong(rule: str, value: object) -> str:
 
 
 _CLAUSES: Final[dict[str, Callable[[object, int], str]]] = {
-    "s": _text,
     "d": _decimal,
     "f": _fixed,
     "e": _scientific,

@@ -5,18 +5,21 @@ from typing import Any, Final
 
 import re2
 
+from koord_numa.core.cel.compile.frame import Frame
 from koord_numa.core.cel.errors import EvaluationError
 from koord_numa.core.cel.standard_library.costs import regex, search, traversal
 from koord_numa.core.cel.standard_library.rendering import render, render_quoted
-from koord_numa.core.cel.values.functions import row
+from koord_numa.core.cel.values.functions import constant_time, row
 
 _OPTIONS: Final = re2.Options()
 # RE2's own log would write to stderr for every bad pattern of a user.
 _OPTIONS.log_errors = False
+# Bytes of one compiled pattern with its states; the default is 8 MiB, and many patterns are kept.
+_OPTIONS.max_mem = 1 << 20
 
 
 # Patterns of selectors are few and used for every device.
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def pattern(text: str) -> Any:
     """The compiled RE2 pattern. Raises ``ValueError`` when it is none."""
     try:
@@ -41,11 +44,14 @@ def _find(text: str, expression: str) -> str:
     return found.group() if found else ""
 
 
-def _find_all(text: str, expression: str, limit: int = -1) -> tuple[str, ...]:
+def _find_all(frame: Frame, text: str, expression: str, limit: int = -1) -> tuple[str, ...]:
     found: list[str] = []
     for match in _pattern(expression).finditer(text):
         if len(found) == limit:
             break
+        # The next match may take reading the rest of the text.
+        frame.charge_nodes(len(found))
+        frame.charge(regex(text[match.end() :], expression))
         found.append(match.group())
     return tuple(found)
 
@@ -79,11 +85,12 @@ def _index(text: str, part: str, start: int = 0) -> int:
 def _last_index(text: str, part: str, start: int | None = None) -> int:
     if not part:
         return len(text) if start is None else start
-    if start is None:
-        return text.rfind(part)
-    if not 0 <= start <= len(text):
+    if start is not None and not 0 <= start <= len(text):
         raise EvaluationError(f"index out of range: {start}")
-    return text.rfind(part, 0, start + len(part))
+    searched = text if start is None else text[: start + len(part)]
+    # ``str.rfind`` compares at every position; ``str.find`` takes linear time.
+    at = searched[::-1].find(part[::-1])
+    return -1 if at < 0 else len(searched) - at - len(part)
 
 
 def _split(text: str, separator: str, limit: int = -1) -> tuple[str, ...]:
@@ -109,9 +116,27 @@ def _joined(items: tuple[str, ...], by: str) -> int:
     return sum(map(traversal, items)) + traversal(by) * max(0, len(items) - 1)
 
 
-def _replaced(text: str, old: str, new: str, *_: int) -> int:
-    """What is inserted counts once it is longer than the text itself."""
-    return traversal(text) + len(new) * text.count(old) // 1000
+def _work_of_replace(frame: Frame, text: str, old: str, new: str, limit: int = -1) -> None:
+    frame.read(text, old)
+    count = text.count(old)
+    if limit >= 0:
+        count = min(count, limit)
+    frame.charge_text(max(len(text), len(text) + count * (len(new) - len(old))))
+
+
+def _work_of_split(frame: Frame, text: str, separator: str, limit: int = -1) -> None:
+    frame.read(text, separator)
+    parts = text.count(separator) + 1 if separator else len(text)
+    frame.charge_nodes(min(parts, limit) if limit >= 0 else parts)
+
+
+def _work_of_join(frame: Frame, items: tuple[str, ...], by: str = "") -> None:
+    frame.read(items)
+    frame.charge_text(frame.size(items).characters + len(by) * max(0, len(items) - 1))
+
+
+def _work_of_substring(frame: Frame, text: str, start: int, end: int | None = None) -> None:
+    frame.charge_text(max(0, (len(text) if end is None else end) - start))
 
 
 ROWS: Final = (
@@ -121,24 +146,29 @@ ROWS: Final = (
     row("string.matches(string) -> bool", _matches, regex),
     row("matches(string, string) -> bool", _matches, regex),
     row("string.find(string) -> string", _find, regex),
-    row("string.findAll(string) -> list(string)", _find_all, regex),
-    row("string.findAll(string, int) -> list(string)", _find_all, regex),
-    row("string.charAt(int) -> string", _char_at),
+    row("string.findAll(string) -> list(string)", _find_all, regex, in_frame=True),
+    row("string.findAll(string, int) -> list(string)", _find_all, regex, in_frame=True),
+    row("string.charAt(int) -> string", _char_at, work=constant_time),
     row("string.indexOf(string) -> int", _index, search),
     row("string.indexOf(string, int) -> int", _index, search),
     row("string.lastIndexOf(string) -> int", _last_index, search),
     row("string.lastIndexOf(string, int) -> int", _last_index, search),
     row("string.lowerAscii() -> string", lambda text: text.translate(_LOWER), traversal),
     row("string.upperAscii() -> string", lambda text: text.translate(_UPPER), traversal),
-    row("string.replace(string, string) -> string", _replace, _replaced),
-    row("string.replace(string, string, int) -> string", _replace, _replaced),
-    row("string.split(string) -> list(string)", _split, traversal),
-    row("string.split(string, int) -> list(string)", _split, traversal),
-    row("string.substring(int) -> string", _substring, traversal),
-    row("string.substring(int, int) -> string", _substring, traversal),
+    row("string.replace(string, string) -> string", _replace, traversal, _work_of_replace),
+    row("string.replace(string, string, int) -> string", _replace, traversal, _work_of_replace),
+    row("string.split(string) -> list(string)", _split, traversal, _work_of_split),
+    row("string.split(string, int) -> list(string)", _split, traversal, _work_of_split),
+    row("string.substring(int) -> string", _substring, traversal, _work_of_substring),
+    row("string.substring(int, int) -> string", _substring, traversal, _work_of_substring),
     row("string.trim() -> string", str.strip, traversal),
-    row("list(string).join() -> string", "".join, lambda items: sum(map(traversal, items))),
-    row("list(string).join(string) -> string", lambda items, by: by.join(items), _joined),
-    row("string.format(list(dyn)) -> string", render, traversal),
-    row("strings.quote(string) -> string", render_quoted, traversal),
+    row("list(string).join() -> string", "".join, lambda items: sum(map(traversal, items)), _work_of_join),
+    row("list(string).join(string) -> string", lambda items, by: by.join(items), _joined, _work_of_join),
+    row("string.format(list(dyn)) -> string", render, traversal, in_frame=True),
+    row(
+        "strings.quote(string) -> string",
+        render_quoted,
+        traversal,
+        lambda frame, text: frame.charge_text(2 * len(text)),
+    ),
 )

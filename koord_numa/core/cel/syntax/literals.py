@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from koord_numa.core.cel.compile.frame import Frame
+from koord_numa.core.cel.compile.frame import CelDevice, Frame
 from koord_numa.core.cel.errors import NO_SUCH_OVERLOAD, EvaluationError
 from koord_numa.core.cel.syntax.syntax import Expr, ListLiteral, Literal, MapLiteral
 from koord_numa.core.cel.values.values import MapValue, OptionalValue
@@ -20,10 +20,10 @@ class NoFrame(Frame):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self.cost = 0
+        super().__init__(_NO_DEVICE, 0)
 
 
-NO_FRAME: Final = NoFrame()
+_NO_DEVICE: Final = CelDevice("")
 
 
 def constant(node: Expr) -> bool:
@@ -38,7 +38,7 @@ def constant(node: Expr) -> bool:
 
 def once(evaluate: Evaluate) -> Evaluate:
     """The value of a constant, made now."""
-    value = evaluate(NO_FRAME)
+    value = evaluate(NoFrame())
     return lambda _: value
 
 
@@ -52,7 +52,7 @@ def present(value: Any) -> bool:
 def make_list(elements: Sequence[tuple[Evaluate, bool]]) -> Evaluate:
     """A list of elements, of which the optional ones may be none."""
 
-    def evaluate(frame: Frame) -> tuple[Any, ...]:
+    def evaluate(frame: Frame) -> Any:
         frame.cost += _LIST_COST
         values: list[Any] = []
         for element, optional in elements:
@@ -61,7 +61,7 @@ def make_list(elements: Sequence[tuple[Evaluate, bool]]) -> Evaluate:
                 values.append(value)
             elif present(value):
                 values.append(value.value)
-        return tuple(values)
+        return frame.admit(tuple(values))
 
     return evaluate
 
@@ -69,7 +69,7 @@ def make_list(elements: Sequence[tuple[Evaluate, bool]]) -> Evaluate:
 def make_map(entries: Sequence[tuple[Evaluate, Evaluate, bool]]) -> Evaluate:
     """A map of entries, of which the optional ones may be none. A repeated key is an error."""
 
-    def evaluate(frame: Frame) -> MapValue:
+    def evaluate(frame: Frame) -> Any:
         frame.cost += _MAP_COST
         pairs: list[tuple[Any, Any]] = []
         for key, value, optional in entries:
@@ -85,6 +85,6 @@ def make_map(entries: Sequence[tuple[Evaluate, Evaluate, bool]]) -> Evaluate:
         # Repeated keys are noticed by the count: the map keeps one of them.
         if len(made) != len(pairs):
             raise EvaluationError("Failed with repeated key")
-        return made
+        return frame.admit(made)
 
     return evaluate

@@ -24,6 +24,8 @@ from koord_numa.core.cel.values.values import (
 )
 
 Cost = Callable[..., int]
+Work = Callable[..., None]
+"""Charges the frame, its first argument, for a call with the values that follow."""
 Classes = frozenset[type]
 
 _CLASSES: Final[Mapping[str, Classes]] = {
@@ -49,14 +51,35 @@ _CLASSES: Final[Mapping[str, Classes]] = {
 }
 
 
+_FIXED_SIZE: Final = frozenset(
+    {"bool", "int", "uint", "double", "null", "type", "duration", "timestamp", "quantity", "format", "ip", "cidr"}
+)
+"""Types whose values are read and made in constant time."""
+
+
 def one(*_: object) -> int:
     """Calls cost one unit unless the library says otherwise."""
     return 1
 
 
+def read_all(frame: Any, *values: object) -> None:
+    """The call reads its arguments recursively: the default."""
+    frame.read(*values)
+
+
+def constant_time(frame: Any, *_: object) -> None:
+    """The call takes the same time whatever the size of its arguments."""
+    frame.check_cost()
+
+
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """One signature of a function. ``parameters`` begin with the receiver of a member function."""
+    """
+    One signature of a function. ``parameters`` begin with the receiver of a member function.
+
+    ``cost`` gives upstream's units of a call. ``work`` charges for everything that the call reads and makes. With ``in_frame`` the
+    call takes the frame as its first argument and charges for its result while it makes it.
+    """
 
     name: str
     member: bool
@@ -64,14 +87,23 @@ class Overload:
     result: Type
     call: Callable[..., Any]
     cost: Cost
+    work: Work
+    in_frame: bool = False
 
     @property
     def classes(self) -> tuple[Classes | None, ...]:
         """The Python types that each parameter takes; None takes everything. Elements of lists and maps are not looked at."""
         return tuple(_CLASSES.get(parameter.name) for parameter in self.parameters)
 
+    @property
+    def sized(self) -> bool:
+        """Whether the size of a result differs from value to value."""
+        return self.result.name not in _FIXED_SIZE
 
-def row(signature: str, call: Callable[..., Any], cost: Cost = one) -> Overload:
+
+def row(
+    signature: str, call: Callable[..., Any], cost: Cost = one, work: Work | None = None, *, in_frame: bool = False
+) -> Overload:
     """
     An overload from its signature: ``size(string) -> int`` is a function, ``string.size() -> int`` a member function.
 
@@ -80,8 +112,10 @@ def row(signature: str, call: Callable[..., Any], cost: Cost = one) -> Overload:
     head, _, result = signature.partition(" -> ")
     name, arguments = _last_call(head)
     receiver, member, name = _receiver(name)
-    parameters = ([receiver] if member else []) + _split(arguments)
-    return Overload(name, member, tuple(map(read_type, parameters)), read_type(result), call, cost)
+    parameters = tuple(map(read_type, ([receiver] if member else []) + _split(arguments)))
+    if work is None:
+        work = constant_time if all(each.name in _FIXED_SIZE for each in parameters) else read_all
+    return Overload(name, member, parameters, read_type(result), call, cost, work, in_frame)
 
 
 def _last_call(head: str) -> tuple[str, str]:

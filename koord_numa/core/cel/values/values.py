@@ -186,6 +186,9 @@ TYPE_NAMES: Final[Mapping[type, str]] = {
     IPv6Interface: "net.CIDR",
 }
 
+NESTED: Final = frozenset({tuple, MapValue, OptionalValue, SplitResult, Semver})
+"""Types whose values consist of others."""
+
 _NUMBERS: Final = frozenset({int, Uint, float})
 # Comparing one of these with a value of another type has no overload; everything else is then simply unequal.
 _STRICT: Final = frozenset(
@@ -232,6 +235,28 @@ def _equal_maps(left: MapValue, right: MapValue) -> bool:
 
 def _equal_optionals(left: OptionalValue, right: OptionalValue) -> bool:
     return left.present == right.present and same(left.value, right.value)
+
+
+def identity(value: object) -> object:
+    """
+    Return a hashable key: two values have equal keys exactly where ``same`` holds.
+
+    Membership, sets and duplicates need no comparison of each element with each other one.
+    """
+    kind = type(value)
+    if kind is str:
+        return value
+    if kind in _NUMBERS:
+        # NaN equals nothing, itself included.
+        return value if value == value else object()
+    if kind is tuple:
+        return tuple, tuple(map(identity, value))  # type: ignore[call-overload]  # the type is compared above
+    if kind is MapValue:
+        entries = value.items()  # type: ignore[attr-defined]  # the type is compared above
+        return MapValue, frozenset((_key(key), identity(item)) for key, item in entries)
+    if kind is OptionalValue:
+        return OptionalValue, value.present, identity(value.value)  # type: ignore[attr-defined]  # the type is compared above
+    return TYPE_NAMES.get(kind, kind), value
 
 
 _ORDERED: Final = frozenset({bool, str, bytes})
