@@ -66,3 +66,18 @@ def format_amount(resource: str, value: int) -> str:
             if value and value % size == 0:
                 return f"{value // size}{suffix}"
     return str(value)
+
+
+def format_nano(value: int) -> str:
+    """Return the canonical quantity text of an amount in 10^-9 units: with a binary suffix where that is exact, else decimal."""
+    whole, rest = divmod(value, 10**9)
+    if rest:
+        suffix, size = next((suffix, size) for suffix, size in _SMALL if value % size == 0)
+        return f"{value // size}{suffix}"
+    for suffix, size in _BINARY:
+        if whole and whole % size == 0:
+            return f"{whole // size}{suffix}"
+    return str(whole)
+
+
+_SMALL: Final = (("m", 10**6), ("u", 10**3), ("n", 1))

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from koord_numa.core.claims.cpus import DRIVER, cpus_of
+from koord_numa.core.claims.cpus import cpu_count, cpus_of, is_cpu_device
+from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
@@ -12,6 +13,9 @@ from koord_numa.core.resources import CPU, MEMORY, PODS, ResourceList
 
 NONE = "-"
 _FIRST = (CPU, MEMORY)
+
+SHOWN_CPU_DEVICES = 4
+"""Devices of dra.cpu that are named for one claim; individual CPUs are a device each."""
 
 
 def short_amounts(amounts: ResourceList) -> str:
@@ -56,6 +60,21 @@ def _bare(resource: str) -> str:
 def claimed_devices(placement: Placement) -> Iterator[str]:
     """What claims get by the placement: ``gpu.example.com gpu-1``, ``CPUs 4-7 by claim``."""
     for allocation in placement.allocations:
-        yield from (f"{it.device.driver} {it.device.device}" for it in allocation.results if it.device.driver != DRIVER)
+        yield from (
+            f"{it.device.driver} {it.device.device}" for it in allocation.results if not is_cpu_device(it.device)
+        )
         if cpus := cpus_of(allocation):
             yield f"CPUs {cpus} by claim"
+        elif chosen := cpus_by_driver(allocation):
+            yield f"{chosen} by claim"
+
+
+def cpus_by_driver(allocation: Allocation) -> str:
+    """Return ``4 CPUs of cpudevnuma000`` for CPUs whose ids the driver chooses, and names for individual CPUs; empty without CPUs."""
+    groups: dict[str, int] = {}
+    for result in allocation.results:
+        if is_cpu_device(result.device):
+            groups[result.device.device] = groups.get(result.device.device, 0) + cpu_count(result)
+    names = list(groups)
+    listed = ", ".join(names[:SHOWN_CPU_DEVICES]) + (", ..." if len(names) > SHOWN_CPU_DEVICES else "")
+    return f"{count(sum(groups.values()), 'CPU')} of {listed}" if groups else ""

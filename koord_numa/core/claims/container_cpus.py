@@ -3,12 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from koord_numa.core.claims.cpus import cpus_of
+from koord_numa.core.claims.cpus import cpu_count
 from koord_numa.core.claims.search.allocation import Allocation
-from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import Container
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.core.value_objects import replace
 
 _TOLERATED: Final = 10
 """Milli-CPU by which the two may differ (dra-driver-cpu, 0.01 CPUs)."""
@@ -25,23 +23,20 @@ def unequal_cpus(containers: Iterable[Container], allocations: Mapping[str, Allo
     for container in containers:
         if not container.claims or any(entry not in allocations for entry, _ in container.claims):
             continue
-        cpus = CpuSet.of(cpu for entry, request in container.claims for cpu in _cpus(allocations[entry], request))
+        cpus = sum(_cpus(allocations[entry], request) for entry, request in container.claims)
         requested = container.requests.get(CPU, 0)
-        differs = abs(requested - MILLI * len(cpus)) > _TOLERATED
+        differs = abs(requested - MILLI * cpus) > _TOLERATED
         if cpus and requested > _FEWEST_SHARES and differs:
             yield (
-                f"container {container.name} requests {requested / MILLI:g} CPUs and claims {len(cpus)}, "
+                f"container {container.name} requests {requested / MILLI:g} CPUs and claims {cpus}, "
                 "so that dra-driver-cpu does not let it start"
             )
 
 
-def _cpus(allocation: Allocation, request: str) -> CpuSet:
-    """Those of one request, of all for an empty name; alternatives count as their request."""
-    if not request:
-        return cpus_of(allocation)
-    configs = tuple(it for it in allocation.configs if any(_is_of(request, name) for name in it.requests))
-    return cpus_of(replace(allocation, configs=configs)) if configs else EMPTY
-
-
-def _is_of(request: str, name: str) -> bool:
-    return name == request or name.startswith(f"{request}/")
+def _cpus(allocation: Allocation, request: str) -> int:
+    """Return the number of CPUs of one request, of all for an empty name; alternatives count as their request."""
+    return sum(
+        cpu_count(result)
+        for result in allocation.results
+        if request in ("", result.request, result.request.partition("/")[0])
+    )

@@ -182,6 +182,11 @@ class ClaimDevices:
             places.update(1 << numa for numa in numa_ids(self.site.machine.numa_of(cpus)))
         return tuple(sorted(places))
 
+    def holds_cpus(self, found: Found) -> bool:
+        """Whether the claims of the pod hold CPUs, in any grouping."""
+        results = (result.device for allocation in found.allocations for result in allocation.results)
+        return any(map(is_cpu_device, self.claims.devices)) or any(map(is_cpu_device, results))
+
     def crowding(self, mask: int) -> int:
         """CPUs that others hold there, for a pod that keeps away from NUMA nodes with such; 0 for all others."""
         machine = self.site.machine

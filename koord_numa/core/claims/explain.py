@@ -1,17 +1,24 @@
-"""What a refused claim finds on a node, in numbers: devices that its requests select, and how many of those are free."""
+"""The numbers of a rejection by claims: devices that requests select, free ones, capacities, and the values that constraints compare."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
-from koord_numa.core.claims.objects.claim import ClaimToAllocate, Classes, DeviceDemand
+from koord_numa.core.claims.objects.capacity import CapacityShortage, capacity_shortage
+from koord_numa.core.claims.objects.claim import AllocationMode, ClaimToAllocate, Classes, DeviceConstraint
 from koord_numa.core.claims.objects.pools import Pool
 from koord_numa.core.claims.search.inventory import Device, NumaByRoot
 from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.selection import ClaimError, SelectorRows
 from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.value_objects import replace
+
+SHOWN_VALUES: Final = 4
+"""Values of a constrained attribute that are listed for one request."""
 
 
 def numbers_of(claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDevices, usage: DeviceUsage) -> str:
-    """``claim gpu, request r: 2 of 8 devices match, 1 free (NUMA 1: 1)`` for each request; empty when nothing can be said."""
+    """Return ``claim gpu, request r: 1 wanted, 2 of 8 devices match, 1 free (1 on NUMA 1)`` for each request, then constraints."""
     return "; ".join(_sentences(claims, classes, node, usage))
 
 
@@ -52,26 +59,109 @@ def _sentences(
     claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDevices, usage: DeviceUsage
 ) -> Iterator[str]:
     for claim in claims:
-        for request in claim.spec.requests:
-            for index, demand in enumerate(request.alternatives):
-                device_class = classes.get(demand.device_class)
-                if device_class is not None:
-                    where = claim.title(request.result_name(index))
-                    yield f"{where}: {_numbers(SelectorRows(claim, device_class, demand), demand, node, usage)}"
+        findings = list(_findings(claim, classes, node, usage))
+        yield from map(str, findings)
+        # Where a request alone finds too few devices, constraints are not the reason.
+        if all(finding.suffices for finding in findings):
+            yield from (_constraint(constraint, findings) for constraint in claim.spec.constraints)
 
 
-def _numbers(selectors: SelectorRows, demand: DeviceDemand, node: NodeDevices, usage: DeviceUsage) -> str:
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The devices that one request, or one alternative, finds on a node."""
+
+    title: str
+    request: str
+    result_name: str
+    count: int | None = None  # None for all
+    devices: int = 0
+    matching: Sequence[Device] = ()
+    free: Sequence[Device] = ()
+    notes: Sequence[str] = ()  # why matching devices are not free, and pools that cannot be used
+    numa_by_root: NumaByRoot = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def suffices(self) -> bool:
+        """Whether the request alone finds enough devices."""
+        wanted = len(self.matching) if self.count is None else self.count
+        return not self.error and len(self.free) >= wanted
+
+    def __str__(self) -> str:
+        if self.error:
+            return f"{self.title}: {self.error}"
+        wanted = "all" if self.count is None else str(self.count)
+        counts = f"{wanted} wanted, {len(self.matching)} of {self.devices} devices match, {len(self.free)} free"
+        return ", ".join([f"{self.title}: {counts}{_by_numa(self.free, self.numa_by_root)}", *self.notes])
+
+
+def _findings(claim: ClaimToAllocate, classes: Classes, node: NodeDevices, usage: DeviceUsage) -> Iterator[Finding]:
+    for request in claim.spec.requests:
+        for index, demand in enumerate(request.alternatives):
+            device_class = classes.get(demand.device_class)
+            if device_class is not None:
+                result_name = request.result_name(index)
+                asked = Finding(claim.title(result_name), request.name, result_name)
+                yield _find(asked, SelectorRows(claim, device_class, demand), node, usage)
+
+
+def _find(asked: Finding, selectors: SelectorRows, node: NodeDevices, usage: DeviceUsage) -> Finding:
+    demand = selectors.demand
     pools = [pool for pool in node.pools if not selectors.excludes_driver(pool.id.driver)]
     devices = [candidate.device for pool in pools for candidate in pool.candidates()]
+    count = None if demand.mode == AllocationMode.ALL else demand.count
     try:
         matching = [device for device in devices if selectors.select(device)]
     except ClaimError as error:
-        return str(error)
-    free = [device for device in matching if not usage.in_use(device.id)]
-    wanted = "all" if demand.mode == "All" else str(demand.count)
-    unusable = sum(not pool.usable for pool in pools)
-    broken = f", {unusable} of {len(pools)} pools incomplete or invalid" if unusable else ""
-    return f"{wanted} wanted, {len(matching)} of {len(devices)} devices match, {len(free)} free{_by_numa(free, node.numa_by_root)}{broken}"
+        return replace(asked, error=str(error))
+    free, tainted = [], 0
+    shortages: list[CapacityShortage] = []
+    for device in matching:
+        if demand.admin_access:
+            free.append(device)
+        elif usage.in_use(device.id) or (usage.shared_by_some(device.id) and not device.shared):
+            continue
+        elif node.features.device_taints and not demand.tolerates(device.taints):
+            tainted += 1
+        elif shortage := capacity_shortage(device, demand, usage, node.features):
+            shortages.append(shortage)
+        else:
+            free.append(device)
+    notes = []
+    if tainted:
+        notes.append(f"{tainted} with taints that are not tolerated")
+    if shortages:
+        closest = max(shortages, key=lambda shortage: (shortage.permitted, shortage.left))
+        notes.append(f"{len(shortages)} without the capacity ({closest})")
+    if unusable := sum(not pool.usable for pool in pools):
+        notes.append(f"{unusable} of {len(pools)} pools incomplete or invalid")
+    return replace(
+        asked,
+        count=count,
+        devices=len(devices),
+        matching=matching,
+        free=free,
+        notes=notes,
+        numa_by_root=node.numa_by_root,
+    )
+
+
+def _constraint(constraint: DeviceConstraint, findings: Sequence[Finding]) -> str:
+    """``matchAttribute numaNode: nic has 0 (1 free), gpu has 1 (2 free)``: the values that free devices of each request have."""
+    kind = "distinctAttribute" if constraint.distinct else "matchAttribute"
+    concerned = [it for it in findings if constraint.concerns(it.request, it.result_name)]
+    values = ", ".join(f"{it.result_name} has {_values(constraint.attribute, it.free)}" for it in concerned)
+    return f"{kind} {constraint.attribute}: {values}"
+
+
+def _values(attribute: str, devices: Sequence[Device]) -> str:
+    counts: dict[str, int] = {}
+    for device in devices:
+        found = device.attribute(attribute)
+        text = "+".join(str(value) for value in found.values) if found is not None else ""
+        counts[text or "no value"] = counts.get(text or "no value", 0) + 1
+    shown = [f"{text} ({count} free)" for text, count in sorted(counts.items())[:SHOWN_VALUES]]
+    return " or ".join(shown) + (" or others" if len(counts) > SHOWN_VALUES else "")
 
 
 def _by_numa(devices: Sequence[Device], roots: NumaByRoot) -> str:

@@ -18,7 +18,6 @@ from typing import Final
 from koord_numa.core.allocate import policy_in_force
 from koord_numa.core.allocation.node_rules import NO_CPUS_WITHOUT_CLAIM, own_cpus_by_claim
 from koord_numa.core.claims.container_cpus import unequal_cpus
-from koord_numa.core.claims.cpus import is_cpu_device
 from koord_numa.core.claims.device_hints import ClaimDevices, Found, ids_text
 from koord_numa.core.claims.search.allocator import NO_SOLUTION
 from koord_numa.core.kubelet.view import KubeletView
@@ -56,9 +55,7 @@ def place_devices(
     if isinstance(anywhere, str):
         return Rejection(Reason.RESOURCE_CLAIMS, anywhere, resolvable=False)
     policy = policy_of_devices(ask, seen)
-    cpus_by_claim = any(map(is_cpu_device, devices.claims.devices)) or any(
-        is_cpu_device(result.device) for allocation in anywhere.allocations for result in allocation.results
-    )
+    cpus_by_claim = devices.holds_cpus(anywhere)
     if not cpus_by_claim and (refusal := _refuse_without_cpus(ask, seen)):
         return refusal
     # Devices that are nowhere in particular fit every set, so that nothing is left to align.
@@ -189,6 +186,9 @@ def _complete(
     # Half for the place, half for the chosen alternatives.
     points = (_alignment_points(placement, found, seen) + _preference_points(found, devices)) // 2
     note = _kubelet_note(placement, found) if isinstance(seen.offer, KubeletView) else ""
+    if placement.mask is None and isinstance(seen.offer, Inventory) and devices.holds_cpus(found):
+        where = f", on NUMA {ids_text(found.numa)}" if found.numa else ""
+        placement = replace(placement, note=f"neither pod nor node names a NUMA policy; its CPUs come by claim{where}")
     by_entry = {claim.name: it for claim, it in zip(devices.claims.to_allocate, found.allocations, strict=True)}
     return replace(
         placement,

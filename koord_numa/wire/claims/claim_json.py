@@ -14,8 +14,8 @@ from koord_numa.core.claims.objects.claim import DeviceRequest, DeviceToleration
 from koord_numa.core.claims.search.allocation import AllocatedConfig, Allocation, DeviceResult
 from koord_numa.core.objects.constraints import NodeTerm, Requirement
 from koord_numa.core.objects.request import PodKey
+from koord_numa.core.quantity import format_nano
 from koord_numa.wire.claims.resource_claims import EXTENDED
-from koord_numa.wire.claims.resource_slices import quantity_text
 
 _LONGEST_NAME: Final = 63
 _SUFFIX: Final = 10
@@ -87,7 +87,7 @@ def _result_json(result: DeviceResult) -> dict[str, Any]:
         "adminAccess": result.admin_access,
         "tolerations": [_toleration_json(toleration) for toleration in result.tolerations],
         "shareID": result.share_id,
-        "consumedCapacity": {name: quantity_text(amount) for name, amount in result.consumed},
+        "consumedCapacity": {name: format_nano(amount) for name, amount in result.consumed},
         "bindingConditions": list(result.binding_conditions),
         "bindingFailureConditions": list(result.binding_failure_conditions),
     }

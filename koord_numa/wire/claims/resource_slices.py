@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from koord_numa.core.cel.program import CelDevice
 from koord_numa.core.cel.values.semver import Semver, parse_semver
-from koord_numa.core.cel.values.values import EMPTY_MAP, NANO, MapValue, Unreadable
+from koord_numa.core.cel.values.values import EMPTY_MAP, MapValue, Unreadable
 from koord_numa.core.cel.values.values import Quantity as CelQuantity
 from koord_numa.core.claims.search.inventory import (
     NOWHERE,
@@ -193,19 +193,6 @@ def nano(value: Quantity, path: FieldPath) -> int:
 @lru_cache(maxsize=4096)
 def _nano(value: Quantity) -> int:
     return CelQuantity.of(parse_quantity(value)).nano
-
-
-def quantity_text(amount: int) -> str:
-    """An amount in 10^-9 units as a canonical quantity: with a binary suffix where that is exact and short, else decimal."""
-    whole, rest = divmod(amount, NANO)
-    if rest:
-        for suffix, size in (("m", 10**6), ("u", 10**3), ("n", 1)):
-            if amount % size == 0:
-                return f"{amount // size}{suffix}"
-    for suffix, size in (("Ei", 2**60), ("Pi", 2**50), ("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
-        if whole and whole % size == 0:
-            return f"{whole // size}{suffix}"
-    return str(whole)
 
 
 def _cel(driver: str, shared: bool, attributes: Mapping[str, Attribute], capacity: Mapping[str, Capacity]) -> CelDevice:

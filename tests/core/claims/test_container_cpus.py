@@ -3,29 +3,27 @@
 import pytest
 
 from koord_numa.core.claims.container_cpus import unequal_cpus
-from koord_numa.core.claims.objects.claim import OpaqueConfig
-from koord_numa.core.claims.search.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
+from koord_numa.core.claims.search.allocation import Allocation, DeviceResult
 from koord_numa.core.claims.search.inventory import DeviceId
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import ContainerKind
 
 
-def allocation(**cpusets: str) -> Allocation:
-    """CPUs by request; ``_`` in a name stands for the slash of an alternative."""
-    names = {name.replace("_", "/"): text for name, text in cpusets.items()}
-    device = DeviceId("dra.cpu", "n", "cpudevmachine")
-    return Allocation(
-        tuple(DeviceResult(name, device) for name in names),
-        tuple(
-            AllocatedConfig(
-                ConfigSource.CLAIM, (name,), OpaqueConfig("dra.cpu", f'{{"cpuConfig":{{"cpuset":"{text}"}}}}')
-            )
-            for name, text in names.items()
-        ),
-    )
+def group(name: str, cpus: int) -> DeviceResult:
+    """CPUs of a group of CPUs."""
+    return DeviceResult(name, DeviceId("dra.cpu", "n", "cpudevnuma000"), consumed=(("dra.cpu/cpu", cpus * 10**9),))
 
 
-TWO = {"cpus": allocation(a="0-3", b_large="4-5"), "gpu": Allocation()}
+def single(name: str, cpu: int) -> DeviceResult:
+    """An individual CPU."""
+    return DeviceResult(name, DeviceId("dra.cpu", "n", f"cpudev{cpu:03}"))
+
+
+TWO = {
+    "cpus": Allocation((group("a", 4), group("b/large", 2))),
+    "singles": Allocation(tuple(single("a", cpu) for cpu in range(3))),
+    "gpu": Allocation((DeviceResult("gpu", DeviceId("gpu", "n", "gpu-0")),)),
+}
 
 
 @pytest.mark.parametrize(
@@ -38,6 +36,8 @@ TWO = {"cpus": allocation(a="0-3", b_large="4-5"), "gpu": Allocation()}
         pytest.param(4000, (("cpus", "a"),), None, id="one request"),
         pytest.param(4000, (("cpus", "b"),), 2, id="an alternative of a request"),
         pytest.param(6000, (("cpus", "a"), ("cpus", "b"), ("gpu", "")), None, id="several requests"),
+        pytest.param(3000, (("singles", ""),), None, id="individual CPUs"),
+        pytest.param(4000, (("singles", ""),), 3, id="too few individual CPUs"),
         pytest.param(0, (("cpus", ""),), None, id="no request"),
         pytest.param(4000, (("gpu", ""),), None, id="a claim without CPUs"),
         pytest.param(4000, (("cpus", ""), ("shared", "")), None, id="a claim that is not known"),

@@ -3,10 +3,13 @@ Consumable capacity: what a request consumes of a device under its request polic
 allocator_incubating.go and resourceslice consumable capacity helpers). All amounts in 10^-9 units.
 """
 
+from dataclasses import dataclass
+
 from koord_numa.core.claims.objects.claim import DeviceDemand
 from koord_numa.core.claims.objects.features import Features
 from koord_numa.core.claims.search.inventory import Amounts, Capacity, CapacityPolicy, CapacityRange, Device
 from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.quantity import format_nano
 
 
 def room_for(
@@ -34,6 +37,42 @@ def room_for(
             return None
         consumed[name] = amount
     return consumed
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityShortage:
+    """The first capacity of which a device has less than a request consumes, in 10^-9 units. ``value`` is 0 where it has none."""
+
+    name: str
+    wanted: int
+    left: int
+    value: int
+    permitted: bool = True  # by the request policy of the device
+
+    def __str__(self) -> str:
+        wanted = f"{format_nano(self.wanted)} of {self.name} wanted"
+        if not self.value:
+            return f"{wanted}, which no device has"
+        beyond = "" if self.permitted else ", which the request policy does not permit"
+        return f"{wanted}{beyond}, at most {format_nano(self.left)} of {format_nano(self.value)} left on a device"
+
+
+def capacity_shortage(
+    device: Device, demand: DeviceDemand, usage: DeviceUsage, features: Features
+) -> CapacityShortage | None:
+    """Return what ``room_for`` refuses a device for, beside allocations."""
+    if not features.consumable_capacity:
+        return None
+    requests = dict(demand.capacity or ())
+    for name in requests.keys() - device.capacity.keys():
+        return CapacityShortage(name, requests[name], 0, 0)
+    allocated = usage.consumed_of(device.id)
+    for name, capacity in device.capacity.items():
+        amount = _consumed(capacity, requests.get(name))
+        left = capacity.value - allocated.get(name, 0)
+        if amount > left or not _permitted(capacity.policy, amount):
+            return CapacityShortage(name, amount, left, capacity.value, _permitted(capacity.policy, amount))
+    return None
 
 
 def _consumed(capacity: Capacity, requested: int | None) -> int:

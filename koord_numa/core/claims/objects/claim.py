@@ -1,6 +1,6 @@
 """What users ask for: claims with their requests and constraints, and device classes (resource.k8s.io/v1)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -56,6 +56,15 @@ class DeviceDemand:
     admin_access: bool = False
     tolerations: tuple[DeviceToleration, ...] = ()
     capacity: tuple[tuple[str, int], ...] | None = None  # capacity.requests in 10^-9 units; None when absent
+
+    def tolerates(self, taints: Iterable[DeviceTaint]) -> bool:
+        """Whether no taint keeps the request from a device. Only NoSchedule and NoExecute do; other effects are ignored."""
+        return all(
+            taint.effect not in _BLOCKING or any(it.covers(taint) for it in self.tolerations) for taint in taints
+        )
+
+
+_BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 @dataclass(frozen=True, slots=True)

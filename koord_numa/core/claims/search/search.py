@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.claims.objects.capacity import room_for
-from koord_numa.core.claims.objects.claim import MAX_RESULTS, DeviceDemand
+from koord_numa.core.claims.objects.claim import MAX_RESULTS
 from koord_numa.core.claims.objects.counters import CounterAccounts
 from koord_numa.core.claims.objects.demands import Alternative, Prepared, concerns, offered
 from koord_numa.core.claims.objects.pools import Candidate
@@ -215,7 +215,7 @@ class Search:
         """Pick the device if capacity, counters, taints and constraints allow it."""
         device, demand = candidate.device, alternative.demand
         consumed = room_for(device, demand, self._usage, self._node.features, self._held.get(device.id, {}))
-        if consumed is None or not self._tolerated(device, demand):
+        if consumed is None or (self._node.features.device_taints and not demand.tolerates(device.taints)):
             return False
         # Counters are drawn once for a device, however many shares of it are taken.
         draws = device.consumes and not self._counted(device.id)
@@ -240,14 +240,6 @@ class Search:
                 held[name] = held.get(name, 0) + amount
         self._picks.append(Pick(claim, alternative, candidate, consumed if shared else None))
         return True
-
-    def _tolerated(self, device: Device, demand: DeviceDemand) -> bool:
-        if not self._node.features.device_taints:
-            return True
-        return all(
-            taint.effect not in _BLOCKING or any(it.covers(taint) for it in demand.tolerations)
-            for taint in device.taints
-        )
 
     def _counted(self, device: DeviceId) -> bool:
         """Does another share of the device hold its counters already?"""
@@ -282,6 +274,3 @@ class Search:
                     self._held[device.id][name] -= amount
             if device.consumes and not self._counted(device.id):
                 self._counters.give_back(pick.candidate)
-
-
-_BLOCKING = frozenset({"NoSchedule", "NoExecute"})
