@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import Field
 
-from koord_numa.core.cpu_topology import Cpu, CpuTopology
+from koord_numa.core.cpu_topology import MAX_NUMA, Cpu, CpuTopology
 from koord_numa.core.cpuset import MAX_CPU
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.parsed_cache import ParsedCache
@@ -36,7 +36,7 @@ def machine(text: str, numa_ids: frozenset[int], distances: Distances, path: Fie
     """
     The machine with these CPUs, also with NUMA nodes that have none.
 
-    Raises ``WireError`` when no CPU is listed, one is listed twice, or an id is out of range.
+    Raises ``WireError`` when no CPU is listed, one is listed twice, an id is out of range, or there are too many NUMA nodes.
     """
     # By digest: the text of a large machine has tens of kilobytes, and would be kept for every node of the model.
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -44,6 +44,9 @@ def machine(text: str, numa_ids: frozenset[int], distances: Distances, path: Fie
     known = _MACHINES.get(key)
     if known is None:
         cpus = _cpus(text, path)
+        count = len(numa_ids.union(cpu.numa for cpu in cpus))
+        if count > MAX_NUMA:
+            raise path.error(f"{count} NUMA nodes are too many, at most {MAX_NUMA} are supported")
         made = CpuTopology(cpus=cpus, numa_ids=tuple(numa_ids), distances=dict(distances))
         known = _MACHINES.put(key, made, len(text))
     return known

@@ -8,6 +8,7 @@ from typing import Final
 
 import orjson
 
+from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.cpuset import MAX_CPU
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, is_hugepages
@@ -111,6 +112,10 @@ def read_zones(listed: Iterable[object], path: FieldPath) -> ReadZones:
         if zone.numa in found:
             raise path.at("zones").error(f"NUMA node {zone.numa} is listed twice")
         found[zone.numa] = zone
+        if len(found) > MAX_NUMA:
+            raise path.at("zones").error(
+                f"more than {MAX_NUMA} NUMA nodes are listed, at most {MAX_NUMA} are supported"
+            )
         # Costs to zones that are not listed are kept; only pairs of listed ones are asked for.
         costs.update(((zone.numa, end), value) for end, value in read_zone.costs)
     cpus = sum(zone.capacity.get(CPU, 0) for zone in found.values()) // MILLI
