@@ -150,14 +150,14 @@ def _constraint(constraint: DeviceConstraint, findings: Sequence[Finding]) -> st
     """``matchAttribute numaNode: nic has 0 (1 free), gpu has 1 (2 free)``: the values that free devices of each request have."""
     kind = "distinctAttribute" if constraint.distinct else "matchAttribute"
     concerned = [it for it in findings if constraint.concerns(it.request, it.result_name)]
-    values = ", ".join(f"{it.result_name} has {_values(constraint.attribute, it.free)}" for it in concerned)
+    values = ", ".join(f"{it.result_name} has {_values(constraint, it.free)}" for it in concerned)
     return f"{kind} {constraint.attribute}: {values}"
 
 
-def _values(attribute: str, devices: Sequence[Device]) -> str:
+def _values(constraint: DeviceConstraint, devices: Sequence[Device]) -> str:
     counts: dict[str, int] = {}
     for device in devices:
-        found = device.attribute(attribute)
+        found = device.attribute(constraint.attribute or "")
         text = "+".join(str(value) for value in found.values) if found is not None else ""
         counts[text or "no value"] = counts.get(text or "no value", 0) + 1
     shown = [f"{text} ({count} free)" for text, count in sorted(counts.items())[:SHOWN_VALUES]]

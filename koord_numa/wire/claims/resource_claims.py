@@ -114,9 +114,9 @@ def parse_claim_spec(raw: object, path: FieldPath) -> ClaimSpec:
         tuple(_request(model, path.at(f"requests[{at}]")) for at, model in enumerate(devices.requests or ())),
         tuple(
             DeviceConstraint(
-                model.match_attribute or model.distinct_attribute or "",
+                model.distinct_attribute if model.match_attribute is None else model.match_attribute,
                 # The API server demands exactly one of the two attributes.
-                distinct=not model.match_attribute,
+                distinct=model.match_attribute is None,
                 requests=frozenset(model.requests or ()),
             )
             for model in devices.constraints or ()

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from koord_numa.core.claims.objects.claim import DeviceClass
+from koord_numa.core.claims.objects.features import ALL_FEATURES, Features
 from koord_numa.core.claims.objects.pools import gather_pools
 from koord_numa.core.claims.search.allocator import Allocated, NotAllocated, allocate
 from koord_numa.core.claims.search.inventory import PoolId, ResourceSlice
@@ -95,6 +96,7 @@ def decide(
     classes: Iterable[DeviceClass] = (),
     usage: DeviceUsage | None = None,
     labels: Mapping[str, str] | None = None,
+    gates: Features = ALL_FEATURES,
 ) -> Allocated | NotAllocated:
     """The allocator's answer for the node; every driver has a class of its own name."""
     known = {each.pool.driver: device_class(each.pool.driver) for each in slices} | {
@@ -103,7 +105,7 @@ def decide(
     pools: dict[PoolId, list[ResourceSlice]] = {}
     for each in slices:
         pools.setdefault(each.pool, []).append(each)
-    node = NodeDevices(NODE, labels or {}, gather_pools(slices, NODE, labels or {}, pools))
+    node = NodeDevices(NODE, labels or {}, gather_pools(slices, NODE, labels or {}, pools), gates)
     wanted = [parse_resource_claim(each).to_allocate() for each in claims]
     return allocate(wanted, known, node, usage or DeviceUsage())
 

@@ -84,7 +84,7 @@ class DeviceRequest:
 class DeviceConstraint:
     """Devices of the named requests (of all when none is named) have equal, or pairwise distinct, values of an attribute."""
 
-    attribute: str  # "" for a constraint of an unknown kind
+    attribute: str | None  # None for a constraint of an unknown kind
     distinct: bool = False
     requests: frozenset[str] = frozenset()
 

@@ -83,7 +83,7 @@ def prepare(claims: Sequence[ClaimToAllocate], setting: Setting) -> Prepared:
                 f"claim {claim}: number of requested devices {least} exceeds the claim limit of {MAX_RESULTS}"
             )
         for at, constraint in enumerate(claim.spec.constraints):
-            if not constraint.attribute:
+            if constraint.attribute is None or (constraint.distinct and setting.node.features.stable_allocator):
                 raise ClaimError(f"claim {claim}, constraint #{at}: empty constraint (unsupported constraint type?)")
         prepared.append(requests)
     prioritized = frozenset(
@@ -131,8 +131,8 @@ def _check_gates(claim: ClaimToAllocate, request: DeviceRequest, demand: DeviceD
         raise ClaimError(
             f"claim {claim}, request {demand.name}: admin access is requested, but the feature is disabled"
         )
-    if demand.capacity is not None and not features.consumable_capacity and features.binding_conditions:
-        # The stable allocator, which runs where both gates are off, does not know the field and takes no notice.
+    # The stable allocator does not know the field and ignores it.
+    if demand.capacity is not None and not features.consumable_capacity and not features.stable_allocator:
         kind = "subrequest" if request.prioritized else "request"
         raise ClaimError(
             f"claim {claim}, {kind} {demand.name}: has capacity requests, but the DRAConsumableCapacity feature is disabled"
@@ -161,5 +161,10 @@ def concerns(pool: Pool, selectors: SelectorRows) -> bool:
 
 
 def offered(candidate: Candidate, node: NodeDevices) -> bool:
-    """Can this node use the device, where devices choose their nodes themselves?"""
-    return not candidate.slice.per_device or candidate.device.nodes.includes(node.name, node.labels)
+    """
+    Whether this node can use the device: where devices choose their nodes themselves, and where binding conditions are not served.
+    """
+    device = candidate.device
+    if device.binding_conditions and not node.features.binding_conditions:
+        return False
+    return not candidate.slice.per_device or device.nodes.includes(node.name, node.labels)

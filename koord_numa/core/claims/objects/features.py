@@ -15,5 +15,13 @@ class Features:
     partitionable_devices: bool = True
     prioritized_list: bool = True
 
+    @property
+    def stable_allocator(self) -> bool:
+        """
+        Whether kube-scheduler uses the allocator of gates that are locked, which knows neither distinctAttribute nor capacity requests
+        (dynamic-resource-allocation/structured, ``NewAllocator``).
+        """
+        return not self.consumable_capacity and not self.binding_conditions
+
 
 ALL_FEATURES = Features()

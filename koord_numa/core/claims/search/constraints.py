@@ -22,7 +22,7 @@ class ConstraintState:
 
     def add(self, device: Device) -> bool:
         """Take the values of the device if the constraint allows it."""
-        attribute = device.attribute(self.constraint.attribute)
+        attribute = device.attribute(self.constraint.attribute or "")
         added = attribute.set if attribute is not None else frozenset()
         if self.constraint.distinct:
             if not added or any(added & earlier for earlier in self.values):

@@ -18,7 +18,7 @@ class DeviceLooks:
         self._known: dict[int, object] = {}  # by identity: the node's pools keep the devices alive
         self._names: set[str] | None = set()
         for claim in prepared.claims:
-            self._names.update(constraint.attribute for constraint in claim.spec.constraints)
+            self._names.update(constraint.attribute or "" for constraint in claim.spec.constraints)
         for alternative in prepared.every_alternative():
             for expression in alternative.selectors.expressions():
                 self._add(expression)

@@ -202,11 +202,11 @@ class Search:
         return device.shared and self._node.features.consumable_capacity
 
     def _available(self, claim: int, alternative: Alternative, candidate: Candidate) -> bool:
-        """Is the device free? With admin access only picks of the same claim are in the way."""
+        """Whether the device is free. With admin access only picks of the same claim count, and none of a shared device."""
         device = candidate.device
         holders = self._holders.get(device.id, ())
         if alternative.demand.admin_access:
-            return claim not in holders
+            return self._shared(device) or claim not in holders
         if self._usage.in_use(device.id):
             return False
         return self._shared(device) or not (holders or self._usage.shared_by_some(device.id))
@@ -233,8 +233,8 @@ class Search:
             return False
         self._holders.setdefault(device.id, []).append(claim)
         shared = self._shared(device)
-        # Admin access consumes nothing.
-        if shared and not demand.admin_access:
+        # Admin access counts too until the claim is allocated (``allocatingCapacity``).
+        if shared:
             held = self._held.setdefault(device.id, {})
             for name, amount in consumed.items():
                 held[name] = held.get(name, 0) + amount
@@ -269,7 +269,7 @@ class Search:
             holders.pop()
             if not holders:
                 del self._holders[device.id]
-            if pick.consumed is not None and not pick.alternative.demand.admin_access:
+            if pick.consumed is not None:
                 for name, amount in pick.consumed.items():
                     self._held[device.id][name] -= amount
             if device.consumes and not self._counted(device.id):

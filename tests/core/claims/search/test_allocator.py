@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koord_numa.core.claims.objects.features import Features
 from koord_numa.core.claims.search.allocation import NEW_SHARE, Allocation
 from koord_numa.core.claims.search.allocator import Allocated, NotAllocated
 from koord_numa.core.claims.search.usage import DeviceUsage
@@ -171,3 +172,52 @@ def test_the_order_in_which_slices_are_known_does_not_matter(world: dict[str, An
     shuffled = list(world["slices"])
     random.shuffle(shuffled)
     assert decide(shuffled, world["claims"]) == decide(world["slices"], world["claims"])
+
+
+BINDS = device("late", bindingConditions=["ready"], bindingFailureConditions=["failed"])
+
+
+@pytest.mark.parametrize(("served", "picked"), [(True, ["late"]), (False, ["cannot allocate all claims"])])
+@pytest.mark.parametrize("mode", [{}, {"allocationMode": "All"}])
+def test_devices_with_binding_conditions_need_the_gate(served: bool, picked: list[str], mode: dict[str, str]) -> None:
+    gates = Features(binding_conditions=served)
+    assert (
+        devices_of(decide([published("gpu", [BINDS])], [claim_object(request("r", "gpu", **mode))], gates=gates))
+        == picked
+    )
+
+
+@pytest.mark.parametrize(
+    ("constraint", "gates", "answer"),
+    [
+        ({}, Features(), "empty constraint (unsupported constraint type?)"),
+        ({"requests": ["r"]}, Features(), "empty constraint (unsupported constraint type?)"),
+        ({"matchAttribute": ""}, Features(), "cannot allocate all claims"),
+        ({"distinctAttribute": "gpu/a"}, Features(consumable_capacity=False), "a"),
+        (
+            {"distinctAttribute": "gpu/a"},
+            Features(consumable_capacity=False, binding_conditions=False),
+            "empty constraint (unsupported constraint type?)",
+        ),
+    ],
+)
+def test_constraints_that_name_no_attribute_are_an_error(constraint: Any, gates: Features, answer: str) -> None:
+    slices = [published("gpu", [device("a", attributes={"a": 1})])]
+    (first, *_) = devices_of(decide(slices, [claim_object(request("r", "gpu"), constraints=[constraint])], gates=gates))
+    assert first.endswith(answer)
+
+
+def test_admin_access_shares_a_device_with_itself() -> None:
+    shared = device("s", capacity={"m": "4"}, allowMultipleAllocations=True)
+    asks = claim_object(request("r", "gpu", count=1, adminAccess=True), request("q", "gpu", adminAccess=True))
+    found = decide(
+        [published("gpu", [shared | {"capacity": {"m": {"value": "4", "requestPolicy": {"default": "2"}}}}])], [asks]
+    )
+    assert isinstance(found, Allocated)
+    results = found.allocations[0].results
+    assert [(it.device.device, it.admin_access, it.share_id, it.consumed) for it in results] == [
+        ("s", True, NEW_SHARE, (("m", 2 * 10**9),)),
+        ("s", True, NEW_SHARE, (("m", 2 * 10**9),)),
+    ]
+    # What the search has given out counts, with admin access as without.
+    assert devices_of(decide([published("gpu", [shared])], [asks])) == NO
