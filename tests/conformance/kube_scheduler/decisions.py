@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
@@ -81,7 +82,27 @@ def _compares(case: Case, _ours: Answer) -> bool:
     return any(it.get("operator") in ("Gt", "Lt") for it in tolerations)
 
 
+def _keeps_room(case: Case, _ours: Answer) -> bool:
+    """
+    Whether upstream skips inter-pod affinity because the pod has no terms and no placed pod has a term for it, nominated pods left out.
+
+    Ours must be right without the anti-affinity of nominated pods.
+    """
+    affinity = case["in"]["pod"]["spec"].get("affinity") or {}
+    if affinity.get("podAffinity") or affinity.get("podAntiAffinity"):
+        return False
+    nominated = [_without_anti_affinity(pod) for pod in case["in"].get("nominated") or ()]
+    return agrees(case, answer(load({**case, "in": {**case["in"], "nominated": nominated}}))) is None
+
+
+def _without_anti_affinity(pod: Mapping[str, Any]) -> dict[str, Any]:
+    affinity = {**(pod["spec"].get("affinity") or {})}
+    affinity.pop("podAntiAffinity", None)
+    return {**pod, "spec": {**pod["spec"], "affinity": affinity}}
+
+
 DEVIATIONS: tuple[Deviation[Answer], ...] = (
+    Deviation("nominated-anti-affinity", _keeps_room),
     Deviation("empty-spread-selector", _spreads_everything),
     Deviation("comparing-tolerations", _compares),
 )
