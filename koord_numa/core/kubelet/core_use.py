@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import combinations, islice
 from typing import Final
 
-from koord_numa.core.kubelet.cpu_manager import MOST_CPUS, Cpu, Takes
+from koord_numa.core.kubelet.cpu_manager import MAX_CPUS, Cpu, Takes
 from koord_numa.core.value_objects import ValueObject
 
 MOST_WAYS: Final = 64
@@ -57,7 +57,7 @@ class CoreUse(ValueObject, gc=False):
         ``in_order``: in one place partly used cores come first, the lowest of them before others. Of several places the one with the fewest
         free CPUs comes first, so that it may be any of them, or a free core.
         """
-        if sum(count for _, count in takes) > MOST_CPUS:
+        if sum(count for _, count in takes) > MAX_CPUS:
             return None
         found: set[tuple[int, int]] = set()
         for held, single in self.pairs:

@@ -1,28 +1,8 @@
 """
-The kubelet's CPU manager, policy static: which NUMA nodes could serve exclusive CPUs, and which CPUs a container gets.
+The kubelet's CPU manager with policy static (``cpumanager/policy_static.go``): topology hints, and the CPUs of a container.
 
-Works on CPU bits that its caller keeps; the order of CPUs inside a NUMA node set is ``cpu_assignment.py``.
-
-How many CPUs of its init containers a later container of a pod gets again, where only numbers of CPUs are known.
-
-Theory. All containers that share a NUMA node choose from the same free and reusable CPUs, by topology alone: as many free cores as the need
-allows in ascending order, then single CPUs, those of partly used cores first (``cpu_assignment.py``). On cores of one thread a
-container gets its init container's CPUs again. On cores of two an odd number ends in a single CPU of a partly used core, which an even
-number leaves out. So what is got again follows from the numbers but for how many cores are partly used, and of these all numbers are tried.
-
-Example: ``init 1, app 2``. With no core partly used the init container breaks one, and the app gets it whole. Otherwise the init container
-gets the other thread of a used core, the app a free core, and the CPU of the init container stays held beside it.
-
-How many CPUs of its init containers a later container gets again on a NUMA node that was entirely free, whatever the kubelet's options.
-
-Theory. Until a container keeps CPUs for itself, all containers with one hint choose from the same CPUs, here all of one NUMA node. The
-kubelet goes through places from large to small and in ascending order (``takeByTopologyNUMAPacked`` in cpu_assignment.go), so that the
-smaller of two choices is part of the larger one. Packing into cores and distribute-cpus-across-cores take the first CPUs of one order.
-prefer-align-cpus-by-uncorecache does so where all uncore caches are of one size; where one is smaller a container of its size takes
-that one, and a larger container may leave it out. So the choices are made on NUMA nodes with caches of every size, the last of which
-may be smaller.
-
-CPU ids are taken to be numbered as Linux does, core by core or thread by thread.
+Free and reusable CPUs are CPU bits that the caller keeps. With invented CPU ids, the second half bounds how many CPUs of its init
+containers a later container of a pod reuses (``docs/kubelet-model.md``).
 """
 
 from bisect import bisect_left
@@ -47,29 +27,40 @@ from koord_numa.core.numa.hints import mask_of, numa_ids
 from koord_numa.core.value_objects import ValueObject, value_object
 
 Cpu = tuple[int, int]
-"""A core, and which of its two threads."""
-
+"""A core, and the index of one of its two threads."""
 
 Takes = tuple[tuple[bool, int], ...]
-"""For every container with exclusive CPUs, in order: is it an init container, and how many CPUs it gets."""
+"""For every container with exclusive CPUs, in order: whether it is an init container, and its number of CPUs."""
+
+MAX_CPUS: Final = 128
+"""Largest sum of a pod's exclusive CPUs, or size of a NUMA node, for which reuse is bounded. Bounds the tables and the time."""
+
+_THREADS: Final = (1, 2, 4, 8)
+"""Possible threads per core."""
+
+_MAX_CORES_PER_CACHE: Final = 16
+"""Largest uncore cache, in cores, on a NUMA node with several caches."""
+
+_ALIGN_BY_CACHE: Final = StaticOptions(prefer_align_uncore=True)
 
 
 class CpuReuse(Enum):
     """
-    Which CPUs a container gets where an init container of its pod left some in the NUMA nodes of its hint.
+    The CPUs that a container gets if init containers of its pod have left CPUs in the NUMA nodes of its hint.
 
-    The kubelet takes from free and reusable CPUs together, by topology alone. Where CPU ids are unknown the two ends bound what it does.
+    The kubelet takes from free and reusable CPUs together, by topology alone. With invented CPU ids ``MOST`` and ``LEAST`` are
+    bounds.
     """
 
-    BY_ID = "by id"  # as the ids say
-    MOST = "most"  # reusable CPUs first: the least is left behind
-    LEAST = "least"  # free CPUs first: the most is left behind, and confines the pod longest
+    BY_ID = "by id"  # as the kubelet
+    MOST = "most"  # reusable CPUs first
+    LEAST = "least"  # free CPUs first: what is left restricts the pod longest
 
 
 class Earlier(ValueObject):
     """
-    What containers of the pod being admitted have taken so far of the NUMA nodes of ``mask``, which had ``free`` CPUs free before the
-    first. ``None``: of all of them, without a hint.
+    The CPUs that containers of the pod that is being admitted took from the NUMA nodes of ``mask`` (``None``: from all of them, without a
+    hint). ``free`` is how many were free there before the first container.
     """
 
     mask: int | None
@@ -78,16 +69,16 @@ class Earlier(ValueObject):
 
 
 InitTake = tuple[int, int | None, int]
-"""How many CPUs an init container got, by a hint of which mask, and their bits."""
+"""The number of CPUs of an init container, the mask of its hint, and the CPU bits."""
 
 
 class CpuStock(ValueObject):
     """
-    CPUs at one moment, as bits: ``free`` ones, and ``reusable`` ones left by init containers of the pod being admitted.
+    The CPUs at one moment of an admission, as bits: ``free`` CPUs, and CPUs that init containers of the pod left as ``reusable``.
 
-    ``earlier`` is ``None`` where its containers have taken CPUs by different hints. ``same_pool`` is what its init containers were given
-    since a container last kept CPUs for itself: free and reusable CPUs together have been the same since. ``exact``: just so many CPUs are
-    free; else they are a bound.
+    ``earlier`` is ``None`` where containers of the pod took CPUs by different hints. ``same_pool`` are the takes of init containers since a
+    container last kept CPUs, during which the union of free and reusable CPUs was constant. ``exact`` is false where the free CPUs are a
+    bound.
     """
 
     node: KubeletNode
@@ -97,274 +88,258 @@ class CpuStock(ValueObject):
     same_pool: tuple[InitTake, ...] = ()
     exact: bool = True
 
-    def hints(self, needed: int) -> HintRule:
+    def hints(self, count: int) -> HintRule:
         """
-        Where ``needed`` CPUs could come from.
+        Return the hints for ``count`` CPUs (generateCPUTopologyHints).
 
-        Every reusable CPU must be inside; the preferred size counts all CPUs, busy and reserved ones too
-        (generateCPUTopologyHints in the kubelet's cpumanager/policy_static.go).
+        A mask must include all reusable CPUs. The preferred size counts all CPUs, busy and reserved CPUs included.
         """
         machine = self.node.machine
-        whole = _whole(machine)
-        totals, size = whole.totals, whole.fewest(needed)
-        free = {numa: (self.free & machine.numa_bits[numa]).bit_count() for numa in totals}
+        sizes = _sizes(machine)
+        size = sizes.fewest(count)
+        free = {numa: (self.free & machine.numa_bits[numa]).bit_count() for numa in sizes.by_numa}
         pinned = machine.numa_of(CpuSet(self.reusable)) if self.reusable else 0
-        # Reusable CPUs are the pod's already; only what is beyond them has to be free.
-        missing = needed - self.reusable.bit_count()
+        missing = count - self.reusable.bit_count()
 
         def fits(mask: int) -> bool:
             return not pinned & ~mask and sum([free[numa] for numa in numa_ids(mask)]) >= missing
 
         also = None
         if self.node.static_options.align_by_socket:
-            # Rounded as in the kubelet's isHintSocketAligned: a machine with sockets of unequal size uses the average.
-            per_socket = len(totals) // len(machine.socket_bits)
+            # isHintSocketAligned divides by the average number of NUMA nodes per socket.
+            per_socket = len(sizes.by_numa) // len(machine.socket_bits)
             sockets = -(-size // per_socket) if per_socket else 0
 
             def also(mask: int) -> bool:
                 return self._sockets(mask).bit_count() == sockets
 
-        return HintRule(nodes=whole.nodes, size=size, fits=fits, also=also, counted=Counted(free, missing, pinned))
+        return HintRule(nodes=sizes.nodes, size=size, fits=fits, also=also, counted=Counted(free, missing, pinned))
 
-    def take(self, needed: int, mask: int | None, reuse: CpuReuse = CpuReuse.BY_ID) -> int | AdmitRejection:
+    def take(self, count: int, mask: int | None, reuse: CpuReuse = CpuReuse.BY_ID) -> int | AdmitRejection:
         """
-        The CPUs that a container gets, as bits: as many as possible inside ``mask``, the rest anywhere.
+        Return the CPU bits of a container: as many CPUs as possible inside ``mask``, the rest anywhere (Allocate, allocateCPUs).
 
-        As Allocate in the kubelet's cpumanager/policy_static.go; with full-pcpus-only the number of free whole cores is
-        checked first, without counting reusable CPUs and regardless of NUMA nodes.
+        With full-pcpus-only the free whole cores are checked first, on all NUMA nodes and without reusable CPUs.
         """
-        # With full-pcpus-only the check comes before alignment and knows no reusable CPUs, so that it may refuse what would fit.
-        rejection = self._check_whole_cores(needed)
+        rejection = self._check_whole_cores(count)
         if rejection is not None:
             return rejection
         pool = self.free | self.reusable
-        if needed > pool.bit_count():
-            return AdmitRejection(UNEXPECTED_ADMISSION, f"needed {needed} exclusive CPUs, free {pool.bit_count()}")
-        if reuse is not CpuReuse.BY_ID and (again := self._same_as_before(needed, mask)):
-            return again
-        # Without a hint nothing is aligned: the pool is used as a whole.
-        near = self.near(mask)
-        count_near = min(needed, near.bit_count())
-        if reuse is not CpuReuse.BY_ID and self.reusable and (mask is None or count_near == needed):
-            if self._takes_same_first(needed, mask):
+        if count > pool.bit_count():
+            return AdmitRejection(UNEXPECTED_ADMISSION, f"needed {count} exclusive CPUs, free {pool.bit_count()}")
+        if reuse is not CpuReuse.BY_ID and (cpus := self._same_as_before(count, mask)):
+            return cpus
+        aligned = self.near(mask)
+        count_aligned = min(count, aligned.bit_count())
+        if reuse is not CpuReuse.BY_ID and self.reusable and (mask is None or count_aligned == count):
+            if self._takes_same_first(count, mask):
                 reuse = CpuReuse.MOST
-            elif (bounds := self._overlap(needed, mask)) is not None:
-                return self._take_again(near, needed, bounds[0] if reuse is CpuReuse.LEAST else bounds[1])
-        aligned = self._take_from(near, count_near, reuse)
-        if isinstance(aligned, AdmitRejection) or count_near == needed:
-            return aligned
-        others = self._take_from(pool & ~aligned, needed - count_near, reuse)
-        return others if isinstance(others, AdmitRejection) else aligned | others
+            elif (bounds := self._reuse_bounds(count, mask)) is not None:
+                return self._take_reused(aligned, count, bounds[0] if reuse is CpuReuse.LEAST else bounds[1])
+        first = self._take_from(aligned, count_aligned, reuse)
+        if isinstance(first, AdmitRejection) or count_aligned == count:
+            return first
+        rest = self._take_from(pool & ~first, count - count_aligned, reuse)
+        return rest if isinstance(rest, AdmitRejection) else first | rest
 
     def near(self, mask: int | None) -> int:
-        """The free and reusable CPUs that a hint of this mask puts first."""
+        """Return the free and reusable CPUs that a hint of this mask puts first."""
         return (self.free | self.reusable) & self._aligned(mask) if mask is not None else 0
 
-    def _same_as_before(self, needed: int, mask: int | None) -> int:
+    def _same_as_before(self, count: int, mask: int | None) -> int:
         """
-        The CPUs of an init container that chose as many from the same pool by a hint that puts the same CPUs first; 0 where there is none.
+        Return the CPUs of an init container that took as many CPUs from the same pool by an equivalent hint, else 0.
 
-        Which CPUs are taken follows from pool, number and the CPUs put first alone, whatever the options and the CPU ids (allocateCPUs in
-        the kubelet's cpumanager/policy_static.go, which offers free and reusable CPUs together).
+        allocateCPUs offers free and reusable CPUs together, so that the result follows from the pool, the count and the CPUs put first.
         """
-        offered = ((count, self._offers_same(near, mask), bits) for count, near, bits in self.same_pool)
-        return next((bits for count, same, bits in offered if count == needed and same), 0)
+        for init_count, init_mask, cpus in self.same_pool:
+            if init_count == count and self._puts_same_first(init_mask, mask):
+                return cpus
+        return 0
 
-    def _overlap(self, needed: int, mask: int | None) -> tuple[int, int] | None:
-        """How many of the reusable CPUs are taken at least and at most; ``None`` where that is not known."""
+    def _reuse_bounds(self, count: int, mask: int | None) -> tuple[int, int] | None:
+        """Return the fewest and the most reusable CPUs that are taken, or ``None`` if that is not known."""
         earlier = self.earlier
-        if earlier is None or earlier.mask != mask or not _is_one(mask):
+        if earlier is None or earlier.mask != mask or not _is_single(mask):
             return None
-        if (size := self._whole_node(earlier)) is not None:
-            return overlap_on_whole_node(size, tuple(count for _, count in earlier.takes), needed)
-        return overlap(earlier.free, (*earlier.takes, (False, needed))) if self.node.packs else None
+        size = self._aligned(mask or 0).bit_count()
+        was_empty = earlier.free == size and all(init for init, _ in earlier.takes)
+        # Where free CPUs are a bound, one of them may be in use, which may change the choices.
+        if self.exact and was_empty and not self.node.static_options.align_by_socket:
+            return reuse_on_empty_numa(size, tuple(init for _, init in earlier.takes), count)
+        return reuse_by_counts(earlier.free, (*earlier.takes, (False, count))) if self.node.packs else None
 
-    def _whole_node(self, earlier: Earlier) -> int | None:
-        """The size of the one NUMA node of this hint if all of its CPUs were free, and containers have not kept any since."""
-        # A bound says nothing of one CPU that may be in use, which may let the choices be others.
-        if not self.exact or self.node.static_options.align_by_socket or not all(init for init, _ in earlier.takes):
-            return None
-        size = self._aligned(earlier.mask or 0).bit_count()
-        return size if earlier.free == size else None
-
-    def _takes_same_first(self, needed: int, mask: int | None) -> bool:
+    def _takes_same_first(self, count: int, mask: int | None) -> bool:
         """
-        Does the container get what its init containers had before anything else?
+        Return whether the container gets the CPUs of its init containers first.
 
-        It chooses from the CPUs that they chose from, by the same order. Whole cores come in ascending order, so that of two choices the
-        smaller one is part of the larger. Where single CPUs may be left over they are not (``cpu_overlap``).
+        With whole cores in ascending order, the smaller of two choices from the same CPUs is part of the larger one.
         """
         if not self.node.takes_whole_cores or self.earlier is None or self.earlier.mask != mask:
             return False
-        if _is_one(mask):
+        if _is_single(mask):
             return True
-        # From one NUMA node's size on free NUMA nodes are taken as a whole and first, which also turns the order of the others round.
+        # A count of at least one NUMA node's size takes free NUMA nodes as a whole first, which reverses the order of the rest.
         smallest = min(bits.bit_count() for bits in self.node.machine.numa_bits.values() if bits)
-        most = max(needed, *(count for _, count in self.earlier.takes))
-        return not self.node.deals_over_numa and most < smallest
+        largest = max(count, *(init for _, init in self.earlier.takes))
+        return not self.node.distributes_across_numa and largest < smallest
 
-    def _take_again(self, pool: int, count: int, again: int) -> int | AdmitRejection:
-        """``count`` of the CPUs in ``pool``, as near to ``again`` of them reusable ones as there are enough others."""
-        held, others = pool & self.reusable, pool & ~self.reusable
-        again = max(count - others.bit_count(), min(again, held.bit_count()))
-        chosen, rest = self._assign(held, again), self._assign(others, count - again)
-        if isinstance(chosen, AdmitRejection) or isinstance(rest, AdmitRejection):
-            return chosen if isinstance(chosen, AdmitRejection) else rest
-        return chosen | rest
+    def _take_reused(self, pool: int, count: int, reused: int) -> int | AdmitRejection:
+        """Take ``count`` CPUs of the pool with ``reused`` reusable CPUs among them, or as many as are necessary and possible."""
+        reusable, others = pool & self.reusable, pool & ~self.reusable
+        reused = max(count - others.bit_count(), min(reused, reusable.bit_count()))
+        first, rest = self._assign(reusable, reused), self._assign(others, count - reused)
+        if isinstance(first, AdmitRejection) or isinstance(rest, AdmitRejection):
+            return first if isinstance(first, AdmitRejection) else rest
+        return first | rest
 
     def _take_from(self, pool: int, count: int, reuse: CpuReuse) -> int | AdmitRejection:
-        """``count`` of the CPUs in ``pool``; first those that ``reuse`` puts first."""
+        """Take ``count`` CPUs of the pool, in the order of ``reuse``."""
         if reuse is CpuReuse.BY_ID or not self.reusable:
             return self._assign(pool, count)
-        first = pool & self.reusable if reuse is CpuReuse.MOST else pool & ~self.reusable
-        most = min(count, first.bit_count())
-        chosen = self._assign(first, most)
-        if isinstance(chosen, AdmitRejection):
-            return chosen
-        rest = self._assign(pool & ~first, count - most)
-        return rest if isinstance(rest, AdmitRejection) else chosen | rest
+        return self._take_reused(pool, count, count if reuse is CpuReuse.MOST else 0)
 
     def after(self, bits: int, mask: int | None, *, init: bool, is_first: bool) -> Earlier | None:
-        """What is known for the next container of the pod after one has got these CPUs by a hint of ``mask``."""
-        from_here = self.free | self.reusable if mask is None else self.near(mask)
-        if bits & ~from_here:
-            return None  # under best-effort a hint may be narrower than what is taken
+        """Return ``earlier`` for the next container, after a container took these CPUs by a hint of ``mask``."""
+        offered = self.free | self.reusable if mask is None else self.near(mask)
+        # Under best-effort a hint may have fewer CPUs than are taken.
+        if bits & ~offered:
+            return None
         if is_first:
-            return Earlier(mask, from_here.bit_count(), ((init, bits.bit_count()),))
+            return Earlier(mask, offered.bit_count(), ((init, bits.bit_count()),))
         if self.earlier is None or self.earlier.mask != mask:
             return None
         return Earlier(mask, self.earlier.free, (*self.earlier.takes, (init, bits.bit_count())))
 
-    def _check_whole_cores(self, needed: int) -> AdmitRejection | None:
+    def _check_whole_cores(self, count: int) -> AdmitRejection | None:
         rule = self.node.whole_cores
         if rule is None:
             return None
-        if needed % rule.threads:
-            return AdmitRejection(SMT_ALIGNMENT, f"{needed} CPUs are not a multiple of {rule.threads} per core")
-        # A reserved CPU spoils the core that it is on. Where cores are unknown each spoils one CPU more than itself.
-        whole = max(0, (self.free & ~rule.spoiled).bit_count() - rule.unlocated)
-        if needed > whole:
-            return AdmitRejection(SMT_ALIGNMENT, f"needed {needed} CPUs on whole cores, free {whole}")
+        if count % rule.threads:
+            return AdmitRejection(SMT_ALIGNMENT, f"{count} CPUs are not a multiple of {rule.threads} per core")
+        free = max(0, (self.free & ~rule.spoiled).bit_count() - rule.unlocated)
+        if count > free:
+            return AdmitRejection(SMT_ALIGNMENT, f"needed {count} CPUs on whole cores, free {free}")
         return None
 
     def _assign(self, pool: int, count: int) -> int | AdmitRejection:
         if not count:
             return 0
-        if not self.node.ids_are_real and count <= pool.bit_count() and self._is_on_one_numa(pool):
-            return lowest(pool, count)  # of made-up CPUs it matters only how many there are on a NUMA node
-        chosen = assign(self.node.machine, CpuSet(pool), count, self.node.static_options)
+        machine = self.node.machine
+        # Of CPUs with invented ids, only their number per NUMA node matters.
+        if (
+            not self.node.ids_are_real
+            and count <= pool.bit_count()
+            and 0 in [pool & ~bits for bits in machine.numa_bits.values()]
+        ):
+            return lowest(pool, count)
+        chosen = assign(machine, CpuSet(pool), count, self.node.static_options)
         if isinstance(chosen, NotEnoughCpus):
             return AdmitRejection(UNEXPECTED_ADMISSION, f"{count} of {pool.bit_count()} exclusive CPUs: {chosen.why}")
         return chosen.bits
 
-    def _is_on_one_numa(self, pool: int) -> bool:
-        return 0 in [pool & ~bits for bits in self.node.machine.numa_bits.values()]
-
     def _aligned(self, mask: int) -> int:
+        """Return the CPUs of the NUMA nodes of ``mask``, with align-by-socket the CPUs of their sockets (getAlignedCPUs)."""
         machine = self.node.machine
         if self.node.static_options.align_by_socket:
             return sum(machine.socket_bits[socket] for socket in numa_ids(self._sockets(mask)))
         return sum([machine.numa_bits.get(numa, 0) for numa in numa_ids(mask)])
 
-    def _offers_same(self, one: int | None, other: int | None) -> bool:
-        """Do hints of these masks put the same CPUs first? With ``align-by-socket`` all that name the same sockets do."""
-        if one == other or one is None or other is None or not self.node.static_options.align_by_socket:
-            return one == other
-        return self._sockets(one) == self._sockets(other)
+    def _puts_same_first(self, mask: int | None, other: int | None) -> bool:
+        """Return whether hints of these masks put the same CPUs first."""
+        if mask == other or mask is None or other is None or not self.node.static_options.align_by_socket:
+            return mask == other
+        return self._sockets(mask) == self._sockets(other)
 
     def _sockets(self, mask: int) -> int:
-        known = _whole(self.node.machine).sockets
-        found = known.get(mask)
-        if found is None:
-            found = known[mask] = _sockets_of(self.node.machine, mask)
-        return found
+        """Return the mask of the sockets with CPUs on any of these NUMA nodes."""
+        machine = self.node.machine
+        known = _sizes(machine).sockets
+        sockets = known.get(mask)
+        if sockets is None:
+            cpus = sum(machine.numa_bits.get(numa, 0) for numa in numa_ids(mask))
+            sockets = known[mask] = mask_of(socket for socket, bits in machine.socket_bits.items() if bits & cpus)
+        return sockets
 
 
-Dealing = Callable[[CpuStock, int, int | None], int]
-"""Which CPUs a container gets instead of these, as bits, by a hint of this mask."""
+ChooseCpus = Callable[[CpuStock, int, int | None], int]
+"""Replaces the CPU bits that a container gets by a hint of this mask. Follows other ways to distribute CPUs over NUMA nodes."""
 
 
-def _sockets_of(machine: CpuTopology, mask: int) -> int:
-    """The sockets, as a mask, that have CPUs on any of these NUMA nodes."""
-    here = 0
-    for numa in numa_ids(mask):
-        here |= machine.numa_bits.get(numa, 0)
-    return mask_of(socket for socket, bits in machine.socket_bits.items() if bits & here)
-
-
-def _is_one(mask: int | None) -> bool:
+def _is_single(mask: int | None) -> bool:
     return mask is not None and mask.bit_count() == 1
 
 
 @value_object
-class _WholeMachine:
+class _Sizes:
     """
-    ``totals`` has the CPUs of each NUMA node that has any, ``nodes`` is the mask of these, ``reach[n]`` what the n + 1 largest have.
-    ``sockets`` keeps the sockets of sets of NUMA nodes that were asked for.
+    The sizes of a machine's NUMA nodes, computed once per machine. NUMA nodes without CPUs are in no CPU hint.
 
-    NUMA nodes without CPUs (memory only) are in no CPU hint.
+    ``by_numa`` are the CPUs per NUMA node, ``nodes`` is the mask of these NUMA nodes, ``largest[i]`` the sum of the i + 1 largest.
+    ``sockets`` caches the sockets of masks.
     """
 
-    totals: Mapping[int, int]
+    by_numa: Mapping[int, int]
     nodes: int
-    reach: tuple[int, ...]
+    largest: tuple[int, ...]
     sockets: dict[int, int] = field(default_factory=dict, compare=False, repr=False)
 
-    def fewest(self, needed: int) -> int:
-        """How many NUMA nodes it takes at least to gather so many CPUs; all of them when they never do."""
-        return min(bisect_left(self.reach, needed) + 1, len(self.reach))
+    def fewest(self, count: int) -> int:
+        """Return the smallest number of NUMA nodes with ``count`` CPUs, or the number of all NUMA nodes if they have too few."""
+        return min(bisect_left(self.largest, count) + 1, len(self.largest))
 
 
-def _whole(machine: CpuTopology) -> _WholeMachine:
-    """Worked out once for a machine, as it is asked for in every admission."""
-    found: _WholeMachine | None = machine.derived.get(_WholeMachine)
-    if found is None:
-        totals = {numa: bits.bit_count() for numa, bits in machine.numa_bits.items() if bits}
-        reach = tuple(accumulate(sorted(totals.values(), reverse=True)))
-        found = machine.derived[_WholeMachine] = _WholeMachine(totals, mask_of(totals), reach)
-    return found
+def _sizes(machine: CpuTopology) -> _Sizes:
+    sizes: _Sizes | None = machine.derived.get(_Sizes)
+    if sizes is None:
+        by_numa = {numa: bits.bit_count() for numa, bits in machine.numa_bits.items() if bits}
+        largest = tuple(accumulate(sorted(by_numa.values(), reverse=True)))
+        sizes = machine.derived[_Sizes] = _Sizes(by_numa, mask_of(by_numa), largest)
+    return sizes
 
 
-MOST_CPUS: Final = 128
-"""Of pods with more CPUs in all nothing is said."""
-
-
-def overlap(free: int, takes: Takes) -> tuple[int, int] | None:
+def reuse_by_counts(free: int, takes: Takes) -> tuple[int, int] | None:
     """
-    The least and the most CPUs that the last of these containers gets of those that init containers before it hold.
+    Bound how many CPUs of earlier init containers the last container gets, on one NUMA node with cores of one or two threads.
 
-    ``free`` is what their NUMA node had free before the first of them. ``None`` where nothing is known. Cores have one thread or two.
+    ``free`` is the number of free CPUs before the first container. ``None`` means not known. All containers choose from the same CPUs by
+    topology alone: free cores in ascending order, then single CPUs, of partly used cores first. So the result follows from the counts and
+    from the number of partly used cores, of which all possible numbers are tried.
+
+    Example: ``init 1, app 2``. With no partly used core the init container breaks a core, and the app gets this core. Otherwise the init
+    container gets the free thread of a used core and the app a free core, so that the CPU of the init container stays held.
     """
     wanted = sum(count for _, count in takes)
-    if wanted > MOST_CPUS or not takes:
+    if wanted > MAX_CPUS or not takes:
         return None
-    return _bounds(min(free, 2 * wanted + 8 * len(takes)), wanted, takes)
+    return _bounds_by_counts(min(free, 2 * wanted + 8 * len(takes)), wanted, takes)
 
 
 @lru_cache(maxsize=4096)
-def _bounds(free: int, wanted: int, takes: Takes) -> tuple[int, int]:
-    found = [_overlap_of_ones(takes)]
-    for cores, single in _arrangements(free, wanted, len(takes)):
-        again = _overlap_of_pairs(cores, single, takes)
-        if again is not None:
-            found.append(again)
-    return min(found), max(found)
+def _bounds_by_counts(free: int, wanted: int, takes: Takes) -> tuple[int, int]:
+    reused = [_reused_with_one_thread(takes)]
+    for cores, single in _core_counts(free, wanted, len(takes)):
+        count = _reused_with_two_threads(cores, single, takes)
+        if count is not None:
+            reused.append(count)
+    return min(reused), max(reused)
 
 
-def _overlap_of_ones(takes: Takes) -> int:
-    """With one thread a core: containers get the lowest CPUs, so those of init containers first."""
-    reusable = again = 0
+def _reused_with_one_thread(takes: Takes) -> int:
+    """Return the reused CPUs on cores of one thread, where containers get the lowest CPUs."""
+    reusable = reused = 0
     for init, count in takes:
-        again = min(count, reusable)
-        reusable = max(reusable, count) if init else reusable - again
-    return again
+        reused = min(count, reusable)
+        reusable = max(reusable, count) if init else reusable - reused
+    return reused
 
 
-def _arrangements(free: int, wanted: int, containers: int) -> Iterator[tuple[int, int]]:
+def _core_counts(free: int, wanted: int, containers: int) -> Iterator[tuple[int, int]]:
     """
-    Numbers of free cores and of cores with one thread free; more than are wanted are as good as those.
+    Yield possible numbers of free cores and of cores with one free thread. More than the containers can use are equivalent.
 
-    Of the latter each container takes one while cores are left, more only where there are few cores. Some more may be free than is known.
+    A container uses one partly used core while free cores are left, and more of them only where free cores are few. A few more CPUs than
+    ``free`` are allowed for.
     """
     enough = wanted // 2 + containers
     for single in range(2 * containers + 2):
@@ -375,26 +350,25 @@ def _arrangements(free: int, wanted: int, containers: int) -> Iterator[tuple[int
         yield cores, min(free - 2 * cores, wanted + containers)
 
 
-def _overlap_of_pairs(cores: int, single: int, takes: Takes) -> int | None:
-    """With two threads a core; ``None`` where there are too few CPUs for these containers."""
-    # Cores in ascending order; a core with one thread free has an odd CPU only.
+def _reused_with_two_threads(cores: int, single: int, takes: Takes) -> int | None:
+    """Return the reused CPUs on cores of two threads, or ``None`` if the containers need more CPUs."""
     free = {(core, thread) for core in range(cores) for thread in (0, 1)}
-    free |= {(cores + place, 1) for place in range(single)}
-    reusable: set[tuple[int, int]] = set()
-    again: set[tuple[int, int]] = set()
+    free |= {(cores + index, 1) for index in range(single)}
+    reusable: set[Cpu] = set()
+    reused: set[Cpu] = set()
     for init, count in takes:
         pool = free | reusable
         if count > len(pool):
             return None
         chosen = _packed(pool, count)
-        again = chosen & reusable
+        reused = chosen & reusable
         free -= chosen
         reusable = reusable | chosen if init else reusable - chosen
-    return len(again)
+    return len(reused)
 
 
-def _packed(pool: set[tuple[int, int]], count: int) -> set[tuple[int, int]]:
-    """The kubelet's choice on one NUMA node: free cores, then single CPUs of the most used cores, lowest first."""
+def _packed(pool: set[Cpu], count: int) -> set[Cpu]:
+    """Return the packed choice on one NUMA node: free cores, then single CPUs, of partly used cores first."""
     whole = sorted({core for core, _ in pool if (core, 0) in pool and (core, 1) in pool})[: count // 2]
     chosen = {(core, thread) for core in whole for thread in (0, 1)}
     rest = pool - chosen
@@ -402,54 +376,42 @@ def _packed(pool: set[tuple[int, int]], count: int) -> set[tuple[int, int]]:
     return chosen | set(singles[: count - len(chosen)])
 
 
-THREADS: Final = (1, 2, 4, 8)
-"""Of a core."""
-
-
-MOST_CORES: Final = 16
-"""Of one uncore cache, where a NUMA node has several."""
-
-
-MOST_NODE_CPUS: Final = 128
-"""Of larger NUMA nodes nothing is said."""
-
-
-_BY_CACHE: Final = StaticOptions(prefer_align_uncore=True)
-
-
-def overlap_on_whole_node(size: int, inits: tuple[int, ...], needed: int) -> tuple[int, int] | None:
+def reuse_on_empty_numa(size: int, inits: tuple[int, ...], count: int) -> tuple[int, int] | None:
     """
-    The least and the most CPUs that a container of ``needed`` gets of those of init containers that got so many CPUs before it.
+    Bound how many CPUs of init containers with ``inits`` CPUs a container of ``count`` CPUs gets, whatever the kubelet's options are.
 
-    ``size`` is how many CPUs their NUMA node has; all of them were free before the first. ``None`` where nothing is known.
+    All ``size`` CPUs of the NUMA node were free before the first container. ``None`` means not known. Until a container keeps CPUs, all
+    containers choose from all CPUs of the NUMA node. Packing and distribute-cpus-across-cores take the first CPUs of one order, so that the
+    smaller choice is part of the larger one. prefer-align-cpus-by-uncorecache does so too unless one cache is smaller, so that choices are
+    made on NUMA nodes with caches of every size, the last of which may be smaller. CPU ids are numbered as Linux numbers them.
     """
-    return _whole_node_bounds(size, tuple(sorted({*inits})), needed) if size <= MOST_NODE_CPUS else None
+    return _bounds_on_empty_numa(size, tuple(sorted({*inits})), count) if size <= MAX_CPUS else None
 
 
 @lru_cache(maxsize=4096)
-def _whole_node_bounds(size: int, inits: tuple[int, ...], needed: int) -> tuple[int, int]:
+def _bounds_on_empty_numa(size: int, inits: tuple[int, ...], count: int) -> tuple[int, int]:
     held = [0] * len(_machines(size))
-    for count in inits:
-        held = [before | bits for before, bits in zip(held, _whole_node_choices(size, count), strict=True)]
-    again = [(before & bits).bit_count() for before, bits in zip(held, _whole_node_choices(size, needed), strict=True)]
-    return min(again), max(again)
+    for init in inits:
+        held = [before | bits for before, bits in zip(held, _choices(size, init), strict=True)]
+    reused = [(before & bits).bit_count() for before, bits in zip(held, _choices(size, count), strict=True)]
+    return min(reused), max(reused)
 
 
 @lru_cache(maxsize=1024)
-def _whole_node_choices(size: int, count: int) -> tuple[int, ...]:
-    """The bits of so many CPUs, as they are chosen on each of the machines."""
-    return tuple(pack(machine, machine.bits, count, _BY_CACHE) for machine in _machines(size))
+def _choices(size: int, count: int) -> tuple[int, ...]:
+    """Return the bits of ``count`` CPUs as they are chosen on every machine of ``_machines``."""
+    return tuple(pack(machine, machine.bits, count, _ALIGN_BY_CACHE) for machine in _machines(size))
 
 
 @lru_cache(maxsize=32)
 def _machines(size: int) -> tuple[CpuTopology, ...]:
-    """NUMA nodes of so many CPUs with cores and uncore caches of all sizes."""
+    """Return single NUMA nodes of ``size`` CPUs with cores and uncore caches of all sizes."""
     return tuple(
-        machine for threads in THREADS if not size % threads for machine in _with_caches(size // threads, threads)
+        machine for threads in _THREADS if not size % threads for machine in _with_caches(size // threads, threads)
     )
 
 
 def _with_caches(cores: int, threads: int) -> Iterator[CpuTopology]:
-    for share in {cores, *range(1, min(cores, MOST_CORES) + 1)}:
-        rows = [(cpu, cpu // threads, 0, 0, cpu // threads // share) for cpu in range(cores * threads)]
+    for cores_per_cache in {cores, *range(1, min(cores, _MAX_CORES_PER_CACHE) + 1)}:
+        rows = [(cpu, cpu // threads, 0, 0, cpu // threads // cores_per_cache) for cpu in range(cores * threads)]
         yield cpu_topology_of(rows)

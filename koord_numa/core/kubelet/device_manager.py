@@ -1,7 +1,7 @@
 """
-The kubelet's device manager: which NUMA nodes could serve devices, and which devices a container gets.
+The kubelet's device manager: topology hints (``devicemanager/topology_hints.go``), and the devices of a container (``manager.go``).
 
-Works on bits of devices that its caller keeps; it holds no state.
+Sets of devices are bits that the caller keeps.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from koord_numa.core.numa.hints import masks_of_size
 @dataclass(frozen=True, slots=True)
 class DeviceStock:
     """
-    The devices of one resource at one moment, as bits: ``taken`` ones belong to some pod, and ``reusable`` ones among them were
-    left by init containers of the pod that is being admitted.
+    The devices of one resource at one moment of an admission, as bits: ``taken`` devices belong to pods. Of these, ``reusable`` devices
+    were left by init containers of the pod that is being admitted.
     """
 
     resource: str
@@ -26,60 +26,53 @@ class DeviceStock:
     taken: int = 0
     reusable: int = 0
 
-    def hints(self, needed: int) -> HintRule | None:
+    def hints(self, count: int) -> HintRule | None:
         """
-        Where ``needed`` devices could come from; ``None`` when no device has a NUMA node, so that any place will do.
+        Return the hints for ``count`` devices, or ``None`` (no preference) if no device has a NUMA node (generateDeviceTopologyHints).
 
-        Only NUMA nodes that host such devices count, and unhealthy devices still lower the preferred size
-        (generateDeviceTopologyHints in the kubelet's devicemanager/topology_hints.go, 1.36).
+        Only NUMA nodes near a device count. A mask must include all reusable devices. Unhealthy devices count for the preferred size.
         """
         pool = self.pool
         if not pool.hosts:
             return None
-        # Reusable devices are among those taken: they still belong to the pod.
         available = pool.healthy & ~self.taken
-        if (available | self.reusable).bit_count() < needed:
+        if (available | self.reusable).bit_count() < count:
             return IMPOSSIBLE
         pinned = self.reusable & pool.near(pool.hosts)
 
         def fits(mask: int) -> bool:
             near = pool.near(mask)
-            return not pinned & ~near and pinned.bit_count() + (available & near).bit_count() >= needed
+            return not pinned & ~near and pinned.bit_count() + (available & near).bit_count() >= count
 
-        return HintRule(nodes=pool.hosts, size=_smallest(pool, needed), fits=fits)
+        return HintRule(nodes=pool.hosts, size=_preferred_size(pool, count), fits=fits)
 
-    def take(self, needed: int, mask: int | None) -> int | AdmitRejection:
+    def take(self, count: int, mask: int | None) -> int | AdmitRejection:
         """
-        The device bits that a container gets: reusable ones first, then those near ``mask``, then the rest.
+        Return the device bits of a container: reusable devices, then devices near ``mask``, then others (devicesToAllocate).
 
-        Among equals the plugin is taken to prefer the devices listed first. As devicesToAllocate in the kubelet's
-        devicemanager/manager.go.
+        Among equal devices the plugin is assumed to prefer those listed first.
         """
         pool = self.pool
         if not pool.healthy:
             return AdmitRejection(UNEXPECTED_ADMISSION, f"no healthy {self.resource}")
-        # Reusable ones first and whatever the hint says: devicesToAllocate returns them before it looks at topology.
-        chosen = lowest(self.reusable, needed)
-        needed -= chosen.bit_count()
+        # The kubelet takes reusable devices before it looks at the hint.
+        chosen = lowest(self.reusable, count)
+        count -= chosen.bit_count()
         available = pool.healthy & ~self.taken & ~chosen
-        if available.bit_count() < needed:
+        if available.bit_count() < count:
             return AdmitRejection(
-                UNEXPECTED_ADMISSION, f"{self.resource}: needed {needed}, free {available.bit_count()}"
+                UNEXPECTED_ADMISSION, f"{self.resource}: needed {count}, free {available.bit_count()}"
             )
         aligned = available & pool.near(mask) if mask is not None else 0
-        chosen_near = lowest(aligned, needed)
-        return chosen | chosen_near | lowest(available & ~aligned, needed - chosen_near.bit_count())
+        chosen_aligned = lowest(aligned, count)
+        return chosen | chosen_aligned | lowest(available & ~aligned, count - chosen_aligned.bit_count())
 
 
-def _smallest(pool: DevicePool, needed: int) -> int:
-    # The kubelet starts at the number of all NUMA nodes with devices and lowers it.
-    if pool.near(pool.hosts).bit_count() < needed:
-        return pool.hosts.bit_count()
-    # Fewer than the counts of the roomiest NUMA nodes allow need not be tried; devices near two count twice here, so it is a
-    # bound.
-    for size in range(
-        fewest_that_reach({numa: bits.bit_count() for numa, bits in pool.on.items()}, needed), pool.hosts.bit_count()
-    ):
-        if any(pool.near(mask).bit_count() >= needed for mask in masks_of_size(pool.hosts, size)):
+def _preferred_size(pool: DevicePool, count: int) -> int:
+    """Return the smallest number of NUMA nodes near ``count`` devices, or the number of all NUMA nodes near devices."""
+    # A device near two NUMA nodes counts twice here, so that the result is a lower bound.
+    fewest = fewest_that_reach({numa: bits.bit_count() for numa, bits in pool.on.items()}, count)
+    for size in range(fewest, pool.hosts.bit_count()):
+        if any(pool.near(mask).bit_count() >= count for mask in masks_of_size(pool.hosts, size)):
             return size
     return pool.hosts.bit_count()

@@ -20,7 +20,7 @@ Where sockets or whole cores add rules of their own, nothing is told. The node-w
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from koord_numa.core.kubelet.demand import ContainerDemand, at_once, pod_demand
+from koord_numa.core.kubelet.demand import ContainerDemand, peak_of, pod_demand
 from koord_numa.core.kubelet.state import KubeletNode, ManagerState
 from koord_numa.core.objects.request import PodRequest, once_per_request
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -111,9 +111,9 @@ def at_most(request: PodRequest) -> ContainerDemand:
     """The most that the pod's containers hold at once, an init container's share counted until it is done."""
     parts = pod_demand(request).containers
     return ContainerDemand(
-        cpus=at_once(parts, lambda part: {CPU: part.cpus}).get(CPU, 0),
-        memory=at_once(parts, lambda part: part.memory or {}),
-        devices=at_once(parts, lambda part: part.devices),
+        cpus=peak_of(parts, lambda part: {CPU: part.cpus}).get(CPU, 0),
+        memory=peak_of(parts, lambda part: part.memory or {}),
+        devices=peak_of(parts, lambda part: part.devices),
     )
 
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, Trust, admit, dry_run
-from koord_numa.core.kubelet.cpu_manager import CpuReuse
+from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
 from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode, KubeletState
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -219,27 +218,6 @@ def test_deciding_does_not_change_the_state(some: KubeletNode, before: list[PodR
     again = fill(some, before)
     admit(state, "new", one)
     assert state == again
-
-
-@given(nodes(), st.lists(pods(), min_size=1, max_size=6), st.data())
-def test_what_was_answered_before_is_answered_as_if_it_were_new(
-    some: KubeletNode, before: list[PodRequest], data: st.DataObject
-) -> None:
-    state = fill(some, before)
-    for _ in range(8):
-        one = data.draw(st.sampled_from(before))
-        trust, reuse = data.draw(any_of(*Trust)), data.draw(any_of(*CpuReuse))
-        # Other pods may be counted for the node as a whole, by who asks.
-        full = replace(state, requested=data.draw(st.sampled_from([state.requested, {"pods": 110}])))
-        fresh = replace(full, managers=state.managers.copy())
-        assert dry_run(full, one, trust, reuse) == dry_run(fresh, one, trust, reuse)
-
-
-def test_the_same_question_is_answered_once() -> None:
-    state, one = KubeletState.empty(node()), pod(app(2))
-    answer = dry_run(state, one)
-    assert dry_run(replace(state, requested={"cpu": 1}), one) is answer
-    assert dry_run(replace(state, requested={"pods": 110}), one) is not answer
 
 
 @given(nodes(), st.integers(1, 8))

@@ -7,7 +7,7 @@ import pytest
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
 from koord_numa.core.kubelet.core_use import CoreUse
 from koord_numa.core.kubelet.cpu_assignment import pack
-from koord_numa.core.kubelet.cpu_manager import MOST_CPUS, Takes
+from koord_numa.core.kubelet.cpu_manager import MAX_CPUS, Takes
 from koord_numa.core.kubelet.options import StaticOptions
 
 LIVES = 60
@@ -148,4 +148,4 @@ def test_cores_of_one_thread_leave_nothing_behind_that_a_larger_container_takes(
 
 
 def test_nothing_is_said_of_very_large_pods() -> None:
-    assert CoreUse.of_empty(4 * MOST_CPUS, 0, even=True).after(((True, MOST_CPUS), (False, 1)), in_order=True) is None
+    assert CoreUse.of_empty(4 * MAX_CPUS, 0, even=True).after(((True, MAX_CPUS), (False, 1)), in_order=True) is None

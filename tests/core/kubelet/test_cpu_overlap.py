@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
 from koord_numa.core.kubelet.cpu_assignment import pack
-from koord_numa.core.kubelet.cpu_manager import MOST_CPUS, overlap
+from koord_numa.core.kubelet.cpu_manager import MAX_CPUS, reuse_by_counts
 from koord_numa.core.kubelet.options import StaticOptions
 
 
@@ -32,7 +32,7 @@ def test_bounds_hold_for_every_machine_and_every_use_of_its_cores(seed: int) -> 
             return
         takes.append((init, count))
         chosen = pack(some, free | reusable, count, StaticOptions())
-        bounds = overlap(first, tuple(takes))
+        bounds = reuse_by_counts(first, tuple(takes))
         assert bounds is not None
         assert bounds[0] <= (chosen & reusable).bit_count() <= bounds[1], takes
         free &= ~chosen
@@ -48,8 +48,8 @@ def test_bounds_hold_for_every_machine_and_every_use_of_its_cores(seed: int) -> 
     ],
 )
 def test_odd_init_containers_may_leave_one_cpu_behind(free: int, takes: list[int], again: tuple[int, int]) -> None:
-    assert overlap(free, tuple((not place, count) for place, count in enumerate(takes))) == again
+    assert reuse_by_counts(free, tuple((not place, count) for place, count in enumerate(takes))) == again
 
 
 def test_nothing_is_said_of_very_large_pods() -> None:
-    assert overlap(4 * MOST_CPUS, ((True, MOST_CPUS), (False, 1))) is None
+    assert reuse_by_counts(4 * MAX_CPUS, ((True, MAX_CPUS), (False, 1))) is None

@@ -6,12 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.kubelet.cpu_manager import CpuStock
-from koord_numa.core.kubelet.demand import TOPOLOGY_AFFINITY, AdmitRejection, ContainerDemand
-from koord_numa.core.kubelet.memory_manager import MemoryStock
-from koord_numa.core.kubelet.state import ContainerAffinity, KubeletNode, MemoryTable
-from koord_numa.core.kubelet.topology_manager import CpuManager, MemoryManager, align_alone
-from koord_numa.core.kubelet.topology_manager import align as decide
+from koord_numa.core.kubelet.demand import TOPOLOGY_AFFINITY, AdmitRejection
+from koord_numa.core.kubelet.state import ContainerAffinity, KubeletNode
+from koord_numa.core.kubelet.topology_manager import align
 from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from tests.core.kubelet.nodes import node
@@ -28,9 +25,9 @@ def rule(size: int, *fitting: int) -> HintRule:
     return HintRule(nodes=nodes, size=size, fits=lambda mask: mask in fitting, grows=False)
 
 
-def align(machine: KubeletNode, rules: list[HintRule]) -> ContainerAffinity | AdmitRejection:
+def merge(machine: KubeletNode, rules: list[HintRule]) -> ContainerAffinity | AdmitRejection:
     """Each rule is another resource's."""
-    return decide(machine, [{f"resource-{number}": rule for number, rule in enumerate(rules)}] if rules else [])
+    return align(machine, [{f"resource-{number}": rule for number, rule in enumerate(rules)}] if rules else [])
 
 
 def of(policy: KubeletPolicy) -> KubeletNode:
@@ -62,7 +59,7 @@ CASES: dict[str, tuple[list[HintRule], dict[KubeletPolicy, tuple[int | None, boo
 def test_cases(
     rules: list[HintRule], expected: dict[KubeletPolicy, tuple[int | None, bool] | None], policy: KubeletPolicy
 ) -> None:
-    answer = align(of(policy), rules)
+    answer = merge(of(policy), rules)
     due = expected[policy]
     if due is None:
         assert isinstance(answer, AdmitRejection)
@@ -75,7 +72,7 @@ def test_closest_numa_nodes_break_ties() -> None:
     far_first = node("2x2x1x1", KubeletPolicy.RESTRICTED, topology_options={"prefer-closest-numa-nodes": True})
     distances = {(a, b): 10 if a == b else 12 if {a, b} == {1, 2} else 30 for a in range(4) for b in range(4)}
     object.__setattr__(far_first.machine, "distances", distances)
-    assert align(far_first, [rule(2, 3, 6, 9)]) == ContainerAffinity(6, preferred=True)
+    assert merge(far_first, [rule(2, 3, 6, 9)]) == ContainerAffinity(6, preferred=True)
 
 
 @st.composite
@@ -123,55 +120,16 @@ def _beats(new: tuple[int, bool], old: tuple[int, bool], width: int) -> bool:
 
 @given(rules(), st.sampled_from(POLICIES))
 def test_agrees_with_the_full_enumeration(parts: list[HintRule], policy: KubeletPolicy) -> None:
-    answer = align(of(policy), parts)
+    answer = merge(of(policy), parts)
     assert (None if isinstance(answer, AdmitRejection) else answer) == enumerated(policy, parts)
 
 
 @given(rules())
 def test_what_a_strict_policy_admits_the_laxer_ones_do(parts: list[HintRule]) -> None:
-    refused = [isinstance(align(of(policy), parts), AdmitRejection) for policy in POLICIES]
+    refused = [isinstance(merge(of(policy), parts), AdmitRejection) for policy in POLICIES]
     assert refused == sorted(refused)
 
 
 @given(rules(), st.sampled_from(POLICIES))
 def test_the_order_of_managers_does_not_matter(parts: list[HintRule], policy: KubeletPolicy) -> None:
-    assert align(of(policy), parts) == align(of(policy), parts[::-1])
-
-
-def used(some: KubeletNode, draw: st.DataObject) -> tuple[int, MemoryTable]:
-    """CPUs that are free, and memory of which some is held, alone or in groups, and more than there is in places."""
-    table = MemoryTable.of({numa: {"memory": 4, "hugepages-2Mi": 2} for numa in range(NUMA)})
-    for numa in range(NUMA):
-        table.hold(numa, "memory", draw.draw(st.integers(-1, 5), label="held"))
-        table.hold(numa, "hugepages-2Mi", draw.draw(st.integers(0, 3), label="pages"))
-    for mask in draw.draw(st.sampled_from([(), (1,), (2, 5), (3,), (6,), (7,)]), label="groups"):
-        for numa in range(NUMA):
-            if mask >> numa & 1:
-                table.groups[numa], table.blocks[numa] = mask, 1
-    return draw.draw(st.integers(0, some.machine.bits), label="free") & some.machine.bits, table
-
-
-@given(st.data())
-def test_the_first_numa_node_that_has_everything_is_the_merged_hint(draw: st.DataObject) -> None:
-    policy = draw.draw(st.sampled_from((*POLICIES, KubeletPolicy.NONE)))
-    some = node(f"{NUMA}x1x3x1", policy, cpu_policy=draw.draw(st.sampled_from(["static", "none"])))
-    free, table = used(some, draw)
-    memory = draw.draw(st.dictionaries(st.sampled_from(["memory", "hugepages-2Mi", "other"]), st.integers(0, 5)))
-    demand = ContainerDemand(cpus=draw.draw(st.integers(0, 4)), memory=memory or None, devices={})
-    alone = align_alone(some, demand, free, table)
-    if alone is None:
-        return
-    stock = CpuStock(some, free) if some.pins_cpus else None
-    assert decide(some, [CpuManager(stock).hints(demand), MemoryManager(MemoryStock(table, {})).hints(demand)]) == alone
-    assert policy is not KubeletPolicy.NONE
-    # What the memory manager keeps silent about fails later: a hint must not stand for that.
-    assert not memory or MemoryManager(MemoryStock(table, {})).hints(demand)
-
-
-def test_a_unit_without_room_on_one_numa_node_is_left_to_the_merge() -> None:
-    some = of(KubeletPolicy.BEST_EFFORT)
-    table = MemoryTable.of({numa: {"memory": 4} for numa in range(NUMA)})
-    assert align_alone(some, ContainerDemand(1, {"memory": 5}, {}), some.machine.bits, table) is None
-    assert align_alone(some, ContainerDemand(2, {"memory": 4}, {}), some.machine.bits, table) is None
-    fitting = ContainerDemand(1, {"memory": 4}, {})
-    assert align_alone(some, fitting, some.machine.bits & ~1, table) == ContainerAffinity(2, preferred=True)
+    assert merge(of(policy), parts) == merge(of(policy), parts[::-1])

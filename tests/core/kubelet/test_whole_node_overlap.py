@@ -9,7 +9,7 @@ from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admit import DryRunAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.cpu_assignment import assign
-from koord_numa.core.kubelet.cpu_manager import MOST_NODE_CPUS, CpuReuse, overlap_on_whole_node
+from koord_numa.core.kubelet.cpu_manager import MAX_CPUS, CpuReuse, reuse_on_empty_numa
 from koord_numa.core.kubelet.options import StaticOptions
 from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
@@ -52,7 +52,7 @@ def test_bounds_hold_under_all_options(seed: int) -> None:
         chosen = assign(some, pool, count, options)
         assert isinstance(chosen, CpuSet)
         if at:
-            bounds = overlap_on_whole_node(size, tuple(counts[:at]), count)
+            bounds = reuse_on_empty_numa(size, tuple(counts[:at]), count)
             assert bounds is not None
             assert bounds[0] <= (chosen.bits & reusable).bit_count() <= bounds[1], counts
         reusable |= chosen.bits
@@ -69,11 +69,11 @@ def test_bounds_hold_under_all_options(seed: int) -> None:
     ],
 )
 def test_most_is_got_again_whatever_the_options(inits: tuple[int, ...], needed: int, again: tuple[int, int]) -> None:
-    assert overlap_on_whole_node(12, inits, needed) == again
+    assert reuse_on_empty_numa(12, inits, needed) == again
 
 
 def test_nothing_is_said_of_very_large_numa_nodes() -> None:
-    assert overlap_on_whole_node(2 * MOST_NODE_CPUS, (2,), 4) is None
+    assert reuse_on_empty_numa(2 * MAX_CPUS, (2,), 4) is None
 
 
 @pytest.mark.parametrize("order", [CpuReuse.LEAST, CpuReuse.MOST])

@@ -30,7 +30,7 @@ class _Part:
 
     request: PodRequest
     others: ContainerDemand
-    at_once: bool
+    peak_of: bool
 
 
 def has_room_apart(request: PodRequest, node: KubeletNode, least: Bound, most: Bound, kept: ContainerDemand) -> bool:
@@ -41,7 +41,7 @@ def has_room_apart(request: PodRequest, node: KubeletNode, least: Bound, most: B
     if node.static_options.align_by_socket:
         return False
     parts = _parts(request)
-    if len(parts) < 2 or (node.pins_memory and not all(part.at_once for part in parts)):
+    if len(parts) < 2 or (node.pins_memory and not all(part.peak_of for part in parts)):
         return False
     return all(has_room_between(part.request, node, least, most, together([kept, part.others])) for part in parts)
 
@@ -70,5 +70,5 @@ def _part(request: PodRequest, places: list[int]) -> _Part:
     return _Part(
         replace(request, containers=tuple(containers[place][0] for place in places)),
         ContainerDemand(cpus=0, memory=together(others).memory, devices={}),
-        at_once=places[-1] - places[0] == len(places) - 1,
+        peak_of=places[-1] - places[0] == len(places) - 1,
     )

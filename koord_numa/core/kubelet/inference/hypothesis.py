@@ -235,7 +235,7 @@ def _place(one: ContainerGrant, node: KubeletNode) -> tuple[int, ...]:
     """
     if may_lie_otherwise(one, node):
         # Packed into sockets its CPUs are asked about on every NUMA node but where that is worked out.
-        packs = node.static_options.align_by_socket and not node.deals_over_numa
+        packs = node.static_options.align_by_socket and not node.distributes_across_numa
         return (len(one.cpus), one.numas if packs else reached(one, node))
     counts = cpus_by_numa(one.cpus.bits, node)
     # An init container's count is cut to "some", as no topology shows it.

@@ -148,7 +148,7 @@ def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tup
     if len(admitted) < len(answers):
         yield None, before
     node = before.state.node
-    open_ = (node.deals_over_numa or not node.is_published) and not before.options
+    open_ = (node.distributes_across_numa or not node.is_published) and not before.options
     for order in ways if open_ else ():
         yield from _in_other_shares(before, uid, request, order)
 

@@ -48,7 +48,7 @@ def _dealt_otherwise(one: Hypothesis, request: PodRequest | None) -> Generator[H
     """What ``spread_rooms`` yields and returns, as an option to be found out about where it is not published."""
     node = one.state.node
     sight = None if request is None else Sight(request, node)
-    options = () if node.deals_over_numa or splits_unknown(node) else (OVER_NUMA,)
+    options = () if node.distributes_across_numa or splits_unknown(node) else (OVER_NUMA,)
     rooms = spread_rooms(one, lambda counts: counts if sight is None else sight.cpus(node, counts))
     if not options:
         return (yield from rooms)

@@ -12,7 +12,7 @@ UNPACKED: Final = ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-c
 
 def may_deal_over_numa(node: KubeletNode) -> bool:
     """May CPUs come in any shares, and a pod be refused for that? With best-effort only for memory that is bound."""
-    if not (node.deals_over_numa or not node.is_published or splits_unknown(node)):
+    if not (node.distributes_across_numa or not node.is_published or splits_unknown(node)):
         return False
     policy = node.config.topology_policy
     return policy in STRICT or (policy is KubeletPolicy.BEST_EFFORT and node.pins_memory)

@@ -68,7 +68,7 @@ def _packing_before(before: Hypothesis) -> tuple[CoreUse, ...] | None:
     if held or before.unplaced or before.unlocated or before.state.managers.cpus != free:
         return None
     # With sockets aligned, or an even share of each NUMA node, CPUs are not just packed.
-    if node.static_options.align_by_socket or (node.deals_over_numa and not node.aligns):
+    if node.static_options.align_by_socket or (node.distributes_across_numa and not node.aligns):
         return None
     even = not any(bits.bit_count() % 2 for bits in node.machine.numa_bits.values())
     return tuple(CoreUse.of_empty(bits.bit_count(), (bits & node.reserved).bit_count(), even=even) for bits in places)

@@ -121,9 +121,9 @@ def _pick(stock: CpuStock, pool: int, usual: int, chosen: Counts) -> int:
 
 
 def _possible(node: KubeletNode, pool: int, room: Counts, usual: Counts) -> Iterator[Counts]:
-    if node.deals_over_numa or not node.is_published:
+    if node.distributes_across_numa or not node.is_published:
         yield from _even(node, pool, sum(usual))
-    if not (node.deals_over_numa or node.takes_whole_cores):
+    if not (node.distributes_across_numa or node.takes_whole_cores):
         yield from _with_cores_in_use(usual, room)
 
 
