@@ -16,18 +16,27 @@ from koord_numa.node.agent_config import AgentConfig
 from koord_numa.node.events import mismatch_event
 from koord_numa.node.inputs.api_client import ApiError, NodeApi
 from koord_numa.node.inputs.cgroups import CgroupError, Cgroups
+from koord_numa.node.inputs.folder_watch import FolderWatch
+from koord_numa.node.inputs.kubelet_config import KubeletOptions
+from koord_numa.node.inputs.kubelet_files import KubeletFolder
 from koord_numa.node.inputs.pods import NodePods
 from koord_numa.node.inputs.rpc import PodResourcesClient, RpcError, RuntimeClient
 from koord_numa.node.inputs.sources import HostSource, KubeletSource, ResourcesSource
+from koord_numa.node.kubelet_reader import KubeletReader, Reading
+from koord_numa.node.kubelet_state import with_evidence
 from koord_numa.node.metrics import AgentMetrics
 from koord_numa.node.node_object import NodeReservation, read_reservation
 from koord_numa.node.observer import Observation, Observer, told
 from koord_numa.node.publisher import Publisher
+from koord_numa.node.sysfs import Host
 from koord_numa.node.topology_object import NodeFacts, cpu_owner
 
 logger = logging.getLogger(__name__)
 
 PUBLISH_INTERVAL: Final = 1.0
+"""Seconds between two looks at the kubelet without any event: podresources reports none."""
+SETTLE: Final = 0.05
+"""Seconds from an event until the kubelet is read: it writes several files for one pod, 10 to 60 ms after the bind."""
 OBSERVE_INTERVAL: Final = 5.0
 APPLY_INTERVAL: Final = 10.0
 """Seconds between two rounds without any event: systemd's daemon-reload and others who write cpusets cause none."""
@@ -51,6 +60,9 @@ class Agent:
         self.kubelet = KubeletSource(config.node, config.kubelet_config, api if config.configz else None, clock)
         self.resources: ResourcesSource | None = None
         self.pods = NodePods(api, config.node)
+        self._folder = None if config.root_dir is None else KubeletFolder(config.root_dir)
+        self._kubelet_reader = KubeletReader(self._folder, self.pods, self.metrics, clock)
+        self._reading: Reading | None = None
         self.publisher = Publisher(api, config.node, config.publish, clock)
         self._cgroups = Cgroups(config.cgroups)
         self._observer = Observer(self._cgroups, mems=config.apply_memory, clock=clock)
@@ -120,10 +132,12 @@ class Agent:
                 self._runtime = self._cri = await stack.enter_async_context(RuntimeClient(self._config.cri_socket))
             if self._config.direct_writes:
                 self._runtime = applier.CgroupRuntime(self._cgroups)
+            if self._folder is not None:
+                stack.enter_context(FolderWatch(self._folder.folders, self.pods.noticed.set))
             yield
 
     def _loops(self) -> list[Coroutine[Any, Any, None]]:
-        loops = [self._every(PUBLISH_INTERVAL, self.publish), self._every(OBSERVE_INTERVAL, self.observe)]
+        loops = [self._publishing(), self._every(OBSERVE_INTERVAL, self.observe)]
         if self._config.apply and self._cri is not None:
             loops.append(self._container_events(self._cri))
         return loops
@@ -135,20 +149,42 @@ class Agent:
             # The round's own time counts in: the interval is from start to start.
             await asyncio.sleep(max(0.0, interval - (self._clock() - started)))
 
+    async def _publishing(self) -> None:
+        """Publish after every event of the kubelet's files or of a pod, and every ``PUBLISH_INTERVAL`` without one."""
+        while True:
+            self.pods.noticed.clear()
+            await self.publish()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PUBLISH_INTERVAL):
+                    await self.pods.noticed.wait()
+                # Not before the next write is allowed; after failures the timed rounds do.
+                await asyncio.sleep(min(PUBLISH_INTERVAL, max(SETTLE, self.publisher.ready_in())))
+
+    async def _read_kubelet(self, host: Host) -> Reading:
+        self._reading = await self._kubelet_reader.read(host, await self.kubelet.read(), self.resources)
+        return self._reading
+
     async def facts(self) -> NodeFacts | None:
-        """Everything that is known of the node now; ``None`` while the machine could never be read."""
+        """
+        Everything that is known of the node now.
+
+        ``None`` while the machine could never be read, and where what the kubelet shows contradicts itself.
+        """
         host = self.host.read()
         if host is None:
             return None
-        kubelet = await self.kubelet.read()
-        resources = None if self.resources is None else await self.resources.read()
+        reading = await self._read_kubelet(host)
         await self._read_node()
+        if reading.contradiction:
+            return None
+        evidence = self._kubelet_reader.evidence
         return NodeFacts(
             name=self._config.node,
             host=host,
-            owner=cpu_owner(self._config.owner, kubelet),
-            kubelet=kubelet,
-            resources=resources,
+            owner=cpu_owner(self._config.owner, reading.options, static=bool(evidence.cpus or evidence.memory)),
+            kubelet=reading.options,
+            resources=reading.resources,
+            checkpoint=reading.checkpoint,
             decided=self.pods.all(),
             reservation=self._node.text,
             reserved=self._node.cpus,
@@ -157,12 +193,14 @@ class Agent:
 
     async def publish(self) -> None:
         """One round of the publisher."""
+        # Before the first list of the pods the CPUs that they hold would be offered again.
+        if not self.pods.synced.is_set():
+            return
         facts = await self.facts()
         self._count_errors()
         # Without the kubelet's state, amounts that are "available" would be wrong; the last object stays until they are known.
         unknown = self.resources is not None and facts is not None and facts.resources is None
-        # Nor before the first list of the pods: the CPUs that they hold would be offered again.
-        if facts is None or unknown or not self.pods.synced.is_set():
+        if facts is None or unknown:
             return
         if await self.publisher.write(facts, self._differences):
             self.metrics.writes.inc()
@@ -191,7 +229,7 @@ class Agent:
 
     async def apply(self) -> None:
         """One round of the applier."""
-        host, kubelet = self.host.read(), await self.kubelet.read()
+        host, kubelet = self.host.read(), await self._kubelet_options()
         pods = self.pods.all()
         why_not = applier.refusal(kubelet, koordlet=self._koordlet(), mems=self._config.apply_memory)
         if host is None or self._runtime is None or why_not:
@@ -257,15 +295,24 @@ class Agent:
         if self._runtime is None:
             raise Refused("--apply needs --cri-socket or --direct-writes")
         await self.pods.synced.wait()
-        why_not = applier.refusal(await self.kubelet.read(), koordlet=self._koordlet(), mems=self._config.apply_memory)
+        why_not = applier.refusal(
+            await self._kubelet_options(), koordlet=self._koordlet(), mems=self._config.apply_memory
+        )
         if why_not:
             raise Refused(f"--apply: {why_not}")
+
+    async def _kubelet_options(self) -> KubeletOptions | None:
+        """The options of the running kubelet: its configuration, corrected by what it shows."""
+        host = self.host.read()
+        if self._reading is None and host is not None:
+            await self._read_kubelet(host)
+        return with_evidence(await self.kubelet.read(), self._kubelet_reader.evidence)
 
     def _koordlet(self) -> bool:  # the label on a pod, or koordlet's mark on the object when its pod is out of sight
         return any(pod.is_koordlet for pod in self.pods.all()) or self.publisher.is_koordinator
 
     def _why(self) -> str:
-        kubelet = self.kubelet.value
+        kubelet = with_evidence(self.kubelet.value, self._kubelet_reader.evidence)
         if kubelet is not None and kubelet.cpu_policy != "none":
             return "the kubelet's static CPU manager chooses CPUs on this node"
         if self._config.apply:

@@ -9,8 +9,10 @@ from koord_numa.node.publisher import Publish
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
     """
-    How the agent runs. Paths are as the agent sees them, inside its container. ``cri_socket`` may be ``None`` with ``direct_writes``;
-    ``daemon_set`` (``namespace/name``) is the workload whose removal hands all CPUs back.
+    How the agent runs. Paths are as the agent sees them, inside its container. ``cri_socket`` may be ``None`` with ``direct_writes``.
+
+    ``root_dir`` is the kubelet's directory with its checkpoint files, ``None`` to leave them alone. ``daemon_set`` (``namespace/name``) is
+    the workload whose removal hands all CPUs back.
     """
 
     node: str
@@ -19,6 +21,7 @@ class AgentConfig:
     kubelet_config: Path | None = None
     configz: bool = True
     podresources: Path | None = None
+    root_dir: Path | None = None
     cri_socket: Path | None = None
     publish: Publish = Publish.AUTO
     owner: str = "auto"

@@ -19,6 +19,14 @@ class AgentMetrics:
         )
         self.compared = Gauge(f"{_PREFIX}cpuset_compared", "Pods with a decided cpuset.", registry=self.registry)
         self.updates = self._counter("cpuset_updates_total", "Containers whose cpuset was changed.")
+        self.rereads = self._counter(
+            "kubelet_rereads_total", "Readings of the kubelet that contradicted themselves and were repeated."
+        )
+        self.state_known = Gauge(
+            f"{_PREFIX}kubelet_state_known",
+            "1 while the kubelet's exact state is known and published, else 0.",
+            registry=self.registry,
+        )
         self.pinned = Histogram(
             f"{_PREFIX}pinned_seconds",
             "From the moment a container was seen running until it ran on its decided CPUs.",

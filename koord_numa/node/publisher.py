@@ -24,8 +24,8 @@ from koord_numa.wire import names
 logger = logging.getLogger(__name__)
 
 FIELD_MANAGER: Final = "koord-numa-node-agent"
-MIN_INTERVAL: Final = 1.0
-"""Seconds between two writes."""
+MIN_INTERVAL: Final = 0.5
+"""Seconds between two writes. A change during this time is published at its end, within a second of the change."""
 LOOK_INTERVAL: Final = 30.0
 """Seconds after which the object is read again: it may have been deleted, or have another publisher by now."""
 LONGEST_PAUSE: Final = 60.0
@@ -71,6 +71,10 @@ class Publisher:
         """Has koordlet marked the object as its own?"""
         labels = ((self._seen or {}).get("metadata") or {}).get("labels") or {}
         return bool(labels.get(names.MANAGED_BY) == names.MANAGED_BY_KOORDINATOR)
+
+    def ready_in(self) -> float:
+        """Seconds until the next write is allowed; 0 when it is."""
+        return max(0.0, self._not_before - self._clock())
 
     async def write(self, facts: NodeFacts, differences: Mapping[str, Mapping[str, str]]) -> bool:
         """

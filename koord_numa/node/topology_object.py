@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.kubelet_checkpoint import KubeletCheckpoint
 from koord_numa.core.quantity import format_amount
 from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.node.decided import DecidedPod
@@ -21,6 +22,7 @@ from koord_numa.node.inputs.kubelet_config import KubeletOptions
 from koord_numa.node.inputs.podresources import PodResources
 from koord_numa.node.sysfs import Host, HostNuma
 from koord_numa.wire import names
+from koord_numa.wire.node.kubelet_state import kubelet_state_text
 
 Json = dict[str, Any]
 Amounts = Mapping[str, int]
@@ -36,18 +38,25 @@ class CpuOwner(Enum):
     KUBELET = "kubelet"
 
 
-def cpu_owner(word: str, kubelet: KubeletOptions | None) -> CpuOwner:
-    """The owner by its name; ``auto``: the kubelet where one of its managers is static, else the scheduler."""
+def cpu_owner(word: str, kubelet: KubeletOptions | None, *, static: bool = False) -> CpuOwner:
+    """
+    The owner by its name; ``auto``: the kubelet where one of its managers is static, else the scheduler.
+
+    ``static``: a manager is seen to be static, also where the configuration is not known.
+    """
     if word != "auto":
         return CpuOwner(word)
-    return CpuOwner.KUBELET if kubelet is not None and kubelet.owns_placement else CpuOwner.SCHEDULER
+    return CpuOwner.KUBELET if static or (kubelet is not None and kubelet.owns_placement) else CpuOwner.SCHEDULER
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """
-    Everything that an NRT is made of. ``kubelet`` and ``resources`` are ``None`` while the kubelet has not been asked or did not
-    answer; ``decided`` are the pods on the node with what a scheduler decided for them, ``reservation`` the Node's annotation.
+    Everything that an NRT is made of.
+
+    ``kubelet`` and ``resources`` are ``None`` while the kubelet has not been asked or did not answer. ``checkpoint`` is the kubelet's exact
+    state, or the part of it that is known. ``decided`` are the pods on the node with what a scheduler decided for them, ``reservation`` is
+    the Node's annotation.
     """
 
     name: str
@@ -55,6 +64,7 @@ class NodeFacts:
     owner: CpuOwner = CpuOwner.SCHEDULER
     kubelet: KubeletOptions | None = None
     resources: PodResources | None = None
+    checkpoint: KubeletCheckpoint | None = None
     decided: tuple[DecidedPod, ...] = ()
     reservation: str = "{}"
     reserved: CpuSet = EMPTY
@@ -76,10 +86,16 @@ def topology_object(facts: NodeFacts) -> Json:
         "apiVersion": f"{names.TOPOLOGY_GROUP}/{names.TOPOLOGY_VERSIONS[-1]}",
         "kind": names.TOPOLOGY_KIND,
         "metadata": metadata,
-        "topologyPolicies": [facts.kubelet.topology_word if facts.kubelet else "None"],
+        "topologyPolicies": _topology_policies(facts.kubelet),
         "attributes": [{"name": name, "value": value} for name, value in attributes(facts)],
         "zones": zones,
     }
+
+
+def _topology_policies(kubelet: KubeletOptions | None) -> list[str]:
+    if kubelet is None:
+        return ["None"]
+    return [kubelet.topology_word] if kubelet.states("topologyManagerPolicy") else []
 
 
 def attributes(facts: NodeFacts) -> Iterator[tuple[str, str]]:
@@ -99,7 +115,7 @@ def attributes(facts: NodeFacts) -> Iterator[tuple[str, str]]:
 
 
 def annotations(facts: NodeFacts) -> dict[str, str]:
-    """Annotations: Koordinator's where the scheduler owns the CPUs, PCI devices on every node that has some."""
+    """Annotations: Koordinator's where the scheduler owns the CPUs, else the kubelet's state; PCI devices on every node that has some."""
     found: dict[str, str] = {}
     if facts.owner is CpuOwner.SCHEDULER:
         held = CpuSet.of(cpu for pod in facts.decided for cpu in pod.cpus)
@@ -114,6 +130,8 @@ def annotations(facts: NodeFacts) -> dict[str, str]:
         }
         if facts.kubelet is not None:
             found[names.CPU_MANAGER_POLICY] = _json(facts.kubelet.cpu_manager())
+    elif facts.checkpoint is not None and (text := kubelet_state_text(facts.checkpoint)):
+        found[names.KUBELET_STATE] = text
     if facts.host.pci:
         found[names.PCI_DEVICES] = _json([*_devices(facts.host)])
     return found

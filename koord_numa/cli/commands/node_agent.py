@@ -33,6 +33,12 @@ _path = click.Path(path_type=Path)
 )
 @click.option("--podresources-socket", type=_path, help="The kubelet's podresources socket.")
 @click.option(
+    "--root-dir",
+    default="/var/lib/kubelet",
+    show_default=True,
+    help="The kubelet's --root-dir, with the checkpoint files of its resource managers; empty: do not read them.",
+)
+@click.option(
     "--cgroups", type=_path, default=Path("/sys/fs/cgroup"), show_default=True, help="Where cgroups are mounted."
 )
 @click.option("--apply", "apply_", is_flag=True, help="Apply decided cpusets; refused where another agent owns CPUs.")
@@ -103,6 +109,7 @@ def _run(options: dict[str, Any]) -> None:
         kubelet_config=options["kubelet_config"],
         configz=not options["no_configz"],
         podresources=options["podresources_socket"],
+        root_dir=Path(options["root_dir"]) if options["root_dir"] else None,
         cri_socket=options["cri_socket"],
         publish=Publish(options["publish"]),
         owner=options["owner"],

@@ -41,7 +41,7 @@ class CpuRow(ValueObject, gc=False):
 
 
 class MemoryAmounts(ValueObject, gc=False):
-    """One resource of the memory manager on one NUMA node. ``reserved`` includes blocks of ended pods that the file still lists."""
+    """Bytes of one resource of the memory manager on one NUMA node. ``reserved`` is what the active pods hold."""
 
     allocatable: int
     reserved: int
@@ -58,6 +58,8 @@ class KubeletCheckpoint(ValueObject):
     """
     The state of one kubelet at ``read_at``. The agent publishes again on every change, so an old state is one that did not change.
 
+    The kubelet releases what ended pods hold before it allocates to the next pod. Here it is released already.
+
     With ``state_known`` false the checkpoint files are absent or cannot be read: only CPU table, reserved CPUs, policies and devices count.
     ``too_large`` means the same, because the state does not fit into the annotation.
     """
@@ -70,7 +72,7 @@ class KubeletCheckpoint(ValueObject):
     cpu_options: Mapping[str, bool] | None = None  # None: the kubelet's configuration is not known
     device_numa: Mapping[str, Mapping[str, int]] = value_field(default_factory=dict)
     """Every allocatable device: resource -> device id -> mask of NUMA nodes, 0 for a device without one."""
-    default_cpus: int = 0  # the shared pool, reserved CPUs included unless strict-cpu-reservation is on
+    default_cpus: int = 0  # the shared pool; reserved CPUs are in it unless strict-cpu-reservation is on
     pods: Mapping[str, Mapping[str, ContainerState]] = value_field(default_factory=dict)
     """Active pods that hold something: uid -> container -> state. Init containers stay listed for the life of the pod."""
     pod_level: Mapping[str, ContainerState] = value_field(default_factory=dict)

@@ -21,6 +21,16 @@ POLICY_WORDS: Final[Mapping[str, str]] = {
 }
 """What ``topologyPolicies`` calls the kubelet's topology manager policies; ``none`` is ``None``."""
 
+MANAGER_FIELDS: Final = (
+    "topologyManagerPolicy",
+    "topologyManagerScope",
+    "topologyManagerPolicyOptions",
+    "cpuManagerPolicy",
+    "cpuManagerPolicyOptions",
+    "memoryManagerPolicy",
+)
+"""Fields that a kubelet also takes from flags and drop-ins, which its configuration file does not show."""
+
 DEFAULT_MAX_NUMA_NODES: Final = "8"
 _KIND: Final = "KubeletConfiguration"
 _MAX_NUMA_NODES: Final = "max-allowable-numa-nodes"
@@ -46,6 +56,14 @@ class KubeletOptions:
     memory_policy: str = "None"
     reserved_cpus: CpuSet | None = None
     reserved_memory: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()  # fields of MANAGER_FIELDS that the configuration leaves out
+    is_complete: bool = (
+        True  # else a flag or drop-in is seen to override the configuration: what it leaves out is not known
+    )
+
+    def states(self, name: str) -> bool:
+        """Whether the value of a field of ``MANAGER_FIELDS`` is known to be the kubelet's."""
+        return self.is_complete or name not in self.absent
 
     @property
     def owns_placement(self) -> bool:
@@ -61,8 +79,10 @@ class KubeletOptions:
 
     def attributes(self) -> Iterator[tuple[str, str]]:
         """The attributes of the NRT: those that exporters write, then those that only we do (docs/kubelet-model.md)."""
-        yield names.ATTRIBUTE_TOPOLOGY_POLICY, self.topology_policy
-        yield names.ATTRIBUTE_TOPOLOGY_SCOPE, self.topology_scope
+        if self.states("topologyManagerPolicy"):
+            yield names.ATTRIBUTE_TOPOLOGY_POLICY, self.topology_policy
+        if self.states("topologyManagerScope"):
+            yield names.ATTRIBUTE_TOPOLOGY_SCOPE, self.topology_scope
         # The kubelet's default (cm/topologymanager/topology_manager.go) is written out, so that readers need no table.
         most = self.topology_options.get(_MAX_NUMA_NODES, DEFAULT_MAX_NUMA_NODES)
         yield names.ATTRIBUTE_MAX_NUMA_NODES, most
@@ -72,7 +92,8 @@ class KubeletOptions:
         yield names.ATTRIBUTE_CPU_POLICY, self.cpu_policy
         for option, value in sorted(self.cpu_options.items()):
             yield names.ATTRIBUTE_CPU_OPTION + camel(option), value
-        yield names.ATTRIBUTE_MEMORY_POLICY, self.memory_policy
+        if self.states("memoryManagerPolicy"):
+            yield names.ATTRIBUTE_MEMORY_POLICY, self.memory_policy
         if self.reserved_cpus is not None:
             yield names.ATTRIBUTE_RESERVED_CPUS, str(self.reserved_cpus)
 
@@ -114,6 +135,7 @@ def kubelet_options(config: object) -> KubeletOptions:
         # The none policy reserves nothing in particular.
         reserved_cpus=EMPTY if cpus is None and policy == "none" else cpus,
         reserved_memory=_reserved_memory(config),
+        absent=frozenset(name for name in MANAGER_FIELDS if not config.get(name)),
     )
 
 

@@ -5,11 +5,12 @@ The kubelet's own account of what it gave to whom (``podresources`` API v1), red
 an answer that makes no sense is a ``PodResourcesError``, and the topology published last stays.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from koord_numa.core.cpuset import EMPTY, MAX_CPU, CpuSet
+from koord_numa.core.objects.kubelet_checkpoint import HeldMemory
 
 MOST_NUMA_NODES: Final = 1024
 LARGEST: Final = 2**60
@@ -22,11 +23,12 @@ class PodResourcesError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ContainerResources:
-    """What one container holds exclusively: CPUs, and devices by resource name."""
+    """What one container holds exclusively: CPUs, devices by resource name, and memory blocks."""
 
     name: str
     cpus: CpuSet = EMPTY
     devices: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    memory: tuple[HeldMemory, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,19 @@ def _pod(pod: Any) -> PodHoldings:
         for entry in container.devices:
             # A resource may come in several entries, one a device or a NUMA node.
             devices[entry.resource_name] = devices.get(entry.resource_name, frozenset()) | set(entry.device_ids)
-        containers.append(ContainerResources(container.name, _cpus(container.cpu_ids, who), devices))
+        memory = sorted(_blocks(container.memory, who), key=lambda block: (block.resource, block.numa_mask, block.size))
+        containers.append(ContainerResources(container.name, _cpus(container.cpu_ids, who), devices, tuple(memory)))
     return PodHoldings(pod.namespace, pod.name, tuple(containers))
+
+
+def _blocks(blocks: Iterable[Any], who: str) -> Iterator[HeldMemory]:
+    for block in blocks:
+        if not 0 <= block.size <= LARGEST:
+            raise PodResourcesError(f"{who}: {block.size} bytes of {block.memory_type}")
+        # A block of size 0 is that of an init container whose memory the app container uses.
+        if block.size:
+            mask = sum(1 << numa for numa in _numa(block.topology.nodes, who))
+            yield HeldMemory(mask, block.memory_type, block.size)
 
 
 def _held(pods: Iterable[PodHoldings]) -> tuple[CpuSet, dict[str, frozenset[str]]]:

@@ -1,4 +1,4 @@
-"""The pods of this node, watched: what was decided for them and which containers run."""
+"""The pods of this node, watched: what was decided for them, which containers run, and which pods have ended."""
 
 import asyncio
 import logging
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from koord_numa.core.value_objects import replace
+from koord_numa.node.bound_pod import BoundPod, bound_pod
 from koord_numa.node.decided import DecidedContainer, DecidedPod, decided_pod
 from koord_numa.node.inputs.api_client import ApiError, NodeApi
 from koord_numa.node.inputs.rpc import RunningContainer
@@ -13,17 +14,26 @@ from koord_numa.node.inputs.rpc import RunningContainer
 logger = logging.getLogger(__name__)
 
 LONGEST_PAUSE: Final = 30.0  # seconds
+MAX_DEPARTED: Final = 256
+"""Uids of ended pods that are remembered, the newest ones. A node of the usual size runs 110 pods."""
 
 
 class NodePods:
-    """Keeps the pods; ``changed`` is set whenever one of them has."""
+    """
+    Keeps the pods. ``changed`` is set whenever one of them has changed, and so is ``noticed``, for a second task that waits.
+
+    ``departed`` are the uids of pods that have ended or were deleted, in the order in which that was seen.
+    """
 
     def __init__(self, api: NodeApi, node: str) -> None:
         self._api = api
         self._query = {"fieldSelector": f"spec.nodeName={node}"}
         self._pods: dict[str, DecidedPod] = {}
         self._sorted: tuple[DecidedPod, ...] | None = None
+        self._bound: dict[str, BoundPod] = {}  # by uid, every pod object of this node
+        self.departed: dict[str, None] = {}
         self.changed = asyncio.Event()
+        self.noticed = asyncio.Event()
         self.synced = asyncio.Event()
 
     def all(self) -> tuple[DecidedPod, ...]:
@@ -31,6 +41,10 @@ class NodePods:
         if self._sorted is None:
             self._sorted = tuple(sorted(self._pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid)))
         return self._sorted
+
+    def bound(self) -> tuple[BoundPod, ...]:
+        """Every pod object of this node, ended ones included."""
+        return tuple(self._bound.values())
 
     async def run(self) -> None:
         """Watch until cancelled; lists again whenever the watch ends."""
@@ -53,20 +67,26 @@ class NodePods:
 
     def observe(self, kind: str, value: Any) -> None:
         """One event of the watch, or its first list."""
-        before = dict(self._pods)
+        before, bound_before = dict(self._pods), dict(self._bound)
         # Compared at the end, as most updates are of fields that the agent does not read and must wake nothing.
         if kind == "LIST":
-            self._pods = {}
+            self._pods, self._bound = {}, {}
             for pod in value:
                 self._count(pod)
             self.synced.set()
         elif kind == "DELETED":
-            self._pods.pop(str((value.get("metadata") or {}).get("uid", "")), None)
+            uid = str((value.get("metadata") or {}).get("uid", ""))
+            self._pods.pop(uid, None)
+            self._bound.pop(uid, None)
         elif kind in ("ADDED", "MODIFIED"):
             self._count(value)
         if self._pods != before:
             self._sorted = None
             self.changed.set()
+        if self._bound != bound_before:
+            self._depart(bound_before)
+        if self._bound != bound_before or kind == "LIST":
+            self.noticed.set()
 
     def started(self, container: str, running: Iterable[RunningContainer]) -> None:
         """The runtime has started a container; the pod's status will show it a second or two later."""
@@ -80,7 +100,20 @@ class NodePods:
         self._pods[pod.uid] = replace(pod, containers=(*pod.containers, here))
         self._sorted = None
 
+    def _depart(self, before: Mapping[str, BoundPod]) -> None:
+        """Remember the pods that have ended or disappeared since."""
+        for uid, pod in self._bound.items():
+            if pod.ended and not (uid in before and before[uid].ended):
+                self.departed[uid] = None
+        for uid in before:
+            if uid not in self._bound:
+                self.departed.setdefault(uid)
+        while len(self.departed) > MAX_DEPARTED:
+            del self.departed[next(iter(self.departed))]
+
     def _count(self, pod: Mapping[str, Any]) -> None:
+        bound = bound_pod(pod)
+        self._bound[bound.uid] = bound
         found = decided_pod(pod)
         if found is None:
             self._pods.pop(str((pod.get("metadata") or {}).get("uid", "")), None)

@@ -114,6 +114,11 @@ class ResourcesSource:
         self._error = ""
         self.value: PodResources | None = None
 
+    @property
+    def socket(self) -> Path:
+        """The kubelet's socket, which it makes anew when it starts."""
+        return self._client.path
+
     async def read(self) -> PodResources | None:
         """The kubelet's state as last understood; ``None`` while they never were. Raises nothing."""
         try:

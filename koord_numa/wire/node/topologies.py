@@ -6,6 +6,7 @@ from typing import Any, Final
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NumaPolicy
 from koord_numa.core.spelling import is_near, plain
+from koord_numa.core.value_objects import replace
 from koord_numa.wire import names
 from koord_numa.wire.errors import quoted
 from koord_numa.wire.metadata import Head, head, version
@@ -70,7 +71,11 @@ def _read(top: Head) -> _Fields:
     listed = read_zones(model.zones or (), top.path)
     found_zones, costs = listed.zones, listed.distances
     policies = model.topology_policies or ()
+    checkpoint = kubelet_checkpoint(top.annotations, top.path)
     kubelet = kubelet_config(policies, attributes, top.annotations, top.path)
+    # The agent has seen that the CPU manager is static, and not with which options: the same as a configuration that is not published.
+    if checkpoint is not None and checkpoint.cpu_policy == "static" and checkpoint.cpu_options is None:
+        kubelet = replace(kubelet, cpu_policy=None, cpu_options={})
     usable = any(zone.capacity for zone in found_zones)
     fields: _Fields = {
         "zones": found_zones,
@@ -81,7 +86,7 @@ def _read(top: Head) -> _Fields:
         "describes_nodes": usable or names.CPU_TOPOLOGY in top.annotations or _refuses(kubelet),
         "numa_by_root": numa_by_root(top.annotations, top.path),
         "differences": cpuset_differences(top.annotations, top.path),
-        "checkpoint": kubelet_checkpoint(top.annotations, top.path),
+        "checkpoint": checkpoint,
         "fingerprint": told.get(names.ATTRIBUTE_FINGERPRINT)
         # Koordinator's agent publishes the fingerprint as an annotation.
         or top.annotations.get(names.FINGERPRINT_ANNOTATION, ""),

@@ -174,3 +174,12 @@ def test_no_text_breaks_the_parser(text: str) -> None:
 def test_an_unknown_field_is_ignored() -> None:
     assert published('{"readAt":1,"later":[{}]}') == KubeletCheckpoint(read_at=1.0)
     assert MAX_PLAIN < MAX_TEXT
+
+
+@pytest.mark.parametrize("options", [None, {}])
+def test_a_static_policy_with_unknown_options_counts_as_unpublished(options: dict[str, bool] | None) -> None:
+    """Options that are not known must not count as off."""
+    text = kubelet_state_text(KubeletCheckpoint(read_at=1.0, cpu_policy="static", cpu_options=options))
+    attributes = [{"name": "cpuManagerPolicy", "value": "static"}]
+    topology = parse_topology({**annotated(KUBELET_NRT, STATE, text), "attributes": attributes})
+    assert topology.kubelet.cpu_policy == (None if options is None else "static")

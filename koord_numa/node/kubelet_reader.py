@@ -1,0 +1,242 @@
+"""
+Read the kubelet until the sources agree: checkpoint files, podresources, and the pods that the API server shows for this node.
+
+The files are read before podresources and must be unchanged after. A reading that contradicts itself is repeated within the round, and
+then in the next round.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, time
+from typing import Final
+
+from koord_numa.core.objects.kubelet_checkpoint import KubeletCheckpoint
+from koord_numa.core.value_objects import replace
+from koord_numa.node.bound_pod import BoundPod
+from koord_numa.node.inputs.kubelet_config import KubeletOptions
+from koord_numa.node.inputs.kubelet_files import STATIC_CPUS, KubeletFiles, KubeletFilesError, KubeletFolder
+from koord_numa.node.inputs.podresources import PodResources
+from koord_numa.node.inputs.pods import NodePods
+from koord_numa.node.inputs.sources import ResourcesSource
+from koord_numa.node.kubelet_state import (
+    Contradiction,
+    Evidence,
+    UnallocatedPod,
+    check_listing,
+    check_presence,
+    evidence_of,
+    exact_state,
+    hardware_state,
+    is_same_state,
+    with_evidence,
+)
+from koord_numa.node.metrics import AgentMetrics
+from koord_numa.node.sysfs import Host
+
+logger = logging.getLogger(__name__)
+
+PAUSES: Final = (0.05, 0.1, 0.2, 0.3)
+"""Seconds before each repetition within a round. Covers the windows of an admission (40 ms) and of a kubelet's restart (0.5 s)."""
+PATIENCE: Final = 10.0
+"""Seconds after which a contradiction is taken for permanent: amounts are published again, without the exact state."""
+RESTART_WINDOW: Final = 5.0
+"""Seconds after the kubelet made its socket during which a list without a pod proves nothing about the pod."""
+MAX_DROPPED: Final = 256
+"""Uids that are remembered of pods that the kubelet no longer lists, until the API server shows their end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """
+    What the kubelet shows. ``options`` are the configuration corrected by evidence.
+
+    ``contradiction`` is empty unless nothing of this reading may be published.
+    """
+
+    options: KubeletOptions | None
+    resources: PodResources | None = None
+    checkpoint: KubeletCheckpoint | None = None
+    contradiction: str = ""
+
+
+class KubeletReader:
+    """Reads one kubelet. ``evidence`` is everything seen since the kubelet started."""
+
+    def __init__(
+        self,
+        folder: KubeletFolder | None,
+        pods: NodePods,
+        metrics: AgentMetrics,
+        clock: Callable[[], float] = monotonic,
+        wall_clock: Callable[[], float] = time,
+    ) -> None:
+        self._folder = folder
+        self._pods = pods
+        self._metrics = metrics
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._socket: tuple[int, int] | None = None
+        self._contradicted_since: float | None = None
+        self._files_error = ""
+        self._contradiction = ""
+        # What the last exact state was read from: the same sources have the same state.
+        self._sources: tuple[object, ...] = ()
+        self._last: KubeletCheckpoint | None = None
+        self._dropped: dict[
+            str, None
+        ] = {}  # uids that were active once, in the order in which the kubelet dropped them
+        self.evidence = Evidence()
+
+    async def read(self, host: Host, options: KubeletOptions | None, resources: ResourcesSource | None) -> Reading:
+        """The kubelet as it is now; a reading that contradicts itself is repeated for less than a second. Raises nothing."""
+        reading = await self._read_once(host, options, resources)
+        for pause in PAUSES:
+            if not reading.contradiction:
+                break
+            self._metrics.rereads.inc()
+            await asyncio.sleep(pause)
+            reading = await self._read_once(host, options, resources)
+        self._report(reading)
+        return reading
+
+    async def _read_once(self, host: Host, options: KubeletOptions | None, source: ResourcesSource | None) -> Reading:
+        restarted = self._notice_restart(None if source is None else source.socket)
+        files = self._read_files()
+        resources = None if source is None else await source.read()
+        self._notice(options, evidence_of(files, resources))
+        options = with_evidence(options, self.evidence)
+        if source is None or source.failed or resources is None:
+            # The last state stays published: nothing newer is known.
+            state = self._last or self._kept(hardware_state(host, options, resources, self._wall_clock()))
+            return Reading(options, resources, state)
+        bound = self._pods.bound()
+        try:
+            check_listing(resources, bound, static=options is not None and options.cpu_policy == STATIC_CPUS)
+            if not self._is_out_of_patience:
+                check_presence(resources, files, bound, restarted=restarted)
+            checkpoint = self._checkpoint(host, options, resources, files, bound)
+        except Contradiction as contradiction:
+            if self._contradicted_since is None:
+                self._contradicted_since = self._clock()
+            if isinstance(contradiction, UnallocatedPod) or not self._is_out_of_patience:
+                return Reading(options, resources, self._last, str(contradiction))
+            self._warn_once(f"the kubelet's exact state is not published: {contradiction}")
+            checkpoint = self._kept(hardware_state(host, options, resources, self._wall_clock()))
+        else:
+            self._contradicted_since = None
+            self._contradiction = ""
+        return Reading(options, resources, checkpoint)
+
+    @property
+    def _is_out_of_patience(self) -> bool:
+        return self._contradicted_since is not None and self._clock() - self._contradicted_since >= PATIENCE
+
+    def _checkpoint(
+        self,
+        host: Host,
+        options: KubeletOptions | None,
+        resources: PodResources,
+        files: KubeletFiles | None,
+        bound: Sequence[BoundPod],
+    ) -> KubeletCheckpoint:
+        """Raises ``Contradiction``."""
+        departed = (*self._pods.departed, *self._dropped)
+        sources = (host, options, resources, files, bound, departed)
+        if self._last is not None and sources == self._sources:
+            return self._last
+        now = self._wall_clock()
+        state = hardware_state(host, options, resources, now)
+        if files is not None and self._folder is not None:
+            state = exact_state(state, files, resources, bound, departed)
+            if self._unchanged_signature() != files.signature:
+                raise Contradiction("the kubelet's files changed while podresources was read")
+            if self._last is not None:
+                self._drop(self._last.active - state.active)
+                state = replace(state, gone=state.gone | (self._dropped.keys() - state.active))
+        self._sources = (host, options, resources, files, bound, (*self._pods.departed, *self._dropped))
+        return self._kept(state)
+
+    def _kept(self, state: KubeletCheckpoint) -> KubeletCheckpoint:
+        """The state published last, where nothing but the time has changed, so that nothing is written."""
+        if self._last is None or not is_same_state(state, self._last):
+            self._last = state
+        return self._last
+
+    def _drop(self, uids: frozenset[str]) -> None:
+        for uid in sorted(uids):
+            self._dropped[uid] = None
+        while len(self._dropped) > MAX_DROPPED:
+            del self._dropped[next(iter(self._dropped))]
+
+    def _read_files(self) -> KubeletFiles | None:
+        if self._folder is None:
+            return None
+        try:
+            files = self._folder.read()
+        except KubeletFilesError as error:
+            if str(error) != self._files_error:
+                logger.warning("the kubelet's exact state is not published: %s", error)
+            self._files_error = str(error)
+            return None
+        self._files_error = ""
+        return files
+
+    def _unchanged_signature(self) -> object:
+        try:
+            return None if self._folder is None else self._folder.signature()
+        except KubeletFilesError:
+            return None
+
+    def _notice_restart(self, socket: Path | None) -> bool:
+        """Whether the kubelet has started within ``RESTART_WINDOW``; a new socket also means that everything is published again."""
+        if socket is None:
+            return False
+        try:
+            status = socket.stat()
+        except OSError:
+            return False
+        identity = (status.st_ino, status.st_ctime_ns)
+        if self._socket is not None and identity != self._socket:
+            logger.info("the kubelet has restarted")
+            self.evidence = Evidence()
+            self._last, self._sources = None, ()
+        self._socket = identity
+        return self._wall_clock() - status.st_mtime < RESTART_WINDOW
+
+    def _notice(self, options: KubeletOptions | None, found: Evidence) -> None:
+        """Add evidence, and report what the configuration does not say."""
+        known = self.evidence
+        self.evidence = Evidence(known.cpus or found.cpus, known.memory or found.memory)
+        if options is None:
+            return
+        if found.cpus and not known.cpus and options.cpu_policy != STATIC_CPUS:
+            logger.warning(
+                "the kubelet's configuration says CPU manager policy %s, but it is static: %s",
+                options.cpu_policy,
+                found.cpus,
+            )
+        if found.memory and not known.memory and options.memory_policy != "Static":
+            logger.warning(
+                "the kubelet's configuration says memory manager policy %s, but it is Static: %s",
+                options.memory_policy,
+                found.memory,
+            )
+
+    def _report(self, reading: Reading) -> None:
+        checkpoint = reading.checkpoint
+        self._metrics.state_known.set(
+            bool(checkpoint is not None and checkpoint.is_exact and not reading.contradiction and not self._files_error)
+        )
+        if self._files_error:
+            self._metrics.errors.labels("kubelet-files").inc()
+        if reading.contradiction:
+            self._metrics.errors.labels("kubelet-state").inc()
+            self._warn_once(f"nothing is published until the kubelet's state is consistent: {reading.contradiction}")
+
+    def _warn_once(self, text: str) -> None:
+        if text != self._contradiction:
+            logger.warning("%s", text)
+        self._contradiction = text
