@@ -61,6 +61,7 @@ class World:
             "cgroups": self.services.cgroups.root,
             "kubelet_config": self.services.kubelet_config,
             "podresources": self.services.podresources,
+            "root_dir": self.services.root_dir,
             "cri_socket": self.services.cri,
         }
         agent = Agent(AgentConfig(**(settings | config)), self.api, self.clock)

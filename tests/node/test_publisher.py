@@ -106,7 +106,12 @@ async def test_beside_an_exporter_only_options(tmp_path: Path, publish: Publish)
         assert set(fields[0]) == {"f:metadata"}
         bind(around.server.store, create(around.server.store, "a", GUARANTEED), NODE)
         around.fleet.publish()
-        assert await around.publish(agent) == 1
+        assert await around.publish(agent) == 2
+        checkpoint = parse_topology(around.topology() or {}).checkpoint
+        assert checkpoint is not None
+        assert [pod["c"].cpus.bit_count() for pod in checkpoint.pods.values()] == [3]
+        # Without a change of the kubelet's state there is nothing to add.
+        assert await around.publish(agent) == 2
 
 
 async def test_options_wait_for_the_object(tmp_path: Path) -> None:

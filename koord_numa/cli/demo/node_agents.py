@@ -72,6 +72,7 @@ async def node_agents(server: ApiServer, fleet: Fleet, folder: Path) -> AsyncIte
                 cgroups=services.cgroups.root,
                 kubelet_config=services.kubelet_config,
                 podresources=services.podresources,
+                root_dir=services.root_dir,
                 cri_socket=services.cri,
                 # Where the kubelet decides, the agent must not apply, and would refuse to.
                 apply=node.description.style is Style.KOORDINATOR,

@@ -7,6 +7,7 @@ node lags behind, refuses the next pod, or crashes and restarts.
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from datetime import datetime
 
 from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode
 from koord_numa.core.objects.request import Pod, PodKey
@@ -15,12 +16,14 @@ from koord_numa.sandbox.machines.agents.agent import WRONG_PLACEMENT, NodeAgent,
 from koord_numa.sandbox.machines.agents.allocation import capacity_of
 from koord_numa.sandbox.machines.agents.koordinator_agent import KoordinatorAgent
 from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
+from koord_numa.sandbox.machines.agents.kubelet_files import KubeletMemory
 from koord_numa.sandbox.machines.hardware.description import NodeDescription, Style
 from koord_numa.sandbox.machines.hardware.node_objects import Json, node_object, node_status
 from koord_numa.sandbox.machines.history import History
 from koord_numa.sandbox.machines.pod_status import ended, refused, running
 from koord_numa.wire import WireError, parse_pod
-from koord_numa.wire.names import TOPOLOGY_GROUP, TOPOLOGY_PLURAL
+from koord_numa.wire.names import KUBELET_STATE, TOPOLOGY_GROUP, TOPOLOGY_PLURAL
+from koord_numa.wire.node.kubelet_state import kubelet_state_text
 
 NOT_FOUND = 404
 TOPOLOGIES = f"{TOPOLOGY_PLURAL}.{TOPOLOGY_GROUP}"
@@ -80,6 +83,11 @@ class SimulatedNode:
         """What the kubelet gave to containers, by pod uid; nothing where the scheduler chooses."""
         return self._agent.grants() if isinstance(self._agent, KubeletAgent) else {}
 
+    @property
+    def kubelet_memory(self) -> KubeletMemory | None:
+        """What the kubelet's checkpoint files hold, where the kubelet chooses."""
+        return self._agent.memory() if isinstance(self._agent, KubeletAgent) else None
+
     def register(self) -> None:
         """Create or update the Node and its topology."""
         node = node_object(self.description, self._clock())
@@ -100,6 +108,9 @@ class SimulatedNode:
         topology["metadata"]["ownerReferences"] = [
             {"apiVersion": "v1", "kind": "Node", "name": self.name, "uid": self._uid, "controller": True}
         ]
+        if self.description.kubelet_state and isinstance(self._agent, KubeletAgent):
+            now = datetime.fromisoformat(self._clock()).timestamp()
+            topology["metadata"]["annotations"] = {KUBELET_STATE: kubelet_state_text(self._agent.checkpoint(now))}
         self._store.apply(topology)
         self.dirty = False
 

@@ -1,19 +1,25 @@
 """A node whose kubelet chooses: admission exactly as the kubelet's managers do it, topology as an exporter publishes it."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admit import NotAdmitted, admit
 from koord_numa.core.kubelet.state import ContainerGrant, Device, DevicePool, KubeletNode, KubeletState
+from koord_numa.core.objects.kubelet_checkpoint import KubeletCheckpoint
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import ResourceList
 from koord_numa.sandbox.machines.agents.agent import Admitted, Refused
 from koord_numa.sandbox.machines.agents.allocation import Allocation, Claim, capacity_of, with_rest
+from koord_numa.sandbox.machines.agents.kubelet_files import KubeletMemory, checkpoint
 from koord_numa.sandbox.machines.hardware.description import NodeDescription
 from koord_numa.sandbox.machines.hardware.exported_topology import exported_topology
 from koord_numa.sandbox.machines.hardware.hardware import Hardware
 from koord_numa.sandbox.machines.hardware.node_objects import Json
+
+MAX_GONE: Final = 256
+"""Uids of departed pods that are remembered, as by the node agent."""
 
 
 class KubeletAgent:
@@ -26,15 +32,20 @@ class KubeletAgent:
         self._capacity = capacity_of(node)
         self._state = KubeletState.empty(self.kubelet)
         self._pods: dict[str, PodKey] = {}
+        self._stale: dict[str, tuple[ContainerGrant, ...]] = {}  # of ended pods, until the next admission
+        self._gone: dict[str, None] = {}  # uids of pods that were refused or have ended, the newest ones
 
     def admit(self, pod: Pod) -> Admitted | Refused:
         """Admit the pod; one that was admitted keeps what it has, whatever changes about it."""
         uid = pod.key.uid
         if uid not in self._pods:
+            # The kubelet forgets ended pods before it allocates.
+            self._stale.clear()
             verdict = admit(self._state, uid, pod.request)
             # Also of a pod that is refused: it is the state after the kubelet has cleaned up.
             self._state = verdict.state
             if isinstance(verdict, NotAdmitted):
+                self._depart(uid)
                 return Refused(verdict.refusal.reason, verdict.refusal.detail)
             self._pods[uid] = pod.key
         return Admitted(self._allocation(uid))
@@ -42,6 +53,8 @@ class KubeletAgent:
     def remove(self, uid: str) -> None:
         """Release everything that a pod held."""
         if self._pods.pop(uid, None) is not None:
+            self._stale[uid] = self._state.pods[uid].grant.containers
+            self._depart(uid)
             self._state = self._state.without(uid)
 
     def topology(self) -> Json:
@@ -52,6 +65,19 @@ class KubeletAgent:
     def grants(self) -> dict[str, tuple[ContainerGrant, ...]]:
         """What the kubelet gave to the containers of every pod, by the pod's uid."""
         return {uid: admitted.grant.containers for uid, admitted in self._state.pods.items()}
+
+    def memory(self) -> KubeletMemory:
+        """What the kubelet's checkpoint files hold now."""
+        return KubeletMemory(self.kubelet, self.grants(), dict(self._stale))
+
+    def checkpoint(self, read_at: float) -> KubeletCheckpoint:
+        """What a node agent publishes of it at this time, seconds since the epoch."""
+        return checkpoint(self.memory(), self._pods, self._gone, read_at)
+
+    def _depart(self, uid: str) -> None:
+        self._gone[uid] = None
+        while len(self._gone) > MAX_GONE:
+            del self._gone[next(iter(self._gone))]
 
     def _allocation(self, uid: str) -> Allocation:
         """All that its containers were given; an init container gives its memory back, though neither CPUs nor devices."""

@@ -1,7 +1,10 @@
 """
-What a real node offers to programs that run on it: sysfs, cgroups, the kubelet's configuration file, podresources and CRI sockets.
+What a real node offers to programs that run on it: sysfs, cgroups, the kubelet's configuration and checkpoint files, podresources and
+CRI sockets.
 
-Everything lies in one folder and follows one simulated node, so that a node agent runs on it unchanged.
+Everything lies in one folder and follows one simulated node, so that a node agent runs on it unchanged. The kubelet's files and
+podresources pass through the states that a real kubelet 1.36 shows: a pod is listed without its CPUs at first, nothing is listed after a
+restart, and a release takes two writes.
 """
 
 import asyncio
@@ -12,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
 
 import grpc
+import orjson
 import yaml
 from grpc import aio
 
@@ -20,6 +24,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.state import ContainerGrant
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.sandbox.machines.agents.container_cgroups import ContainerCgroups
+from koord_numa.sandbox.machines.agents.kubelet_files import cpu_file, device_file, memory_file
 from koord_numa.sandbox.machines.hardware.description import NodeDescription
 from koord_numa.sandbox.machines.hardware.sysfs_tree import write_sysfs
 from koord_numa.sandbox.machines.pod_status import container_id
@@ -29,6 +34,13 @@ from koord_numa.wire.proto import cri_pb2, podresources_pb2
 Handler = Callable[..., Any]
 
 SHORT: Final = Path("/tmp")  # noqa: S108  (a folder of our own is made in it)
+ADMISSION_WINDOW: Final = 0.03
+"""Seconds from the moment a pod is listed until podresources lists its CPUs; 21 to 37 ms on a real kubelet."""
+WRITE_DELAY: Final = 0.015
+"""Seconds from a change until the checkpoint files show it; 10 to 60 ms on a real kubelet. A release is complete twice as late."""
+RESTART_WINDOW: Final = 0.4
+"""Seconds after a restart of the kubelet in which podresources lists nothing."""
+
 STOP_GRACE: Final = 0.1
 """Seconds that open streams get when the services stop."""
 
@@ -58,33 +70,55 @@ class NodeServices:
         self._sockets = TemporaryDirectory(prefix="kn-", dir=SHORT if SHORT.is_dir() else None)
         self.podresources = Path(self._sockets.name, "podresources.sock")
         self.cri = Path(self._sockets.name, "cri.sock")
-        self._server: aio.Server | None = None
+        self.root_dir = folder / "kubelet"
+        (self.root_dir / "device-plugins").mkdir(parents=True, exist_ok=True)
+        self._servers: list[aio.Server] = []
+        self._admitted: dict[str, float] = {}  # pod uid -> when it was first listed, by the loop's clock
+        self._lists_from = 0.0
+        self._written: dict[Path, Any] = {}
         self._streams: set[asyncio.Queue[str]] = set()
         self.updates: list[tuple[str, str]] = []  # container id and CPUs of every UpdateContainerResources
 
     async def __aenter__(self) -> Self:
-        self._server = aio.server()
-        self._server.add_generic_rpc_handlers(
-            (
-                grpc.method_handlers_generic_handler("v1.PodResourcesLister", self._kubelet_methods()),
-                grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", self._runtime_methods()),
-            )
-        )
-        for socket in (self.podresources, self.cri):
-            self._server.add_insecure_port(f"unix:{socket}")
-        await self._server.start()
+        runtime = grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", self._runtime_methods())
+        await self._serve(self._kubelet_handler(), self.podresources)
+        await self._serve(runtime, self.cri)
         self._node.listeners.append(self.follow)
         self.follow()
+        self._admitted = dict.fromkeys(self._node.pods, float("-inf"))
+        self._write_files()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._node.listeners.remove(self.follow)
-        if self._server is not None:
-            await self._server.stop(STOP_GRACE)
+        for server in self._servers:
+            await server.stop(STOP_GRACE)
         self._sockets.cleanup()
+
+    async def restart_kubelet(self) -> None:
+        """The kubelet restarts: a new socket, which lists nothing at first. Containers run on."""
+        kubelet = self._servers.pop(0)
+        await kubelet.stop(0)
+        self.podresources.unlink(missing_ok=True)
+        self._lists_from = asyncio.get_running_loop().time() + RESTART_WINDOW
+        await self._serve(self._kubelet_handler(), self.podresources, first=True)
+
+    async def _serve(self, handler: Any, socket: Path, *, first: bool = False) -> None:
+        server = aio.server()
+        server.add_generic_rpc_handlers((handler,))
+        server.add_insecure_port(f"unix:{socket}")
+        await server.start()
+        self._servers.insert(0 if first else len(self._servers), server)
+
+    def _kubelet_handler(self) -> Any:
+        return grpc.method_handlers_generic_handler("v1.PodResourcesLister", self._kubelet_methods())
 
     def follow(self) -> None:
         """Start and end containers as the node's pods do; those of a static kubelet get what it granted."""
+        loop = asyncio.get_running_loop()
+        for uid in self._node.pods:
+            self._admitted.setdefault(uid, loop.time())
+        loop.call_later(WRITE_DELAY, self._begin_writing)
         running = {one.id: one for one in self._running()}
         for container in self.cgroups.containers - running.keys():
             self.cgroups.remove(container)
@@ -101,6 +135,39 @@ class NodeServices:
             if new:
                 for stream in self._streams:
                     stream.put_nowait(container)
+
+    def _begin_writing(self) -> None:
+        """Write the files; where CPUs were released, first without their entries and later with the shared pool that has them."""
+        memory = self._node.kubelet_memory
+        path = self.root_dir / "cpu_manager_state"
+        before = self._written.get(path)
+        if memory is not None and before is not None:
+            new = cpu_file(memory)
+            if before.get("entries", {}).keys() - new.get("entries", {}).keys():
+                kept = {uid: held for uid, held in before["entries"].items() if uid in new.get("entries", {})}
+                self._write(path, {**before, "entries": kept})
+                asyncio.get_running_loop().call_later(WRITE_DELAY, self._write_files)
+                return
+        self._write_files()
+
+    def _write_files(self) -> None:
+        memory = self._node.kubelet_memory
+        if memory is None:
+            return
+        self._write(self.root_dir / "cpu_manager_state", cpu_file(memory))
+        self._write(self.root_dir / "memory_manager_state", memory_file(memory))
+        if memory.node.devices:
+            self._write(self.root_dir / "device-plugins" / "kubelet_internal_checkpoint", device_file(memory))
+
+    def _write(self, path: Path, content: Any) -> None:
+        """Replace a file as the kubelet does, unless it has this content."""
+        if self._written.get(path) == content or not path.parent.is_dir():
+            return
+        new = path.with_name(f".{path.name}.new")
+        new.write_bytes(orjson.dumps(content))
+        new.chmod(0o600)
+        new.replace(path)
+        self._written[path] = content
 
     def restart_container(self, pod_uid: str, name: str) -> None:
         """The container ends and starts again: its cgroup is a new one, without what was applied to the old."""
@@ -133,7 +200,11 @@ class NodeServices:
 
     async def _list(self, _: Any, __: Any) -> Any:
         answer = podresources_pb2.ListPodResourcesResponse()
+        now = asyncio.get_running_loop().time()
+        if now < self._lists_from:
+            return answer
         for uid, pod in self._node.pods.items():
+            shows_cpus = now - self._admitted.get(uid, now) >= ADMISSION_WINDOW
             entry = answer.pod_resources.add(name=pod.key.name, namespace=pod.key.namespace)
             grants = {grant.name: grant for grant in self._node.grants.get(uid, ())}
             for container in pod.request.containers:
@@ -141,7 +212,7 @@ class NodeServices:
                 if container.kind is not ContainerKind.INIT:
                     held = entry.containers.add(name=container.name)
                     if grant := grants.get(container.name):
-                        _fill(held, grant)
+                        _fill(held, grant, with_cpus=shows_cpus)
         return answer
 
     async def _allocatable(self, _: Any, __: Any) -> Any:
@@ -223,8 +294,9 @@ def kubelet_configuration(node: NodeDescription) -> dict[str, Any]:
     return found
 
 
-def _fill(held: Any, grant: ContainerGrant) -> None:
-    held.cpu_ids.extend(grant.cpus)
+def _fill(held: Any, grant: ContainerGrant, *, with_cpus: bool) -> None:
+    if with_cpus:
+        held.cpu_ids.extend(grant.cpus)
     for block in grant.memory:
         entry = held.memory.add(memory_type=block.resource, size=block.amount)
         for numa in members(block.mask):

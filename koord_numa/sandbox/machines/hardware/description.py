@@ -49,8 +49,8 @@ class NodeDescription:
     ``labels`` are added to those every node has; Koordinator's node labels are among them. ``reserved`` are CPUs for the
     system: announced by Koordinator's reservation annotation, or reserved in the kubelet's configuration. ``reserved_memory``
     is bytes per NUMA node. ``hidden`` leaves out of the topology what today's exporters do not publish of a kubelet. The topology of
-    a node with ``agent`` is published by a node agent that runs on its ``NodeServices``, not by the simulation. ``cpu_driver`` is what
-    dra-driver-cpu publishes of the CPUs.
+    a node with ``agent`` is published by a node agent that runs on its ``NodeServices``, not by the simulation. With ``kubelet_state`` the
+    simulation publishes the kubelet's exact state as the node agent does. ``cpu_driver`` is what dra-driver-cpu publishes of the CPUs.
     """
 
     name: str
@@ -66,6 +66,7 @@ class NodeDescription:
     ephemeral_storage: int = 200 * 2**30
     hidden: bool = False
     agent: bool = False
+    kubelet_state: bool = False
     cpu_driver: CpuDriver = CpuDriver.AUTO
 
     def __post_init__(self) -> None:

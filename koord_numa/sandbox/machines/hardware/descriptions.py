@@ -8,7 +8,7 @@ there are, who owns their CPUs, and what they are configured and labelled with.
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -100,7 +100,8 @@ class MachineModel(_Part):
     pods: Positive = 110
     kubelet: KubeletModel = KubeletModel()
     hidden: bool = False
-    agent: bool = False
+    agent: bool | Literal["koord-numa"] = False
+    """``true``: a node agent runs on the machine. ``koord-numa``: the simulation itself publishes the kubelet's exact state too."""
     cpu_driver: CpuDriver = CpuDriver.AUTO
 
 
@@ -182,7 +183,8 @@ def _node(model: MachineModel, folder: Path) -> NodeDescription:
         amplification=model.amplification,
         pods=model.pods,
         hidden=model.hidden,
-        agent=model.agent,
+        agent=model.agent is True,
+        kubelet_state=model.agent == "koord-numa",
         cpu_driver=model.cpu_driver,
     )
 
