@@ -62,6 +62,16 @@ def test_it_has_no_more_access_than_it_needs(values: dict[str, Any]) -> None:
     assert len(spec["volumes"]) == len(container["volumeMounts"])
 
 
+def test_the_kubelets_directory_need_not_be_mounted() -> None:
+    spec = pod_spec(of_kind(ours(rendered({"nodeAgent": {"enabled": True, "kubeletRoot": ""}})), "DaemonSet"))
+    assert "kubelet" not in [volume["name"] for volume in spec["volumes"]]
+    assert "--root-dir=" in spec["containers"][0]["args"]
+    mounted = pod_spec(of_kind(ours(rendered(AGENT)), "DaemonSet"))
+    assert {"name": "kubelet", "mountPath": "/host/kubelet", "readOnly": True} in mounted["containers"][0][
+        "volumeMounts"
+    ]
+
+
 @pytest.mark.parametrize("values", [AGENT, APPLYING], ids=["observing", "applying"])
 def test_the_command_line_is_understood(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     spec = pod_spec(of_kind(ours(rendered(values)), "DaemonSet"))
