@@ -5,13 +5,14 @@ Every count is of nodes, each node counts once, and the counts add up to all nod
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from heapq import nsmallest
 from itertools import groupby
 from typing import Final
 
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
-from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, is_hugepages
+from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, NOTHING, ResourceList, is_hugepages
 
 LINES: Final = 3
 """So many nodes are described one by one."""
@@ -97,8 +98,8 @@ def _numbers(resource: str, numbers: Sequence[NumaNumbers]) -> str:
     ranked = sorted(numbers, key=lambda n: (-n.free, n.numa))
     shown = sorted(ranked[:SHOWN_NUMA], key=lambda n: n.numa)
     texts = [
-        f"NUMA {n.numa} has {_bare(resource, n.free)} of {_bare(resource, n.total)}"
-        + (f" {_unit(resource)} free" if index == 0 else "")
+        f"NUMA {n.numa} has {bare_amount(resource, n.free)} of {bare_amount(resource, n.total)}"
+        + (f" {_unit(resource, n.total)} free{f' {n.shape}' if n.shape else ''}" if index == 0 else "")
         for index, n in enumerate(shown)
     ]
     if len(ranked) > SHOWN_NUMA:
@@ -107,20 +108,57 @@ def _numbers(resource: str, numbers: Sequence[NumaNumbers]) -> str:
 
 
 def amounts_text(amounts: ResourceList) -> str:
-    """``8 CPUs, 16Gi memory``, by resource name."""
-    return ", ".join(f"{_bare(resource, amount)} {_unit(resource)}" for resource, amount in sorted(amounts.items()))
+    """What there is, as ``8 CPUs, 16Gi memory``, by resource name. Rounded down."""
+    return ", ".join(f"{bare_amount(name, amount)} {_unit(name, amount)}" for name, amount in sorted(amounts.items()))
 
 
-def _unit(resource: str) -> str:
-    return "CPUs" if resource == CPU else resource
+def needs_text(amounts: ResourceList) -> str:
+    """What is needed, as ``amounts_text``. Rounded up, so that it never reads as an amount that is free."""
+    return ", ".join(
+        f"{bare_amount(name, amount, up=True)} {_unit(name, amount)}" for name, amount in sorted(amounts.items())
+    )
 
 
-def _bare(resource: str, amount: int) -> str:
-    """``3.5`` CPUs, ``12.2Gi``, ``4``: for people, rounded down to one decimal."""
+def cpus_text(cpus: int) -> str:
+    """``1 CPU``, ``2 CPUs``."""
+    return amounts_text({CPU: cpus * MILLI})
+
+
+def largest_that_fits(
+    wanted: ResourceList, rooms: Iterable[ResourceList], units: ResourceList = NOTHING
+) -> dict[str, int]:
+    """
+    The largest size of a request that one of the rooms holds, in the shape of the request: with some of each resource that it wants.
+
+    ``units`` are the smallest shares of resources, such as a whole core; 1 otherwise. Of several rooms the one wins whose scarcest resource
+    covers most of what is wanted, and of equal ones the first. Empty where no room has some of each.
+    """
+    best, covered = {}, Fraction(0)
+    for room in rooms:
+        unit = {name: max(1, units.get(name, 1)) for name in wanted}
+        size = {name: min(amount, room.get(name, 0) // unit[name] * unit[name]) for name, amount in wanted.items()}
+        share = min(
+            (Fraction(size[name], amount) for name, amount in wanted.items() if amount > 0), default=Fraction(0)
+        )
+        if share > covered:
+            best, covered = size, share
+    return best
+
+
+def _unit(resource: str, amount: int) -> str:
     if resource == CPU:
-        return f"{amount / MILLI:g}"
-    if resource == MEMORY or is_hugepages(resource) or resource.endswith("memory"):
+        return "CPU" if amount == MILLI else "CPUs"
+    return resource
+
+
+def bare_amount(resource: str, amount: int, *, up: bool = False) -> str:
+    """``3.5`` CPUs, ``12.2Gi``, ``4``: for people, bytes rounded to one decimal."""
+    if resource == CPU:
+        whole, rest = divmod(amount, MILLI)
+        return f"{whole}.{rest:03}".rstrip("0") if rest else str(whole)
+    if resource in (MEMORY, EPHEMERAL_STORAGE) or is_hugepages(resource) or resource.endswith("memory"):
         for suffix, size in _BINARY:
             if amount >= size:
-                return f"{amount * 10 // size / 10:g}{suffix}"
+                tenths = -(-amount * 10 // size) if up else amount * 10 // size
+                return f"{tenths / 10:g}{suffix}"
     return str(amount)

@@ -13,8 +13,8 @@ from collections import Counter
 from logging import getLogger
 from typing import Final
 
+from koord_numa.core.explain import bare_amount
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.core.quantity import format_amount
 from koord_numa.core.rebind.double_hold import DoubleHold, double_holds
 from koord_numa.core.resources import CPU, MEMORY, NOTHING
 from koord_numa.engine.cache.node_info import NodeInfo
@@ -91,7 +91,7 @@ class ConflictingWriters:
         if info.name in self.overcommitted or not foreign or foreign == len(info.pods):
             return  # said already, or not by a race of two schedulers
         parts = ", ".join(
-            f"{name} {format_amount(name, asked)} of {format_amount(name, there)}" for name, asked, there in over
+            f"{name} {bare_amount(name, asked, up=True)} of {bare_amount(name, there)}" for name, asked, there in over
         )
         text = f"requests exceed what the node has: {parts}; {foreign} of {len(info.pods)} pods are other schedulers'"
         self.overcommitted[info.name] = text

@@ -153,7 +153,7 @@ async def test_pods_of_a_manifest_go_one_after_another(tmp_path: Path) -> None:
         "  own, NUMA 1, CPUs 4-7,12-15",
         "default/eights-2  8 CPU 1Gi  SingleNUMANode",
         "  0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match Pod's node affinity/selector.",
-        "  own: needs 8 cpu, 6 of 16 free",
+        "  own: needs 8 CPUs, 6 of 16 free",
         "",
         "2 of 3 pods would be placed.",
     ]

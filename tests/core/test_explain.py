@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.explain import LENGTH, closest_nodes, describe, explain
+from koord_numa.core.explain import (
+    LENGTH,
+    amounts_text,
+    closest_nodes,
+    describe,
+    explain,
+    largest_that_fits,
+    needs_text,
+)
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
 
 GI = 2**30
@@ -91,10 +99,79 @@ def test_nodes_that_the_pod_does_not_mean_are_described_only_without_others() ->
             "NUMA 1 has 1 of 8 CPUs free, NUMA 3 has 5 of 8, NUMA 4 has 2 of 8, NUMA 5 has 3 of 8, 2 others less",
             id="many-numa-nodes",
         ),
+        pytest.param(
+            Rejection(Reason.CPUS, "m", numbers=(NumaNumbers(0, "cpu", 8000, 0, 2000, "in whole cores"),)),
+            "NUMA 0 has 0 of 8 CPUs free in whole cores",
+            id="numbers-of-a-shape",
+        ),
+        pytest.param(
+            Rejection(Reason.CPUS, "m", numbers=(NumaNumbers(0, "cpu", 1000, 1000, 2000),), largest={"cpu": 1000}),
+            "NUMA 0 has 1 of 1 CPU free; the largest that fits is 1 CPU",
+            id="one-cpu",
+        ),
     ],
 )
 def test_one_node(rejection: Rejection, text: str) -> None:
     assert describe(rejection) == text
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "there", "needed"),
+    [
+        ("cpu", 1000, "1 CPU", "1 CPU"),
+        ("cpu", 0, "0 CPUs", "0 CPUs"),
+        ("cpu", 84500, "84.5 CPUs", "84.5 CPUs"),
+        ("cpu", 1, "0.001 CPUs", "0.001 CPUs"),
+        ("cpu", 1_234_567_890, "1234567.89 CPUs", "1234567.89 CPUs"),
+        ("memory", 8 * GI, "8Gi memory", "8Gi memory"),
+        ("memory", 8 * GI + 1, "8Gi memory", "8.1Gi memory"),
+        ("memory", 1023, "1023 memory", "1023 memory"),
+        ("ephemeral-storage", 3 * GI // 2, "1.5Gi ephemeral-storage", "1.5Gi ephemeral-storage"),
+        ("hugepages-2Mi", 2**21, "2Mi hugepages-2Mi", "2Mi hugepages-2Mi"),
+        ("nvidia.com/gpu", 1, "1 nvidia.com/gpu", "1 nvidia.com/gpu"),
+    ],
+)
+def test_amounts(resource: str, amount: int, there: str, needed: str) -> None:
+    assert (amounts_text({resource: amount}), needs_text({resource: amount})) == (there, needed)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rooms", "units", "largest"),
+    [
+        pytest.param(
+            {"cpu": 14000, "nic": 1}, [{"cpu": 2000, "nic": 1}, {"cpu": 16000}], {}, {"cpu": 2000, "nic": 1}, id="nic"
+        ),
+        pytest.param({"cpu": 14000, "nic": 1}, [{"cpu": 2000}, {"nic": 4}], {}, {}, id="never-both"),
+        pytest.param({"cpu": 4000}, [{"cpu": 3000}], {"cpu": 2000}, {"cpu": 2000}, id="whole-cores"),
+        pytest.param({"cpu": 4000}, [{"cpu": 1000}], {"cpu": 2000}, {}, id="no-whole-core"),
+        pytest.param({"cpu": 4000, "x": 0}, [{"cpu": 3000}], {}, {"cpu": 3000, "x": 0}, id="nothing-wanted-of-one"),
+        pytest.param(
+            {"cpu": 4000, "x": 4},
+            [{"cpu": 9000, "x": 1}, {"cpu": 2000, "x": 2}],
+            {},
+            {"cpu": 2000, "x": 2},
+            id="scarcest",
+        ),
+    ],
+)
+def test_the_largest_that_fits_has_the_shape_of_the_request(
+    wanted: dict[str, int], rooms: list[dict[str, int]], units: dict[str, int], largest: dict[str, int]
+) -> None:
+    assert largest_that_fits(wanted, rooms, units) == largest
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 5), min_size=1),
+    st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 5)), max_size=4),
+)
+def test_the_largest_that_fits_is_some_of_each_and_fits(wanted: dict[str, int], rooms: list[dict[str, int]]) -> None:
+    size = largest_that_fits(wanted, rooms)
+    somewhere = any(all(room.get(name, 0) >= bool(amount) for name, amount in wanted.items()) for room in rooms)
+    assert bool(size) == (somewhere and any(wanted.values()))
+    if size:
+        assert size.keys() == wanted.keys()
+        assert all(bool(size[name]) == bool(amount) and size[name] <= amount for name, amount in wanted.items())
+        assert any(all(room.get(name, 0) >= amount for name, amount in size.items()) for room in rooms)
 
 
 @given(st.lists(st.text("abcdef ", min_size=1, max_size=40), max_size=60))

@@ -213,6 +213,10 @@ class Cluster:
         assert parts is not None
         return parts[part]
 
+    def explain(self, name: str) -> str:
+        """What people are told about a waiting pod."""
+        return self.world.engine.explain(f"uid-{name}")
+
     def why(self, name: str) -> str:
         """Every node's reason against a waiting pod."""
         rejections = self.world.engine.dry_run(self.world.server.pods[f"uid-{name}"])

@@ -149,7 +149,8 @@ def _waiting(pod: Pod, snapshot: Snapshot, width: int) -> Iterator[str]:
             yield "  What would make it fit:"
         for remedy in remedies:
             yield from sentences(f"- {remedy.text}", width)
-    yield f"  The largest request that one NUMA node could serve now: {largest_text(snapshot)}"
+    if largest := largest_text(snapshot, pod):
+        yield f"  The largest request that one NUMA node could serve now: {largest}"
 
 
 def _list(question: Question, output: Output, *, watch: bool) -> None:

@@ -6,11 +6,11 @@ from typing import Any, Final
 from koord_numa.cli.cluster.snapshot import Snapshot
 from koord_numa.cli.render.placements import sentences
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.explain import describe
+from koord_numa.core.explain import ELSEWHERE, describe
 from koord_numa.core.kubelet.knowledge import known_of
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.state.numa_usage import largest_aligned
 from koord_numa.view.text import NONE, claimed_devices, count, numa_text, short_amounts
 
@@ -94,12 +94,26 @@ def _listed(names: list[str]) -> str:
     return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
-def largest_text(snapshot: Snapshot) -> str:
-    """The largest request that one NUMA node of the cluster could serve now, independent of any pod's policies."""
+def largest_text(snapshot: Snapshot, pod: Pod) -> str:
+    """
+    The largest request that one NUMA node could serve now, independent of the pod's policies, on the nodes that the pod may use.
+
+    Empty where it may use none.
+    """
+    answers = snapshot.answers(pod)
+    usable = [
+        seen for seen in snapshot.candidates() if seen.barred is None and not _is_elsewhere(answers.get(seen.node.name))
+    ]
     best = max(
-        ((largest_aligned(seen), seen.node.name) for seen in snapshot.candidates() if seen.barred is None),
+        ((largest_aligned(seen), seen.node.name) for seen in usable),
         key=lambda found: (found[0].get("cpu", 0), found[0].get("memory", 0)),
-        default=({}, ""),
+        default=None,
     )
+    if best is None:
+        return ""
     amounts, node = best
     return f"{short_amounts(amounts)} on {node}" if amounts else "nothing: no node publishes NUMA nodes"
+
+
+def _is_elsewhere(answer: Placement | Rejection | None) -> bool:
+    return isinstance(answer, Rejection) and answer.reason in ELSEWHERE

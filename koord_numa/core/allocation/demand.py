@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 from koord_numa.core.allocation.options import AllocateOptions
+from koord_numa.core.explain import needs_text
 from koord_numa.core.objects.request import CpuBind, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import (
@@ -167,7 +168,7 @@ def _why_shared(request: PodRequest, cpu: int) -> str:
     if not cpu:
         return "it requests no CPU"
     if cpu % MILLI:
-        return f"it requests {cpu / MILLI:g} CPUs, which is no whole number"
+        return f"it requests {needs_text({CPU: cpu})}, which is no whole number"
     if request.qos in OWN_CPUS:
         return f"as an {request.qos} pod outside the production band it has no CPUs of its own"
     if request.qos is not QosClass.NONE:

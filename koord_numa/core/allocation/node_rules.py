@@ -11,6 +11,7 @@ from koord_numa.core.allocation.demand import NOT_WHOLE, AllocationDemand, CpuUs
 from koord_numa.core.allocation.options import WithoutTopology
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.bind_policies import Downgrade
+from koord_numa.core.explain import cpus_text
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import (
     NO_BIND_POLICY,
@@ -194,7 +195,7 @@ def _smt_refusal(demand: AllocationDemand, node: NodeTraits) -> Rejection | None
     return _refuse(
         Reason.KUBELET_SMT,
         BROKEN_CORE,
-        f"a container of {broken[0]} CPUs has no whole cores of {threads}, so the kubelet refuses it",
+        f"a container of {cpus_text(broken[0])} has no whole cores of {threads}, so the kubelet refuses it",
     )
 
 
@@ -224,7 +225,11 @@ def _whole_cores(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding
     threads = node.machine.threads_per_core if node.machine else 0
     cpus = NodeRules(demand.amounts, binding).cpus
     if binding.policy is CpuBindPolicy.FULL_PCPUS and threads and cpus % threads:
-        return _refuse(Reason.CPU_COUNT, BROKEN_CORE, f"{cpus} CPUs are no whole cores of {threads}")
+        return _refuse(
+            Reason.CPU_COUNT,
+            BROKEN_CORE,
+            f"{cpus_text(cpus)} {'is' if cpus == 1 else 'are'} no whole cores of {threads}",
+        )
     return binding
 
 

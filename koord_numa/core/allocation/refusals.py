@@ -1,21 +1,25 @@
 """Refusals with numbers: what was free on each NUMA node, what was needed, which rule decided, what would still fit."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from koord_numa.core.allocation.empty_node import fewest_if_empty
 from koord_numa.core.allocation.node_rules import NodeRules
 from koord_numa.core.allocation.numa_offers import NumaOffers
 from koord_numa.core.allocation.numa_selection import is_possible
 from koord_numa.core.cpus.cpu_request import NotEnoughCpus
-from koord_numa.core.explain import amounts_text
+from koord_numa.core.explain import amounts_text, cpus_text, largest_that_fits, needs_text
 from koord_numa.core.numa.exclusive import Exclusivity
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
-from koord_numa.core.objects.vocabulary import CpuBindPolicy, NumaExclusive, NumaPolicy, RestrictedRule
+from koord_numa.core.objects.vocabulary import NO_BIND_POLICY, CpuBindPolicy, NumaExclusive, NumaPolicy, RestrictedRule
 from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.state.inventory import Inventory, PerNuma
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.numa_free import NumaFree
+
+WHOLE_CORES: Final = "in whole cores"
+_SHAPES: Final = {CpuBindPolicy.FULL_PCPUS: WHOLE_CORES, CpuBindPolicy.SPREAD_BY_PCPUS: "counting one CPU of each core"}
 
 
 def not_aligned(rules: NodeRules, offers: NumaOffers, exclusivity: Exclusivity) -> Rejection:
@@ -72,7 +76,7 @@ def not_enough_cpus(rules: NodeRules, offers: NumaOffers, short: NotEnoughCpus) 
         "not enough cpus available to satisfy request",
         detail=f"{short.why}: needs {rules.cpus}, found {short.found}",
         numbers=tuple(
-            NumaNumbers(numa, CPU, MILLI * total, MILLI * free, rules.amounts[CPU])
+            NumaNumbers(numa, CPU, MILLI * total, MILLI * free, rules.amounts[CPU], _shape(rules, offers.accounts))
             # ``offers.cpus`` and not ``given``: the numbers show CPUs of the shape, as the refusal is about them.
             for numa, total, free in zip(offers.numa_ids, _cpus_there(offers.accounts), offers.cpus, strict=True)
         ),
@@ -91,7 +95,7 @@ def overcommitted(rules: NodeRules, accounts: NumaFree) -> Rejection | None:
             return Rejection(
                 Reason.RESOURCES,
                 f"Insufficient NUMA {name}",
-                detail=f"needs {amounts_text({name: amount})}; pods placed without NUMA nodes hold {held}",
+                detail=f"needs {needs_text({name: amount})}; pods placed without NUMA nodes hold {held}",
                 numbers=tuple(
                     NumaNumbers(numa, name, total, free, amount)
                     for numa, total, free in zip(
@@ -117,9 +121,9 @@ def kubelet_cores_shortage(pinned: Sequence[int], inventory: Inventory, numa_fre
     return Rejection(
         Reason.KUBELET_SMT,
         "not enough cpus available to satisfy request",
-        detail=f"the kubelet wants {sum(pinned)} CPUs in whole free cores for the pod's containers, init containers included",
+        detail=f"the kubelet wants {cpus_text(sum(pinned))} in whole free cores for the pod's containers, init containers included",
         numbers=tuple(
-            NumaNumbers(numa, CPU, MILLI * there, MILLI * free, MILLI * sum(pinned))
+            NumaNumbers(numa, CPU, MILLI * there, MILLI * free, MILLI * sum(pinned), WHOLE_CORES)
             for numa, there, free in zip(numa_free.numa_ids, _cpus_there(numa_free), whole, strict=True)
         ),
     )
@@ -143,7 +147,7 @@ def amplified_shortage(rules: NodeRules, inventory: Inventory, ledger: Ledger) -
     free = inventory.allocatable.get(CPU, 0) - held
     if weight <= free:
         return None
-    text = f"{amounts_text({CPU: weight})} amplified by {ratio:g} needed, {amounts_text({CPU: max(0, free)})} free"
+    text = f"{needs_text({CPU: weight})} amplified by {ratio:g} needed, {amounts_text({CPU: max(0, free)})} free"
     return Rejection(Reason.RESOURCES, "Insufficient amplified cpu", detail=text)
 
 
@@ -166,7 +170,7 @@ def no_pool(rules: NodeRules, offers: NumaOffers, pools: Mapping[int, int], burs
     return Rejection(
         Reason.CPUS,
         "node(s) had no shared CPU pool that fits the pod's limit",
-        detail=f"needs a shared pool of {amounts_text({CPU: burst})} in one NUMA node",
+        detail=f"needs a shared pool of {needs_text({CPU: burst})} in one NUMA node",
         numbers=tuple(
             NumaNumbers(numa, CPU, MILLI * total, pools.get(numa, 0), burst)
             for numa, total in zip(offers.numa_ids, _cpus_there(offers.accounts), strict=True)
@@ -175,7 +179,15 @@ def no_pool(rules: NodeRules, offers: NumaOffers, pools: Mapping[int, int], burs
 
 
 def _wanted(rules: NodeRules, offers: NumaOffers) -> str:
-    return amounts_text({name: rules.amounts[name] for name in offers.given})
+    return needs_text({name: rules.amounts[name] for name in offers.given})
+
+
+def _shape(rules: NodeRules, accounts: NumaFree) -> str:
+    """Which part of the free CPUs counts, where a required shape rules some of them out."""
+    demanded = NO_BIND_POLICY if rules.binding is None else rules.binding.demanded
+    if accounts.machine is None or accounts.takeable(demanded) == accounts.takeable(NO_BIND_POLICY):
+        return ""
+    return _SHAPES.get(demanded, "")
 
 
 def _whole(given: PerNuma, unit: int) -> int:
@@ -193,8 +205,9 @@ def _decisive(rules: NodeRules, offers: NumaOffers) -> list[str]:
 
 
 def _numbers(rules: NodeRules, offers: NumaOffers, names: Iterable[str]) -> tuple[NumaNumbers, ...]:
+    shape = _shape(rules, offers.accounts)
     return tuple(
-        NumaNumbers(numa, name, total, free, rules.amounts[name])
+        NumaNumbers(numa, name, total, free, rules.amounts[name], shape if name == CPU else "")
         for name in names
         for numa, total, free in zip(offers.numa_ids, offers.accounts.total[name], offers.given[name], strict=True)
     )
@@ -220,15 +233,8 @@ def _largest(rules: NodeRules, offers: NumaOffers) -> ResourceList:
     if rules.policy is not NumaPolicy.SINGLE_NUMA_NODE or not offers.given:
         return {}
 
-    def room(at: int) -> float:
-        return min(given[at] / rules.amounts[name] for name, given in offers.given.items() if rules.amounts[name])
-
-    # Ties go to the lower NUMA id, hence the negative position under ``max``.
-    best = max(_positions(offers), key=lambda at: (room(at), -at))
-    units = offers.units
-    return {
-        name: min(rules.amounts[name], given[best] // units[name] * units[name]) for name, given in offers.given.items()
-    }
+    rooms = ({name: given[at] for name, given in offers.given.items()} for at in _positions(offers))
+    return largest_that_fits({name: rules.amounts[name] for name in offers.given}, rooms, offers.units)
 
 
 def _positions(offers: NumaOffers) -> range:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from koord_numa.core.explain import bare_amount, needs_text
 from koord_numa.core.objects.verdicts import Reason, Rejection
-from koord_numa.core.quantity import format_amount
 from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, ResourceList
 
 # The order in which kube-scheduler's fitsRequest checks, so that the same resource is named first.
@@ -40,8 +40,6 @@ def fits_resources(
     name = min(short, key=lambda name: (_ORDER.get(name, 4), name))
     amount, there = wanted[name], allocatable.get(name, 0)
     free = max(0, there - held.get(name, 0))
-    detail = (
-        f"needs {format_amount(name, amount)} {name}, {format_amount(name, free)} of {format_amount(name, there)} free"
-    )
+    detail = f"needs {needs_text({name: amount})}, {bare_amount(name, free)} of {bare_amount(name, there)} free"
     # More than the node has in all cannot be made free by evicting pods.
     return Rejection(Reason.RESOURCES, f"Insufficient {name}", detail, resolvable=amount <= there)

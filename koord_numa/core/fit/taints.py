@@ -9,13 +9,13 @@ from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.selectors import meets
 
 _HARD: Final = (TaintEffect.NO_SCHEDULE, TaintEffect.NO_EXECUTE)
-_CORDONED: Final = Taint("node.kubernetes.io/unschedulable", TaintEffect.NO_SCHEDULE)
+CORDONED: Final = Taint("node.kubernetes.io/unschedulable", TaintEffect.NO_SCHEDULE)
 
 
 def fits_unschedulable(request: PodRequest, node: Node) -> Rejection | None:
     """May the pod go to this node although it is cordoned?"""
     # A toleration of the well-known taint lets a pod on to a cordoned node, as NodeUnschedulable has it.
-    if not node.unschedulable or _tolerated(request.constraints, _CORDONED):
+    if not node.unschedulable or _tolerated(request.constraints, CORDONED):
         return None
     return Rejection(Reason.UNSCHEDULABLE, "node(s) were unschedulable", "the node is cordoned", resolvable=False)
 

@@ -67,13 +67,18 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NumaNumbers:
-    """Of one resource on one NUMA node: what there is, what is free, what was needed. In our units."""
+    """
+    Of one resource on one NUMA node: what there is, what is free, what was needed. In our units.
+
+    ``shape`` says which part of what is free counts, such as ``in whole cores``.
+    """
 
     numa: int
     resource: str
     total: int
     free: int
     needed: int
+    shape: str = ""
 
 
 class Rejection(ValueObject, gc=False):

@@ -1,8 +1,8 @@
 """What is said to a running pod with CPUs of its own whose requests were changed in place: it keeps its CPUs."""
 
+from koord_numa.core.explain import amounts_text, bare_amount
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.quantity import format_amount
 from koord_numa.core.resources import CPU
 
 RESIZE_KEEPS_CPUS = "ResizeKeepsCPUs"
@@ -22,6 +22,6 @@ def resize_message(before: Pod | None, pod: Pod) -> str:
     if former == now:
         return ""
     return (
-        f"the pod counts {format_amount(CPU, now)} CPUs instead of {format_amount(CPU, former)} now and keeps its CPUs {cpus}: "
+        f"the pod counts {amounts_text({CPU: now})} instead of {bare_amount(CPU, former)} now and keeps its CPUs {cpus}: "
         "other CPUs need a new pod"
     )

@@ -1,5 +1,6 @@
 """
-What would make a waiting pod fit: the smallest change of its size, a policy it could relax, a pod that leaves, or one rebind.
+What would make a waiting pod fit: the smallest change of its size, a policy it could relax, other settings of a kubelet, a pod that
+leaves, or one rebind. Nothing is advised for a node that the pod's selectors exclude.
 
 Theory. A refusal says what is wrong; people want to know what works. Each row of ``REMEDIES`` proposes changed pods or changed nodes, and a
 proposal is given only after the scheduler's own rules have accepted it on the state of this moment: nothing is guessed from the
@@ -19,12 +20,13 @@ from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.advice.departures import departures
+from koord_numa.view.advice.kubelets import kubelet_settings
 from koord_numa.view.advice.policies import relaxed_policies
 from koord_numa.view.advice.probe import Probe, Remedy
 from koord_numa.view.advice.rebinds import one_rebind
 from koord_numa.view.advice.situations import situations
 from koord_numa.view.advice.sizes import changed_sizes
-from koord_numa.view.advice.whereabouts import other_nodes
+from koord_numa.view.advice.taints import tainted_nodes
 
 __all__ = ["REMEDIES", "Remedy", "advise", "plan_here", "plan_in_thread"]
 
@@ -34,7 +36,7 @@ CLOSEST: Final = 8
 SHOWN: Final = 6
 """At most so many remedies are given for one pod."""
 
-REMEDIES: Final = (changed_sizes, relaxed_policies, other_nodes, departures, situations)
+REMEDIES: Final = (changed_sizes, relaxed_policies, kubelet_settings, tainted_nodes, departures, situations)
 """Each takes a probe and yields remedies that were verified; a rebind comes on top, as planning it may take a while."""
 
 Planner = Callable[[NodeLayout], Awaitable[RebindPlan]]
@@ -55,8 +57,9 @@ async def advise(
 ) -> Sequence[Remedy]:
     """Remedies for a pod that every node refuses, the most useful kinds first. Gives way to other tasks in between."""
     probe = Probe(scheduler, pod, rejections, tuple(closest_nodes(rejections, CLOSEST)))
-    found = [remedy async for remedy in _all(probe, planner)]
-    return found[:SHOWN]
+    # By its text: two remedies may come to the same sentence.
+    found = {remedy.text: remedy async for remedy in _all(probe, planner)}
+    return list(found.values())[:SHOWN]
 
 
 async def _all(probe: Probe, planner: Planner) -> AsyncIterator[Remedy]:

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.fit.node_affinity import fits_node_affinity
+from koord_numa.core.fit.node_name import fits_node_name
+from koord_numa.core.fit.taints import CORDONED, fits_taints
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.value_objects import replace
@@ -15,8 +18,8 @@ class Remedy:
     """
     One change after which the pod fits on ``node``, verified by the scheduler's rules.
 
-    ``kind`` is ``size``, ``policy``, ``node``, ``leaves``, ``eviction``, ``rebind`` or ``repair``; the last one names what has to be mended
-    before the node can be judged at all, and is the only kind that is not verified.
+    ``kind`` is ``size``, ``policy``, ``kubelet``, ``node``, ``leaves``, ``eviction``, ``rebind`` or ``repair``. The last one names what has
+    to be mended before the node can be judged at all, and is the only kind that is not verified.
     """
 
     kind: str
@@ -41,6 +44,20 @@ class Probe:
             return None
         answer = self.scheduler.handle.selector.try_node(request_class, node, pod)
         return answer if isinstance(answer, Placement) else None
+
+    def may_use(self, node: str) -> bool:
+        """Whether the pod may go to the node by its name, labels and taints. A cordon does not count."""
+        info = self.scheduler.cache.nodes.get(node)
+        if info is None or info.node is None:
+            return False
+        request = self.pod.request
+        open_node = replace(info.node, taints=tuple(taint for taint in info.node.taints if taint.key != CORDONED.key))
+        refused = (
+            fits_node_name(request, info.node)
+            or fits_node_affinity(request, info.node)
+            or fits_taints(request, open_node)
+        )
+        return refused is None
 
     def fits_on_one(self, request: PodRequest) -> Placement | None:
         """The first of the closest nodes that takes a pod with this request."""

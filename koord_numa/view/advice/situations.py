@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from koord_numa.core.explain import amounts_text, bare_amount
 from koord_numa.core.objects.verdicts import Reason
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.resources import CPU, MILLI
@@ -31,7 +32,7 @@ def situations(probe: Probe) -> Iterator[Remedy]:
     told: set[Reason] = set()
     for name, rejection in sorted(probe.rejections.items()):
         row = REPAIRS.get(rejection.reason)
-        if row is not None and rejection.reason not in told:
+        if row is not None and rejection.reason not in told and probe.may_use(name):
             told.add(rejection.reason)
             if rejection.reason is Reason.NO_TOPOLOGY and _is_published(probe, name):
                 row = ZONES_MISSING
@@ -52,13 +53,13 @@ def _lagging(probe: Probe) -> Iterator[Remedy]:
     for name in probe.closest:
         info = probe.scheduler.cache.nodes.get(name)
         topology = None if info is None else info.topology
-        if info is None or topology is None or topology.owner is not CpuOwner.KUBELET:
+        if info is None or topology is None or topology.owner is not CpuOwner.KUBELET or not probe.may_use(name):
             continue
         shown = sum(zone.allocatable.get(CPU, 0) - zone.available.get(CPU, 0) for zone in topology.zones)
         asked = info.ledger.amounts.get(CPU, 0)
         if shown - asked >= MILLI:
             text = (
-                f"the topology of {name} shows {shown / MILLI:g} CPUs in use, and the pods there ask for {asked / MILLI:g}: "
+                f"the topology of {name} shows {amounts_text({CPU: shown})} in use, and the pods there ask for {bare_amount(CPU, asked)}: "
                 "its node agent lags behind or has stopped"
             )
             yield Remedy("repair", name, text)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from koord_numa.core.explain import cpus_text
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.pod_resources import effective_requests
@@ -63,7 +64,7 @@ def _memory(probe: Probe, container: Container) -> Iterator[Remedy]:
 
 
 def _say(container: Container, cpus: int, asked: int) -> str:
-    return f"container {container.name} with {cpus} CPU{'' if cpus == 1 else 's'} instead of {asked}"
+    return f"container {container.name} with {cpus_text(cpus)} instead of {asked}"
 
 
 def _bound(probe: Probe, resource: str, unit: int) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from koord_numa.core.explain import amounts_text, closest_nodes, describe
+from koord_numa.core.explain import amounts_text, closest_nodes, describe, needs_text
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import NumaNumbers, Rejection
 from koord_numa.core.resources import CPU
@@ -95,14 +95,14 @@ def _node(name: str, rejection: Rejection) -> Document:
 
 def _numbers(one: NumaNumbers) -> Document:
     """Amounts as numbers in our units (milli-CPU, bytes, counts) and as texts for people."""
-    free, total, needed = (amounts_text({one.resource: amount}) for amount in (one.free, one.total, one.needed))
+    free, total = (amounts_text({one.resource: amount}) for amount in (one.free, one.total))
     return {
         "numa": one.numa,
         "resource": one.resource,
         "free": one.free,
         "total": one.total,
         "needed": one.needed,
-        "freeText": free.partition(" ")[0] if one.resource != CPU else free,
+        "freeText": free.partition(" ")[0] if one.resource != CPU else f"{free} {one.shape}".rstrip(),
         "totalText": total.partition(" ")[0] if one.resource != CPU else total,
-        "neededText": needed,
+        "neededText": needs_text({one.resource: one.needed}),
     }

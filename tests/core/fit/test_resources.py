@@ -32,7 +32,7 @@ def test_resources(wanted: dict[str, int], held: dict[str, int], pods: int, mess
 def test_a_refusal_says_how_much_is_missing_and_whether_eviction_could_help() -> None:
     refusal = fits_resources({"cpu": 4500}, ALLOCATABLE, {"cpu": 6000}, 0)
     assert refusal is not None
-    assert (refusal.detail, refusal.resolvable) == ("needs 4500m cpu, 2 of 8 free", True)
+    assert (refusal.detail, refusal.resolvable) == ("needs 4.5 CPUs, 2 of 8 free", True)
     hopeless = fits_resources({"cpu": 9000}, ALLOCATABLE, {}, 0)
     assert hopeless is not None
     assert not hopeless.resolvable

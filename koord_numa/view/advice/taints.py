@@ -1,25 +1,20 @@
-"""Nodes that would take the pod if it tolerated their taints, or if its node selector or affinity let it go there."""
+"""A node that would take the pod if it tolerated the node's taints."""
 
 from collections.abc import Iterator
 from typing import Final
 
-from koord_numa.core.objects.constraints import Constraints, Toleration
+from koord_numa.core.objects.constraints import Toleration
 from koord_numa.core.objects.node import Taint
 from koord_numa.core.objects.verdicts import Reason
 from koord_numa.core.value_objects import replace
 from koord_numa.view.advice.probe import Probe, Remedy, where
 
 NODES: Final = 64
-"""At most so many nodes that the pod was kept from are tried."""
+"""Tainted nodes that are tried at most."""
 
 
-def other_nodes(probe: Probe) -> Iterator[Remedy]:
-    """One tainted node, and one that the pod's selector or affinity excludes, if they have room."""
-    yield from _tainted(probe)
-    yield from _excluded(probe)
-
-
-def _tainted(probe: Probe) -> Iterator[Remedy]:
+def tainted_nodes(probe: Probe) -> Iterator[Remedy]:
+    """One tainted node that has room."""
     for name in _refused_for(probe, Reason.TAINT):
         info = probe.scheduler.cache.nodes.get(name)
         taints = () if info is None or info.node is None else info.node.taints
@@ -35,24 +30,9 @@ def _tainted(probe: Probe) -> Iterator[Remedy]:
             return
 
 
-def _excluded(probe: Probe) -> Iterator[Remedy]:
-    free = replace(probe.pod.request, constraints=_anywhere(probe.pod.request.constraints))
-    for name in _refused_for(probe, Reason.NODE_AFFINITY):
-        placement = probe.fits(free, name)
-        if placement is not None:
-            yield Remedy(
-                "node", name, f"if its node selector or affinity allowed {name}, it fits on {where(placement)}"
-            )
-            return
-
-
 def _refused_for(probe: Probe, reason: Reason) -> list[str]:
     return [name for name, rejection in sorted(probe.rejections.items()) if rejection.reason is reason][:NODES]
 
 
 def _tolerating(taint: Taint) -> Toleration:
     return Toleration(key=taint.key, value=taint.value, effect=str(taint.effect))
-
-
-def _anywhere(constraints: Constraints) -> Constraints:
-    return replace(constraints, node_selector=(), node_terms=None)

@@ -1,0 +1,38 @@
+"""Numbers in rejections: of the shape that counts, in readable units, and a largest size in the shape of the request."""
+
+import pytest
+
+from tests.proposals.cluster import Json, cluster, guaranteed, koordlet_nrt, node, pod, zone
+
+SINGLE = {"numaTopologyPolicy": "SingleNUMANode"}
+FULL = {"requiredCPUBindPolicy": "FullPCPUs"}
+
+
+@pytest.mark.parametrize("numa", [None, SINGLE], ids=["whole-node", "one-numa-node"])
+async def test_a_shortage_of_whole_cores_is_a_number_of_whole_cores(numa: Json | None) -> None:
+    """Every core of the node has one CPU in use, so that half of the CPUs are free and no core is."""
+    there = cluster(node("n", 8), koordlet_nrt("n", numa=1))
+    there.create_bound(pod("odd", guaranteed("4"), qos="LSR"), "n", "0,2,4,6")
+    await there.create(pod("cores", guaranteed("2"), qos="LSR", spec=FULL, numa=numa))
+    assert there.node_of("cores") == ""
+    assert "NUMA 0 has 0 of 8 CPUs free in whole cores" in there.explain("cores")
+
+
+async def test_the_largest_size_keeps_the_device() -> None:
+    nrt = koordlet_nrt("n")
+    nrt["zones"] = [zone(0, {"cpu": "8", "example.com/nic": "2"}), zone(1, {"cpu": "8"})]
+    there = cluster(
+        node("n", 16)
+        | {"status": {"allocatable": {"cpu": "16", "memory": "64Gi", "example.com/nic": "2", "pods": "9"}}},
+        nrt,
+    )
+    there.create_bound(pod("first", guaranteed("6"), qos="LSR"), "n", "0-5")
+    await there.create(pod("second", guaranteed("6", **{"example.com/nic": "1"}), qos="LSR", numa=SINGLE))
+    assert "the largest that fits is 2 CPUs, 1 example.com/nic" in there.explain("second")
+
+
+async def test_numbers_of_the_node_are_readable() -> None:
+    there = cluster(node("n", 4, memory=7))
+    await there.create(pod("cpu", guaranteed("4500m")), pod("memory", guaranteed("1", "7500Mi")))
+    assert "n: needs 4.5 CPUs, 4 of 4 free" in there.explain("cpu")
+    assert "n: needs 7.4Gi memory, 7Gi of 7Gi free" in there.explain("memory")
