@@ -149,6 +149,11 @@ class SchedulerCollector(Collector):
             "error",
             dict.fromkeys(BIND_FAILURES, 0) | meter.failures,
         )
+        exhausted = CounterMetricFamily(
+            "koord_numa_claim_budgets_used", "How often the CEL selectors of a ResourceClaim used up their budget."
+        )
+        exhausted.add_metric((), self._sources.scheduler.handle.selector.budgets.used)
+        yield exhausted
         yield _counts(
             "koord_numa_rejections",
             "Verdicts against pods, by deciding rule.",

@@ -16,6 +16,7 @@ from functools import partial
 from logging import getLogger
 from typing import Any, Final
 
+from koord_numa.core.claims.search.budget import SELECTOR_LIMITS
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.engine.binding.binding_cycle import BindingCycle
 from koord_numa.engine.decision_log import RUNNERS_UP
@@ -24,10 +25,17 @@ from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.ranking.undecided import Undecided
+from koord_numa.ports import ObjectReference
 
 log = getLogger(__name__)
 
 UNDECIDED: Final = Undecided.UNDECIDED
+
+BUDGET_USED: Final = "SelectorBudgetUsed"
+BUDGET_MESSAGE: Final = (
+    f"the CEL selectors of the claims of a pod have used their budget of {SELECTOR_LIMITS.claim} units; "
+    "they are evaluated further after a pause that grows up to 5 minutes"
+)
 
 LEASE_POLL_SECONDS: Final = 0.2
 
@@ -121,6 +129,8 @@ class SchedulingLoop:
                 return  # it waits no longer, or another one is at it
             if placement is None:
                 self._rejections.reject(pending)
+                if paused := handle.selector.paused_until(pending.request_class):
+                    self._pause(pending, paused)
                 handle.attempted(Result.UNSCHEDULABLE, pending.request_class, began)
             else:
                 self._record(pending, placement)
@@ -129,6 +139,14 @@ class SchedulingLoop:
         if (until := handle.quarantine.until(subject)) and handle.pending.get(pending.uid) is pending:
             handle.attempted(Result.ERROR, pending.request_class, began)
             handle.queue.back_off(pending, until)
+
+    def _pause(self, pending: PendingPod, until: float) -> None:
+        """The selectors of the pod's claims have used their budget: the class is tried again when the pause has ended."""
+        handle = self._handle
+        handle.queue.retry_at(pending.request_class, until)
+        for claim in handle.resource_claims.claims_of(pending.pod):
+            about = ObjectReference("ResourceClaim", claim.namespace, claim.name, claim.uid, "resource.k8s.io/v1")
+            handle.dependencies.recorder.object_event(about, warning=True, reason=BUDGET_USED, message=BUDGET_MESSAGE)
 
     def _next_nominated(self) -> PendingPod | None:
         """A pod whose node has been freed goes first, unless a bind of it goes on or has failed and is waited out."""

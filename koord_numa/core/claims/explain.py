@@ -7,9 +7,10 @@ from typing import Final
 from koord_numa.core.claims.objects.capacity import CapacityShortage, capacity_shortage
 from koord_numa.core.claims.objects.claim import AllocationMode, ClaimToAllocate, Classes, DeviceConstraint
 from koord_numa.core.claims.objects.pools import Pool
+from koord_numa.core.claims.search.budget import ClaimError
 from koord_numa.core.claims.search.inventory import Device, NumaByRoot
 from koord_numa.core.claims.search.node_devices import NodeDevices
-from koord_numa.core.claims.search.selection import ClaimError, SelectorRows
+from koord_numa.core.claims.search.selection import SelectorRows
 from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.value_objects import replace
 
@@ -35,7 +36,7 @@ def runs_short(claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDe
             # Prioritized lists, ``All`` and admin access are not counted by number of free devices.
             if request.prioritized or device_class is None or demand.mode == "All" or demand.admin_access:
                 continue
-            selectors = SelectorRows(claim, device_class, demand)
+            selectors = SelectorRows(claim, device_class, demand, node.selectors)
             pools = [pool for pool in node.pools if not selectors.excludes_driver(pool.id.driver)]
             # An unusable pool would be an error and not a shortage.
             if all(pool.usable for pool in pools) and not _has_free(pools, demand.count, usage):
@@ -102,15 +103,15 @@ def _findings(claim: ClaimToAllocate, classes: Classes, node: NodeDevices, usage
             if device_class is not None:
                 result_name = request.result_name(index)
                 asked = Finding(claim.title(result_name), request.name, result_name)
-                yield _find(asked, SelectorRows(claim, device_class, demand), node, usage)
+                yield _find(asked, SelectorRows(claim, device_class, demand, node.selectors), node, usage)
 
 
 def _find(asked: Finding, selectors: SelectorRows, node: NodeDevices, usage: DeviceUsage) -> Finding:
     demand = selectors.demand
-    pools = [pool for pool in node.pools if not selectors.excludes_driver(pool.id.driver)]
-    devices = [candidate.device for pool in pools for candidate in pool.candidates()]
     count = None if demand.mode == AllocationMode.ALL else demand.count
     try:
+        pools = [pool for pool in node.pools if not selectors.excludes_driver(pool.id.driver)]
+        devices = [candidate.device for pool in pools for candidate in pool.candidates()]
         matching = [device for device in devices if selectors.select(device)]
     except ClaimError as error:
         return replace(asked, error=str(error))

@@ -8,6 +8,7 @@ too, until anything of the node changes. Which NUMA nodes are tried is ``core.sc
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import thread_time
 from typing import Final, Self
 
 from koord_numa.core.claims.cpus import CpuSite
@@ -17,6 +18,7 @@ from koord_numa.core.claims.explain import numbers_of, runs_short
 from koord_numa.core.claims.extended_claim import Served, claims_at, served_by_claim
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.claims.search.allocator import NO_SOLUTION
+from koord_numa.core.claims.search.budget import BudgetUsedError, Selectors, TurnOverError
 from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
@@ -31,9 +33,11 @@ from koord_numa.core.scheduling.scorers import scored_by_claim
 from koord_numa.core.selectors import matches_term
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import replace
+from koord_numa.engine.claims.budgets import ClaimBudgets
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.slice_index import Revision
 
+OVER_BUDGET: Final = "selectors of resource claims used their budget"
 UNAVAILABLE: Final = "resourceclaim not available on the node"
 
 NUMBERED: Final = 32
@@ -64,27 +68,38 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ExtendedAsk:
-    """What a class asks for besides claims: its containers, and which of their extended resources count in the score of a node."""
+    """The containers of a class, and which of their extended resources count in the score of a node."""
 
+    namespace: str = ""
     containers: Sequence[Container] = ()
     scored: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, request: PodRequest, claims: PodClaims, profile: Profile) -> Self:
         """For one request under the rules of one scheduler name."""
-        return cls(request.containers, scored_by_claim((name for name, _ in claims.extended), profile))
+        return cls(
+            request.namespace, request.containers, scored_by_claim((name for name, _ in claims.extended), profile)
+        )
 
 
 class ClaimCheck:
     """The check for one request class. ``check`` completes a placement with allocations, or refuses it."""
 
     def __init__(
-        self, lister: ClaimLister, claims: PodClaims, topologies: Topologies, extended: ExtendedAsk | None = None
+        self,
+        lister: ClaimLister,
+        claims: PodClaims,
+        topologies: Topologies,
+        extended: ExtendedAsk | None = None,
+        budgets: ClaimBudgets | None = None,
     ) -> None:
         self._lister = lister
         self._claims = claims
         self._extended = extended or ExtendedAsk()
         self._topologies = topologies
+        self._budgets = ClaimBudgets(lambda: 0.0) if budgets is None else budgets
+        self._budget = self._budgets.of(self._extended.namespace, claims)
+        self._selectors = Selectors(self._budget.budget, thread_time)
         self._variants: dict[Served, PodClaims | str] = {}  # by what a node serves by claim
         self._refused: dict[str, Refusal] = {}
         self._steps = 0  # of the last search
@@ -107,7 +122,11 @@ class ClaimCheck:
         if not claims.to_allocate:
             return None, False
         devices = self._devices_of(seen.node)
-        if not runs_short(claims.to_allocate, self._lister.classes, devices, self._lister.usage):
+        try:
+            short = runs_short(claims.to_allocate, self._lister.classes, devices, self._lister.usage)
+        except BudgetUsedError as error:
+            return self._over_budget(error), False
+        if not short:
             # Not remembered: a search may still find that there is no solution.
             return None, True
         refusal = Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, resolvable=False)
@@ -129,11 +148,24 @@ class ClaimCheck:
             self._variants[served] = claims_at(self._claims, self._extended.containers, node.allocatable)
         return self._variants[served]
 
+    def begin_turn(self, units: int | None) -> None:
+        """Raise ``TurnOverError`` when selectors have taken so many units from now on; never for None."""
+        # Taken anew: its pause may have ended.
+        self._budget = self._budgets.of(self._extended.namespace, self._claims)
+        self._selectors.budget = self._budget.budget
+        self._selectors.begin_turn(units)
+
+    def _over_budget(self, error: BudgetUsedError) -> Rejection:
+        self._budgets.note_used(self._budget)
+        return Rejection(Reason.RESOURCE_CLAIMS, OVER_BUDGET, str(error), resolvable=False)
+
     def _devices_of(self, node: Node) -> NodeDevices:
         topology = self._topologies(node.name)
         roots = {} if topology is None else topology.numa_by_root
         pools = self._lister.pools_of(node)
-        return NodeDevices(node.name, node.labels, pools, self._lister.features, numa_by_root=roots)
+        return NodeDevices(
+            node.name, node.labels, pools, self._lister.features, numa_by_root=roots, selectors=self._selectors
+        )
 
     def check(self, ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement) -> Placement | Rejection:
         """The placement with an allocation for each claim that has none yet."""
@@ -142,6 +174,13 @@ class ClaimCheck:
         if known is not None and known.holds(revision, seen):
             return known.rejection
         answer = self._decide(ask, seen, placement)
+        self._selectors.forget_answers()
+        if self._budget.budget.used:
+            self._budgets.note_used(self._budget)
+            if isinstance(answer, Rejection):
+                # Not remembered: it is decided again after the pause.
+                self._spent += 1
+                return answer
         # A placement is not remembered: a decision that was interrupted for it would find it again, and be interrupted again.
         if isinstance(answer, Rejection):
             self._spent += 1 + self._steps // STEPS_A_NODE
@@ -162,7 +201,11 @@ class ClaimCheck:
             return placement
         ask, topology = on_node(ask, node), self._topologies(node.name)
         devices = self._devices_of(node)
-        if runs_short(claims.to_allocate, lister.classes, devices, lister.usage):
+        try:
+            short = runs_short(claims.to_allocate, lister.classes, devices, lister.usage)
+        except BudgetUsedError as error:
+            return self._over_budget(error)
+        if short:
             refusal = Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, resolvable=False)
             return self._with_numbers(refusal, claims, devices)
         site = CpuSite(
@@ -191,9 +234,12 @@ class ClaimCheck:
     def _with_numbers(self, rejection: Rejection, claims: PodClaims, devices: NodeDevices) -> Rejection:
         """Numbers are worked out for some nodes only: no message shows more."""
         # Messages show a few nodes; working numbers out costs a CEL evaluation a device.
-        if len(self._refused) >= NUMBERED:
+        if len(self._refused) >= NUMBERED or self._budget.budget.used:
             return rejection
-        numbers = numbers_of(claims.to_allocate, self._lister.classes, devices, self._lister.usage)
+        try:
+            numbers = numbers_of(claims.to_allocate, self._lister.classes, devices, self._lister.usage)
+        except TurnOverError:
+            return rejection
         return replace(rejection, detail="; ".join(filter(None, (rejection.detail, numbers))))
 
 

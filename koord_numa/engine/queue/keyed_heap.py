@@ -45,6 +45,10 @@ class KeyedHeap(Generic[Item]):
         heappush(self._heap, (key, self._count, item))
         self._sweep()
 
+    def key(self, item: Item) -> tuple[Any, ...]:
+        """The key of an item that is in."""
+        return self._live[item][0]
+
     def discard(self, item: Item) -> None:
         """Take the item out; one that is not in is no error."""
         if self._live.pop(item, None) is not None:

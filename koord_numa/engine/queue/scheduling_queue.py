@@ -163,6 +163,12 @@ class SchedulingQueue:
         chosen = self._classes.get(request_class)
         return chosen is not None and chosen.stage is Stage.ACTIVE
 
+    def retry_at(self, request_class: RequestClass, when: float) -> None:
+        """Try an unschedulable class again at ``when`` at the latest, whatever happens."""
+        chosen = self._classes.get(request_class)
+        if chosen is not None and chosen.stage is Stage.UNSCHEDULABLE:
+            self._timers.set(chosen, min((when, request_class.number), self._timers.key(chosen)))
+
     def back_off(self, pending: PendingPod, until: float) -> None:
         """Try this pod again at ``until`` at the earliest; its class is not concerned."""
         self.remove(pending)

@@ -48,9 +48,10 @@ class ClusterFilters:
         self._storage = storage
         # bool[table rows], kept with the version of the labels that it was made of.
         self._matching: tuple[tuple[int, int], Bools] | None = None
-        # Filled in by the selector: only classes with resource claims have these three.
+        # Filled in by the selector: only classes with resource claims have these.
         self.devices: DevicesAt | None = None
         self.refuse_early: RefuseEarly = lambda _: (None, False)
+        self.begin_turn: Callable[[int | None], None] = lambda _units: None  # bounds what selectors take
         self.spent: Callable[[], int] = lambda: 0  # what searching for devices took, in nodes asked
         self.affinity = InterPodAffinity(request, pickers, sums)
         self.spread = PodTopologySpread(request, sums, self._eligible, lambda: columns.taints_version)

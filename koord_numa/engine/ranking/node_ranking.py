@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from koord_numa.core.claims.search.budget import SELECTOR_LIMITS, TurnOverError
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate_alone
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
@@ -80,14 +81,18 @@ class NodeRanking:
         self._left = limit
         try:
             return self.choose(images)
-        except LimitReached:
+        except (LimitReached, TurnOverError):
             return Undecided.UNDECIDED
         finally:
             self._left = None
+            if self._cluster is not None:
+                self._cluster.begin_turn(None)
 
     def choose(self, images: tuple[str, ...] = ()) -> Placement | None:
         """The placement on the best node now, for a pod of the class with these images; ``None`` where none takes it (see ``explain``)."""
         self._catch_up()
+        if self._cluster is not None:
+            self._cluster.begin_turn(None if self._left is None else SELECTOR_LIMITS.turn)
         blocked = None if self._cluster is None else self._cluster.blocked()
         raws = self._preferences.raws(images)
         if self._late is not None:

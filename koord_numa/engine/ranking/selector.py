@@ -32,6 +32,7 @@ from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.volume_lister import VolumeLister
+from koord_numa.engine.claims.budgets import ClaimBudgets
 from koord_numa.engine.claims.late_check import ClaimCheck, ExtendedAsk
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.kubelet_rejections import NodeBackoff
@@ -83,6 +84,7 @@ class NodeSelection:
         self._rules: dict[str, Profile] = {}
         self.storage = listers.volumes
         self.claims = listers.claims
+        self.budgets = ClaimBudgets(limits.clock)
         state.index.feed(columns.pods, state.nodes.values())
 
     def decide(self, request_class: RequestClass, images: tuple[str, ...] = ()) -> Placement | Unschedulable:
@@ -158,6 +160,11 @@ class NodeSelection:
             self.profile_of(request_class),
         )
 
+    def paused_until(self, request_class: RequestClass) -> float:
+        """When a decision about the class may go on that has used the budget of its claims' selectors; 0 when it may now."""
+        claims = request_class.claims
+        return 0.0 if claims is None else self.budgets.of(request_class.request.namespace, claims).until
+
     def changed_since(self, position: int | None) -> tuple[list[str] | None, int]:
         """Names of nodes that changed since a position in the journal (``None``: any, as it is too old), and the position of now."""
         columns = self._columns
@@ -189,6 +196,7 @@ class NodeSelection:
                     check = self._claim_check(request_class, request_class.claims)
                     cluster.devices = partial(check.check, self._ask(request_class))
                     cluster.refuse_early, cluster.spent = check.refuse_early, check.spent
+                    cluster.begin_turn = check.begin_turn
             ask, bars = self._ask(request_class), self.bars_of(request_class)
             ranking = NodeRanking(ask, self.profile_of(request_class), self._columns, bars, cluster)
             self._rankings[request_class] = ranking
@@ -204,7 +212,7 @@ class NodeSelection:
 
     def _claim_check(self, request_class: RequestClass, claims: PodClaims) -> ClaimCheck:
         extended = ExtendedAsk.of(request_class.request, claims, self.profile_of(request_class))
-        return ClaimCheck(self.claims, claims, self._topology_of, extended)
+        return ClaimCheck(self.claims, claims, self._topology_of, extended, self.budgets)
 
     def _topology_of(self, node: str) -> NodeResourceTopology | None:
         info = self._state.nodes.get(node)

@@ -51,7 +51,7 @@ def at(world: World, pod: Pod = POD, node: Node = NODE) -> Placement | Rejection
     assert claims is not None
     assert not claims.problem
     ask = with_claims(scheduling_request(pod.request, Profile()), claims)
-    check = ClaimCheck(world.lister, claims, lambda _: None, ExtendedAsk(pod.request.containers))
+    check = ClaimCheck(world.lister, claims, lambda _: None, ExtendedAsk("", pod.request.containers))
     return check.check(ask, candidate(node, NOTHING_KNOWN, Ledger()), Placement(node.name))
 
 

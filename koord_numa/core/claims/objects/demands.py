@@ -15,8 +15,9 @@ from koord_numa.core.claims.objects.claim import (
 )
 from koord_numa.core.claims.objects.features import Features
 from koord_numa.core.claims.objects.pools import Candidate, Pool
+from koord_numa.core.claims.search.budget import ClaimError
 from koord_numa.core.claims.search.node_devices import NodeDevices
-from koord_numa.core.claims.search.selection import ClaimError, SelectorRows
+from koord_numa.core.claims.search.selection import SelectorRows
 from koord_numa.core.claims.search.usage import DeviceUsage
 
 
@@ -112,7 +113,7 @@ def _alternative(claim: ClaimToAllocate, request: DeviceRequest, index: int, set
         )
     if device_class.problem:
         raise ClaimError(f"{where}: device class {device_class.name} cannot be read: {device_class.problem}")
-    selectors = SelectorRows(claim, device_class, demand)
+    selectors = SelectorRows(claim, device_class, demand, setting.node.selectors)
     # Kept as written: an unknown mode has to reach the message.
     if demand.mode == AllocationMode.EXACT_COUNT:
         return Alternative(request, index, demand, device_class, selectors, demand.count)

@@ -12,9 +12,9 @@ from koord_numa.core.claims.objects.claim import ClaimToAllocate, Classes
 from koord_numa.core.claims.objects.demands import Prepared, Setting, prepare
 from koord_numa.core.claims.objects.results import allocation_of, taken_alternatives
 from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.claims.search.budget import ClaimError
 from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.search import MAX_STEPS, Search
-from koord_numa.core.claims.search.selection import ClaimError
 from koord_numa.core.claims.search.usage import DeviceUsage
 
 ALTERNATIVES = 8
@@ -53,19 +53,19 @@ def allocate(
     """
     Find devices for all claims on the node, beside what is in use, in at most so many steps. Deterministic: same input, same answer.
     """
+    search: Search | None = None
+    broken = False
     try:
         prepared = prepare(claims, Setting(classes, node, usage))
-    except ClaimError as error:
-        return NotAllocated(str(error), error=True)
-    search = Search(prepared, node, usage, most)
-    try:
+        search = Search(prepared, node, usage, most)
         # Depth first; an error in an expression ends the search, as upstream returns it.
         found = search.run()
+        if not found:
+            # A pool that contradicts itself is named only where it concerns the claims.
+            broken = any(pool.invalid for pool in node.pools if prepared.concerned_by(pool))
     except ClaimError as error:
-        return NotAllocated(str(error), error=True, steps=search.steps)
+        return NotAllocated(str(error), error=True, steps=0 if search is None else search.steps)
     if not found:
-        # A pool that contradicts itself is named only where it concerns the claims.
-        broken = any(pool.invalid for pool in node.pools if prepared.concerned_by(pool))
         return NotAllocated(INVALID_POOLS if broken else NO_SOLUTION, error=broken, steps=search.steps)
     allocations = tuple(
         allocation_of(claim, taken_alternatives(prepared, at, search.chosen), search.picks_of(at), node.name)

@@ -1,8 +1,8 @@
 """What the claims at hand can tell devices apart by: two devices that look alike to them are interchangeable."""
 
 from koord_numa.core.cel.errors import CelError
-from koord_numa.core.cel.program import compile_selector
 from koord_numa.core.claims.objects.demands import Prepared
+from koord_numa.core.claims.search.budget import Selectors
 from koord_numa.core.claims.search.inventory import Device
 
 
@@ -21,14 +21,14 @@ class DeviceLooks:
             self._names.update(constraint.attribute or "" for constraint in claim.spec.constraints)
         for alternative in prepared.every_alternative():
             for expression in alternative.selectors.expressions():
-                self._add(expression)
+                self._add(expression, alternative.selectors.run)
 
-    def _add(self, expression: str) -> None:
+    def _add(self, expression: str, run: Selectors) -> None:
         # All attributes count already.
         if self._names is None:
             return
         try:
-            reads = compile_selector(expression).reads
+            reads = run.program(expression).reads
         except CelError:
             return  # an error, whatever the device looks like
         # The text reads attributes in a way that its names do not tell, such as a map over all of them.

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from koord_numa.core.claims.objects.features import ALL_FEATURES, Features
 from koord_numa.core.claims.objects.pools import Pool
+from koord_numa.core.claims.search.budget import Selectors
 from koord_numa.core.claims.search.inventory import DeviceId, NumaByRoot
 from koord_numa.core.selectors import Labels
 
@@ -24,3 +25,4 @@ class NodeDevices:
     numa_mask: int = 0  # 0 sets no bound
     places: Mapping[DeviceId, tuple[int, ...]] = field(default_factory=dict)  # masks of NUMA nodes
     numa_by_root: NumaByRoot = field(default_factory=dict)
+    selectors: Selectors = field(default_factory=Selectors, compare=False)

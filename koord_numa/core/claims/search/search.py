@@ -13,11 +13,11 @@ from koord_numa.core.claims.objects.claim import MAX_RESULTS
 from koord_numa.core.claims.objects.counters import CounterAccounts
 from koord_numa.core.claims.objects.demands import Alternative, Prepared, concerns, offered
 from koord_numa.core.claims.objects.pools import Candidate
+from koord_numa.core.claims.search.budget import ClaimError
 from koord_numa.core.claims.search.constraints import ConstraintState
 from koord_numa.core.claims.search.inventory import Device, DeviceId
 from koord_numa.core.claims.search.looks import DeviceLooks
 from koord_numa.core.claims.search.node_devices import NodeDevices
-from koord_numa.core.claims.search.selection import ClaimError
 from koord_numa.core.claims.search.usage import DeviceUsage
 
 MAX_STEPS: Final = 20_000

@@ -2,16 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
-from koord_numa.core.cel.errors import CelError, CompileError
-from koord_numa.core.cel.program import CelDevice, compile_selector
+from koord_numa.core.cel.errors import CompileError
 from koord_numa.core.claims.objects.claim import ClaimToAllocate, DeviceClass, DeviceDemand
+from koord_numa.core.claims.search.budget import ClaimError, Selectors
 from koord_numa.core.claims.search.inventory import Device
-
-
-class ClaimError(Exception):
-    """The claim cannot be decided on this node: an expression fails, a class is missing, a limit is passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +16,13 @@ class SelectorRows:
     claim: ClaimToAllocate
     device_class: DeviceClass
     demand: DeviceDemand
+    run: Selectors
 
     def select(self, device: Device) -> bool:
         """Are all true for the device? Raises ``ClaimError`` at the first that cannot be evaluated."""
         for expressions in (self.device_class.selectors, self.demand.selectors):
             for at, expression in enumerate(expressions):
-                answer = _answer(device, expression or "")
+                answer = self.run.answer(device, expression or "")
                 # A selector that fails is an error of the claim, and not a device that does not match.
                 if answer is False:
                     return False
@@ -52,29 +48,8 @@ class SelectorRows:
         Devices and pools of such a driver are not looked at: whatever is broken there does not concern the request.
         """
         for expression in self.expressions():
-            answer = driver_answer(expression, driver)
+            answer = self.run.driver_answer(expression, driver)
             # The first selector that does not depend on the driver alone ends the look: what follows may not be reached.
             if answer is not True:
                 return answer is False
         return False
-
-
-@lru_cache(maxsize=4096)
-def driver_answer(expression: str, driver: str) -> bool | None:
-    """The answer of a selector that depends on the driver's name alone; None for other selectors and for broken ones."""
-    try:
-        program = compile_selector(expression)
-        return program.matches(CelDevice(driver)) if program.reads.driver_only else None
-    except CelError:
-        return None
-
-
-def _answer(device: Device, expression: str) -> bool | CelError:
-    answer = device.memory.get(expression)
-    if answer is None:
-        try:
-            answer = compile_selector(expression).matches(device.cel)
-        except CelError as error:
-            answer = error
-        device.remember(expression, answer)
-    return answer
