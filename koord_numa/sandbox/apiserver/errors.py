@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject
 
@@ -55,6 +55,9 @@ def _quoted(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
+NO_SUCH_API: Final = "404 page not found"
+
+
 class ApiError(Exception):
     """A refusal: HTTP code, the reason's machine word, a sentence, and the details that clients look into."""
 
@@ -89,8 +92,13 @@ def not_found(kind: "Kind", name: str) -> ApiError:
 
 
 def no_such_path() -> ApiError:
-    """Nothing is served at this path."""
+    """Nothing is served at this path of a known API."""
     return ApiError(404, "NotFound", "the server could not find the requested resource")
+
+
+def no_such_api() -> ApiError:
+    """No API is served at this path. Answered as plain text, as no API is there to write a Status."""
+    return ApiError(404, "", NO_SUCH_API)
 
 
 def already_exists(kind: "Kind", name: str) -> ApiError:
@@ -132,6 +140,18 @@ def expired(message: str) -> ApiError:
 def too_old(asked: int, oldest: int) -> ApiError:
     """A watch starts before the oldest change that is kept."""
     return expired(f"too old resource version: {asked} ({oldest})")
+
+
+def too_large(asked: int, current: int) -> ApiError:
+    """A list of a revision that the server has not reached."""
+    message = f"Too large resource version: {asked}, current: {current}"
+    causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
+    return ApiError(504, "Timeout", f"Timeout: {message}", {"causes": causes, "retryAfterSeconds": 1})
+
+
+def invalid_revision(text: str) -> str:
+    """The message about a resourceVersion that is no number."""
+    return f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
 
 
 def method_not_allowed(method: str) -> ApiError:

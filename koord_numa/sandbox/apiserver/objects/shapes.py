@@ -13,6 +13,7 @@ from koord_numa.sandbox.apiserver.objects.schema import validate
 QUANTITY_RULE: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
 _TEXT: Final[JsonObject] = {"type": "string"}
+_TIME: Final[JsonObject] = {"type": "string", "format": "date-time"}
 _COUNT: Final[JsonObject] = {"type": "integer"}
 _FLAG: Final[JsonObject] = {"type": "boolean"}
 _ANYTHING: Final[JsonObject] = {"type": "object"}
@@ -86,14 +87,16 @@ _EVENT: Final = _object(
     message=_TEXT,
     type=_TEXT,
     action=_TEXT,
-    eventTime=_TEXT,
+    eventTime=_TIME,
     reportingComponent=_TEXT,
     reportingInstance=_TEXT,
     count=_COUNT,
-    series=_object(count=_COUNT, lastObservedTime=_TEXT),
+    series=_object(count=_COUNT, lastObservedTime=_TIME),
 )
 _LEASE: Final = _object(
-    spec=_object(holderIdentity=_TEXT, leaseDurationSeconds=_COUNT, leaseTransitions=_COUNT, renewTime=_TEXT)
+    spec=_object(
+        holderIdentity=_TEXT, leaseDurationSeconds=_COUNT, leaseTransitions=_COUNT, renewTime=_TIME, acquireTime=_TIME
+    )
 )
 _BUDGET: Final = _object(
     spec=_object(

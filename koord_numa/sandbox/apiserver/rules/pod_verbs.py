@@ -7,7 +7,6 @@ from koord_numa.sandbox.apiserver.errors import (
     bad_request,
     conflict,
     invalid,
-    required,
     too_many_requests,
     unsupported,
 )
@@ -72,11 +71,12 @@ class PodVerbs:
         name = metadata_of(binding).get("name")
         if name and target.name and name != target.name:
             raise bad_request(f"name in URL does not match name in Binding object ({name} is not {target.name})")
+        # The real server returns the plain error of ValidatePodBinding here.
+        if not dig(binding, "target", "name"):
+            raise ApiError(500, "", "target.name: Required value")
         causes = []
         if dig(binding, "target", "kind") not in (None, "", "Node", "Minion"):
             causes.append(unsupported("target.kind", dig(binding, "target", "kind"), ("Node", "<empty>")))
-        if not dig(binding, "target", "name"):
-            causes.append(required("target.name"))
         if causes:
             raise invalid(target.kind, target.name, causes)
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from aiohttp import web
 
-from koord_numa.sandbox.apiserver.errors import ApiError
+from koord_numa.sandbox.apiserver.errors import NO_SUCH_API, ApiError
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, dumps
 from koord_numa.sandbox.apiserver.objects.kinds import Kind
 
@@ -48,6 +48,8 @@ def success(status: int = 200, kind: Kind | None = None, name: str = "", uid: st
 
 def refusal(error: ApiError) -> web.Response:
     """A Status that says why not."""
+    if error.message == NO_SUCH_API:
+        return web.Response(text=f"{NO_SUCH_API}\n", status=error.code)
     answer = document(error.status(), error.code)
     retry_after = error.details.get("retryAfterSeconds")
     if retry_after:

@@ -9,8 +9,10 @@ from aiohttp import web
 from koord_numa.sandbox.apiserver.errors import (
     ApiError,
     bad_request,
+    invalid_revision,
     method_not_allowed,
     no_such_path,
+    too_large,
     unsupported_media_type,
 )
 from koord_numa.sandbox.apiserver.faults import Faults
@@ -90,7 +92,11 @@ class Call:
             )
         conflicts = Conflicts.FORCE if self.parameters.flag("force") else Conflicts.REFUSE
         return WriteOptions(
-            DryRun(dry_run), self.parameters.text("fieldManager"), FieldValidation(validation), conflicts
+            DryRun(dry_run),
+            self.parameters.text("fieldManager"),
+            FieldValidation(validation),
+            conflicts,
+            validation_asked=bool(self.parameters.text("fieldValidation")),
         )
 
     def selection(self) -> Selection:
@@ -150,11 +156,23 @@ class ResourceApi:
 
     async def _list(self, call: Call) -> web.Response:
         limit, token = call.parameters.number("limit"), call.parameters.text("continue")
+        self._check_revision(call, token)
         if token:
             page = self._cluster.reader.next_page(token, limit)
         else:
             page = self._cluster.reader.first_page(call.target.kind, call.selection(), limit)
         return answers.body(self.presentation(call).page(page))
+
+    def _check_revision(self, call: Call, token: str) -> None:
+        """Raises 400 for a revision that cannot be asked for and the 504 of one that is not reached in time."""
+        text = call.parameters.text("resourceVersion")
+        if token and text not in ("", "0"):
+            raise bad_request("specifying resource version is not allowed when using continue")
+        if text and not text.isdigit():
+            raise bad_request(invalid_revision(text))
+        current = self._cluster.backend.storage.revision
+        if int(text or 0) > current:
+            raise too_large(int(text), current)
 
     async def _create(self, call: Call) -> web.Response:
         options, target, document = call.write_options(), call.target, await call.document()

@@ -4,7 +4,7 @@ from typing import Final
 
 from aiohttp import web
 
-from koord_numa.sandbox.apiserver.errors import no_such_path
+from koord_numa.sandbox.apiserver.errors import no_such_api, no_such_path
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, dumps
 from koord_numa.sandbox.apiserver.serving import answers, discovery, openapi
 from koord_numa.sandbox.apiserver.store.backend import Backend
@@ -30,7 +30,7 @@ def answer(request: web.BaseRequest, path: str, backend: Backend) -> web.Respons
         return answers.document(
             {"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]}
         )
-    raise no_such_path()
+    raise no_such_api()
 
 
 def _discover(request: web.BaseRequest, parts: list[str], backend: Backend) -> web.Response:
@@ -54,7 +54,7 @@ def _discover(request: web.BaseRequest, parts: list[str], backend: Backend) -> w
     elif parts[0] == "apis" and len(parts) == 3:
         found = discovery.resource_list(registry, parts[1], parts[2])
     if found is None:
-        raise no_such_path()
+        raise no_such_api() if parts[0] == "apis" else no_such_path()
     return answers.document(found)
 
 

@@ -59,7 +59,9 @@ class Presentation:
         """A list or a part of one."""
         metadata: JsonObject = {"resourceVersion": str(page.revision)}
         if page.token:
-            metadata |= {"continue": page.token, "remainingItemCount": page.remaining}
+            metadata["continue"] = page.token
+            if page.remaining:
+                metadata["remainingItemCount"] = page.remaining
         version = self.target.api_version
         # Joined of bytes that are ready: a list of thousands is not parsed to be sent.
         if self.form is Form.PLAIN:

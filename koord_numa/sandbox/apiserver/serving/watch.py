@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.sandbox.apiserver.errors import ApiError, Cause, bad_request, too_old
+from koord_numa.sandbox.apiserver.errors import ApiError, Cause, invalid_revision, too_old
 from koord_numa.sandbox.apiserver.objects.documents import dumps
 from koord_numa.sandbox.apiserver.rules.selectors import Selection
 from koord_numa.sandbox.apiserver.serving.presentation import Presentation
@@ -41,7 +41,7 @@ class WatchRequest:
         """From the query. Raises 400, and 422 for ``sendInitialEvents`` without its companions."""
         text = parameters.text("resourceVersion")
         if text and not text.isdigit():
-            raise bad_request(f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax')
+            raise ApiError(500, "InternalError", f"Internal error occurred: {invalid_revision(text)}")
         initial = parameters.flag("sendInitialEvents")
         match = parameters.text("resourceVersionMatch")
         if (initial and match != "NotOlderThan") or (match and not parameters.text("sendInitialEvents")):

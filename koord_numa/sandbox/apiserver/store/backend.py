@@ -37,12 +37,13 @@ class Conflicts(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How a write is meant."""
+    """How a write is meant. ``validation_asked``: the client names its validation of fields."""
 
     dry_run: DryRun = DryRun.NO
     manager: str = ""
     validation: FieldValidation = FieldValidation.WARN
     conflicts: Conflicts = Conflicts.REFUSE
+    validation_asked: bool = False
 
 
 class Outcome(Enum):

@@ -22,7 +22,7 @@ _EXPIRED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a list: its objects, the revision of the whole list, and how to go on."""
+    """Part of a list: its objects, the revision of the whole list, and how to go on. ``remaining`` is 0 where it is not counted."""
 
     records: Sequence[Record]
     revision: int
@@ -57,12 +57,16 @@ class Reader:
         self._snapshots[self._issued] = records
         if len(self._snapshots) > _SNAPSHOTS:
             self._snapshots.popitem(last=False)
-        return Page(records[:limit], revision, _token(self._issued, limit, revision), len(records) - limit)
+        # With a selector a real server does not count what remains.
+        remaining = 0 if selection.labels or selection.fields else len(records) - limit
+        return Page(
+            records[:limit], revision, _token(self._issued, limit, revision, counted=bool(remaining)), remaining
+        )
 
     def next_page(self, token: str, limit: int) -> Page:
         """What follows a page. Raises 400 for a malformed token and 410 when the list is no longer kept."""
         try:
-            number, start, revision = (int(part) for part in loads(urlsafe_b64decode(token)))
+            number, start, revision, counted = (int(part) for part in loads(urlsafe_b64decode(token)))
         except (ValueError, TypeError) as problem:
             raise bad_request("continue key is not valid: it was not issued by this server") from problem
         records = self._snapshots.get(number)
@@ -71,12 +75,13 @@ class Reader:
         end = start + limit if limit else len(records)
         if end >= len(records):
             return Page(records[start:], revision)
-        return Page(records[start:end], revision, _token(number, end, revision), len(records) - end)
+        remaining = len(records) - end if counted else 0
+        return Page(records[start:end], revision, _token(number, end, revision, counted=bool(counted)), remaining)
 
     def forget_snapshots(self) -> None:
         """Compaction: lists that were begun cannot be continued."""
         self._snapshots.clear()
 
 
-def _token(number: int, start: int, revision: int) -> str:
-    return urlsafe_b64encode(dumps([number, start, revision])).decode()
+def _token(number: int, start: int, revision: int, *, counted: bool) -> str:
+    return urlsafe_b64encode(dumps([number, start, revision, int(counted)])).decode()

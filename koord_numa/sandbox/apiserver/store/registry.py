@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from koord_numa.sandbox.apiserver.errors import no_such_path
+from koord_numa.sandbox.apiserver.errors import no_such_api, no_such_path
 from koord_numa.sandbox.apiserver.objects.kinds import BUILTIN, Kind
 
 
@@ -57,7 +57,8 @@ class Registry:
         """The kind of a request's path; raises the 404 of an unknown path."""
         kind = self._kinds.get((group, plural))
         if kind is None or version not in kind.versions:
-            raise no_such_path()
+            known = any(other.group == group and version in other.versions for other in self._kinds.values())
+            raise no_such_path() if known else no_such_api()
         return kind
 
     def named(self, qualified: str) -> Kind:

@@ -13,12 +13,14 @@ from koord_numa.sandbox.apiserver.errors import (
     already_exists,
     bad_request,
     conflict,
+    forbidden_field,
     invalid,
     invalid_value,
     modified_meanwhile,
     not_found,
 )
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, clone, metadata_of, section, timestamp
+from koord_numa.sandbox.apiserver.objects.fields import unknown_fields
 from koord_numa.sandbox.apiserver.objects.kinds import Generation, Kind
 from koord_numa.sandbox.apiserver.objects.names import metadata_causes, metadata_type_problem
 from koord_numa.sandbox.apiserver.objects.naming import generated_name
@@ -115,13 +117,16 @@ class Writer:
                 metadata.pop("resourceVersion", None)
                 return self.create(target, document, options)
             raise not_found(kind, target.name)
-        if not metadata.get("resourceVersion") and (kind.custom or not rules.blind_updates):
-            cause = invalid_value("metadata.resourceVersion", "0x0", "must be specified for an update")
-            raise invalid(kind, target.name, [cause])
         uid = metadata.get("uid")
         if uid and uid != current.uid:
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {current.uid}"
             raise conflict(kind, target.name, why)
+        problem = shape_problem(kind.qualified, without_nulls(document)) if not kind.custom else ""
+        if problem:
+            raise _undecodable(kind, problem, target.version)
+        if not metadata.get("resourceVersion") and (kind.custom or not rules.blind_updates):
+            cause = invalid_value("metadata.resourceVersion", "0x0", "must be specified for an update")
+            raise invalid(kind, target.name, [cause])
         return self._replace(target, current, document, options)
 
     def patch(self, target: Target, change: Change, options: WriteOptions = _DEFAULTS) -> Written:
@@ -199,6 +204,7 @@ class Writer:
         if not target.subresource:
             rules.default(new)
         self._check_valid(target, new)
+        _check_finalizers(target, old, new)
         changes = rules.status_causes if target.subresource == "status" else rules.change_causes
         causes = list(changes(old, new)) if target.subresource in ("", "status") else []
         if causes:
@@ -247,18 +253,18 @@ class Writer:
         """The document in its storage version, with unknown fields of custom kinds gone and their defaults in."""
         kind = target.kind
         if not kind.custom:
+            unknown = self._unknown_fields(target, document, options)
+            if unknown and options.validation is FieldValidation.STRICT:
+                raise _strict(target, unknown)
             stored = without_nulls(convert(document, kind.stored_as))
             problem = shape_problem(kind.qualified, stored)
             if problem:
                 raise _undecodable(kind, problem, target.version)
-            return stored, ()
+            return stored, tuple(f'unknown field "{path}"' for path in unknown)
         versions = self._backend.custom[kind.qualified]
         unknown = versions[target.version].shape(document)
         if unknown and options.validation is FieldValidation.STRICT:
-            listed = ", ".join(f'unknown field "{path}"' for path in unknown)
-            raise bad_request(
-                f'{kind.kind} in version "{target.version}" cannot be handled as a {kind.kind}: strict decoding error: {listed}'
-            )
+            raise _strict(target, unknown)
         causes = list(versions[target.version].causes(document))
         if causes:
             raise invalid(kind, metadata_of(document).get("name") or "", causes)
@@ -268,11 +274,37 @@ class Writer:
         warned = options.validation is FieldValidation.WARN
         return stored, tuple(f'unknown field "{path}"' for path in unknown) if warned else ()
 
+    @staticmethod
+    def _unknown_fields(target: Target, document: JsonObject, options: WriteOptions) -> list[str]:
+        """Only where a client asks for the check: clients of the API's types cannot write other fields."""
+        if not options.validation_asked or options.validation is FieldValidation.IGNORE:
+            return []
+        return list(unknown_fields(target.kind.group, target.version, target.kind.kind, document))
+
     def _check_valid(self, target: Target, document: JsonObject) -> None:
         causes = metadata_causes(target.kind, metadata_of(document))
         causes.extend(rules_of(target.kind.qualified).causes(document))
         if causes:
             raise invalid(target.kind, metadata_of(document).get("name") or "", causes)
+
+
+def _check_finalizers(target: Target, old: JsonObject, new: JsonObject) -> None:
+    """As apimachinery's ValidateObjectMetaAccessorUpdate. Raises 422."""
+    if not metadata_of(old).get("deletionTimestamp"):
+        return
+    known = metadata_of(old).get("finalizers") or ()
+    added = [name for name in metadata_of(new).get("finalizers") or () if name not in known]
+    if added:
+        listed = ", ".join(f'"{name}"' for name in added)
+        why = (
+            f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{listed}}}"
+        )
+        raise invalid(target.kind, target.name, [forbidden_field("metadata.finalizers", why)])
+
+
+def _strict(target: Target, unknown: Sequence[str]) -> ApiError:
+    listed = ", ".join(f'unknown field "{path}"' for path in unknown)
+    return _undecodable(target.kind, f"strict decoding error: {listed}", target.version)
 
 
 def _undecodable(kind: Kind, problem: str, version: str) -> ApiError:

@@ -103,9 +103,7 @@ async def test_openapi_v2_answers_in_both_encodings(api: Api) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/nothing",
         "/api/v2",
-        "/apis/absent.example",
         "/api/v1/unicorns",
         "/openapi/v3/apis/absent/v1",
         "/api/v1/pods/a/log",

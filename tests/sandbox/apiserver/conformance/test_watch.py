@@ -179,7 +179,7 @@ async def test_streamed_lists_end_with_a_mark(api: Api) -> None:
     [
         ({"sendInitialEvents": "true"}, 422),
         ({"resourceVersionMatch": "Exact"}, 422),
-        ({"resourceVersion": "x"}, 400),
+        ({"resourceVersion": "x"}, 500),
         ({"fieldSelector": "spec.x=1"}, 400),
     ],
 )
