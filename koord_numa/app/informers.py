@@ -33,6 +33,7 @@ from koord_numa.cluster.resources import (
     RESOURCE_SLICES,
     STORAGE_CAPACITIES,
     STORAGE_CLASSES,
+    TAINT_RULES,
     TOPOLOGIES,
     VOLUMES,
     Resource,
@@ -53,6 +54,7 @@ from koord_numa.settings import DynamicResources, PodSource
 from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.claims.resource_slices import parse_resource_slice
+from koord_numa.wire.claims.taint_rules import parse_taint_rule
 from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.pod.pods import parse_pod
@@ -212,12 +214,12 @@ def _volumes(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
 
 
 def _resource_claims(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
-    """Pods with claims wait until all three kinds are synced; a cluster that does not serve them has none."""
+    """Pods with claims wait until all four kinds are synced; a cluster that does not serve them has none."""
     if scheduler.settings.dynamic_resources is DynamicResources.OFF:
         return ()
     lister = scheduler.claims
-    # Claims need all three kinds: a decision on two of them would miss devices or classes.
-    missing = {RESOURCE_CLAIMS, RESOURCE_SLICES, DEVICE_CLASSES}
+    # Claims need all kinds: a decision without one would miss devices, classes or taints.
+    missing = {RESOURCE_CLAIMS, RESOURCE_SLICES, DEVICE_CLASSES, TAINT_RULES[0]}
 
     def synced(resource: Resource) -> Callable[[], None]:
         def one_more() -> None:
@@ -230,10 +232,15 @@ def _resource_claims(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...
     claims = Callbacks(lister.replace_claims, lister.observe_claim, synced(RESOURCE_CLAIMS))
     slices = Callbacks(lister.replace_slices, lister.observe_slice, synced(RESOURCE_SLICES))
     classes = Callbacks(lister.replace_classes, lister.observe_class, synced(DEVICE_CLASSES))
+    rules = Callbacks(lister.replace_taint_rules, lister.observe_taint_rule, synced(TAINT_RULES[0]))
     kinds: tuple[tuple[KindToList[Any], EventHandler[Any]], ...] = (
         (KindToList("resource claim", RESOURCE_CLAIMS, parse_resource_claim, optional=True), claims),
         (KindToList("resource slice", RESOURCE_SLICES, _slice, optional=True), slices),
         (KindToList("device class", DEVICE_CLASSES, parse_device_class, optional=True), classes),
+        (
+            KindToList("device taint rule", TAINT_RULES[0], parse_taint_rule, optional=True, older=TAINT_RULES[1:]),
+            rules,
+        ),
     )
     return tuple(_listed(api, scheduler, kind, handler) for kind, handler in kinds)
 
@@ -250,12 +257,13 @@ class KindToList(Generic[T]):
     resource: Resource
     parse: Callable[[Mapping[str, Any]], T | None]
     optional: bool = False
+    older: tuple[Resource, ...] = ()
 
 
 def _listed(api: Api, scheduler: Scheduler, kind: KindToList[T], handler: EventHandler[T]) -> Informer[T]:
     """An informer whose parser and handler are contained: whatever one object breaks costs that object only."""
     parser = ContainedParser(kind.name, kind.parse, scheduler)
-    listed = ListedKind(kind.resource, parser, optional=kind.optional)
+    listed = ListedKind(kind.resource, parser, optional=kind.optional, older=kind.older)
     return Informer(api, listed, _contained(kind.name, handler, scheduler))
 
 

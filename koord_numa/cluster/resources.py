@@ -70,6 +70,10 @@ RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims")
 RESOURCE_CLAIM_TEMPLATES: Final = Resource("resource.k8s.io", "v1", "resourceclaimtemplates")
 RESOURCE_SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", namespaced=False)
 DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", namespaced=False)
+TAINT_RULES: Final = tuple(
+    Resource("resource.k8s.io", version, "devicetaintrules", namespaced=False) for version in ("v1", "v1beta2")
+)
+"""The newest version first: Kubernetes 1.36 serves v1beta2 only."""
 WORKLOADS: Final = {
     WorkloadKind.SERVICE: Resource("", "v1", "services"),
     WorkloadKind.REPLICATION_CONTROLLER: Resource("", "v1", "replicationcontrollers"),

@@ -18,6 +18,7 @@ from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.claims.resource_slices import parse_resource_slice
+from koord_numa.wire.claims.taint_rules import parse_taint_rule
 from tests.chaos.claims import MACHINES, ClaimLaws, any_claimant
 from tests.chaos.storm import Storm
 from tests.chaos.test_chaos import CONVERGENCE, SETTINGS, ReplicaPair, never_at_rest, short_pauses, unhurried
@@ -67,10 +68,26 @@ class ClaimChurn:
             self.server.store.create(any_claimant(name, self.dice))
             self._present.append(name)
             self.created += 1
+        elif self.dice.random() < 0.2:
+            self._change_rule()
         elif self._present:
             name = self._present.pop(self.dice.randrange(len(self._present)))
             with suppress(ApiError):
                 self.server.store.delete("pods", name, "default", AT_ONCE)
+
+    def _change_rule(self) -> None:
+        """A DeviceTaintRule comes or goes: devices of one node, or of one name on all nodes, are not allocated any more."""
+        name = f"rule-{self.dice.randrange(3)}"
+        with suppress(ApiError):
+            self.server.store.delete("devicetaintrules.resource.k8s.io", name, options=AT_ONCE)
+            return
+        selector = self.dice.choice(
+            [{"pool": f"claims-{self.dice.randrange(8)}"}, {"device": "gpu-0"}, {"pool": "none"}]
+        )
+        effect = self.dice.choice(["NoSchedule", "NoExecute", "None"])
+        spec = {"deviceSelector": selector, "taint": {"key": "chaos", "effect": effect}}
+        rule = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": {"name": name}, "spec": spec}
+        self.server.store.create(rule)
 
     def thin_out(self, left: int) -> None:
         """So few pods stay that all of them could fit."""
@@ -83,18 +100,19 @@ def _believed(runtime: Runtime) -> tuple[DeviceUsage, int]:
     return runtime.scheduler.claims.usage, len(runtime.scheduler.claims.assumed)
 
 
-KINDS: Final = ("resourceslices", "deviceclasses", "resourceclaims")
+KINDS: Final = ("resourceslices", "deviceclasses", "resourceclaims", "devicetaintrules")
 
 
 async def unsettled(server: ApiServer, replicas: ReplicaPair, laws: ClaimLaws) -> list[str]:
     """Why the cluster is not at rest yet."""
     objects = Objects.of(server.store)
-    slices, classes, allocated = (server.store.list(f"{kind}.resource.k8s.io") for kind in KINDS)
+    slices, classes, allocated, rules = (server.store.list(f"{kind}.resource.k8s.io") for kind in KINDS)
 
     def judge() -> list[str]:
         true = rebuilt(objects, SETTINGS)
         parts = (parse_resource_slice(each).parts for each in slices)
         true.claims.replace_slices(each for each in parts if each is not None)
+        true.claims.replace_taint_rules(map(parse_taint_rule, rules))
         true.claims.replace_classes(map(parse_device_class, classes))
         true.claims.replace_claims(map(parse_resource_claim, allocated))
         true.claims.synced()

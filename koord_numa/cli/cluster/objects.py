@@ -27,6 +27,7 @@ from koord_numa.cluster.resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     STORAGE_CLASSES,
+    TAINT_RULES,
     TOPOLOGIES,
     VOLUMES,
     WORKLOADS,
@@ -36,6 +37,7 @@ from koord_numa.cluster.watch.lister import ListedKind, list_first_served
 from koord_numa.core.claims.objects.claim import DeviceClass
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.inventory import ResourceSlice
+from koord_numa.core.claims.taint_rules import DeviceTaintRule
 from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.namespaces import Namespace
 from koord_numa.core.objects.node import Node, NodeResourceTopology
@@ -47,6 +49,7 @@ from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.claims.claim_templates import ClaimTemplate, parse_claim_template
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.claims.resource_slices import parse_resource_slice
+from koord_numa.wire.claims.taint_rules import parse_taint_rule
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.names import TOPOLOGY_KIND
 from koord_numa.wire.namespaces import parse_namespace
@@ -73,6 +76,7 @@ class ClusterObjects:
     claim_templates: list[ClaimTemplate] = field(default_factory=list)
     resource_slices: list[ResourceSlice] = field(default_factory=list)
     device_classes: list[DeviceClass] = field(default_factory=list)
+    taint_rules: list[DeviceTaintRule] = field(default_factory=list)
     budgets: list[DisruptionBudget] = field(default_factory=list)
     priority_classes: list[PriorityClass] = field(default_factory=list)
     workloads: list[Workload] = field(default_factory=list)
@@ -102,6 +106,7 @@ PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
     "ResourceClaimTemplate": ("claim_templates", parse_claim_template),
     "ResourceSlice": ("resource_slices", lambda raw: parse_resource_slice(raw).parts),
     "DeviceClass": ("device_classes", parse_device_class),
+    "DeviceTaintRule": ("taint_rules", parse_taint_rule),
     "PodDisruptionBudget": ("budgets", parse_budget),
     "PriorityClass": ("priority_classes", parse_priority_class),
     **{kind.value: ("workloads", partial(parse_workload, kind)) for kind in WorkloadKind},
@@ -130,6 +135,10 @@ _LISTED: Final[Mapping[str, Resource]] = {
 }
 
 
+_VERSIONS: Final[Mapping[str, tuple[Resource, ...]]] = {TOPOLOGY_KIND: TOPOLOGIES, "DeviceTaintRule": TAINT_RULES}
+"""Kinds of which clusters serve different versions, the newest first."""
+
+
 async def list_objects(api: Api) -> ClusterObjects:
     """
     List everything. Volumes, budgets, PriorityClasses and what pods are spread by are left out, and named in ``unread``, where RBAC
@@ -147,8 +156,15 @@ async def list_objects(api: Api) -> ClusterObjects:
             if resource in _USUAL_RIGHTS:
                 raise
             objects.unread[resource] = str(error)
-    kinds = tuple(ListedKind(resource, parse_topology, optional=True) for resource in TOPOLOGIES)
-    objects.topologies.extend(await list_first_served(api, kinds))
+    for kind, resources in _VERSIONS.items():
+        name, parse = PARSERS[kind]
+        kinds = tuple(ListedKind(resource, parse, optional=True) for resource in resources)
+        try:
+            getattr(objects, name).extend(await list_first_served(api, kinds))
+        except Forbidden as error:
+            if resources is TOPOLOGIES:
+                raise
+            objects.unread[resources[0]] = str(error)
     return objects
 
 
@@ -169,13 +185,22 @@ async def list_raw(api: Api) -> tuple[list[Document], list[Resource]]:
             if resource in _USUAL_RIGHTS:
                 raise
             unread.append(resource)
-    # The newest version that is served; only one of them holds the objects.
-    for resource in TOPOLOGIES:
-        topologies = await _raw(api, TOPOLOGY_KIND, resource, optional=True)
-        if topologies:
-            found.extend(topologies)
-            break
+    for kind, resources in _VERSIONS.items():
+        try:
+            found.extend(await _raw_first(api, kind, resources))
+        except Forbidden:
+            if resources is TOPOLOGIES:
+                raise
+            unread.append(resources[0])
     return found, unread
+
+
+async def _raw_first(api: Api, kind: str, resources: Iterable[Resource]) -> list[Document]:
+    """Return the objects in the newest version that is served; only one of them holds the objects."""
+    for resource in resources:
+        if found := await _raw(api, kind, resource, optional=True):
+            return found
+    return []
 
 
 async def _raw(api: Api, kind: str, resource: Resource, *, optional: bool = False) -> list[Document]:

@@ -19,6 +19,7 @@ from koord_numa.cluster.resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     STORAGE_CLASSES,
+    TAINT_RULES,
     VOLUMES,
 )
 from koord_numa.core.objects.node import NodeResourceTopology
@@ -138,9 +139,10 @@ def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
     if objects.unread.keys().isdisjoint((CLAIMS, VOLUMES, STORAGE_CLASSES)):
         scheduler.volumes.synced()
     scheduler.claims.replace_slices(objects.resource_slices)
+    scheduler.claims.replace_taint_rules(objects.taint_rules)
     scheduler.claims.replace_classes(objects.device_classes)
     scheduler.claims.replace_claims(objects.resource_claims)
-    if objects.unread.keys().isdisjoint((RESOURCE_CLAIMS, RESOURCE_SLICES, DEVICE_CLASSES)):
+    if objects.unread.keys().isdisjoint((RESOURCE_CLAIMS, RESOURCE_SLICES, DEVICE_CLASSES, *TAINT_RULES)):
         scheduler.claims.synced()
     for workload in objects.workloads:
         scheduler.workloads.observe(None, workload)

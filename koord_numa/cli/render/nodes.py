@@ -17,7 +17,7 @@ from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_usage import NumaUsage, largest_aligned, rooms
 from koord_numa.view import terminal
-from koord_numa.view.documents.claims import HeldClaim, claim_entries, devices_of, node_claims
+from koord_numa.view.documents.claims import HeldClaim, claim_entries, node_claims, published_devices
 from koord_numa.view.documents.cluster import trust_in
 from koord_numa.view.documents.node import with_claimed_cpus
 from koord_numa.view.drawing import CpuHolder, Drawing
@@ -138,8 +138,11 @@ def _claims(seen: NodeSnapshot, snapshot: Snapshot, claims: Sequence[HeldClaim])
     """Claims with what they hold on the node."""
     info = snapshot.scheduler.cache.nodes[seen.node.name]
     machine = seen.offer.machine if isinstance(seen.offer, Inventory) else None
-    for entry in claim_entries(claims, devices_of(snapshot.scheduler.claims, info), machine):
-        held = [f"{it['driver']} {it['device']}" for it in entry["devices"]]
+    for entry in claim_entries(claims, published_devices(snapshot.scheduler.claims, info), machine):
+        held = [
+            f"{it['driver']} {it['device']}" + (f" ({count(it['cpus'], 'CPU')})" if "cpus" in it else "")
+            for it in entry["devices"]
+        ]
         held += [f"CPUs {entry['cpus']}"] if entry["cpus"] else []
         yield [entry["claim"], ", ".join(entry["pods"]) or NONE, numa_text(entry["numa"]), ", ".join(held)]
 

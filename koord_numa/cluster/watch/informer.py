@@ -11,7 +11,7 @@ is empty until it is. An informer never gives up and never raises: ``problem`` s
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import SystemRandom
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
@@ -71,6 +71,7 @@ class Informer(Generic[T]):
         self._api = api
         self._handler = handler
         self._decode = unread_event if kind.unread else decoded
+        self._versions = (kind.resource, *kind.older)
         self._parser = kind.parser  # once: to ask whether an object follows a protocol takes 10 us
         self._timeouts = timeouts or InformerTimeouts()
         self._clock = clock
@@ -174,6 +175,8 @@ class Informer(Generic[T]):
         is no API server. Returns how long to wait before the next list, in seconds.
         """
         self._version = ""
+        if self._next_version():
+            return 0.0
         self._report(f"not installed: {error}")
         if not self.kind.optional:
             return 0.0
@@ -182,6 +185,12 @@ class Informer(Generic[T]):
         self._mark_synced()
         self._release_waiters(self._refreshes)
         return self._timeouts.absent
+
+    def _next_version(self) -> bool:
+        """Turn to the next older version of the kind. False, and the newest version again, where there is none."""
+        at = (self._versions.index(self.kind.resource) + 1) % len(self._versions)
+        self.kind = replace(self.kind, resource=self._versions[at])
+        return at > 0
 
     def _watch_duration(self) -> float:
         return self._clock() - self._watching_since if self._watching_since is not None else 0.0

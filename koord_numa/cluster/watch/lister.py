@@ -73,7 +73,8 @@ class ListedKind(Generic[T]):
     ``known`` gives an object as it was last, where that is all that the handler needs of one that was deleted: then it is not parsed.
     ``optional``: a cluster may well live without this kind installed, and then has no such objects. ``title`` is for people, where
     several selections of one resource have to be told apart. A watch is read at most once in ``pause`` seconds (``batched_reading``).
-    ``unread``: ``parse`` gets every object as an ``UnreadObject``.
+    ``unread``: ``parse`` gets every object as an ``UnreadObject``. ``older`` are older versions of the resource, which are watched
+    where newer ones are not served.
     """
 
     resource: Resource
@@ -84,6 +85,7 @@ class ListedKind(Generic[T]):
     known: Callable[[Mapping[str, Any]], T | None] = lambda _: None
     pause: float = 0.0
     unread: bool = False
+    older: tuple[Resource, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.resource} ({self.field_selector})" if self.field_selector else str(self.resource)

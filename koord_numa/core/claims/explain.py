@@ -8,7 +8,7 @@ from koord_numa.core.claims.objects.capacity import CapacityShortage, capacity_s
 from koord_numa.core.claims.objects.claim import AllocationMode, ClaimToAllocate, Classes, DeviceConstraint
 from koord_numa.core.claims.objects.pools import Pool
 from koord_numa.core.claims.search.budget import ClaimError
-from koord_numa.core.claims.search.inventory import Device, NumaByRoot
+from koord_numa.core.claims.search.inventory import Device, DeviceTaint, NumaByRoot
 from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.selection import SelectorRows
 from koord_numa.core.claims.search.usage import DeviceUsage
@@ -115,22 +115,23 @@ def _find(asked: Finding, selectors: SelectorRows, node: NodeDevices, usage: Dev
         matching = [device for device in devices if selectors.select(device)]
     except ClaimError as error:
         return replace(asked, error=str(error))
-    free, tainted = [], 0
+    free: list[Device] = []
+    tainted: list[DeviceTaint] = []
     shortages: list[CapacityShortage] = []
     for device in matching:
         if demand.admin_access:
             free.append(device)
         elif usage.in_use(device.id) or (usage.shared_by_some(device.id) and not device.shared):
             continue
-        elif node.features.device_taints and not demand.tolerates(device.taints):
-            tainted += 1
+        elif node.features.device_taints and (taint := demand.first_untolerated(device.taints)):
+            tainted.append(taint)
         elif shortage := capacity_shortage(device, demand, usage, node.features):
             shortages.append(shortage)
         else:
             free.append(device)
     notes = []
     if tainted:
-        notes.append(f"{tainted} with taints that are not tolerated")
+        notes.append(f"{len(tainted)} with taints that are not tolerated ({', '.join(sorted(set(map(str, tainted))))})")
     if shortages:
         closest = max(shortages, key=lambda shortage: (shortage.permitted, shortage.left))
         notes.append(f"{len(shortages)} without the capacity ({closest})")

@@ -17,6 +17,7 @@ from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.claims.search.inventory import PoolId, ResourceSlice
 from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.claims.taint_rules import DeviceTaintRule
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import Node
 from koord_numa.engine.claims.extended import ClaimKey, ExtendedClaims
@@ -263,6 +264,16 @@ class ClaimLister:
         """A node's CPUs are claims' for as long as a driver publishes them, or a claim holds some."""
         self._on_cpus(node, bool(self._cpus.get(node)) or self._index.publishes(node, DRIVER))
 
+    def observe_taint_rule(self, event: str | None, rule: DeviceTaintRule) -> None:
+        """A DeviceTaintRule. Costs what the rule touches."""
+        if self._index.remove_rule(rule.name) if event == DELETED else self._index.put_rule(rule):
+            self._on_change()
+
+    def replace_taint_rules(self, rules: Iterable[DeviceTaintRule]) -> None:
+        """All DeviceTaintRules there are."""
+        if self._index.replace_rules(rules):
+            self._on_change()
+
     def observe_class(self, event: str | None, device_class: DeviceClass) -> None:
         """A DeviceClass."""
         self.classes.pop(device_class.name, None)
@@ -276,7 +287,7 @@ class ClaimLister:
         self._classes_changed()
 
     def synced(self) -> None:
-        """All three kinds were listed."""
+        """All kinds were listed."""
         self._synced = True
         self._on_claim(None)
         self._on_change()

@@ -42,7 +42,9 @@ class PodClaimResolver:
         if not self._lister.enabled:
             return PodClaims(problem="the pod uses resource claims, which are switched off here (dynamicResources)")
         if not self._lister.known:
-            return PodClaims(problem="waiting for ResourceClaims, ResourceSlices and DeviceClasses to be listed")
+            return PodClaims(
+                problem="waiting for ResourceClaims, ResourceSlices, DeviceClasses and DeviceTaintRules to be listed"
+            )
         found: list[ResourceClaim] = []
         for entry in pod.resource_claims:
             if entry.needed:

@@ -5,10 +5,11 @@ from typing import Final, TypeVar
 
 from koord_numa.core.claims.objects.pools import Pool, gather_pools
 from koord_numa.core.claims.search.inventory import PoolId, ResourceSlice
+from koord_numa.core.claims.taint_rules import DeviceTaintRule, TaintRules
 from koord_numa.core.objects.node import Node
 
 Revision = tuple[int, int]
-_Key = TypeVar("_Key", PoolId, str)
+_Key = TypeVar("_Key", PoolId, tuple[str | None, str | None], str)
 
 
 SPARE: Final = 1024
@@ -24,6 +25,9 @@ class SliceIndex:
     def __init__(self) -> None:
         self._slices: dict[str, ResourceSlice] = {}
         self._by_pool: dict[PoolId, dict[str, ResourceSlice]] = {}
+        self._by_part: dict[
+            tuple[str | None, str | None], dict[str, ResourceSlice]
+        ] = {}  # by driver or pool name alone
         self._by_node: dict[str, dict[str, ResourceSlice]] = {}  # slices that name a node, by that
         self._wide: dict[str, ResourceSlice] = {}  # all others
         self._revision = 0
@@ -31,9 +35,10 @@ class SliceIndex:
         self._shape = 0  # grows with changes of slices that name no node
         self._shapes: dict[str, int] = {}  # the same, by the node that slices name
         self._pools: dict[str, tuple[Revision, Node, tuple[Pool, ...]]] = {}
+        self._rules = TaintRules()
 
     def __iter__(self) -> Iterator[ResourceSlice]:
-        """Every slice, in no particular order."""
+        """Every slice as published, without the taints of rules, in no particular order."""
         return iter(self._slices.values())
 
     def revision(self, node: str) -> Revision:
@@ -55,10 +60,9 @@ class SliceIndex:
         reached = {each.pool for each in self._wide.values() if each.reaches(node.name, node.labels)}
         reached.update(each.pool for each in own.values())
         # All slices of a pool: its generation and count decide whether it is whole.
-        slices = [each for pool in sorted(reached) for each in self._by_pool[pool].values()]
-        pools = gather_pools(
-            slices, node.name, node.labels, {pool: list(self._by_pool[pool].values()) for pool in reached}
-        )
+        by_pool = {pool: [*map(self._rules.tainted, self._by_pool[pool].values())] for pool in sorted(reached)}
+        slices = [each for published in by_pool.values() for each in published]
+        pools = gather_pools(slices, node.name, node.labels, by_pool)
         self._pools[node.name] = (shape, node, pools)
         return pools
 
@@ -72,18 +76,58 @@ class SliceIndex:
     def remove(self, each: ResourceSlice) -> ResourceSlice | None:
         """A slice that is gone; returns what was known of it."""
         former = self._take(each.name)
+        self._rules.forget_slices((each.name,))
         self._changed(former, each)
         return former
 
     def replace(self, slices: Iterable[ResourceSlice]) -> None:
         """All there are."""
-        for index in (self._slices, self._by_pool, self._by_node, self._wide):
+        self._rules.forget_slices(self._slices)
+        for index in (self._slices, self._by_pool, self._by_part, self._by_node, self._wide):
             index.clear()
         for each in slices:
             self._add(each)
         self.everything_changed()
         # Slices that name no node may have changed, so that every node's shape has.
         self._shape += 1
+
+    def put_rule(self, rule: DeviceTaintRule) -> bool:
+        """Add or change a taint rule. Return whether it may change devices."""
+        former = self._rules.put(rule)
+        if former == rule:
+            return False
+        # Both: devices that only the former version of the rule selects lose the taint.
+        before = former is not None and self._touch_rule(former)
+        return self._touch_rule(rule) or before
+
+    def remove_rule(self, name: str) -> bool:
+        """Delete a taint rule. Return whether that changes devices."""
+        former = self._rules.remove(name)
+        return former is not None and self._touch_rule(former)
+
+    def replace_rules(self, rules: Iterable[DeviceTaintRule]) -> bool:
+        """Set all taint rules. Return whether that changes devices."""
+        found = {rule.name: rule for rule in rules}
+        removed = [self.remove_rule(rule.name) for rule in list(self._rules) if rule.name not in found]
+        added = [self.put_rule(rule) for rule in found.values()]
+        return any(removed + added)
+
+    def _touch_rule(self, rule: DeviceTaintRule) -> bool:
+        """Let the nodes of all slices that the rule taints be gathered again."""
+        touched = (
+            [each for each in self._slices_of_rule(rule) if _has_device(each, rule.device)] if rule.selects else []
+        )
+        self._touch(touched)
+        self._reshape(touched)
+        return bool(touched)
+
+    def _slices_of_rule(self, rule: DeviceTaintRule) -> Iterator[ResourceSlice]:
+        if rule.driver is None and rule.pool is None:
+            yield from self._slices.values()
+        elif rule.driver is None or rule.pool is None:
+            yield from self._by_part.get((rule.driver, rule.pool), {}).values()
+        else:
+            yield from self._by_pool.get(PoolId(rule.driver, rule.pool), {}).values()
 
     def forget_node(self, node: str) -> None:
         """The node is gone."""
@@ -102,7 +146,11 @@ class SliceIndex:
         # Other slices of the pool too: the new one may complete it, or contradict it.
         concerned = [it for it in (former, each) if it is not None] + list(self._by_pool.get(each.pool, {}).values())
         self._touch(concerned)
-        for it in concerned:
+        self._reshape(concerned)
+
+    def _reshape(self, slices: Iterable[ResourceSlice]) -> None:
+        """Let the pools of the nodes that the slices reach be gathered again."""
+        for it in slices:
             if it.nodes.name and not it.per_device:
                 self._shapes[it.nodes.name] = self._shapes.get(it.nodes.name, 0) + 1
             else:
@@ -128,6 +176,8 @@ class SliceIndex:
     def _add(self, each: ResourceSlice) -> None:
         self._slices[each.name] = each
         self._by_pool.setdefault(each.pool, {})[each.name] = each
+        for part in ((each.pool.driver, None), (None, each.pool.name)):
+            self._by_part.setdefault(part, {})[each.name] = each
         if each.nodes.name and not each.per_device:
             self._by_node.setdefault(each.nodes.name, {})[each.name] = each
         else:
@@ -139,8 +189,14 @@ class SliceIndex:
             # A slice is in one of the two; the other look-up finds nothing.
             self._wide.pop(name, None)
             _discard(self._by_pool, former.pool, name)
+            for part in ((former.pool.driver, None), (None, former.pool.name)):
+                _discard(self._by_part, part, name)
             _discard(self._by_node, former.nodes.name, name)
         return former
+
+
+def _has_device(each: ResourceSlice, name: str | None) -> bool:
+    return name is None or any(device.id.device == name for device in each.devices)
 
 
 def _discard(index: dict[_Key, dict[str, ResourceSlice]], key: _Key, name: str) -> None:

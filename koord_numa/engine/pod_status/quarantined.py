@@ -25,6 +25,7 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "resource claim": ("ResourceClaim", _DEVICES),
     "resource slice": ("ResourceSlice", _DEVICES),
     "device class": ("DeviceClass", _DEVICES),
+    "device taint rule": ("DeviceTaintRule", _DEVICES),
     "Service": ("Service", "v1"),
     "ReplicationController": ("ReplicationController", "v1"),
     "ReplicaSet": ("ReplicaSet", "apps/v1"),

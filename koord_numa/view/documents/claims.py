@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from koord_numa.core.claims.cpus import CAPACITY, DRIVER, NANO, cpus_of
+from koord_numa.core.claims.cpus import CAPACITY, NANO, cpu_count, cpus_of, is_cpu_device
 from koord_numa.core.claims.extended_claim import IN_MEMORY, Served
 from koord_numa.core.claims.extended_resources import extended_requests
 from koord_numa.core.claims.objects.claim import AllocationMode, DeviceDemand
@@ -68,16 +68,38 @@ def cpus_by_pod(claims: Iterable[HeldClaim]) -> dict[str, CpuSet]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class PublishedDevice:
+    """A device that a driver publishes for a node, and its physical NUMA node, None where it is unknown."""
+
+    device: Device
+    numa: int | None
+
+
+PublishedDevices = Mapping[DeviceId, PublishedDevice]
+
+
+def published_devices(lister: ClaimLister, info: NodeInfo) -> PublishedDevices:
+    """Return the devices that drivers publish for the node, in the order of the slices."""
+    if info.node is None:
+        return {}
+    roots = {} if info.topology is None else info.topology.numa_by_root
+    found: Iterator[Device] = (it.device for pool in lister.pools_of(info.node) for it in pool.candidates())
+    return {device.id: PublishedDevice(device, device.numa(roots)) for device in found}
+
+
 def claim_entries(
-    claims: Iterable[HeldClaim], devices: Mapping[DeviceId, int | None], machine: CpuTopology | None
+    claims: Iterable[HeldClaim], devices: PublishedDevices, machine: CpuTopology | None
 ) -> list[Document]:
-    """An entry a claim: its devices with their NUMA nodes (null where none is known), its CPUs and theirs."""
+    """Return an entry for each claim: its devices with their NUMA nodes (null where none is known), its CPUs and theirs."""
     return [_entry(held, devices, machine) for held in claims]
 
 
-def _entry(held: HeldClaim, devices: Mapping[DeviceId, int | None], machine: CpuTopology | None) -> Document:
-    results = [result for result in held.allocation.results if result.device.driver != DRIVER]
-    numa = {devices.get(result.device) for result in results} - {None}
+def _entry(held: HeldClaim, devices: PublishedDevices, machine: CpuTopology | None) -> Document:
+    # CPU ids are shown instead of the device where they are known.
+    results = [it for it in held.allocation.results if not held.cpus or not is_cpu_device(it.device)]
+    places = {it.device: devices[it.device].numa for it in results if it.device in devices}
+    numa = set(places.values()) - {None}
     numa.update(CpuSet(machine.numa_of(held.cpus)) if machine is not None and held.cpus <= machine.all else ())
     return {
         "claim": str(held.claim),
@@ -89,8 +111,9 @@ def _entry(held: HeldClaim, devices: Mapping[DeviceId, int | None], machine: Cpu
                 "driver": result.device.driver,
                 "pool": result.device.pool,
                 "device": result.device.device,
-                "numa": devices.get(result.device),
+                "numa": places.get(result.device),
                 "adminAccess": result.admin_access,
+                **({"cpus": cpu_count(result)} if is_cpu_device(result.device) else {}),
             }
             for result in results
         ],
@@ -99,25 +122,24 @@ def _entry(held: HeldClaim, devices: Mapping[DeviceId, int | None], machine: Cpu
     }
 
 
-def devices_of(lister: ClaimLister, info: NodeInfo) -> dict[DeviceId, int | None]:
-    """The devices that drivers publish for the node, in the order of the slices, with their NUMA nodes; those of dra.cpu left out."""
-    if info.node is None:
-        return {}
-    roots = {} if info.topology is None else info.topology.numa_by_root
-    found: Iterator[Device] = (it.device for pool in lister.pools_of(info.node) for it in pool.candidates())
-    return {device.id: device.numa(roots) for device in found if device.id.driver != DRIVER}
-
-
-def device_entries(claims: Iterable[HeldClaim], devices: Mapping[DeviceId, int | None]) -> list[Document]:
-    """An entry a device, with the claims that hold it; admin access holds nothing."""
+def device_entries(claims: Iterable[HeldClaim], devices: PublishedDevices) -> list[Document]:
+    """Return an entry for each device but CPUs, with its taints and the claims that hold it; admin access holds nothing."""
     holders: dict[DeviceId, list[str]] = {}
     for held in claims:
         for result in held.allocation.results:
             if not result.admin_access:
                 holders.setdefault(result.device, []).append(str(held.claim))
     return [
-        {"driver": it.driver, "pool": it.pool, "device": it.device, "numa": numa, "claims": holders.get(it, [])}
-        for it, numa in devices.items()
+        {
+            "driver": key.driver,
+            "pool": key.pool,
+            "device": key.device,
+            "numa": it.numa,
+            "claims": holders.get(key, []),
+            "taints": [str(taint) for taint in it.device.taints],
+        }
+        for key, it in devices.items()
+        if not is_cpu_device(key)
     ]
 
 

@@ -19,8 +19,8 @@ from koord_numa.view.documents.claims import (
     claim_entries,
     cpus_by_pod,
     device_entries,
-    devices_of,
     node_claims,
+    published_devices,
 )
 from koord_numa.view.documents.cluster import node_entry, numa_amounts
 from koord_numa.view.drawing import CacheBox, CpuHolder, Drawing, NumaBox
@@ -36,7 +36,7 @@ def node_document(
         return None
     held_claims = node_claims(claims, info)
     held = with_claimed_cpus(seen, held_claims)
-    devices = devices_of(claims, info)
+    devices = published_devices(claims, info)
     machine = seen.offer.machine if isinstance(seen.offer, Inventory) else None
     return document(
         "NodeView",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.resources import PODS, REBINDS
+from koord_numa.cluster.resources import PODS, REBINDS, TAINT_RULES, Resource
 from koord_numa.cluster.watch.informer import Informer, InformerTimeouts
 from koord_numa.cluster.watch.lister import ListedKind, list_all
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
@@ -172,3 +172,33 @@ async def test_a_deleted_object_that_is_known_needs_no_reading(server: ApiServer
     assert gone == ["a"]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_an_older_version_is_watched_where_the_newer_one_is_not_served(server: ApiServer, api: Api) -> None:
+    newest = Resource("resource.k8s.io", "v2", "devicetaintrules", namespaced=False)
+    made = {"apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceTaintRule", "metadata": {"name": "a"}, "spec": {}}
+    server.store.create(made)
+    picture = Picture()
+    kind = ListedKind(newest, seen, optional=True, older=(TAINT_RULES[1],))
+    informer = Informer(api, kind, picture)
+    running = asyncio.create_task(informer.run())
+    await until(lambda: sorted(picture.objects) == ["a"])
+    server.store.create({**made, "metadata": {"name": "b"}})
+    await until(lambda: sorted(picture.objects) == ["a", "b"])
+    assert (picture.lists, informer.problem) == (1, "")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_kind_without_any_served_version_has_no_objects(api: Api) -> None:
+    versions = tuple(
+        Resource("resource.k8s.io", f"v{number}", "devicetaintrules", namespaced=False) for number in (2, 3)
+    )
+    picture = Picture()
+    informer = Informer(api, ListedKind(versions[0], seen, optional=True, older=versions[1:]), picture)
+    running = asyncio.create_task(informer.run())
+    await until(lambda: picture.syncs == 1)
+    assert "not installed" in informer.problem
+    assert informer.kind.resource == versions[0]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

@@ -58,7 +58,7 @@ def test_a_capacity_that_no_device_has_or_no_policy_permits_is_named() -> None:
 def test_taints_that_are_not_tolerated_are_counted() -> None:
     tainted = device("a", taints=[{"key": "broken", "effect": "NoExecute"}])
     said = told("gpu", [tainted, device("b")], claim_object(request("r", "gpu", count=2)))
-    assert said.endswith("1 free, 1 with taints that are not tolerated")
+    assert said.endswith("1 free, 1 with taints that are not tolerated (broken:NoExecute)")
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,12 @@ class DeviceDemand:
     tolerations: tuple[DeviceToleration, ...] = ()
     capacity: tuple[tuple[str, int], ...] | None = None  # capacity.requests in 10^-9 units; None when absent
 
-    def tolerates(self, taints: Iterable[DeviceTaint]) -> bool:
-        """Whether no taint keeps the request from a device. Only NoSchedule and NoExecute do; other effects are ignored."""
-        return all(
-            taint.effect not in _BLOCKING or any(it.covers(taint) for it in self.tolerations) for taint in taints
-        )
+    def first_untolerated(self, taints: Iterable[DeviceTaint]) -> DeviceTaint | None:
+        """Return the first taint that keeps the request from a device. NoSchedule and NoExecute do; other effects are ignored."""
+        for taint in taints:
+            if taint.effect in _BLOCKING and not any(it.covers(taint) for it in self.tolerations):
+                return taint
+        return None
 
 
 _BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})

@@ -82,11 +82,20 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTaint:
-    """A taint of a device; ``effect`` is kept as written, since unknown effects are to be ignored."""
+    """
+    A taint of a device; ``effect`` is kept as written, since unknown effects are to be ignored. ``rule`` is the DeviceTaintRule that sets
+    the taint, empty where the driver publishes it.
+    """
 
     key: str
     value: str
     effect: str
+    rule: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        value = f"={self.value}" if self.value else ""
+        by_rule = f" by DeviceTaintRule {self.rule}" if self.rule else ""
+        return f"{self.key}{value}:{self.effect}{by_rule}"
 
 
 @dataclass(frozen=True, slots=True)

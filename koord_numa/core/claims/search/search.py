@@ -215,7 +215,9 @@ class Search:
         """Pick the device if capacity, counters, taints and constraints allow it."""
         device, demand = candidate.device, alternative.demand
         consumed = room_for(device, demand, self._usage, self._node.features, self._held.get(device.id, {}))
-        if consumed is None or (self._node.features.device_taints and not demand.tolerates(device.taints)):
+        if consumed is None or (
+            self._node.features.device_taints and demand.first_untolerated(device.taints) is not None
+        ):
             return False
         # Counters are drawn once for a device, however many shares of it are taken.
         draws = device.consumes and not self._counted(device.id)

@@ -242,6 +242,7 @@ BUILTIN: Final = (
     Kind("rbac.authorization.k8s.io", _ONE, "Role", "roles"),
     Kind("rbac.authorization.k8s.io", _ONE, "RoleBinding", "rolebindings"),
     Kind("resource.k8s.io", _ONE, "DeviceClass", "deviceclasses", _CLUSTER, (), (), _COUNTED),
+    Kind("resource.k8s.io", ("v1", "v1beta2"), "DeviceTaintRule", "devicetaintrules", _CLUSTER, (), _STATUS, _COUNTED),
     Kind("resource.k8s.io", _ONE, "ResourceClaim", "resourceclaims", Scope.NAMESPACED, (), _STATUS),
     Kind("resource.k8s.io", _ONE, "ResourceClaimTemplate", "resourceclaimtemplates"),
     Kind(

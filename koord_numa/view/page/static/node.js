@@ -11,7 +11,7 @@ const cpuCell = (cpu, pods) => {
 
 const deviceBox = (one) =>
   el("span", { class: `device ${one.claims.length ? "held" : ""}`, title: `${one.driver}, pool ${one.pool}` },
-    `${one.device}: ${one.claims.join(", ") || "free"}`);
+    `${one.device}: ${one.claims.join(", ") || "free"}${one.taints.map((it) => `, tainted ${it}`).join("")}`);
 
 const numaBox = (numa, node) => {
   const { pods } = node;
@@ -76,7 +76,7 @@ const podRow = (pod, at) => [
 const claimRow = (one) => [
   one.claim, one.pods.join(", ") || "–", one.numa.join(", ") || "–",
   el("ul", { class: "would" }, one.devices.map((it) =>
-    el("li", {}, `${it.driver} ${it.device}${it.numa === null ? "" : `, NUMA ${it.numa}`}${it.adminAccess ? ", admin access" : ""}`))),
+    el("li", {}, `${it.driver} ${it.device}${it.cpus ? ` (${it.cpus} CPUs)` : ""}${it.numa === null ? "" : `, NUMA ${it.numa}`}${it.adminAccess ? ", admin access" : ""}`))),
   el("span", { class: "mono" }, one.cpus || "–"), one.state,
 ];
 
