@@ -5,6 +5,8 @@ Theory: an event names its kind and mostly a node. A class can profit from a cha
 whole-node amounts, whatever else refused it there; so the amounts of all classes are rows of one array, and one comparison tells for
 thousands of classes which of them a node could take at all. A class that other nodes' changes may help too (affinity, spread, volumes) is
 exempt for the kinds of event that do so.
+
+Lines of the array are resources that nodes offer. Pods may name any others: that a class needs such a resource is one fact about it.
 """
 
 from collections.abc import Iterator
@@ -32,7 +34,8 @@ def _bits(events: frozenset[ClusterEvent]) -> int:
 class UnschedulableClasses:
     """
     Parked classes. Arrays have a row a class, reused when it leaves: ``_needs[resource, row]`` in our units, ``_here[row]`` and
-    ``_anywhere[row]`` the events that may help the class on the node concerned, or wherever it happens, as bits.
+    ``_anywhere[row]`` the events that may help the class on the node concerned, or wherever it happens, as bits. ``_offered[row]`` is
+    whether nodes have offered every resource that the class needs.
     """
 
     _rows: dict[RequestClass, int] = field(default_factory=dict)
@@ -40,6 +43,7 @@ class UnschedulableClasses:
     _vacant: list[int] = field(default_factory=list)
     _lines: dict[str, int] = field(default_factory=lambda: {PODS: 0})
     _needs: NDArray[np.int64] = field(default_factory=lambda: np.zeros((1, FIRST_ROWS), dtype=np.int64))
+    _offered: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(FIRST_ROWS, dtype=np.bool_))
     _here: NDArray[np.int64] = field(default_factory=lambda: np.zeros(FIRST_ROWS, dtype=np.int64))
     _anywhere: NDArray[np.int64] = field(default_factory=lambda: np.zeros(FIRST_ROWS, dtype=np.int64))
 
@@ -53,6 +57,11 @@ class UnschedulableClasses:
     def rows(self) -> int:
         """How many rows the arrays have."""
         return len(self._here)
+
+    @property
+    def lines(self) -> int:
+        """How many resources the array of amounts has: those that nodes have offered, and pods."""
+        return len(self._lines)
 
     def park(self, request_class: RequestClass, wakers: Wakers) -> None:
         """Let a class wait for any of these events."""
@@ -82,9 +91,11 @@ class UnschedulableClasses:
         used = len(self._classes)
         here = (self._here[:used] & _BIT[event]) != 0
         if free is not None and here.any():
+            if not self._lines.keys() >= free.keys():
+                self._add_lines(free)
             # int64[lines, 1] against int64[lines, rows]; what a node does not list is 0.
             limits = np.array([[min(max(0, free.get(name, 0)), MOST)] for name in self._lines], dtype=np.int64)
-            here &= (self._needs[:, :used] <= limits).all(axis=0)
+            here &= self._offered[:used] & (self._needs[:, :used] <= limits).all(axis=0)
         chosen = np.flatnonzero(here | ((self._anywhere[:used] & _BIT[event]) != 0))
         found = [self._classes[row] for row in chosen.tolist()]
         return sorted(
@@ -102,16 +113,25 @@ class UnschedulableClasses:
         row = len(self._classes) - 1
         if row >= len(self._here):
             self._here, self._anywhere = (np.append(old, np.zeros_like(old)) for old in (self._here, self._anywhere))
+            self._offered = np.append(self._offered, np.zeros_like(self._offered))
             self._needs = np.hstack([self._needs, np.zeros_like(self._needs)])
         return row
 
+    def _add_lines(self, free: ResourceList) -> None:
+        """A node offers resources that no node has offered before."""
+        names = [name for name in free if name not in self._lines]
+        self._lines.update(zip(names, range(len(self._lines), len(self._lines) + len(names)), strict=True))
+        self._needs = np.vstack([self._needs, np.zeros((len(names), self._needs.shape[1]), dtype=np.int64)])
+        for request_class, row in self._rows.items():
+            if not self._offered[row]:
+                self._write_needs(row, request_class.amounts)
+
     def _write_needs(self, row: int, amounts: ResourceList) -> None:
-        for name in amounts:
-            if name not in self._lines:
-                self._lines[name] = len(self._lines)
-                self._needs = np.vstack([self._needs, np.zeros((1, self._needs.shape[1]), dtype=np.int64)])
         self._needs[:, row] = 0
-        for name, amount in amounts.items():
-            self._needs[self._lines[name], row] = min(amount, MOST)
+        # The shorter of both is gone through: a pod may name thousands of resources.
+        for name in self._lines if len(self._lines) < len(amounts) else amounts:
+            if name in self._lines and name in amounts:
+                self._needs[self._lines[name], row] = min(amounts[name], MOST)
+        self._offered[row] = all(name in self._lines for name, amount in amounts.items() if amount)
         # One pod, on the line of ``PODS``.
         self._needs[0, row] = 1
