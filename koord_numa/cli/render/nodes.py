@@ -11,6 +11,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.knowledge import known_of
 from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.objects.request import Pod
 from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding
@@ -153,7 +154,7 @@ def _pods(seen: NodeSnapshot, snapshot: Snapshot, claims: Sequence[HeldClaim]) -
         uid = held.pod.uid
         pod = record.pods[uid] if uid in record.pods else record.nominees[uid].pod
         numa = [numa for numa, _ in held.numa] or _numa_of(seen, held.cpus)
-        cpus = str(held.cpus) or _unknown(seen) if uid in record.pods else "kept free for it"
+        cpus = str(held.cpus) or _unknown(seen, pod) if uid in record.pods else "kept free for it"
         yield [str(held.pod), str(pod.request.qos) or NONE, asked(pod), policies(pod), numa_text(numa), cpus]
 
 
@@ -162,5 +163,7 @@ def _numa_of(seen: NodeSnapshot, cpus: CpuSet) -> list[int]:
     return list(CpuSet(machine.numa_of(cpus))) if machine is not None and cpus else []
 
 
-def _unknown(seen: NodeSnapshot) -> str:
-    return "by the kubelet" if isinstance(seen.offer, KubeletView) else "shared"
+def _unknown(seen: NodeSnapshot, pod: Pod) -> str:
+    if isinstance(seen.offer, KubeletView):
+        return "by the kubelet"
+    return "not known" if pod.unknown_cpus else "shared"

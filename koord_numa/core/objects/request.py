@@ -218,6 +218,9 @@ class Pod(ValueObject, gc=False):
         0.0  # when its kubelet took note of it, seconds since the epoch by that machine's clock; 0: unknown
     )
     problem: str = ""
+    unknown_cpus: str = (
+        ""  # why it is not known which CPUs of its own the pod holds: its resource-status cannot be read
+    )
     resource_version: str = ""
     spec_text: str = ""  # the resource-spec annotation as found: writing it back must not lose what others put there
     never_rebound: bool = False  # annotation koord-numa/rebind: "false": no automatic rebind of its node

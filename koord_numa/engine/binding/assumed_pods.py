@@ -58,16 +58,22 @@ class AssumedPods:
         handle.dependencies.recorder.node_event(pod.node, warning=True, reason="KubeletRefusal", message=why)
 
     def say_cpu_conflict(self, record: NodeInfo) -> None:
-        """Say when two owners of a node's CPUs clash, once per clash. Asked with every change of a node."""
-        if record.name not in self._distrusted and (record.topology is None or not record.topology.kubelet_pods):
-            return  # no kubelet says that it has given CPUs to pods
+        """Report CPUs of a node with two owners or of unknown pods, once for each sentence. Called for every change of a node."""
+        has_kubelet_pods = record.topology is not None and bool(record.topology.kubelet_pods)
+        if record.name not in self._distrusted and not has_kubelet_pods and not record.unknown_cpus:
+            return
         why = record.distrust
         # Said when the sentence changes, and not with every event of the node.
         if self._distrusted.get(record.name, "") == why:
             return
         if why:
             self._distrusted[record.name] = why
-            self._handle.dependencies.recorder.node_event(record.name, warning=True, reason="TwoCPUOwners", message=why)
+            self._handle.dependencies.recorder.node_event(
+                record.name,
+                warning=True,
+                reason="CPUsUnknown" if why == record.unknown_cpus else "TwoCPUOwners",
+                message=why,
+            )
         else:
             del self._distrusted[record.name]
 

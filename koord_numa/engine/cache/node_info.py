@@ -64,6 +64,9 @@ class NodeInfo:
     broken: dict[str, str] = field(default_factory=dict)  # by uid, why an object about the node cannot be processed
     revision: int = 0
     _ports: dict[str, tuple[HostPort, ...]] = field(default_factory=dict)  # of the pods that have any
+    _unknown_cpus: dict[str, str] = field(
+        default_factory=dict
+    )  # by uid, of pods with a resource-status that cannot be read
     _candidate: NodeSnapshot | None = None
     _booked: Ledger | None = None  # the ledger with the nominees in it
     _admitted_counts: frozenset[int] | None = None
@@ -97,9 +100,17 @@ class NodeInfo:
         return None if self.published is None else self.published.resource_version
 
     @property
+    def unknown_cpus(self) -> str:
+        """Why it is not known which CPUs are free, where the scheduler gives them out; empty where it is known."""
+        if not self._unknown_cpus or not isinstance(self.inventory, Inventory) or self.inventory.machine is None:
+            return ""
+        uid = next(iter(self._unknown_cpus))
+        return f"the CPUs of {self.pods[uid].key} are not known: {self._unknown_cpus[uid]}"
+
+    @property
     def distrust(self) -> str:
         """Why the node's CPUs cannot be trusted, empty when they can."""
-        return clash(self.topology, self.ledger)
+        return clash(self.topology, self.ledger) or self.unknown_cpus
 
     @property
     def counted(self) -> Ledger:
@@ -174,6 +185,10 @@ class NodeInfo:
             # The same pod may be counted again without its ports.
             self._ports.pop(uid, None)
         self.pods[uid] = pod
+        if pod.unknown_cpus:
+            self._unknown_cpus[uid] = pod.unknown_cpus
+        else:
+            self._unknown_cpus.pop(uid, None)
         if ports := pod.request.constraints.host_ports:
             self._ports[uid] = ports
         self.ledger.hold(holding)
@@ -185,6 +200,7 @@ class NodeInfo:
         if pod is not None and pod.started:
             self._admitted_counts = None
         self._ports.pop(uid, None)
+        self._unknown_cpus.pop(uid, None)
         self.unreported.discard(uid)
         self.ledger.release(uid)
         self.touch()
@@ -239,8 +255,10 @@ class NodeInfo:
         if self.broken:
             why = next(iter(self.broken.values()))
             return Rejection(Reason.UNTRUSTED, "node(s) had objects that cannot be processed", why, resolvable=False)
-        if self.topology is not None and self.topology.kubelet_pods and (why := self.distrust):
+        if self.topology is not None and self.topology.kubelet_pods and (why := clash(self.topology, self.ledger)):
             return Rejection(Reason.UNTRUSTED, "node(s) had CPUs with two owners", why, resolvable=False)
+        if why := self.unknown_cpus:
+            return Rejection(Reason.UNTRUSTED, "node(s) had pods whose CPUs are not known", why, resolvable=False)
         return None
 
     def _derive(self, node: Node, booked: Ledger, nominees: Mapping[str, Nominee]) -> NodeSnapshot:

@@ -104,7 +104,8 @@ def _pod(info: NodeInfo, seen: NodeSnapshot, held: Holding) -> Document:
         numa = list(CpuSet(machine.numa_of(held.cpus)))
     observed = _observed(info).get(uid)
     difference = None if info.topology is None else info.topology.differences.get(str(held.pod))
-    chosen_by = "by the kubelet" if isinstance(seen.offer, KubeletView) else "shared"
+    unknown = "not known" if pod.unknown_cpus else "shared"
+    chosen_by = "by the kubelet" if isinstance(seen.offer, KubeletView) else unknown
     return {
         "pod": str(held.pod),
         "uid": uid,

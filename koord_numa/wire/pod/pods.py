@@ -8,6 +8,8 @@ from pydantic import ValidationError
 
 from koord_numa.core.claims.pod_claims import PodResourceClaim
 from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.objects.vocabulary import QosClass
+from koord_numa.core.qos import OWN_CPUS
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
@@ -192,6 +194,14 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
         problems.collect(partial(check_bind_policy, request, path), None)
     start = status.start_time or ""
     held = loose.annotations.get(names.RESOURCE_STATUS)
+    # Before the bind the annotation is a leftover or another's writing, and holds nothing.
+    assignment, unknown_cpus = None, ""
+    if node and held is not None:
+        unreadable = Problems()
+        assignment = unreadable.collect(lambda: cached_assignment(held, path), None)
+        problems.problem = problems.problem or unreadable.problem
+        # LS, BE and system pods run on shared CPUs, whatever the annotation says.
+        unknown_cpus = unreadable.problem if request.qos in (*OWN_CPUS, QosClass.NONE) else ""
     return Pod(
         key=part.key,
         request=request,
@@ -208,8 +218,7 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
         owner=part.owner,
         coined=part.coined,
         controller=None if node else part.controller,
-        # Before the bind the annotation is a leftover or another's writing, and holds nothing.
-        assignment=problems.collect(lambda: cached_assignment(held, path), None) if node and held is not None else None,
+        assignment=assignment,
         preempts=part.preempts,
         ready=status.conditions is not None and _is_ready(status.conditions),
         # Statuses of containers are written by the kubelet that has admitted the pod.
@@ -225,6 +234,7 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
         explores=explored(loose.annotations[names.EXPLORES]) if node and names.EXPLORES in loose.annotations else (),
         images=() if node else part.images,
         problem=problems.problem,
+        unknown_cpus=unknown_cpus,
     )
 
 
