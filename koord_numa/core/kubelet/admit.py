@@ -13,12 +13,13 @@ from typing import Final
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.kubelet.cpu_manager import ChooseCpus, CpuReuse, CpuStock, Earlier, InitTake
 from koord_numa.core.kubelet.demand import (
+    EMPTY_POD_SHARED_POOL,
     UNEXPECTED_ADMISSION,
     AdmitRejection,
     ContainerDemand,
     PodDemand,
     check_node_fit,
-    pod_demand,
+    check_pod_pool,
 )
 from koord_numa.core.kubelet.device_manager import DeviceStock
 from koord_numa.core.kubelet.memory_manager import MemoryStock, release_reused
@@ -99,7 +100,7 @@ def dry_run(
     Containers are handled in order, init containers first; a container may reuse what earlier init containers left (topologymanager/
     scope_*.go). ``reuse`` says which CPUs are reused.
     """
-    demand = pod_demand(request)
+    demand = state.node.demand_of(request)
     attempt = _Attempt(state.node, state.managers.copy(), trust, reuse, choose_cpus)
     # The kubelet runs the managers before the node-level check.
     rejection = attempt.run(demand) or check_node_fit(
@@ -108,7 +109,8 @@ def dry_run(
     if rejection is not None:
         return NotAdmitted(rejection, state.with_memory(attempt.clean_up()), attempt.failed)
     attempt.start()
-    return DryRunAdmitted(Grant(demand.qos, tuple(attempt.grants)), attempt.managers)
+    grant = Grant(demand.qos, tuple(attempt.grants), attempt.pod_cpus, attempt.pod_memory)
+    return DryRunAdmitted(grant, attempt.managers)
 
 
 def foreseen(state: KubeletState, demand: PodDemand, trust: Trust, reuse: CpuReuse) -> list[ContainerGrant] | None:
@@ -130,6 +132,8 @@ class _Attempt:
     earlier: Earlier | None = None
     same_pool: tuple[InitTake, ...] = ()
     grants: list[ContainerGrant] = field(default_factory=list)
+    pod_cpus: CpuSet = EMPTY
+    pod_memory: tuple[MemoryBlock, ...] = ()
     failed: ContainerDemand | None = None
 
     def run(self, demand: PodDemand) -> AdmitRejection | None:
@@ -141,6 +145,8 @@ class _Attempt:
             if isinstance(pod_hint, AdmitRejection):
                 self.failed = demand.pod
                 return pod_hint
+            if demand.pod_level:
+                return self._allocate_pod(demand, pod_hint)
         for container, part in demand.containers:
             hint = self._align(part) if scope is KubeletScope.CONTAINER else pod_hint
             grant = hint if isinstance(hint, AdmitRejection) else self._allocate(container, part, hint)
@@ -150,6 +156,36 @@ class _Attempt:
             self.grants.append(grant)
         return None
 
+    def _allocate_pod(self, demand: PodDemand, hint: ContainerAffinity) -> AdmitRejection | None:
+        """
+        Allocate CPUs and memory for the pod as one, and slices of the CPUs for its containers (AllocatePod in both managers).
+
+        A slice is taken from what sidecars and app containers before it have left. Devices are allocated per container; the kubelet does
+        that later, when it creates the container, by the same hint.
+        """
+        self.failed = demand.pod
+        if detail := check_pod_pool(demand):
+            return AdmitRejection(EMPTY_POD_SHARED_POOL, detail)
+        cpus = self._take_cpus(ContainerKind.APP, demand.pod, hint)
+        if isinstance(cpus, AdmitRejection):
+            return cpus
+        self.pod_cpus = cpus
+        blocks = self._take_memory(ContainerKind.APP, demand.pod, hint)
+        if isinstance(blocks, AdmitRejection):
+            return blocks
+        self.pod_memory = blocks
+        stock, pool = CpuStock(self.node, self.managers.cpus), cpus.bits
+        for container, part in demand.containers:
+            devices = self._take_devices(container.kind, part, hint)
+            if isinstance(devices, AdmitRejection):
+                return devices
+            bits = stock.partition(pool, part.cpus) if pool else 0
+            if container.kind is not ContainerKind.INIT:
+                pool &= ~bits
+            self.grants.append(ContainerGrant(container.name, container.kind, CpuSet(bits), (), devices, hint))
+        self.failed = None
+        return None
+
     def start(self) -> None:
         """Release the memory of init containers, which finish before the app containers start. CPUs and devices stay with the pod."""
         self._release_memory(lambda grant: grant.kind is ContainerKind.INIT)
@@ -157,6 +193,9 @@ class _Attempt:
     def clean_up(self) -> MemoryTable | None:
         """Return the memory table after the removal of the allocations so far."""
         self._release_memory(lambda _: True)
+        if self.managers.memory is not None:
+            for block in self.pod_memory:
+                self.managers.memory.release(block)
         return self.managers.memory
 
     def _release_memory(self, chosen: Callable[[ContainerGrant], bool]) -> None:

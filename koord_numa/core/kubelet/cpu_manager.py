@@ -142,6 +142,11 @@ class CpuStock(ValueObject):
         rest = self._take_from(pool & ~first, count - count_aligned, reuse)
         return rest if isinstance(rest, AdmitRejection) else first | rest
 
+    def partition(self, pool: int, count: int) -> int:
+        """Return the CPU bits of a container inside the CPUs of its pod, which has as many (AllocatePod)."""
+        cpus = self._assign(pool, count)
+        return 0 if isinstance(cpus, AdmitRejection) else cpus
+
     def near(self, mask: int | None) -> int:
         """Return the free and reusable CPUs that a hint of this mask puts first."""
         return (self.free | self.reusable) & self._aligned(mask) if mask is not None else 0

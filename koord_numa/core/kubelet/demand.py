@@ -5,19 +5,30 @@ The amounts are those that the managers generate hints for. They have no overhea
 scheduler sums.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.objects.request import Container, PodRequest, once_per_request
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeQos
 from koord_numa.core.pod_resources import has_pod_level, kube_qos
-from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, PODS, ResourceList, is_hugepages, total
+from koord_numa.core.resources import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    MEMORY,
+    MILLI,
+    PODS,
+    ResourceList,
+    add,
+    is_hugepages,
+    total,
+)
 
 TOPOLOGY_AFFINITY: Final = "TopologyAffinityError"
 SMT_ALIGNMENT: Final = "SMTAlignmentError"
 UNEXPECTED_ADMISSION: Final = "UnexpectedAdmissionError"
-REASONS: Final = (TOPOLOGY_AFFINITY, SMT_ALIGNMENT, UNEXPECTED_ADMISSION)
+EMPTY_POD_SHARED_POOL: Final = "EmptyPodSharedPoolError"
+REASONS: Final = (TOPOLOGY_AFFINITY, SMT_ALIGNMENT, UNEXPECTED_ADMISSION, EMPTY_POD_SHARED_POOL)
 """``status.reason`` of a pod that the resource managers rejected."""
 OUT_OF: Final = "OutOf"
 """Prefix of ``status.reason`` of a pod that does not fit the node; the resource follows: ``OutOfcpu``."""
@@ -55,12 +66,14 @@ class PodDemand:
     Requests of a pod: one per container in the kubelet's order, and one for the whole pod.
 
     ``counts`` lists the exclusive CPUs of the containers that have any. ``lasting`` is the sum of CPUs (milli) and devices of the
-    containers that keep running, ``leftovers`` the excess of init containers over that sum.
+    containers that keep running, ``leftovers`` the excess of init containers over that sum. ``pod_level`` means that ``pod`` is what
+    ``spec.resources`` requests, and that the managers allocate it as one under scope pod.
     """
 
     qos: KubeQos
     containers: tuple[tuple[Container, ContainerDemand], ...]
     pod: ContainerDemand
+    pod_level: bool = False
     counts: tuple[int, ...] = field(init=False, repr=False, compare=False)
     lasting: ResourceList = field(init=False, repr=False, compare=False)
     leftovers: ResourceList = field(init=False, repr=False, compare=False)
@@ -103,6 +116,70 @@ def pod_demand(request: PodRequest) -> PodDemand:
             devices=peak_of(containers, lambda demand: demand.devices),
         ),
     )
+
+
+@once_per_request
+def pod_level_demand(request: PodRequest) -> PodDemand:
+    """
+    Return the requests of a pod to managers with the gate PodLevelResourceManagers on (KEP-5526).
+
+    Without pod-level resources the gate changes nothing. With them, the QoS class is that of ``spec.resources``, and a container gets
+    exclusive CPUs and memory only if it has equal requests and limits for both (IsContainerEquivalentQOSGuaranteed). The pod as a whole
+    requests ``spec.resources`` (podGuaranteedCPUs, getPodRequestedResources); devices cannot be requested there.
+    """
+    if not has_pod_level(request) or kube_qos(request) is not KubeQos.GUARANTEED:
+        return pod_demand(request)
+    containers = []
+    for container in request.containers:
+        demand = _container_demand(container, pinned=True)
+        if not all(container.requests.get(name, 0) == container.limits.get(name) for name in (CPU, MEMORY)):
+            demand = ContainerDemand(cpus=0, memory={}, devices=demand.devices)
+        containers.append((container, demand))
+    requests = request.pod_requests or {}
+    milli = requests.get(CPU, 0)
+    return PodDemand(
+        qos=KubeQos.GUARANTEED,
+        containers=tuple(containers),
+        pod=ContainerDemand(
+            cpus=milli // MILLI if milli % MILLI == 0 else 0,
+            memory={name: amount for name, amount in sorted(requests.items()) if is_memory(name) and amount},
+            devices=peak_of(tuple(containers), lambda demand: demand.devices),
+        ),
+        pod_level=True,
+    )
+
+
+def check_pod_pool(demand: PodDemand) -> str:
+    """
+    Return why the exclusive requests of containers leave too little of the pod's resources, or an empty string (scope pod).
+
+    Every init container must fit beside the sidecars before it. A container without exclusive CPUs or memory needs a rest of every
+    resource that the pod requests (validatePodScopeResources in both managers).
+    """
+    parts = [(container, part.cpus, part.memory or {}) for container, part in demand.containers]
+    pod_cpus = {CPU: demand.pod.cpus} if demand.pod.cpus else {}
+    return _check_pool(
+        pod_cpus, [(container, {CPU: cpus} if cpus else {}) for container, cpus, _ in parts]
+    ) or _check_pool(demand.pod.memory or {}, [(container, memory) for container, _, memory in parts])
+
+
+def _check_pool(pool: ResourceList, parts: Sequence[tuple[Container, ResourceList]]) -> str:
+    exclusive: dict[str, int] = {}
+    shares = ""
+    for container, amounts in parts:
+        if container.kind is ContainerKind.INIT:
+            for name, amount in pool.items():
+                left = amount - exclusive.get(name, 0)
+                if (amounts and amounts.get(name, 0) > left) or (not amounts and left <= 0):
+                    return f"init container {container.name}: needed {amounts.get(name, 0)} of the pod's {name}, free {left}"
+        elif amounts:
+            exclusive = add(exclusive, amounts)
+        else:
+            shares = shares or container.name
+    for name, amount in pool.items():
+        if shares and exclusive.get(name, 0) >= amount:
+            return f"exclusive containers leave no {name} of the pod to container {shares}"
+    return ""
 
 
 def _container_demand(container: Container, pinned: bool) -> ContainerDemand:

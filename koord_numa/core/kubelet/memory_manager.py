@@ -66,6 +66,9 @@ class MemoryStock:
         includes the mask. A preferred hint is never replaced by one that is not preferred.
         """
         mask, preferred = hint.mask, hint.preferred
+        if mask is None and not demand:
+            # getDefaultHint has no hints for a container without exclusive memory, and fails.
+            return AdmitRejection(UNEXPECTED_ADMISSION, "no hint for a container without exclusive memory")
         if mask is None:
             best = _best(self.hints(demand), within=0)
             if best is None:

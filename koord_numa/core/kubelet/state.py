@@ -12,7 +12,7 @@ from enum import Enum
 from koord_numa.core.bit_sets import members
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.kubelet.demand import PodDemand, pod_demand
+from koord_numa.core.kubelet.demand import PodDemand, pod_demand, pod_level_demand
 from koord_numa.core.kubelet.options import CLOSEST_NUMA, OVER_NUMA, STATIC_CPUS, STATIC_MEMORY, StaticOptions
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.objects.node import KubeletConfig
@@ -106,6 +106,7 @@ class KubeletNode:
     core_threads: tuple[int, ...] = ()  # with invented CPU ids and align-by-socket: possible threads per core
     is_published: bool = True  # whether the CPU manager's options are known
     takes_whole_cores: bool = False  # with invented CPU ids: full-pcpus-only is on, and CPUs are packed core by core
+    pod_level_managers: bool = False  # whether the gate PodLevelResourceManagers is on
     whole_cores: WholeCoreRule | None = None  # with real CPU ids derived from the options
     reserved: int = field(init=False, repr=False)  # bits of the CPUs that are never exclusive
     static_options: StaticOptions = field(init=False, repr=False)
@@ -135,6 +136,10 @@ class KubeletNode:
         if self.whole_cores is None and options.full_pcpus_only:
             spoiled = sum(core.bits for core in self.machine.cores if core.bits & reserved)
             object.__setattr__(self, "whole_cores", WholeCoreRule(self.machine.threads_per_core, spoiled=spoiled))
+
+    def demand_of(self, request: PodRequest) -> PodDemand:
+        """Return the requests of a pod to the managers of this node."""
+        return pod_level_demand(request) if self.pod_level_managers else pod_demand(request)
 
 
 class ContainerAffinity(ValueObject, gc=False):
@@ -169,11 +174,16 @@ class Grant:
     """
     The allocation of a pod, with its containers in the kubelet's order.
 
+    ``pod_cpus`` and ``pod_memory`` are allocated to the pod as a whole (PodLevelResourceManagers with scope pod). Then the containers'
+    CPUs are slices of ``pod_cpus``, and containers without CPUs share the rest.
+
     ``place`` caches ``hypothesis.signature``, ``running`` the CPUs that the containers use per NUMA node (``reports/report.py``).
     """
 
     qos: KubeQos
     containers: tuple[ContainerGrant, ...]
+    pod_cpus: CpuSet = EMPTY
+    pod_memory: tuple[MemoryBlock, ...] = ()
     place: tuple[object, ...] = field(default=(), init=False, repr=False, compare=False)
     running: tuple[int, ...] = field(default=(), init=False, repr=False, compare=False)
 
@@ -310,6 +320,10 @@ class ManagerState:
 
     def release(self, grant: Grant, node: KubeletNode) -> None:
         """Return the CPUs and devices of all containers of a pod, and the memory of those that run."""
+        self.cpus |= grant.pod_cpus.bits
+        if self.memory is not None:
+            for block in grant.pod_memory:
+                self.memory.release(block)
         for container in grant.containers:
             self.cpus |= container.cpus.bits
             for resource, ids in container.devices.items():
@@ -353,7 +367,7 @@ class KubeletState(ValueObject):
 
     def with_pod(self, uid: str, request: PodRequest, grant: Grant, managers: ManagerState) -> "KubeletState":
         """Return the state with this pod. ``managers`` are the managers after the allocation of ``grant``."""
-        pod = AdmittedPod(grant, {**effective_requests(request), PODS: 1}, pod_demand(request))
+        pod = AdmittedPod(grant, {**effective_requests(request), PODS: 1}, self.node.demand_of(request))
         return replace(
             self, managers=managers, pods={**self.pods, uid: pod}, requested=add(self.requested, pod.requests)
         )
