@@ -80,7 +80,21 @@ def test_every_field_is_read_by_its_documented_name(tmp_path: Path) -> None:
             "profiles: [{scoringStrategy: {type: Most}}]", "profiles[0].scoringStrategy.type", id="no such type"
         ),
         pytest.param("profiles: []", "profiles: must have at least 1 item", id="none"),
-        pytest.param("profils: []", "profils: there is no such setting", id="unknown key"),
+        pytest.param("profils: []", "profils: there is no such setting; did you mean profiles?", id="unknown key"),
+        pytest.param(
+            "profiles: [{defaultCpuBindPolicies: FullPCPUs}]", "did you mean defaultCPUBindPolicy?", id="misspelled"
+        ),
+        pytest.param("profiles: [{nodeScorings: x}]", "did you mean nodeScoring?", id="plural"),
+        pytest.param(
+            "lease: {durationn: 15}", "lease.durationn: there is no such setting; did you mean duration?", id="nested"
+        ),
+        pytest.param("leaderElection: {}", "did you mean lease?", id="of kube-scheduler"),
+        pytest.param("podMaxBackoffSeconds: 3", "did you mean backoff.max?", id="of kube-scheduler too"),
+        pytest.param(
+            "profiles: [{numaTopologyAlignmentPolicy: Restricted, defaultNUMAAlignmentPolicy: BestEffort}]",
+            "there is no such setting",
+            id="a setting under both of its names",
+        ),
         pytest.param("bindConcurrency: 0", "bindConcurrency", id="out of range"),
         pytest.param("bindConcurrency: many", "bindConcurrency: must be a whole number", id="wrong type"),
         pytest.param("bindConcurrency: 1.5", "bindConcurrency: must be a whole number", id="a fraction"),
@@ -165,3 +179,14 @@ def test_headroom_is_read_as_quantities() -> None:
 def test_a_headroom_that_is_no_amount_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="headroom"):
         load_settings(text)
+
+
+@pytest.mark.parametrize("key", ["defaultNUMAAlignmentPolicy", "numaTopologyAlignmentPolicy"])
+def test_the_default_policy_has_the_proposals_name_too(key: str) -> None:
+    assert load_settings(f"profiles: [{{{key}: Restricted}}]").profiles[0].default_numa_policy is NumaPolicy.RESTRICTED
+
+
+def test_a_strategy_without_a_type_is_the_proposals_default() -> None:
+    text = "profiles: [{scoringStrategy: {resources: [{name: cpu, weight: 2}]}, numaScoringStrategy: {}}]"
+    profile = load_settings(text).profiles[0]
+    assert (profile.scoring_strategy.type, profile.numa_scoring_strategy.type) == (ScoringType.MOST_ALLOCATED,) * 2

@@ -4,16 +4,20 @@ The scheduler's configuration: one frozen, validated object, read from a ``Koord
 Nothing here decides; a mistake is a ``SettingsError`` whose message names the path inside the document.
 """
 
+from collections.abc import Iterator
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from koord_numa.core.kubelet.options import StatedOptions
 from koord_numa.core.objects.vocabulary import UnknownKubeletOptions
 from koord_numa.core.quantity import supply
+from koord_numa.core.spelling import closest
 from koord_numa.settings.section import Section
 from koord_numa.settings.sections import (
     AssumedKubeletOptions,
@@ -49,6 +53,16 @@ _WORDS: Final = {
     "tuple_type": "must be a list",
 }
 """Pydantic's types of mistakes in the words of YAML, where its own are those of Python; others keep its sentence."""
+
+
+_UPSTREAM: Final = {
+    "pluginConfig": "profiles",
+    "leaderElection": "lease",
+    "podInitialBackoffSeconds": "backoff.initial",
+    "podMaxBackoffSeconds": "backoff.max",
+    "defaultConstraints": "podTopologySpread",
+}
+"""Arguments of kube-scheduler and Koordinator whose name says nothing about ours."""
 
 
 class SettingsError(ValueError):
@@ -195,13 +209,40 @@ def _sentences(error: ValidationError) -> str:
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     paths = [item["loc"] for item in errors]
     found = [
-        f"{_path(item['loc']) or 'the document'}: {_WORDS.get(item['type']) or _plain(item['msg'])}"
+        f"{_path(item['loc']) or 'the document'}: {_WORDS.get(item['type']) or _plain(item['msg'])}{_pointer(item)}"
         for item in errors
         # A list without its malformed items seems too short: what is inside it is the mistake.
         if not any(len(path) > len(item["loc"]) and path[: len(item["loc"])] == item["loc"] for path in paths)
     ]
     rest = len(found) - MAX_MESSAGES
     return "; ".join(found[:MAX_MESSAGES]) + (f"; and {rest} more" if rest > 0 else "")
+
+
+def _pointer(error: ErrorDetails) -> str:
+    """Which setting is meant by a key that does not exist, if that can be told."""
+    if error["type"] != "extra_forbidden":
+        return ""
+    key = str(error["loc"][-1])
+    meant = _UPSTREAM.get(key) or closest(key, _known_keys(Settings))
+    return f"; did you mean {meant}?" if meant else ""
+
+
+@cache
+def _known_keys(section: type[BaseModel]) -> tuple[str, ...]:
+    """The keys of a section and of the sections in it."""
+    found: dict[str, None] = {}
+    for name, field in section.model_fields.items():
+        found[field.alias or name] = None
+        for part in _sections_in(field.annotation):
+            found |= dict.fromkeys(_known_keys(part))
+    return tuple(found)
+
+
+def _sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _sections_in(argument)
 
 
 def _plain(message: str) -> str:

@@ -5,7 +5,7 @@ from datetime import time
 from enum import StrEnum
 from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
 
 from koord_numa.core.claims.objects.features import Features
 from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS
@@ -53,7 +53,7 @@ class ResourceWeight(Section):
 class ScoringStrategy(Section):
     """How amounts turn into a score."""
 
-    type: ScoringType
+    type: ScoringType = ScoringType.MOST_ALLOCATED  # as the CPU orchestration proposal says
     resources: tuple[ResourceWeight, ...] = (ResourceWeight(name=CPU), ResourceWeight(name=MEMORY))
 
     @model_validator(mode="after")
@@ -121,7 +121,14 @@ class ProfileSettings(Section):
 
     scheduler_name: Annotated[str, Field(min_length=1, max_length=253)] = DEFAULT_SCHEDULER
     default_cpu_bind_policy: Annotated[CpuBindPolicy, Field(alias="defaultCPUBindPolicy")] = CpuBindPolicy.FULL_PCPUS
-    default_numa_policy: Annotated[NumaPolicy, Field(alias="defaultNUMAAlignmentPolicy")] = NumaPolicy.BEST_EFFORT
+    default_numa_policy: Annotated[
+        NumaPolicy,
+        Field(
+            alias="defaultNUMAAlignmentPolicy",
+            # The name of the CPU orchestration proposal is accepted too.
+            validation_alias=AliasChoices("defaultNUMAAlignmentPolicy", "numaTopologyAlignmentPolicy"),
+        ),
+    ] = NumaPolicy.BEST_EFFORT
     scoring_strategy: ScoringStrategy = ScoringStrategy(type=ScoringType.MOST_ALLOCATED)
     node_scoring: NodeScoring = NodeScoring.FEWEST_NUMA_NODES
     numa_scoring_strategy: Annotated[ScoringStrategy, Field(alias="numaScoringStrategy")] = ScoringStrategy(

@@ -115,9 +115,6 @@ ACCEPTED: dict[str, Json] = {
     "ten tenths add up": pod(containers=[sized("100m") | {"name": f"c{i}"} for i in range(10)]),
     "a sidecar counts": pod(containers=[sized("1500m")], initContainers=[sized("500m") | {"restartPolicy": "Always"}]),
     "policies in any case": pod(annotations={RESOURCE_SPEC: '{"preferredcpubindpolicy": "fullpcpus"}'}),
-    "members that others put there": pod(
-        annotations={RESOURCE_SPEC: '{"bindGPU": {"x": [1, 2]}, "preferredCPUBindPolicy": "SpreadByPCPUs"}'}
-    ),
     "null leaves the default": pod(annotations={RESOURCE_SPEC: '{"requiredCPUBindPolicy": null}'}),
     "a kubelet's word": pod(annotations={NUMA_SPEC: '{"numaTopologyPolicy": "single-numa-node"}'}),
     "the proposal's place": pod(

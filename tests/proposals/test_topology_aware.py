@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.proposals.cluster import Json, cluster, guaranteed, kubelet_nrt, node, pod, zone
+from tests.proposals.cluster import Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
 
 GPU = "nvidia.com/gpu"
 HUGE = "hugepages-2Mi"
@@ -158,3 +158,16 @@ async def test_integration_with_and_without_the_nrt() -> None:
     there.world.clock.now += 60  # past the pod's backoff
     await there.world.settle()
     assert there.world.server.pods["uid-aligned"].node == "n"
+
+
+async def test_a_request_of_zero_restricts_nothing() -> None:
+    """NUMA 0 does not list the device, and NUMA 1 has too few CPUs left."""
+    nrt = koordlet_nrt("n")
+    nrt["zones"] = [zone(0, {"cpu": "8"}), zone(1, {"cpu": "8", "vendor/x": "1"})]
+    made = node("n", 16)
+    made["status"]["allocatable"]["vendor/x"] = "1"
+    there = cluster(made, nrt)
+    there.create_bound(pod("first", guaranteed("6"), qos="LSR"), "n", "8-13")
+    wanted = guaranteed("4", **{"vendor/x": "0"})
+    await there.create(pod("second", wanted, qos="LSR", numa={"numaTopologyPolicy": "SingleNUMANode"}))
+    assert there.numa("second") == [0]

@@ -88,7 +88,8 @@ class AllocationDemand:
 
 def demand_of(request: PodRequest, options: AllocateOptions) -> AllocationDemand | Rejection:
     """What the pod demands, or why no node can ever serve it as it is."""
-    amounts = effective_requests(request)
+    # A request of 0 of a resource restricts nothing (KEP-119): NUMA nodes without the resource stay in question.
+    amounts = {name: amount for name, amount in effective_requests(request).items() if amount}
     use, bind = _use(request, options)
     cpu = amounts.get(CPU, 0)
     if use is CpuUse.OWN:
