@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from koord_numa.core.claims.extended_claim import RequestMapping
+from koord_numa.core.claims.node_allocatable import ClaimAmounts
 from koord_numa.core.claims.objects.claim import DeviceRequest
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
@@ -54,4 +55,8 @@ class ClaimWriter(Protocol):
 
         Raises ``Invalid`` where the API server does not keep it.
         """
+        ...
+
+    async def write_amounts(self, pod: PodKey, amounts: Sequence[tuple[str, ClaimAmounts]]) -> None:
+        """Write into the pod's status what each claim, by name, takes from the node; nothing clears it."""
         ...

@@ -12,13 +12,14 @@ from typing import Any, Final, TypeVar
 from koord_numa.cluster.client import MERGE_PATCH, Api, Body
 from koord_numa.cluster.resources import PODS, RESOURCE_CLAIMS, Call
 from koord_numa.core.claims.extended_claim import RequestMapping
+from koord_numa.core.claims.node_allocatable import ClaimAmounts
 from koord_numa.core.claims.objects.claim import DeviceRequest
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.objects.request import PodKey
 from koord_numa.ports import Conflict, Forbidden, Gone, Invalid
 from koord_numa.ports.claim_writer import StillAllowed
-from koord_numa.wire.claims.claim_json import allocation_json, extended_claim_json, mappings_json
+from koord_numa.wire.claims.claim_json import allocation_json, claim_amounts_json, extended_claim_json, mappings_json
 from koord_numa.wire.claims.resource_claims import FINALIZER, parse_resource_claim
 from koord_numa.wire.names import RESERVED_AT
 from koord_numa.wire.texts import rfc3339_micro
@@ -165,6 +166,13 @@ class ApiClaimWriter:
             raise Invalid(
                 "the API server does not keep status.extendedResourceClaimStatus of pods: its feature gate DRAExtendedResource is off"
             )
+
+    async def write_amounts(self, pod: PodKey, amounts: Sequence[tuple[str, ClaimAmounts]]) -> None:
+        """As kube-scheduler's ``patchNodeAllocatableResourceClaimStatus``; the uid in the patch is a precondition."""
+        statuses = [claim_amounts_json(name, each) for name, each in sorted(amounts, key=lambda it: it[0])]
+        patch = {"metadata": {"uid": pod.uid}, "status": {"nodeAllocatableResourceClaimStatuses": statuses}}
+        call = Call("patch", PODS, pod.namespace, pod.name, "status")
+        await self._api.send(call, Body(patch, MERGE_PATCH, self._remaining))
 
     async def _delete(self, metadata: _Json) -> None:
         preconditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}

@@ -2,7 +2,7 @@
 What the claims of one pod can get on one node, by set of NUMA nodes: the hint provider of devices and of CPUs by claim.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,7 @@ from koord_numa.core.claims.cpus import (
     numas_of_cpus,
     takes_cpusets,
 )
+from koord_numa.core.claims.node_allocatable import ClaimAmounts, claim_amounts
 from koord_numa.core.claims.objects.claim import Classes
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.claims.search.allocation import Allocation
@@ -27,6 +28,7 @@ from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.numa.hints import mask_of, numa_ids
+from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 from koord_numa.core.value_objects import replace
 
@@ -181,6 +183,14 @@ class ClaimDevices:
         if self.site.machine is not None:
             places.update(1 << numa for numa in numa_ids(self.site.machine.numa_of(cpus)))
         return tuple(sorted(places))
+
+    def amounts(self, allocations: Sequence[Allocation], containers: Sequence[Container]) -> tuple[ClaimAmounts, ...]:
+        """Return what the claims of the pod take from the node. Raises ``AllocatableError``."""
+        wanted = [(claim.name, it.results) for claim, it in zip(self.claims.to_allocate, allocations, strict=True)]
+        found = (
+            claim_amounts(entry, results, self._devices, containers) for entry, results in (*self.claims.held, *wanted)
+        )
+        return tuple(each for each in found if each is not None)
 
     def holds_cpus(self, found: Found) -> bool:
         """Whether the claims of the pod hold CPUs, in any grouping."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from koord_numa.core.claims.objects.claim import ClaimToAllocate, DeviceRequest
+from koord_numa.core.claims.search.allocation import DeviceResult
 from koord_numa.core.claims.search.inventory import DeviceId
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.constraints import NodeTerm
@@ -38,7 +39,7 @@ class PodClaims:
     ``problem`` is why the pod cannot be tried yet. ``allocated`` are the nodes that claims which have devices can be used from, ``devices``
     and ``cpus`` what these claims hold: the pod has to be near them as to those that are still to be allocated. ``extended`` are the
     pod's extended resources that DeviceClasses serve, with the class, where a node does not advertise them; ``made`` is the claim for
-    them that exists already.
+    them that exists already. ``held`` are results of allocated claims, by entry, whose devices take resources of the node.
     """
 
     to_allocate: tuple[ClaimToAllocate, ...] = ()
@@ -48,3 +49,4 @@ class PodClaims:
     cpus: CpuSet = EMPTY
     extended: tuple[tuple[str, str], ...] = ()
     made: MadeClaim | None = None
+    held: tuple[tuple[str, tuple[DeviceResult, ...]], ...] = ()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from koord_numa.core.claims.node_allocatable import ClaimAmounts
 from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import Assignment, SharedPool
@@ -107,7 +108,8 @@ class Placement(ValueObject, gc=False):
     are chosen it is the most that they can be. ``extended`` are extended resources that the node serves by claim, with their class; the
     claim for them is the last of ``allocations`` unless it has devices already. ``device_counts`` has of those that count in the score
     how many devices are allocated and how many there are, without this pod; it is filled in with the allocations. ``explores`` names
-    options of the kubelet that are not known and on which its admission depends.
+    options of the kubelet that are not known and on which its admission depends. ``claim_amounts`` are what claims take from the node
+    beside the pod's request, and ``counted`` is what the pod counts for then.
     """
 
     node: str
@@ -126,6 +128,8 @@ class Placement(ValueObject, gc=False):
     extended: tuple[tuple[str, str], ...] = ()
     device_counts: tuple[tuple[str, int, int], ...] = ()
     explores: tuple[str, ...] = ()
+    claim_amounts: tuple[ClaimAmounts, ...] = ()
+    counted: ResourceList | None = None
 
     @property
     def assignment(self) -> Assignment:

@@ -246,6 +246,8 @@ class Cache:
             self.release(pod.key.uid)
         self.assumed[pod.key.uid] = assumption = AssumedPod(pod, placement)
         here = pod.placed(placement.node, placement.assignment)
+        if placement.counted is not None:
+            here = replace(here, request=replace(here.request, counted=placement.counted))
         info = self._info(placement.node)
         if placement.explores:
             info.history.evidence.explore(pod.key.uid, placement.explores)

@@ -16,6 +16,7 @@ from koord_numa.core.claims.device_counts import count_devices
 from koord_numa.core.claims.device_hints import ClaimDevices
 from koord_numa.core.claims.explain import numbers_of, runs_short
 from koord_numa.core.claims.extended_claim import Served, claims_at, served_by_claim
+from koord_numa.core.claims.node_allocatable import AllocatableError, added_amounts, check_pod_level, counted_with
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.claims.search.allocator import NO_SOLUTION
 from koord_numa.core.claims.search.budget import BudgetUsedError, Selectors, TurnOverError
@@ -23,6 +24,7 @@ from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import EMPTY
+from koord_numa.core.fit.resources import fits_resources
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
@@ -220,8 +222,11 @@ class ClaimCheck:
         self._steps = found.steps
         if isinstance(answer, Rejection):
             return self._with_numbers(answer, claims, devices)
+        answer = _with_claim_amounts(ask.request, seen, answer, found)
         served = served_by_claim(self._claims, node.allocatable)
-        return replace(answer, extended=served, device_counts=self._counts(served, devices)) if served else answer
+        if isinstance(answer, Rejection) or not served:
+            return answer
+        return replace(answer, extended=served, device_counts=self._counts(served, devices))
 
     def _counts(self, served: Served, devices: NodeDevices) -> tuple[tuple[str, int, int], ...]:
         return tuple(
@@ -241,6 +246,25 @@ class ClaimCheck:
         except TurnOverError:
             return rejection
         return replace(rejection, detail="; ".join(filter(None, (rejection.detail, numbers))))
+
+
+def _with_claim_amounts(
+    request: PodRequest, seen: NodeSnapshot, placement: Placement, devices: ClaimDevices
+) -> Placement | Rejection:
+    """Add what the devices take from the node, and compare the pod with its claims with what is left (``nodeFitsResources``)."""
+    try:
+        amounts = devices.amounts(placement.allocations, request.containers)
+        check_pod_level(request, amounts)
+    except AllocatableError as error:
+        return Rejection(Reason.RESOURCE_CLAIMS, str(error), resolvable=False)
+    if not amounts:
+        return placement
+    counted = counted_with(request, amounts)
+    changed = {name: counted[name] for name in added_amounts(amounts)}
+    short = fits_resources(changed, seen.allocatable, seen.ledger.amounts, 0)
+    if short is not None:
+        return replace(short, detail=f"with devices of its claims it {short.detail}")
+    return replace(placement, claim_amounts=amounts, counted=counted)
 
 
 def cpu_policies(request: PodRequest) -> CpuPolicies:

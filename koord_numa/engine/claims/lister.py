@@ -15,7 +15,7 @@ from koord_numa.core.claims.objects.features import ALL_FEATURES
 from koord_numa.core.claims.objects.pools import Pool
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
-from koord_numa.core.claims.search.inventory import PoolId, ResourceSlice
+from koord_numa.core.claims.search.inventory import DeviceId, PoolId, ResourceSlice
 from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.claims.taint_rules import DeviceTaintRule
 from koord_numa.core.cpuset import CpuSet
@@ -118,6 +118,16 @@ class ClaimLister:
     def slices(self) -> Iterator[ResourceSlice]:
         """Every slice, in no particular order."""
         return iter(self._index)
+
+    def takes_resources(self, device: DeviceId) -> bool:
+        """Whether the device takes CPUs, memory or huge pages of the node (KEP-5517)."""
+        found = self._index.device(device)
+        return found is not None and bool(found.allocatable)
+
+    def is_mapped(self, device: DeviceId) -> bool:
+        """Whether the device is worth resources of the node, beside overhead of its use."""
+        found = self._index.device(device)
+        return found is not None and any(each.multiplier is not None for each in found.allocatable)
 
     async def change(self) -> None:
         """Return after the next change of any claim."""

@@ -10,9 +10,11 @@ from koord_numa.core.claims.extended_resources import extended_requests
 from koord_numa.core.claims.objects.claim import ClaimToAllocate
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.pod_claims import MadeClaim, PodClaims, PodResourceClaim
-from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.claims.search.allocation import Allocation, DeviceResult
+from koord_numa.core.claims.search.inventory import DeviceId
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.extended import ClaimKey
 from koord_numa.engine.claims.lister import ClaimLister
 
@@ -110,6 +112,7 @@ class PodClaimResolver:
     ) -> PodClaims:
         wanted: list[ClaimToAllocate] = []
         held: list[Allocation] = []
+        takes: list[tuple[str, tuple[DeviceResult, ...]]] = []
         names = [entry.name for entry in pod.resource_claims if entry.needed]
         for name, claim in zip(names, claims, strict=True):
             problem = self._unusable(pod, claim)
@@ -120,6 +123,9 @@ class PodClaimResolver:
                 wanted.append(ClaimToAllocate("", name, claim.spec))
                 continue
             held.append(claim.allocation)
+            if any(self._lister.takes_resources(result.device) for result in claim.allocation.results):
+                # Share ids tell equal claims apart and mean nothing here.
+                takes.append((name, tuple(replace(it, share_id="") for it in claim.allocation.results)))
         if made is not None and made.allocation is not None:
             held.append(made.allocation)
         return PodClaims(
@@ -128,6 +134,7 @@ class PodClaimResolver:
             devices=tuple(result.device for allocation in held for result in allocation.results),
             cpus=CpuSet.of(cpu for allocation in held for cpu in cpus_of(allocation)),
             extended=served,
+            held=tuple(takes),
             made=None if made is None else MadeClaim(made.spec.requests, made.allocation is not None),
         )
 
@@ -138,6 +145,10 @@ class PodClaimResolver:
         # Assumed for another pod: which node that will be is not settled.
         if assumed is not None and assumed.pod != pod.key.uid:
             return f"resource claim {claim.namespace}/{claim.name} is in the process of being allocated"
+        # KEP-5517: a device that is worth CPUs or memory of the node counts for one pod.
+        others = claim.other_consumers or any(uid != pod.key.uid for uid in claim.reserved_for)
+        if others and claim.allocation is not None and any(map(self._lister.is_mapped, _devices(claim.allocation))):
+            return f"node allocatable resource claim {claim.name} has a mapped device and cannot be shared across pods"
         reservations = len(claim.reserved_for) + claim.other_consumers
         # A pod that holds a reservation needs no further one.
         if reservations >= MAX_RESERVATIONS and pod.key.uid not in claim.reserved_for:
@@ -152,3 +163,7 @@ class PodClaimResolver:
                             f"request {request.result_name(index)}: device class {demand.device_class} does not exist"
                         )
         return ""
+
+
+def _devices(allocation: Allocation) -> Iterator[DeviceId]:
+    return (result.device for result in allocation.results)

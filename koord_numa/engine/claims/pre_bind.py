@@ -19,12 +19,15 @@ before it binds, so a request of ours that is late changes nothing.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from logging import getLogger
 from typing import Final
 from uuid import uuid4
 
+from koord_numa.core.claims.extended_claim import IN_MEMORY
+from koord_numa.core.claims.node_allocatable import ClaimAmounts
 from koord_numa.core.claims.search.allocation import NEW_SHARE, Allocation
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement
@@ -87,7 +90,7 @@ class DynamicResources:
         """What was written is what counts."""
         self.unreserve(pod, placement)
 
-    async def do(self, pod: Pod, placement: Placement) -> None:  # noqa: ARG002  (the protocol of all steps)
+    async def do(self, pod: Pod, placement: Placement) -> None:
         """Write allocations and reservations, then wait until drivers report the binding conditions of the devices."""
         work = self._cycles[pod.key.uid]
         for each in work:
@@ -96,11 +99,16 @@ class DynamicResources:
             # The answer is taken in at once: the next claim's write may depend on it.
             self.lister.observe_written(await self.writer.reserve(each.claim, pod.key, each.allocation))
         await self._map_requests(pod, work)
+        if placement.claim_amounts:
+            await self.writer.write_amounts(pod.key, _named(pod, work, placement))
         while not self._devices_ready(work):
             await self.lister.change()
 
-    async def undo(self, pod: Pod, placement: Placement) -> None:  # noqa: ARG002  (the protocol of all steps)
+    async def undo(self, pod: Pod, placement: Placement) -> None:
         """Take reservations back; each on its own, so that one failure leaves the others taken back."""
+        if placement.claim_amounts:
+            with suppress(ClusterError):
+                await self._clear_amounts(pod)
         for each in self._cycles.get(pod.key.uid, ()):
             try:
                 await self._take_back(pod, each)
@@ -128,6 +136,11 @@ class DynamicResources:
         if pod.extended_claim:
             await self.writer.map_requests(pod.key, "", ())
 
+    async def _clear_amounts(self, pod: Pod) -> None:
+        """Clear the amounts of a pod that surely has no node."""
+        if await self.waits(pod.key):
+            await self.writer.write_amounts(pod.key, ())
+
     async def _take_back(self, pod: Pod, each: ClaimWork) -> None:
         if each.extended is None:
             await self.writer.release(each.claim, pod.key, partial(self.waits, pod.key))
@@ -152,6 +165,15 @@ class DynamicResources:
                 # Every condition of every device; one that is missing is waited for.
                 ready = ready and all((result.device, it) in current.conditions for it in result.binding_conditions)
         return ready
+
+
+def _named(pod: Pod, work: Sequence[ClaimWork], placement: Placement) -> list[tuple[str, ClaimAmounts]]:
+    """The amounts with the names of their claims, which entries of the pod and the claim for extended resources have by now."""
+    names = {entry.name: entry.claim for entry in pod.resource_claims if entry.needed}
+    for each in work:
+        if each.extended is not None:
+            names[IN_MEMORY] = each.claim.name
+    return [(names.get(amounts.entry, amounts.entry), amounts) for amounts in placement.claim_amounts]
 
 
 def _with_shares(allocation: Allocation) -> Allocation:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
 from koord_numa.core.claims.objects.pools import Pool, gather_pools
-from koord_numa.core.claims.search.inventory import PoolId, ResourceSlice
+from koord_numa.core.claims.search.inventory import Device, DeviceId, PoolId, ResourceSlice
 from koord_numa.core.claims.taint_rules import DeviceTaintRule, TaintRules
 from koord_numa.core.objects.node import Node
 
@@ -65,6 +65,12 @@ class SliceIndex:
         pools = gather_pools(slices, node.name, node.labels, by_pool)
         self._pools[node.name] = (shape, node, pools)
         return pools
+
+    def device(self, device: DeviceId) -> Device | None:
+        """Return a device as its driver publishes it, of the newest generation."""
+        slices = self._by_pool.get(PoolId(device.driver, device.pool), {}).values()
+        found = [(each.generation, it) for each in slices for it in each.devices if it.id == device]
+        return max(found, key=lambda pair: pair[0])[1] if found else None
 
     def put(self, each: ResourceSlice) -> ResourceSlice | None:
         """A new or changed slice; returns the former one of this name."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from koord_numa.core.claims.extended_claim import RequestMapping
+from koord_numa.core.claims.node_allocatable import ClaimAmounts, Overhead
 from koord_numa.core.claims.objects.claim import DeviceRequest, DeviceToleration
 from koord_numa.core.claims.search.allocation import AllocatedConfig, Allocation, DeviceResult
 from koord_numa.core.objects.constraints import NodeTerm, Requirement
@@ -61,6 +62,25 @@ def mappings_json(claim: str, mappings: Sequence[RequestMapping]) -> dict[str, A
         "requestMappings": [
             {"containerName": it.container, "resourceName": it.resource, "requestName": it.request} for it in mappings
         ],
+    }
+
+
+def claim_amounts_json(claim: str, amounts: ClaimAmounts) -> dict[str, Any]:
+    """Return an entry of ``status.nodeAllocatableResourceClaimStatuses`` (core/v1 ``NodeAllocatableResourceClaimStatus``)."""
+    written: dict[str, Any] = {"resourceClaimName": claim}
+    if amounts.containers:
+        written["containers"] = list(amounts.containers)
+    if amounts.mapping:
+        written["mapping"] = [{"name": name, "quantity": format_nano(amount)} for name, amount in amounts.mapping]
+    if amounts.overhead:
+        written["overhead"] = [_overhead_json(each) for each in amounts.overhead]
+    return written
+
+
+def _overhead_json(overhead: Overhead) -> dict[str, Any]:
+    parts = {"perPod": overhead.per_pod, "perContainer": overhead.per_container}
+    return {"name": overhead.resource} | {
+        name: format_nano(amount) for name, amount in parts.items() if amount is not None
     }
 
 

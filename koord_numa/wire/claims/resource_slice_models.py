@@ -57,6 +57,28 @@ class DeviceTaintModel(Strict):
     effect: str
 
 
+class NodeAllocatableMappingModel(Strict):
+    """What a device is worth of a resource of the node."""
+
+    capacity_key: str | None = None
+    capacity_multiplier: Quantity | None = None
+    device_multiplier: Quantity | None = None
+
+
+class NodeAllocatableOverheadModel(Strict):
+    """What the use of a device takes of a resource of the node."""
+
+    per_pod: Quantity | None = None
+    per_container: Quantity | None = None
+
+
+class NodeAllocatableModel(Strict):
+    """What a device takes of a resource of the node (KEP-5517)."""
+
+    mapping: NodeAllocatableMappingModel | None = None
+    overhead: NodeAllocatableOverheadModel | None = None
+
+
 class DeviceModel(Strict):
     """A device; its attributes are one-field objects whose field names the type."""
 
@@ -72,6 +94,7 @@ class DeviceModel(Strict):
     binds_to_node: bool | None = None
     binding_conditions: list[str] | None = None
     binding_failure_conditions: list[str] | None = None
+    node_allocatable_resources: dict[str, NodeAllocatableModel] | None = None
 
 
 class PoolModel(Strict):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from koord_numa.core.cel.program import CelDevice
 from koord_numa.core.cel.values.semver import Semver, parse_semver
-from koord_numa.core.cel.values.values import EMPTY_MAP, MapValue, Unreadable
+from koord_numa.core.cel.values.values import EMPTY_MAP, NANO, MapValue, Unreadable
 from koord_numa.core.cel.values.values import Quantity as CelQuantity
 from koord_numa.core.claims.search.inventory import (
     NOWHERE,
@@ -18,13 +18,21 @@ from koord_numa.core.claims.search.inventory import (
     Device,
     DeviceId,
     DeviceTaint,
+    NodeAllocatable,
     NodeChoice,
     PoolId,
     ResourceSlice,
 )
 from koord_numa.core.objects.constraints import NodeTerm
 from koord_numa.core.quantity import parse_quantity
-from koord_numa.wire.claims.resource_slice_models import CapacityModel, CounterModel, DeviceModel, SliceSpec
+from koord_numa.wire.claims.resource_slice_models import (
+    CapacityModel,
+    CounterModel,
+    DeviceModel,
+    NodeAllocatableModel,
+    NodeAllocatableOverheadModel,
+    SliceSpec,
+)
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.metadata import head
 from koord_numa.wire.parsing import Problems, Quantity, read
@@ -134,7 +142,23 @@ def _device(pool: PoolId, model: DeviceModel, path: FieldPath) -> Device:
         binds_to_node=bool(model.binds_to_node),
         binding_conditions=tuple(model.binding_conditions or ()),
         binding_failure_conditions=tuple(model.binding_failure_conditions or ()),
+        allocatable=tuple(
+            _allocatable(name, each, path.at(f"nodeAllocatableResources.{name}"))
+            for name, each in sorted((model.node_allocatable_resources or {}).items())
+        ),
     )
+
+
+def _allocatable(resource: str, model: NodeAllocatableModel, path: FieldPath) -> NodeAllocatable:
+    mapping, overhead = model.mapping, model.overhead or NodeAllocatableOverheadModel()
+    key, multiplier = "", None
+    if mapping is not None and mapping.capacity_key:
+        key = mapping.capacity_key
+        multiplier = NANO if mapping.capacity_multiplier is None else nano(mapping.capacity_multiplier, path)
+    elif mapping is not None:
+        multiplier = _optional(mapping.device_multiplier, path)
+    per_pod, per_container = _optional(overhead.per_pod, path), _optional(overhead.per_container, path)
+    return NodeAllocatable(resource, key, multiplier, per_pod, per_container)
 
 
 _KINDS: Final[Mapping[str, type]] = {"int": int, "bool": bool, "string": str, "version": str}

@@ -6,16 +6,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from koord_numa.core.claims.node_allocatable import ClaimAmounts, Overhead, counted_with
 from koord_numa.core.claims.pod_claims import PodResourceClaim
-from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import QosClass
 from koord_numa.core.qos import OWN_CPUS
-from koord_numa.core.value_objects import ValueObject
+from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.wire import names
+from koord_numa.wire.claims.resource_slices import nano
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.images import pod_images
 from koord_numa.wire.metadata import Head, Metadata, head, version
-from koord_numa.wire.parsing import Int64, Problems, Strict, read, read_time
+from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, read, read_time
 from koord_numa.wire.pod.bound_text import bound_text, explored, known_pod, remember_request, request_key
 from koord_numa.wire.pod.pod_annotations import cached_assignment, check_bind_policy, check_demands
 from koord_numa.wire.pod.request_cache import CachedRequest, cached_request
@@ -46,6 +48,30 @@ class ExtendedClaimStatusModel(Strict):
     resource_claim_name: str | None = None
 
 
+class MappedResourceModel(Strict):
+    """An amount of a resource of the node that devices of a claim are worth."""
+
+    name: str
+    quantity: Quantity | None = None
+
+
+class OverheadResourceModel(Strict):
+    """An amount of a resource of the node that the use of a claim takes."""
+
+    name: str
+    per_pod: Quantity | None = None
+    per_container: Quantity | None = None
+
+
+class ClaimAmountsModel(Strict):
+    """What one claim takes from the node for the pod."""
+
+    resource_claim_name: str = ""
+    containers: list[str] | None = None
+    mapping: list[MappedResourceModel] | None = None
+    overhead: list[OverheadResourceModel] | None = None
+
+
 class SchedulingSpec(Strict):
     """The part of a pod's spec that is about its path among other pods."""
 
@@ -68,6 +94,7 @@ class Status(Strict):
     conditions: list[Any] | None = None
     resource_claim_statuses: list[PodClaimStatusModel] | None = None
     extended_resource_claim_status: ExtendedClaimStatusModel | None = None
+    node_allocatable_resource_claim_statuses: list[ClaimAmountsModel] | None = None
 
 
 class _Whole(Strict):
@@ -190,6 +217,8 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
     if node:
         if amounts_differ(loose.spec, loose.status):
             request = problems.collect(partial(counted_request, request, loose.status, path.at("status")), request)
+        if status.node_allocatable_resource_claim_statuses:
+            request = problems.collect(partial(_with_claim_amounts, request, status, path.at("status")), request)
     else:
         problems.collect(partial(check_bind_policy, request, path), None)
     start = status.start_time or ""
@@ -236,6 +265,28 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
         problem=problems.problem,
         unknown_cpus=unknown_cpus,
     )
+
+
+def _with_claim_amounts(request: PodRequest, status: Status, path: FieldPath) -> PodRequest:
+    """Return the request with what the pod's claims take from its node, as its scheduler has written it (KEP-5517)."""
+    path = path.at("nodeAllocatableResourceClaimStatuses")
+    found = [
+        ClaimAmounts(
+            "",
+            tuple(each.containers or ()),
+            tuple((it.name, nano(it.quantity, path)) for it in each.mapping or () if it.quantity is not None),
+            tuple(
+                Overhead(
+                    it.name,
+                    None if it.per_pod is None else nano(it.per_pod, path),
+                    None if it.per_container is None else nano(it.per_container, path),
+                )
+                for it in each.overhead or ()
+            ),
+        )
+        for each in status.node_allocatable_resource_claim_statuses or ()
+    ]
+    return replace(request, counted=counted_with(request, found))
 
 
 def _node(spec: Mapping[str, Any]) -> str:

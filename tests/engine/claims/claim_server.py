@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from koord_numa.core.claims.extended_claim import RequestMapping
+from koord_numa.core.claims.node_allocatable import ClaimAmounts
 from koord_numa.core.claims.objects.claim import DeviceRequest
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
@@ -24,6 +25,7 @@ class Server:
         self.released: list[str] = []
         self.deallocated: list[str] = []
         self.deleted: list[str] = []
+        self.amounts: dict[str, list[tuple[str, ClaimAmounts]]] = {}  # by pod
         self.mapped: dict[str, tuple[str, tuple[RequestMapping, ...]]] = {}  # by pod
 
     async def reserve(self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None) -> ResourceClaim:
@@ -63,3 +65,6 @@ class Server:
         if self.fails is not None:
             raise self.fails
         self.mapped[pod.name] = (claim, tuple(mappings))
+
+    async def write_amounts(self, pod: PodKey, amounts: Sequence[tuple[str, ClaimAmounts]]) -> None:
+        self.amounts[pod.name] = list(amounts)

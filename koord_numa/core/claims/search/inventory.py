@@ -81,6 +81,21 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeAllocatable:
+    """
+    What a device takes of one resource of the node (KEP-5517), in 10^-9 units.
+
+    ``multiplier`` is for each unit of the consumed capacity ``capacity_key``, or for the device where the key is empty.
+    """
+
+    resource: str
+    capacity_key: str = ""
+    multiplier: int | None = None  # None without a mapping
+    per_pod: int | None = None
+    per_container: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceTaint:
     """
     A taint of a device; ``effect`` is kept as written, since unknown effects are to be ignored. ``rule`` is the DeviceTaintRule that sets
@@ -153,6 +168,7 @@ class Device:
     binds_to_node: bool = False
     binding_conditions: tuple[str, ...] = ()
     binding_failure_conditions: tuple[str, ...] = ()
+    allocatable: tuple[NodeAllocatable, ...] = ()
     memory: dict[str, bool | CelError] = field(default_factory=dict, repr=False)
     own_numa: tuple[int, ...] = field(init=False)  # NUMA nodes that the driver publishes, the physical one first
     pcie_roots: tuple[str, ...] = field(init=False)

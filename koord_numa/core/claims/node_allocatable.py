@@ -1,0 +1,139 @@
+"""
+CPUs, memory and huge pages that devices of claims take from the node's allocatable amounts (KEP-5517).
+
+A mapping is what the device itself is worth, counted once for each claim. Overhead is counted for the pod and for each of its containers
+that use the claim. Both come on top of what the pod requests. Source: dynamicresources/nodeallocatabledynamicresources.go.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from koord_numa.core.claims.search.allocation import DeviceResult
+from koord_numa.core.claims.search.inventory import Device, DeviceId
+from koord_numa.core.objects.request import Container, PodRequest
+from koord_numa.core.pod_resources import effective_requests
+from koord_numa.core.resources import CPU, MILLI, ResourceList
+from koord_numa.core.value_objects import replace
+
+NANO: Final = 10**9
+
+
+class AllocatableError(Exception):
+    """What the devices take from the node cannot be told; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """Amounts of one resource for the pod and for each container that uses the claim, in 10^-9 units; None where a device has none."""
+
+    resource: str
+    per_pod: int | None = None
+    per_container: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAmounts:
+    """
+    What one claim takes from the node for a pod (core/v1 ``NodeAllocatableResourceClaimStatus``).
+
+    ``entry`` is the entry of the pod's ``resourceClaims``, empty for the claim for extended resources. Amounts are in 10^-9 units.
+    """
+
+    entry: str
+    containers: tuple[str, ...] = ()
+    mapping: tuple[tuple[str, int], ...] = ()
+    overhead: tuple[Overhead, ...] = ()
+
+    @property
+    def total(self) -> dict[str, int]:
+        """Return the sum for the pod in 10^-9 units, by resource."""
+        summed = dict(self.mapping)
+        for each in self.overhead:
+            amount = (each.per_pod or 0) + (each.per_container or 0) * len(self.containers)
+            summed[each.resource] = summed.get(each.resource, 0) + amount
+        return summed
+
+
+def claim_amounts(
+    entry: str, results: Iterable[DeviceResult], devices: Mapping[DeviceId, Device], containers: Iterable[Container]
+) -> ClaimAmounts | None:
+    """Return what the devices of a claim take from the node, None for nothing. Raises ``AllocatableError``."""
+    mapping: dict[str, int] = {}
+    overhead: dict[str, Overhead] = {}
+    for result in results:
+        device = devices.get(result.device)
+        for each in () if device is None else device.allocatable:
+            if (amount := _mapped(each.resource, result, each.capacity_key, each.multiplier)) is not None:
+                mapping[each.resource] = mapping.get(each.resource, 0) + amount
+            if each.per_pod is not None or each.per_container is not None:
+                before = overhead.get(each.resource, Overhead(each.resource))
+                overhead[each.resource] = Overhead(
+                    each.resource, _sum(before.per_pod, each.per_pod), _sum(before.per_container, each.per_container)
+                )
+    if not mapping and not overhead:
+        return None
+    users = tuple(it.name for it in containers for name, _ in it.claims if name == entry)
+    return ClaimAmounts(
+        entry, users, tuple(sorted(mapping.items())), tuple(overhead[name] for name in sorted(overhead))
+    )
+
+
+def _mapped(resource: str, result: DeviceResult, key: str, multiplier: int | None) -> int | None:
+    """Return the amount of a mapping: the consumed capacity of the key, or one device, times the multiplier; None without a mapping."""
+    if multiplier is None:
+        return None
+    if not key:
+        return multiplier
+    consumed = dict(result.consumed)
+    if not consumed:
+        raise AllocatableError(
+            f"device {result.device.device} consumes no capacity, but its {resource} is counted by {key}"
+        )
+    amount = consumed.get(key, consumed.get(_other_name(key, result.device.driver)))
+    # A capacity that the result does not have is not relevant for the allocation.
+    return None if amount is None else amount * multiplier // NANO
+
+
+def _other_name(key: str, driver: str) -> str:
+    """Return the name with the driver's domain for a name without it, and the reverse."""
+    domain, slash, bare = key.partition("/")
+    if not slash:
+        return f"{driver}/{key}"
+    return bare if domain == driver else key
+
+
+def _sum(first: int | None, second: int | None) -> int | None:
+    return second if first is None else first + (second or 0)
+
+
+def added_amounts(claims: Iterable[ClaimAmounts]) -> dict[str, int]:
+    """Return what the claims of a pod add to its request: milli-CPU, and whole units of other resources, rounded up."""
+    summed: dict[str, int] = {}
+    for claim in claims:
+        for name, amount in claim.total.items():
+            summed[name] = summed.get(name, 0) + amount
+    return {name: -(-amount * (MILLI if name == CPU else 1) // NANO) for name, amount in summed.items() if amount}
+
+
+def counted_with(request: PodRequest, claims: Iterable[ClaimAmounts]) -> ResourceList:
+    """Return what the pod counts for with the amounts of its claims. Pod-level amounts cover them."""
+    counted, pod_level = effective_requests(request), request.pod_requests or {}
+    added = {name: amount for name, amount in added_amounts(claims).items() if name not in pod_level}
+    return {**counted, **{name: counted.get(name, 0) + amount for name, amount in added.items()}}
+
+
+def check_pod_level(request: PodRequest, claims: Iterable[ClaimAmounts]) -> None:
+    """
+    Raise ``AllocatableError`` where pod-level amounts do not cover the containers and the claims.
+
+    Source: ``validatePodLevelResourcesCoverDRA``.
+    """
+    if not request.pod_requests:
+        return
+    alone = effective_requests(replace(request, pod_requests=None, overhead={}, counted=None))
+    for name, amount in added_amounts(claims).items():
+        if name in request.pod_requests and alone.get(name, 0) + amount > request.pod_requests[name]:
+            raise AllocatableError(
+                f"pod level request for {name} is insufficient to cover the aggregated container and node-allocatable DRA requests"
+            )
