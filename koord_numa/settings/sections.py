@@ -75,7 +75,7 @@ def _known_options(names: frozenset[str]) -> Callable[[dict[str, bool]], dict[st
     return check
 
 
-Weight = Annotated[int, Field(ge=0, le=100)]
+Weight = Annotated[int, Field(ge=0, le=2_000)]
 
 
 class ScoreWeightSettings(Section):
@@ -84,6 +84,7 @@ class ScoreWeightSettings(Section):
     resources: Weight = 1
     devices: Weight = 5
     numa: Weight = 1
+    alignment: Weight = 1_200
     exclusivity: Weight = 40
     claims: Weight = 20
     node_affinity: Weight = 20

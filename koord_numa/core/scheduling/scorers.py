@@ -8,6 +8,10 @@ Theory. Scorers are of two sorts. *Absolute* ones give 0 to 100 points by the no
 changes. *Preferences* give a raw score, and ``normalize`` turns the raw scores of all nodes that fit into 0 to 100 points: the best of them
 earns 100. Preferences are what users write into pods and taints; by default they weigh ten times as much as the filling of nodes, so that
 bin-packing decides only among nodes which the preferences leave about equal. Among themselves they weigh as in kube-scheduler.
+
+Alignment comes before load: a NUMA node more costs a pod with CPUs of its own 1,200 points, and everything that expresses load
+(resources, devices, the method of ``numa``, images, default spread) gives 1,000 at most. What users ask for explicitly (exclusivity,
+claims, preferences) may be worth more than one NUMA node.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from koord_numa.core.allocation.demand import CpuUse
 from koord_numa.core.fit.node_affinity import preferred_weight
 from koord_numa.core.fit.pod_affinity import pod_preference
 from koord_numa.core.fit.spread import crowding
@@ -24,7 +29,14 @@ from koord_numa.core.fit.taints import soft_taints
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Exclusivity, Placement, Rejection
-from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, KubeQos, NodeScoring, NumaExclusive, ScoringType
+from koord_numa.core.objects.vocabulary import (
+    CpuExclusivePolicy,
+    KubeQos,
+    NodeScoring,
+    NumaAllocateStrategy,
+    NumaExclusive,
+    ScoringType,
+)
 from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.score.composite import score_fewest, score_node
@@ -93,6 +105,38 @@ def score_numa(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement,
     topology = offer.topology if isinstance(offer, KubeletView) else None
     strategy = ScoringType.LEAST_NUMA_NODES if method is NodeScoring.LEAST_NUMA_NODES else profile.scoring
     return score_zones(ask.request, kube_qos(ask.request), topology, strategy, profile.weights)
+
+
+def score_alignment(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
+    """
+    ``MAX_SCORE`` for CPUs of one NUMA node, a point less for each further NUMA node of the placement; 0 without own CPUs.
+
+    Where the pod gets no CPUs of its own, or their NUMA nodes are not known, the node counts as if they were two.
+    """
+    if not wants_own_cpus(ask):
+        return 0
+    mask, offer = placement.mask or 0, seen.offer
+    if isinstance(offer, Inventory):
+        machine = offer.machine
+        mask = mask | machine.numa_of(placement.cpus) if placement.cpus and machine is not None else 0
+    return alignment_points(mask.bit_count() or UNKNOWN_NUMA_NODES)
+
+
+UNKNOWN_NUMA_NODES: Final = 2
+"""Worse than one NUMA node, and no more than one step, so that what a user prefers explicitly still decides."""
+
+
+def alignment_points(numa_nodes: int) -> int:
+    """The points of a placement on so many NUMA nodes, 0 to 100."""
+    return max(0, MAX_SCORE + 1 - numa_nodes)
+
+
+def wants_own_cpus(ask: SchedulingRequest) -> bool:
+    """May the pod get CPUs of its own on some node, and does it not ask itself to be spread over NUMA nodes?"""
+    demand = ask.demand
+    if isinstance(demand, Rejection) or demand.strategy is NumaAllocateStrategy.DISTRIBUTE_EVENLY:
+        return False
+    return demand.use is CpuUse.OWN or bool(demand.pinned)
 
 
 def score_exclusivity(ask: SchedulingRequest, _seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
@@ -177,6 +221,7 @@ SCORERS: Final = (
     Scorer("resources", "NodeResourcesFit", 1, _filling),
     Scorer("devices", "DeviceReserve", 5, _devices),
     Scorer("numa", "NodeNUMAResource", 1, score_numa),
+    Scorer("alignment", "NodeNUMAResource", 1200, score_alignment, wants_own_cpus),
     Scorer("exclusivity", "NodeNUMAResource", 40, score_exclusivity, wants_exclusivity),
     Scorer("claims", "DynamicResources", 20, score_claims, wants_devices),
 )

@@ -78,7 +78,9 @@ def score_pod_level(placed: Placed, strategy: Strategy) -> int:
     capacity = {name: amount for name, amount in capacity.items() if name in wanted}
     full = score_filling(ScoringType.MOST_ALLOCATED, wanted, capacity, taken, strategy.weights)
     # Full utilisation is worth one NUMA node, so that fewer NUMA nodes are never outweighed.
-    return min(MAX_SCORE, max(0, MAX_SCORE - NUMA_STEP * placed.numa_nodes) + NUMA_STEP * full // MAX_SCORE)
+    # Rounded up: a pod takes something, and a tenth of a point must not be lost against two full NUMA nodes.
+    utilisation = -(-NUMA_STEP * full // MAX_SCORE) or 1
+    return min(MAX_SCORE, max(0, MAX_SCORE - NUMA_STEP * placed.numa_nodes) + utilisation)
 
 
 METHODS: Final[Mapping[NodeScoring, Callable[[Placed, Strategy], int]]] = {

@@ -35,6 +35,7 @@ from koord_numa.core.objects.vocabulary import KubeQos, NodeScoring, NumaAllocat
 from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
+from koord_numa.core.scheduling.scorers import UNKNOWN_NUMA_NODES, alignment_points
 from koord_numa.core.score.composite import NUMA_STEP
 from koord_numa.core.score.least_numa_nodes import normalized
 from koord_numa.core.score.node_resources import MAX_SCORE
@@ -119,6 +120,21 @@ def numa_score_bound(method: NodeScoring, alignment: RequestAlignment, kind: Nod
     if method is NodeScoring.LEAST_NUMA_NODES and kind.config is None and fewest is not NOTHING_LISTED:
         return _least_numa_nodes(alignment, kind, fewest)
     return MAX_SCORE
+
+
+def alignment_bound(alignment: RequestAlignment, kind: NodeClass, fewest: int) -> int:
+    """
+    The most points of ``score_alignment``, for a request that wants CPUs of its own.
+
+    Where a NUMA policy is in force for sure, the placement is on one set of NUMA nodes for all resources: at least ``fewest``. Elsewhere
+    only its CPUs are counted, which may lie on one NUMA node. A pod that shares CPUs there counts as on ``UNKNOWN_NUMA_NODES``, and so may
+    any pod on a kubelet's node.
+    """
+    if kind.config is not None:
+        return alignment_points(min(fewest, UNKNOWN_NUMA_NODES) if fewest is not NOTHING_LISTED else 1)
+    if alignment.use is not CpuUse.OWN:
+        return alignment_points(1 if kind.pins else UNKNOWN_NUMA_NODES)
+    return alignment_points(fewest if alignment.must_be_on(kind) and fewest is not NOTHING_LISTED else 1)
 
 
 def _least_numa_nodes(alignment: RequestAlignment, kind: NodeClass, fewest: int) -> int:

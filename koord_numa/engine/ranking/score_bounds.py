@@ -12,8 +12,8 @@ preferences are added later (``preference_rows``). The bound holds because no te
 - Amounts of whole nodes and of NUMA nodes are compared in one operation (``NodeNumbers``); ``ResourceBounds`` scores those of whole nodes.
 - The alignment is relaxed: ``fewest`` counts, for each resource by itself, how many of the emptiest NUMA nodes hold the amount. A
   placement takes one set of NUMA nodes for all resources, under bind policies too, so it takes at least ``fewest`` of
-  them, and the ``numa`` score falls with their number; ``numa_score_bounds`` has the proof for each method. Exclusivity and claims count
-  as ``MAX_SCORE``.
+  them, and the ``numa`` and ``alignment`` scores fall with their number; ``numa_score_bounds`` has the proof for each method.
+  Exclusivity and claims count as ``MAX_SCORE``.
 
 Shapes. ``rows`` are n indices into the node table; the bounds are ``int64[n]``. ``ClassJudgement`` holds ``wanted[kinds, lines]`` and
 points by kind and line, with the lines of ``NodeNumbers``. Points by ``fewest`` have ``counts + 2`` columns: ``fewest`` is 1 to
@@ -36,12 +36,17 @@ from koord_numa.core.objects.vocabulary import NodeScoring
 from koord_numa.core.scheduling.evaluate import fits_node_object
 from koord_numa.core.scheduling.placement import aligned_by_kubelet
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, without_resources
-from koord_numa.core.scheduling.scorers import SCORERS, wants_devices, wants_exclusivity, weight_of
+from koord_numa.core.scheduling.scorers import SCORERS, wants_devices, wants_exclusivity, wants_own_cpus, weight_of
 from koord_numa.core.score.node_resources import MAX_SCORE
 from koord_numa.engine.ranking.columns.node_class import NodeClass, compares_numbers
 from koord_numa.engine.ranking.columns.node_numbers import FREE, UNLIMITED, Bools, Ints
 from koord_numa.engine.ranking.columns.node_table import NodeTable
-from koord_numa.engine.ranking.numa_score_bounds import NOTHING_LISTED, RequestAlignment, numa_score_bound
+from koord_numa.engine.ranking.numa_score_bounds import (
+    NOTHING_LISTED,
+    RequestAlignment,
+    alignment_bound,
+    numa_score_bound,
+)
 from koord_numa.engine.ranking.resource_bounds import NEVER, ZERO, ResourceBounds
 from koord_numa.engine.ranking.selected_rows import SelectedRows, names_nodes, of_any_node
 
@@ -192,11 +197,12 @@ class ScoreBounds:
         most += self._weights["claims"] * MAX_SCORE if wants_devices(self._ask) else 0
         if alignment.splits_cores_of(kind):
             most = EXPLORES if kind.explores else NEVER
-        points = []
+        points, owns = [], wants_own_cpus(ask)
         for fewest in (*range(1, counts), NOTHING_LISTED):
             score = numa_score_bound(self._rules.numa_method, alignment, kind, fewest)
             # A policy for one NUMA node refuses what needs two, by free amounts alone.
-            points.append(NEVER if one and fewest > 1 else weight * score + most)
+            aligned = self._weights["alignment"] * alignment_bound(alignment, kind, fewest) if owns else 0
+            points.append(NEVER if one and fewest > 1 else weight * score + aligned + most)
         return points
 
     def _row_by_row(self, rows: Ints) -> Ints:
