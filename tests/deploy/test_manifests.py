@@ -56,6 +56,7 @@ def test_the_chart_carries_everything() -> None:
         "ConfigMap",
         "Deployment",
         "Namespace",
+        "NetworkPolicy",
         "PodDisruptionBudget",
         "Role",
         "RoleBinding",
@@ -235,10 +236,24 @@ def test_several_profiles_and_another_lease_reach_the_configuration_and_the_righ
 
 
 def test_optional_parts() -> None:
-    manifests = rendered({"serviceMonitor": {"enabled": True}, "podDisruptionBudget": {"enabled": False}})
+    manifests = rendered(
+        {
+            "serviceMonitor": {"enabled": True},
+            "podDisruptionBudget": {"enabled": False},
+            "networkPolicy": {"enabled": False},
+        }
+    )
     kinds = {manifest["kind"] for manifest in manifests}
     assert "ServiceMonitor" in kinds
     assert "PodDisruptionBudget" not in kinds
+    assert "NetworkPolicy" not in kinds
+
+
+def test_chart_and_base_let_the_same_peers_in() -> None:
+    spec = of_kind(base("networkpolicy.yaml"), "NetworkPolicy")["spec"]
+    assert spec["ingress"] == of_kind(rendered(), "NetworkPolicy")["spec"]["ingress"]
+    assert spec["policyTypes"] == ["Ingress"]
+    assert spec["podSelector"] == of_kind(base("poddisruptionbudget.yaml"), "PodDisruptionBudget")["spec"]["selector"]
 
 
 def test_unknown_values_are_refused() -> None:

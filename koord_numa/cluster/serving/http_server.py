@@ -7,6 +7,8 @@ come from the event loop that does the work, so that one that is stuck fails the
 Readiness tells, in one line for each, what keeps it from scheduling.
 """
 
+import asyncio
+import re
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +18,18 @@ import orjson
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from koord_numa.cluster.serving.connections import Connections
+
 DEFAULT_PORT: Final = 10251
 """Of plain HTTP on loopback: where kube-scheduler used to serve the same paths without TLS."""
 
 ANY_IPV4: Final = "0.0.0.0"  # noqa: S104  (probes and scrapers come from outside the pod)
+
+LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+"""Addresses on which only this machine, or whoever has forwarded the port, can connect."""
+LOCAL_NAMES: Final = frozenset({"127.0.0.1", "[::1]", "localhost"})
+"""Names in a Host header that no other machine can have."""
+PORT_SUFFIX: Final = re.compile(r":\d*$")
 
 Complaints = Callable[[], Iterable[str]]
 """What is wrong right now, a sentence each; nothing when all is well."""
@@ -64,11 +74,17 @@ class HttpServer:
         self._providers = providers
         self._protection = protection
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self.connections: Connections | None = None
 
     async def start(self) -> None:
         """Listen. Port 0 takes any free one, and ``port`` then says which. Raises ``OSError`` when the port is taken."""
+        connections = self.connections = Connections()
+        is_local = self._protection is None and self._host in LOOPBACK_HOSTS
+        local = (only_local_names,) if is_local else ()
         guards = () if self._protection is None else (self._protection.guard,)
-        app = web.Application(middlewares=guards)
+        app = web.Application(middlewares=(connections.middleware, *local, *guards))
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/livez", self._healthz)
         app.router.add_get("/readyz", self._readyz)
@@ -84,17 +100,27 @@ class HttpServer:
             # Of port 0 each address family would take a free port of its own; only one can be told.
             host = self._host if self._host or self.port else ANY_IPV4
             tls = None if self._protection is None else self._protection.tls
-            site = web.TCPSite(runner, host, self.port, ssl_context=tls)
-            await site.start()
+            handshake = None if tls is None else connections.limits.handshake_seconds
+            assert runner.server is not None  # noqa: S101  (made by ``setup``)
+            self._server = await asyncio.get_running_loop().create_server(
+                connections.factory(runner.server), host, self.port, ssl=tls, ssl_handshake_timeout=handshake
+            )
         except OSError:
             # Nothing listens, so the runner has to go with it.
             await runner.cleanup()
             raise
         self._runner = runner
-        self.port = int(runner.addresses[0][1])
+        self._watch = asyncio.create_task(connections.watch())
+        self.port = int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Stop listening."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -118,6 +144,19 @@ class HttpServer:
     async def _pod(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         return _dump(self._providers.pod(namespace, name), f"nothing is known of pod {namespace}/{name}")
+
+
+@web.middleware
+async def only_local_names(request: web.Request, handler: Any) -> web.StreamResponse:
+    """
+    Refuse requests under other names than this machine's own.
+
+    A web page that is open in a browser could otherwise read a forwarded port: its own name may be made to resolve to 127.0.0.1.
+    """
+    name = request.host.rpartition(":")[0] if PORT_SUFFIX.search(request.host) else request.host
+    if name.lower().rstrip(".") not in LOCAL_NAMES:
+        raise web.HTTPForbidden(text="this port answers to localhost, 127.0.0.1 and [::1] only\n")
+    return await handler(request)  # type: ignore[no-any-return]  # handlers are untyped in aiohttp
 
 
 def _page(registry: CollectorRegistry) -> web.Response:
