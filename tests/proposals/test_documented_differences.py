@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from koord_numa.settings import SettingsError, load_settings
+from koord_numa.wire import parse_pod
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
 
 GPU = "nvidia.com/gpu"
@@ -86,7 +87,13 @@ async def test_the_field_of_the_pod_spec_was_never_made() -> None:
     field = pod("field", guaranteed("10"), topology={"policy": "single-numa-node"})
     await there.create(field, pod("annotation", guaranteed("10"), numa={"numaTopologyPolicy": "single-numa-node"}))
     assert (there.node_of("field"), there.node_of("annotation")) == ("", "")
-    assert "use the annotation scheduling.koordinator.sh/numa-topology-spec" in there.why("field")
+    problem = parse_pod(field).problem
+    assert (
+        "spec.topology: is no field of a Pod; use the annotation scheduling.koordinator.sh/numa-topology-spec"
+        in problem
+    )
+    await there.create(pod("without", guaranteed("10")))
+    assert there.node_of("without") == "n"
 
 
 async def test_container_level_single_numa_node_takes_the_pod_as_a_whole() -> None:

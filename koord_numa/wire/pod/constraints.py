@@ -134,7 +134,7 @@ def constraints(top: Head, demands: ConstraintsModel, ports: Iterable[PortModel]
         ephemeral=mounted.ephemeral,
         disks=mounted.disks,
         features=_features(demands, restarts_all),
-        unsupported=mounted.unsupported + _unsupported_fields(demands, top) + _unsupported_annotations(top.annotations),
+        unsupported=mounted.unsupported + _unsupported_group(demands) + _unsupported_annotations(top.annotations),
     )
 
 
@@ -173,13 +173,8 @@ def _features(demands: ConstraintsModel, restarts_all: bool) -> tuple[str, ...]:
     return tuple(needed)
 
 
-def _unsupported_fields(demands: ConstraintsModel, top: Head) -> tuple[str, ...]:
-    group = ("schedulingGroup (pods that are placed together or not at all)",) if demands.scheduling_group else ()
-    # The field of KEP-693. No API server keeps it, but a file may have it.
-    spec = top.body.get("spec")
-    if not isinstance(spec, Mapping) or spec.get("topology") is None:
-        return group
-    return (*group, f"spec.topology, which is no field of a Pod (use the annotation {names.NUMA_TOPOLOGY_SPEC})")
+def _unsupported_group(demands: ConstraintsModel) -> tuple[str, ...]:
+    return ("schedulingGroup (pods that are placed together or not at all)",) if demands.scheduling_group else ()
 
 
 def _spread(model: SpreadModel, pod: OwnPod, path: FieldPath) -> SpreadConstraint:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import Field
 
@@ -23,6 +23,7 @@ from koord_numa.core.qos import priority_class as band_of
 from koord_numa.core.spelling import closest
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, quoted
+from koord_numa.wire.metadata import Head
 from koord_numa.wire.misspelled_keys import unread_pod_keys
 from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import EnumReader, GoJson, Id, Quantity, load_json, read_json
@@ -159,13 +160,17 @@ def _policies(spec_text: str, numa_text: str) -> tuple[CpuBind, NumaSpec] | Wire
     return bind, numa
 
 
-def check_demands(labels: Mapping[str, str], annotations: Mapping[str, str], path: FieldPath) -> None:
+def check_demands(top: Head, spec: Mapping[str, Any]) -> None:
     """
-    Raises ``WireError`` for a demand that nothing would read: under a key that is almost ours, or in a member that does not exist.
+    Raises ``WireError`` for a demand that nothing would read: under a key that is almost ours, in a member that does not exist, or in
+    KEP-693's ``spec.topology``, which no API server keeps but a file may have.
 
-    Koordinator ignores both, and the pod runs without what it asks for. Pods that run are not checked.
+    Koordinator ignores all of these, and the pod runs without what it asks for. Pods that run are not checked.
     """
-    for _, sentence in unread_pod_keys(labels, annotations):
+    path, annotations = top.path, top.annotations
+    if spec.get("topology") is not None:
+        raise path.at("spec.topology").error(f"is no field of a Pod; use the annotation {names.NUMA_TOPOLOGY_SPEC}")
+    for _, sentence in unread_pod_keys(top.labels, annotations):
         raise path.error(sentence)
     for key in _MEMBERS:
         text = annotations.get(key)

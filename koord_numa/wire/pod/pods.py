@@ -186,7 +186,7 @@ def _loose_part(obj: Mapping[str, Any], path: FieldPath, problems: Problems) -> 
 def _steady_part(top: Head, spec: dict[str, Any], scheduling: SchedulingSpec, problems: Problems) -> SteadyPart:
     has_node = bool(_node(spec))
     if not has_node:
-        problems.collect(partial(check_demands, top.labels, top.annotations, top.path), None)
+        problems.collect(partial(check_demands, top, spec), None)
     return SteadyPart(
         path=top.path,
         key=PodKey(top.namespace or "default", top.name, top.uid),
