@@ -95,10 +95,13 @@ def pod_demand(request: PodRequest) -> PodDemand:
 
     Containers of Guaranteed pods get exclusive CPUs if they request whole CPUs, and bound memory. Pods with pod-level resources get
     neither (policy_static.go of both managers while the gate PodLevelResourceManagers is off). Devices are given to every pod.
+
+    A running pod counts with what the kubelet has allocated: a static kubelet rejects every resize of a Guaranteed pod as infeasible
+    (until KEP-5554).
     """
     qos = kube_qos(request)
     pinned = qos is KubeQos.GUARANTEED and not has_pod_level(request)
-    containers = tuple((container, _container_demand(container, pinned)) for container in request.containers)
+    containers = tuple((container, _container_demand(container, pinned)) for container in _allocated(request))
     app_types = {
         resource
         for container, demand in containers
@@ -130,7 +133,7 @@ def pod_level_demand(request: PodRequest) -> PodDemand:
     if not has_pod_level(request) or kube_qos(request) is not KubeQos.GUARANTEED:
         return pod_demand(request)
     containers = []
-    for container in request.containers:
+    for container in _allocated(request):
         demand = _container_demand(container, pinned=True)
         if not all(container.requests.get(name, 0) == container.limits.get(name) for name in (CPU, MEMORY)):
             demand = ContainerDemand(cpus=0, memory={}, devices=demand.devices)
@@ -180,6 +183,10 @@ def _check_pool(pool: ResourceList, parts: Sequence[tuple[Container, ResourceLis
         if shares and exclusive.get(name, 0) >= amount:
             return f"exclusive containers leave no {name} of the pod to container {shares}"
     return ""
+
+
+def _allocated(request: PodRequest) -> tuple[Container, ...]:
+    return request.containers if request.allocated is None else request.allocated
 
 
 def _container_demand(container: Container, pinned: bool) -> ContainerDemand:

@@ -73,7 +73,9 @@ class PodRequest:
 
     ``containers`` come in the kubelet's order: init containers (sidecars among them) as listed, then app containers.
     ``pod_requests`` / ``pod_limits`` are pod-level resources (``spec.resources``), ``None`` when the pod has none. ``counted`` replaces the
-    effective request of a running pod whose containers have not, or not yet, what the spec asks for (in-place resize).
+    effective request of a running pod whose containers have not, or not yet, what the spec asks for (in-place resize). ``allocated`` are
+    the containers with the requests that the kubelet has allocated, where these differ from the spec; the kubelet's resource managers
+    allocated for them.
     """
 
     containers: tuple[Container, ...] = ()
@@ -90,6 +92,7 @@ class PodRequest:
     labels: tuple[tuple[str, str], ...] = ()  # only those that matter to spread and affinity: sorted pairs
     replaceable: bool = True  # a controller replaces the pod when it is lost
     counted: ResourceList | None = None  # what the pod counts for while a resize of it is under way
+    allocated: tuple[Container, ...] | None = None
     derived: dict[Callable[["PodRequest"], Any], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )  # what others worked out of it, by the function that did

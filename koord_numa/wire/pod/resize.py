@@ -22,7 +22,12 @@ INFEASIBLE: Final = "Infeasible"
 
 
 def counted_request(request: PodRequest, status: Mapping[str, Any], path: FieldPath) -> PodRequest:
-    """The request of a pod with a node, with ``counted`` set where ``amounts_differ`` makes a difference. Raises ``WireError``."""
+    """
+    The request of a pod with a node, with ``counted`` and ``allocated`` set where ``amounts_differ`` makes a difference.
+
+    A kubelet with static policy never allocates a resize of a Guaranteed pod (``Infeasible`` in the kubelet's allocation manager), so that
+    the pod keeps the exclusive CPUs and the memory of ``allocated``, whatever its spec says. Raises ``WireError``.
+    """
     infeasible = _is_infeasible(status)
     known = {each["name"]: each for key in _STATUSES for each in _items(status, key) if _has_resources(each)}
     containers = tuple(
@@ -35,7 +40,10 @@ def counted_request(request: PodRequest, status: Mapping[str, Any], path: FieldP
             held = _held({"resources": of_pod, "allocatedResources": status.get("allocatedResources")}, path)
             pod_requests = held if infeasible else largest(pod_requests, held)
     counted = effective_requests(replace(request, containers=containers, pod_requests=pod_requests))
-    return request if counted == effective_requests(request) else replace(request, counted=counted)
+    if counted != effective_requests(request):
+        request = replace(request, counted=counted)
+    allocated = tuple(_allocated(container, known.get(container.name), path) for container in request.containers)
+    return request if allocated == request.containers else replace(request, allocated=allocated)
 
 
 def amounts_differ(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
@@ -85,6 +93,15 @@ def _counted(container: Container, status: Mapping[str, Any] | None, infeasible:
         return container
     held = _held(status, path)
     return replace(container, requests=held if infeasible else largest(container.requests, held))
+
+
+def _allocated(container: Container, status: Mapping[str, Any] | None, path: FieldPath) -> Container:
+    """The container with the requests that the kubelet has allocated, of the status' ``resources`` where it names no allocation."""
+    if status is None:
+        return container
+    amounts = requested(_part(status, "allocatedResources"), path.at("allocatedResources"))
+    amounts = amounts or requested(_part(_part(status, "resources"), "requests"), path.at("resources"))
+    return replace(container, requests={**container.requests, **amounts})
 
 
 def _held(status: Mapping[str, Any], path: FieldPath) -> ResourceList:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.objects.vocabulary import KubeQos
 from koord_numa.core.pod_resources import effective_requests, kube_qos
 from koord_numa.wire.pod.pods import parse_pod
@@ -83,3 +84,24 @@ def test_a_pod_that_waits_counts_by_its_spec() -> None:
         }
     )
     assert effective_requests(waiting.request) == {"cpu": 2000}
+
+
+def resized(spec: str, allocated: str, conditions: list[dict[str, str]]) -> Any:
+    """A Guaranteed pod whose spec asks for other CPUs than the kubelet has allocated."""
+    amounts = {name: {"cpu": cpu, "memory": "1Gi"} for name, cpu in (("spec", spec), ("status", allocated))}
+    resources = {"requests": amounts["spec"], "limits": amounts["spec"]}
+    status = {"resources": {"requests": amounts["status"]}, "allocatedResources": amounts["status"]}
+    container = {"name": "c", "resources": resources}
+    return running(spec, status=status, conditions=conditions, containers=[container])
+
+
+@pytest.mark.parametrize("spec", ["8", "2", "1500m"])
+@pytest.mark.parametrize("conditions", [[], INFEASIBLE], ids=["new", "infeasible"])
+def test_exclusive_cpus_stay_as_allocated(spec: str, conditions: list[dict[str, str]]) -> None:
+    pod = resized(spec, "4", conditions)
+    assert pod.problem == ""
+    assert pod_demand(pod.request).counts == (4,)
+
+
+def test_a_pod_at_rest_has_no_other_allocation() -> None:
+    assert resized("4", "4", []).request.allocated is None
