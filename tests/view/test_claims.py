@@ -127,8 +127,53 @@ def test_the_document_of_a_node_has_claims_and_devices(objects: Path) -> None:
         ("gpu-0", 0, ["default/train"]),
         ("gpu-1", 1, ["default/kept"]),
     ]
+    assert found["unusedClaims"] == [{"claim": "default/kept", "cpuIds": [4, 5, 12, 13]}]
+    drawn = {cpu["id"]: cpu["pods"] for cpu in _cpus(found["machine"])}
+    assert [drawn[cpu] for cpu in (0, 1, 8, 9, 4, 5, 12, 13, 2)] == [[0]] * 4 + [[1]] * 4 + [[]]
     [train] = found["pods"]
     assert (train["cpus"], train["numa"], train["cpuIds"]) == ("0-1,8-9", [0], [0, 1, 8, 9])
+
+
+def _cpus(machine: Json) -> list[Json]:
+    return [
+        cpu
+        for socket in machine["sockets"]
+        for numa in socket["numa"]
+        for cache in numa["caches"]
+        for core in cache["cores"]
+        for cpu in core["cpus"]
+    ]
+
+
+def test_cpus_whose_driver_chooses_are_counted_by_group(objects: Path) -> None:
+    """Groups of CPUs by NUMA node, and individual CPUs, of which the ids are known."""
+    group = {"name": "cpudevnuma000", "attributes": {"resource.kubernetes.io/numaNode": {"int": 0}}}
+    single = {"name": "cpudev005", "attributes": {"dra.cpu/cpuID": {"int": 5}, "dra.cpu/numaNodeID": {"int": 1}}}
+    published = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": "own-groups"},
+        "spec": {
+            "driver": "dra.cpu",
+            "nodeName": "own",
+            "pool": {"name": "groups", "generation": 1, "resourceSliceCount": 1},
+            "devices": [group, single],
+        },
+    }
+    held = claim("train", allocation("gpu-0", ""))
+    results = held["status"]["allocation"]["devices"]["results"]
+    del held["status"]["allocation"]["devices"]["config"]
+    results[1] |= {"pool": "groups", "device": "cpudevnuma000"}
+    alone = claim("alone", allocation("gpu-1", ""))
+    del alone["status"]["allocation"]["devices"]["config"]
+    alone["status"]["allocation"]["devices"]["results"] = [
+        {"request": "cpus", "driver": "dra.cpu", "pool": "groups", "device": "cpudev005"}
+    ]
+    kept = [it for it in yaml.safe_load_all(objects.read_text()) if it["kind"] != "ResourceClaim"]
+    objects.write_text(yaml.safe_dump_all([*kept, published, held, alone]))
+    shown = run("node", "own", "--from", str(objects)).splitlines()
+    assert "default/train  default/train  0     gpu.example.com gpu-0, dra.cpu cpudevnuma000 (4 CPUs)" in shown
+    assert "default/alone  -              1     CPUs 5" in shown
 
 
 def test_the_terminal_draws_claimed_cpus(objects: Path) -> None:
@@ -136,6 +181,7 @@ def test_the_terminal_draws_claimed_cpus(objects: Path) -> None:
     assert "NUMA 0  socket 0  4 of 8 CPUs free" in shown  # and no pod on shared CPUs
     assert "  t0    A A · ·" in shown
     assert "  A train  0-1,8-9" in shown
+    assert "  B claim default/kept  4-5,12-13" in shown  # no pod uses it, and its CPUs are not free
     assert shown[-3:] == [
         "CLAIM          POD            NUMA  DEVICES",
         "default/kept   -              1     gpu.example.com gpu-1, CPUs 4-5,12-13",

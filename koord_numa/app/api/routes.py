@@ -18,7 +18,7 @@ from koord_numa.view.documents import API_VERSION, Document, document
 from koord_numa.view.documents.claims import node_claims
 from koord_numa.view.documents.cluster import cluster_document
 from koord_numa.view.documents.decisions import decisions_document
-from koord_numa.view.documents.node import drawing_of, node_document, with_claimed_cpus
+from koord_numa.view.documents.node import drawing_of, node_document, unused_cpus, with_claimed_cpus
 from koord_numa.view.documents.waiting import shape_entry, waiting_document
 from koord_numa.view.page import served_page
 from koord_numa.view.svg import svg
@@ -94,12 +94,10 @@ class ViewApi:
         name = request.match_info["name"]
         info = self._scheduler.cache.nodes.get(name)
         seen = None if info is None else info.candidate()
-        claims = self._scheduler.claims
-        drawing = (
-            None
-            if info is None or seen is None
-            else drawing_of(seen, info, with_claimed_cpus(seen, node_claims(claims, info)))
-        )
+        drawing = None
+        if info is not None and seen is not None:
+            claims = node_claims(self._scheduler.claims, info)
+            drawing = drawing_of(seen, info, with_claimed_cpus(seen, claims), unused_cpus(claims))
         if drawing is None:
             return answer(request, None, f"the CPUs of node {name} are not known by id")
         return web.Response(text=svg(drawing, name), content_type="image/svg+xml")

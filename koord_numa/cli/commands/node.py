@@ -11,7 +11,7 @@ from koord_numa.cli.render.output import Output, with_output
 from koord_numa.cli.render.watching import Lines, check_watch, print_changes
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.view.documents.claims import node_claims
-from koord_numa.view.documents.node import drawing_of, with_claimed_cpus
+from koord_numa.view.documents.node import drawing_of, unused_cpus, with_claimed_cpus
 from koord_numa.view.svg import svg
 
 
@@ -41,7 +41,8 @@ def command(name: str, access: Access, output: Output, watch: bool) -> None:
         output.print_document(document, (f"node/{name}",))
         return
     info = snapshot.scheduler.cache.nodes[name]
-    drawing = drawing_of(seen, info, with_claimed_cpus(seen, node_claims(snapshot.scheduler.claims, info)))
+    claims = node_claims(snapshot.scheduler.claims, info)
+    drawing = drawing_of(seen, info, with_claimed_cpus(seen, claims), unused_cpus(claims))
     if drawing is None:
         raise click.ClickException(f"the CPUs of node {name} are not known by id, so they cannot be drawn")
     click.echo(svg(drawing, name), nl=False)

@@ -20,7 +20,7 @@ from koord_numa.core.state.numa_usage import NumaUsage, largest_aligned, rooms
 from koord_numa.view import terminal
 from koord_numa.view.documents.claims import HeldClaim, claim_entries, node_claims, published_devices
 from koord_numa.view.documents.cluster import trust_in
-from koord_numa.view.documents.node import with_claimed_cpus
+from koord_numa.view.documents.node import claim_holders, unused_cpus, with_claimed_cpus
 from koord_numa.view.drawing import CpuHolder, Drawing
 from koord_numa.view.text import NONE, asked, count, numa_text, policies, short_amounts
 
@@ -42,6 +42,7 @@ def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[
         yield Text()
         holdings = with_claimed_cpus(seen, claims)
         owners = [CpuHolder(held.pod.name, held.cpus) for held in holdings if held.cpus]
+        owners += claim_holders(unused_cpus(claims))
         yield from terminal.lines(Drawing(seen.offer.machine, owners, seen.offer.reserved, _shared(holdings)), width)
     if isinstance(seen.offer, KubeletView):
         yield from _known(seen.offer)

@@ -9,7 +9,7 @@ assume cache). A claim therefore counts exactly once, whatever comes first.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from koord_numa.core.claims.cpus import DRIVER, cpus_of
+from koord_numa.core.claims.cpus import CPU_ID, DRIVER, cpus_of, is_cpu_device
 from koord_numa.core.claims.objects.claim import Classes, DeviceClass
 from koord_numa.core.claims.objects.features import ALL_FEATURES
 from koord_numa.core.claims.objects.pools import Pool
@@ -18,7 +18,7 @@ from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.claims.search.inventory import DeviceId, PoolId, ResourceSlice
 from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.claims.taint_rules import DeviceTaintRule
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpuset import MAX_CPU, CpuSet
 from koord_numa.core.objects.node import Node
 from koord_numa.engine.claims.extended import ClaimKey, ExtendedClaims
 from koord_numa.engine.claims.next_change import NextChange
@@ -118,6 +118,15 @@ class ClaimLister:
     def slices(self) -> Iterator[ResourceSlice]:
         """Every slice, in no particular order."""
         return iter(self._index)
+
+    def cpus_of(self, allocation: Allocation) -> CpuSet:
+        """Return the CPUs that an allocation holds by dra.cpu, by cpuset or as individual CPUs; empty where the driver chooses them."""
+        found = (self._index.device(it.device) for it in allocation.results if is_cpu_device(it.device))
+        ids = (device.attribute(CPU_ID) for device in found if device is not None)
+        single = CpuSet.of(
+            it.scalar for it in ids if it is not None and isinstance(it.scalar, int) and 0 <= it.scalar < MAX_CPU
+        )
+        return cpus_of(allocation) | single
 
     def takes_resources(self, device: DeviceId) -> bool:
         """Whether the device takes CPUs, memory or huge pages of the node (KEP-5517)."""
@@ -234,10 +243,11 @@ class ClaimLister:
 
     def _count(self, allocation: Allocation, sign: int) -> None:
         (self.usage.add if sign > 0 else self.usage.remove)(allocation)
-        cpus = cpus_of(allocation)
-        if cpus:
-            # Pools of dra.cpu are named after their nodes.
-            pool = next(it.device.pool for it in allocation.results if it.device.driver == DRIVER)
+        # Pools of dra.cpu are named after their nodes.
+        pool = next((it.device.pool for it in allocation.results if is_cpu_device(it.device)), None)
+        if pool is not None:
+            # Empty where the driver chooses the CPUs: the claim counts all the same.
+            cpus = cpus_of(allocation)
             held = self._cpus.setdefault(pool, [])
             if sign > 0:
                 held.append(cpus)

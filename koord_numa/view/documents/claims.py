@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from koord_numa.core.claims.cpus import CAPACITY, NANO, cpu_count, cpus_of, is_cpu_device
+from koord_numa.core.claims.cpus import CAPACITY, NANO, cpu_count, is_cpu_device
 from koord_numa.core.claims.extended_claim import IN_MEMORY, Served
 from koord_numa.core.claims.extended_resources import extended_requests
 from koord_numa.core.claims.objects.claim import AllocationMode, DeviceDemand
@@ -29,11 +29,7 @@ class HeldClaim:
     allocation: Allocation
     assumed: bool
     pods: tuple[Pod, ...]
-
-    @property
-    def cpus(self) -> CpuSet:
-        """The CPUs that it holds by dra.cpu."""
-        return cpus_of(self.allocation)
+    cpus: CpuSet = EMPTY  # of dra.cpu, where they are known by id
 
 
 def node_claims(lister: ClaimLister, info: NodeInfo) -> list[HeldClaim]:
@@ -50,7 +46,8 @@ def _held(lister: ClaimLister, node: str, users: Mapping[ClaimKey, Sequence[Pod]
         assumed = lister.assumed.get(claim.uid)
         allocation = claim.allocation if assumed is None else assumed.allocation
         if allocation is not None and (key in users or _is_tied_to(allocation.nodes, node)):
-            yield HeldClaim(claim, allocation, assumed is not None, tuple(users.get(key, ())))
+            pods = tuple(users.get(key, ()))
+            yield HeldClaim(claim, allocation, assumed is not None, pods, lister.cpus_of(allocation))
 
 
 def _is_tied_to(terms: tuple[NodeTerm, ...] | None, node: str) -> bool:

@@ -36,13 +36,14 @@ def node_document(
         return None
     held_claims = node_claims(claims, info)
     held = with_claimed_cpus(seen, held_claims)
-    devices = published_devices(claims, info)
+    devices, unused = published_devices(claims, info), unused_cpus(held_claims)
     machine = seen.offer.machine if isinstance(seen.offer, Inventory) else None
     return document(
         "NodeView",
         generatedAt=now,
         **{**entry, "pods": [_pod(info, seen, one) for one in held]},
-        machine=_machine(seen, info, held),
+        machine=_machine(seen, info, held, unused),
+        unusedClaims=[{"claim": str(it.claim), "cpuIds": list(it.cpus)} for it in unused],
         claims=claim_entries(held_claims, devices, machine),
         devices=device_entries(held_claims, devices),
         topologyVersion="" if info.topology is None else info.topology.resource_version,
@@ -75,16 +76,33 @@ def _ids(cpus: str) -> list[int]:
     return list(CpuSet.parse(cpus))
 
 
+def unused_cpus(claims: Iterable[HeldClaim]) -> list[HeldClaim]:
+    """Return the claims that hold CPUs, known by id, and that no pod of the node uses."""
+    return [held for held in claims if held.cpus and not held.pods]
+
+
+def claim_holders(unused: Iterable[HeldClaim]) -> list[CpuHolder]:
+    """Return the holders that stand for claims without a pod in a drawing."""
+    return [CpuHolder(f"claim {held.claim}", held.cpus) for held in unused]
+
+
 def drawing_of(
-    seen: NodeSnapshot, info: NodeInfo | None = None, held: Sequence[Holding] | None = None
+    seen: NodeSnapshot,
+    info: NodeInfo | None = None,
+    held: Sequence[Holding] | None = None,
+    unused: Iterable[HeldClaim] = (),
 ) -> Drawing | None:
-    """The machine and its pods, holders in the order of ``held``; ``None`` where CPUs are not known by id."""
+    """
+    Return the machine with its pods, in the order of ``held``, and then the claims without a pod.
+
+    ``None`` where CPUs are not known by id.
+    """
     if not isinstance(seen.offer, Inventory) or seen.offer.machine is None:
         return None
     holdings = sorted(seen.ledger, key=lambda one: one.cpus.bits) if held is None else held
     observed = _observed(info)
     holders = [CpuHolder(str(one.pod), one.cpus, observed=observed.get(one.pod.uid)) for one in holdings]
-    return Drawing(seen.offer.machine, holders, seen.offer.reserved)
+    return Drawing(seen.offer.machine, holders + claim_holders(unused), seen.offer.reserved)
 
 
 def _observed(info: NodeInfo | None) -> dict[str, CpuSet]:
@@ -123,14 +141,16 @@ def _pod(info: NodeInfo, seen: NodeSnapshot, held: Holding) -> Document:
     }
 
 
-def _machine(seen: NodeSnapshot, info: NodeInfo, held: Sequence[Holding]) -> Document | None:
+def _machine(
+    seen: NodeSnapshot, info: NodeInfo, held: Sequence[Holding], unused: Iterable[HeldClaim]
+) -> Document | None:
     """
-    Sockets, NUMA nodes, caches, cores and CPUs; CPUs refer to pods by position.
+    Sockets, NUMA nodes, caches, cores and CPUs; CPUs refer to pods by position, and after these to claims without a pod.
 
     Where CPUs are not known by id there is one socket without an id, whose NUMA nodes have no caches.
     """
     usage = {one.numa: numa_amounts(one) for one in rooms(seen)}
-    drawing = drawing_of(seen, info, held)
+    drawing = drawing_of(seen, info, held, unused)
     if drawing is None:
         numa = [{**amounts, "freeCPUs": amounts["free"], "caches": []} for amounts in usage.values()]
         distances = {} if info.topology is None else info.topology.distances

@@ -14,7 +14,7 @@ const deviceBox = (one) =>
     `${one.device}: ${one.claims.join(", ") || "free"}${one.taints.map((it) => `, tainted ${it}`).join("")}`);
 
 const numaBox = (numa, node) => {
-  const { pods } = node;
+  const pods = [...node.pods, ...node.unusedClaims.map((one) => ({ pod: `claim ${one.claim}` }))];
   const { distances } = node.machine;
   const published = node.devices.filter((one) => one.numa === numa.id);
   const box = el("section", { class: "numa", "data-numa": numa.id, "aria-label": `NUMA node ${numa.id}` },
