@@ -40,6 +40,9 @@ CPU_OPTIONS: Final = frozenset(
 
 TOPOLOGY_OPTIONS: Final = frozenset({"max-allowable-numa-nodes", CLOSEST_NUMA})
 
+ORDER_OPTIONS: Final = frozenset({"numa-allocation-strategy", "numa-score-weights"})
+"""Topology manager options (KEP-6007) that choose among equally good hints. A unit is admitted with them exactly as without them."""
+
 MODELLED: Final = (1, 36)
 """The latest minor version of the kubelet whose managers ``core/kubelet`` follows."""
 

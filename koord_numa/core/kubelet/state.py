@@ -13,7 +13,14 @@ from koord_numa.core.bit_sets import members
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand, pod_level_demand
-from koord_numa.core.kubelet.options import CLOSEST_NUMA, OVER_NUMA, STATIC_CPUS, STATIC_MEMORY, StaticOptions
+from koord_numa.core.kubelet.options import (
+    CLOSEST_NUMA,
+    ORDER_OPTIONS,
+    OVER_NUMA,
+    STATIC_CPUS,
+    STATIC_MEMORY,
+    StaticOptions,
+)
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest
@@ -111,6 +118,7 @@ class KubeletNode:
     reserved: int = field(init=False, repr=False)  # bits of the CPUs that are never exclusive
     static_options: StaticOptions = field(init=False, repr=False)
     prefers_closest: bool = field(init=False, repr=False)  # whether NUMA distances break ties between hints
+    numa_order_known: bool = field(init=False, repr=False)  # whether the lowest of equally good hints is chosen
     pins_cpus: bool = field(init=False, repr=False)  # whether the CPU manager is static
     pins_memory: bool = field(init=False, repr=False)  # whether the memory manager is static
     distributes_across_numa: bool = field(init=False, repr=False)
@@ -128,6 +136,8 @@ class KubeletNode:
         object.__setattr__(self, "reserved", reserved)
         object.__setattr__(self, "static_options", options)
         object.__setattr__(self, "prefers_closest", config.topology_options.get(CLOSEST_NUMA, False))
+        orders = any(config.topology_options.get(name, False) for name in ORDER_OPTIONS)
+        object.__setattr__(self, "numa_order_known", not orders)
         object.__setattr__(self, "pins_cpus", config.cpu_policy == STATIC_CPUS)
         object.__setattr__(self, "pins_memory", config.memory_policy == STATIC_MEMORY)
         object.__setattr__(self, "distributes_across_numa", config.cpu_options.get(OVER_NUMA, False))

@@ -11,6 +11,7 @@ from koord_numa.core.kubelet.state import ContainerAffinity, KubeletNode
 from koord_numa.core.kubelet.topology_manager import align
 from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import node
 
 POLICIES = (KubeletPolicy.BEST_EFFORT, KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE)
@@ -133,3 +134,11 @@ def test_what_a_strict_policy_admits_the_laxer_ones_do(parts: list[HintRule]) ->
 @given(rules(), st.sampled_from(POLICIES))
 def test_the_order_of_managers_does_not_matter(parts: list[HintRule], policy: KubeletPolicy) -> None:
     assert merge(of(policy), parts) == merge(of(policy), parts[::-1])
+
+
+@pytest.mark.parametrize("option", ["numa-allocation-strategy", "numa-score-weights"])
+def test_options_about_the_order_of_equal_hints(option: str) -> None:
+    usual = of(KubeletPolicy.RESTRICTED)
+    some = replace(usual, config=replace(usual.config, topology_options={option: True}))
+    assert (usual.numa_order_known, some.numa_order_known) == (True, False)
+    assert merge(some, [rule(1, 1, 2)]) == merge(usual, [rule(1, 1, 2)])
