@@ -48,7 +48,14 @@ class Aligner:
         return self.config.memory_policy == "Static" or (self.is_strict and self.config.memory_policy is None)
 
     def counts(self, resource: str) -> bool:
-        """Does the kubelet look for this resource on one NUMA node? Without any policy the memory manager still does for memory."""
+        """
+        Whether the kubelet looks for this resource on one NUMA node. Without any policy the memory manager still does for memory.
+
+        A zone that does not list a resource says nothing about it. A resource that no zone lists counts only where the published policy of
+        the memory manager shows that the kubelet binds it.
+        """
+        if not any(resource in zone for zone in self.zones):
+            return is_memory(resource) and self.config.memory_policy == "Static"
         if is_memory(resource):
             return self.binds_memory
         if self.config.topology_policy is KubeletPolicy.NONE or is_batch(resource):

@@ -78,15 +78,14 @@ UNSURE = f"{ITSELF}it chooses by its own state, in which no NUMA node is sure to
             SINGLE,
             pod(others={"vendor.example/nic": 1}),
             [],
-            "its kubelet aligns CPUs, memory and devices itself (single-numa-node): "
-            "the NUMA nodes of vendor.example/nic are not published",
+            "",
             id="unpublished-device",
         ),
         pytest.param(
             replace(SINGLE, memory_policy=None),
             pod(1000, 60 * GI),
             [pod(1000, 20 * GI)],
-            f"{UNSURE} 1 CPUs, 60Gi memory left",
+            f"{UNSURE} 1 CPU, 60Gi memory left",
             id="memory-may-be-bound",
         ),
         pytest.param(

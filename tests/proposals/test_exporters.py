@@ -1,0 +1,44 @@
+"""Exporters as they are: a zone that does not list a resource says nothing about it."""
+
+from typing import Any
+
+import pytest
+
+from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, node, pod, zone
+
+NIC = "vendor/nic"
+
+
+def complete_example(resources: Json, **attributes: str) -> Cluster:
+    """As the complete NodeResourceTopology of fine-grained CPU orchestration: CPUs and devices in zones, a strict policy, no memory."""
+    nrt = koordlet_nrt("n", policies=["SingleNUMANodePodLevel"])
+    nrt["metadata"]["annotations"]["kubelet.koordinator.sh/cpu-manager-policy"] = '{"policy": "static"}'
+    nrt["attributes"] = [{"name": name, "value": value} for name, value in attributes.items()]
+    nrt["zones"] = [zone(0, {"cpu": "8", **resources}), zone(1, {"cpu": "8"})]
+    made = node("n", 16)
+    made["status"]["allocatable"] |= {NIC: "4", "hugepages-2Mi": "1Gi"}
+    return cluster(made, nrt)
+
+
+@pytest.mark.parametrize("qos", ["LSR", "LS", ""])
+@pytest.mark.parametrize(
+    ("listed", "wanted"),
+    [
+        pytest.param({NIC: "4"}, {}, id="no-zone-lists-memory"),
+        pytest.param({NIC: "4"}, {NIC: "1"}, id="a-device-of-one-zone"),
+        pytest.param({}, {NIC: "1"}, id="no-zone-lists-the-device"),
+        pytest.param({"memory": "32Gi"}, {"hugepages-2Mi": "4Mi"}, id="memory-without-huge-pages"),
+        pytest.param({}, {"hugepages-2Mi": "4Mi"}, id="neither-memory-nor-huge-pages"),
+    ],
+)
+async def test_a_strict_kubelet_does_not_refuse_what_nothing_shows(listed: Json, wanted: Any, qos: str) -> None:
+    there = complete_example(listed)
+    await there.create(pod("a", guaranteed("2", **wanted), qos=qos))
+    assert there.node_of("a") == "n", there.why("a")
+
+
+async def test_a_published_static_memory_manager_needs_the_numa_nodes_of_memory() -> None:
+    there = complete_example({}, memoryManagerPolicy="Static")
+    await there.create(pod("a", guaranteed("2"), qos="LSR"))
+    assert there.node_of("a") == ""
+    assert "the NUMA nodes of memory are not published" in there.why("a")
