@@ -59,7 +59,7 @@ class Agent:
         self.host = HostSource(config.sysfs, clock)
         self.kubelet = KubeletSource(config.node, config.kubelet_config, api if config.configz else None, clock)
         self.resources: ResourcesSource | None = None
-        self.pods = NodePods(api, config.node)
+        self.pods = NodePods(api, config.node, config.koordlet_namespace)
         self._folder = None if config.root_dir is None else KubeletFolder(config.root_dir)
         self._kubelet_reader = KubeletReader(self._folder, self.pods, self.metrics, clock)
         self._reading: Reading | None = None
@@ -68,6 +68,7 @@ class Agent:
         self._observer = Observer(self._cgroups, mems=config.apply_memory, clock=clock)
         self._runtime: applier.Runtime | None = None
         self._cri: RuntimeClient | None = None
+        self._why_not = ""  # the reason for which cpusets were not applied in the last round
         self._differences: dict[str, dict[str, str]] = {}
         self.observation = Observation()
         self._node = NodeReservation()
@@ -77,7 +78,7 @@ class Agent:
         self._running_since: dict[str, float] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until ``stop`` is set. Raises ``Refused`` when cpusets are to be applied that another agent owns."""
+        """Run until ``stop`` is set. Raises ``Refused`` when cpusets are to be applied and no way is configured."""
         async with self.connected():
             tasks = [asyncio.create_task(self.pods.run()), asyncio.create_task(stop.wait())]
             try:
@@ -235,8 +236,12 @@ class Agent:
         if host is None or self._runtime is None or why_not:
             if why_not:
                 self.metrics.errors.labels("apply").inc()
-                logger.error("no cpuset is applied: %s", why_not)
+                # Once for each reason: what is published and observed goes on.
+                if why_not != self._why_not:
+                    logger.error("no cpuset is applied: %s", why_not)
+            self._why_not = why_not
             return
+        self._why_not = ""
         # The Node was read by publish; until it was, nothing is reserved, and the next round corrects the pool.
         reserved = self._node.cpus
         targets = applier.wanted(host, pods, reserved=reserved, mems=self._config.apply_memory)
@@ -264,7 +269,9 @@ class Agent:
             del self._running_since[container]
 
     async def _applying(self) -> None:
-        await self._may_apply()
+        if self._runtime is None:
+            raise Refused("--apply needs --cri-socket or --direct-writes")
+        await self.pods.synced.wait()
         while True:
             # Cleared before the round, so that a change during the round leads to another one.
             self._applied.clear()
@@ -291,16 +298,6 @@ class Agent:
                 logger.warning("container events are not seen: %s", error)
             await asyncio.sleep(APPLY_INTERVAL)
 
-    async def _may_apply(self) -> None:
-        if self._runtime is None:
-            raise Refused("--apply needs --cri-socket or --direct-writes")
-        await self.pods.synced.wait()
-        why_not = applier.refusal(
-            await self._kubelet_options(), koordlet=self._koordlet(), mems=self._config.apply_memory
-        )
-        if why_not:
-            raise Refused(f"--apply: {why_not}")
-
     async def _kubelet_options(self) -> KubeletOptions | None:
         """The options of the running kubelet: its configuration, corrected by what it shows."""
         host = self.host.read()
@@ -308,7 +305,8 @@ class Agent:
             await self._read_kubelet(host)
         return with_evidence(await self.kubelet.read(), self._kubelet_reader.evidence)
 
-    def _koordlet(self) -> bool:  # the label on a pod, or koordlet's mark on the object when its pod is out of sight
+    def _koordlet(self) -> bool:
+        """Whether koordlet runs here: by a pod of its DaemonSet, or by its mark on the NodeResourceTopology."""
         return any(pod.is_koordlet for pod in self.pods.all()) or self.publisher.is_koordinator
 
     def _why(self) -> str:

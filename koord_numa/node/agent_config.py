@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from koord_numa.node.decided import KOORDLET_NAMESPACE
 from koord_numa.node.publisher import Publish
 
 
@@ -12,7 +13,7 @@ class AgentConfig:
     How the agent runs. Paths are as the agent sees them, inside its container. ``cri_socket`` may be ``None`` with ``direct_writes``.
 
     ``root_dir`` is the kubelet's directory with its checkpoint files, ``None`` to leave them alone. ``daemon_set`` (``namespace/name``) is
-    the workload whose removal hands all CPUs back.
+    the workload whose removal hands all CPUs back. ``koordlet_namespace`` is where a DaemonSet koordlet owns the CPUs of its nodes.
     """
 
     node: str
@@ -29,4 +30,5 @@ class AgentConfig:
     apply_memory: bool = False
     direct_writes: bool = False
     daemon_set: str = ""
+    koordlet_namespace: str = KOORDLET_NAMESPACE
     metrics_port: int = 0

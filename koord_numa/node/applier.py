@@ -7,7 +7,8 @@ runtime: what a container has is read from its cgroup. So a crash at any point l
 round completes the work.
 
 Rules, as koordlet's cpuset rule (``pkg/koordlet/runtimehooks/hooks/cpuset/rule.go``): a decided cpuset is applied as it is; pods that
-share get the shared pool, on the NUMA nodes that were chosen for them if some were; best-effort pods stay away from LSE pods only.
+share get the shared pool, on the NUMA nodes that were chosen for them if some were; pods of the kubelet's class BestEffort stay away
+from LSE pods only.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +23,8 @@ from koord_numa.node.inputs.kubelet_config import KubeletOptions
 from koord_numa.node.inputs.rpc import RpcError, RunningContainer
 from koord_numa.node.sysfs import Host
 
-BEST_EFFORT: Final = ("BE", "BestEffort")
+BEST_EFFORT: Final = "BestEffort"
+"""The QoS class that the kubelet gives to pods without requests, those of Koordinator's batch resources among them."""
 
 
 class Runtime(Protocol):
@@ -88,7 +90,8 @@ def wanted(host: Host, pods: Sequence[DecidedPod], *, reserved: CpuSet = EMPTY, 
     everything = str(CpuSet.of(numa.id for numa in host.numa if numa.memory))
     targets = []
     for pod in pods:
-        pool = open_to_all if pod.koordinator_qos in BEST_EFFORT or pod.kube_qos in BEST_EFFORT else shared
+        # By the kubelet's class: a label that authors of pods write freely gives no CPUs that others hold.
+        pool = open_to_all if pod.kube_qos == BEST_EFFORT else shared
         cpus = pod.cpus & every if pod.cpus else _near(host, pod, pool)
         memory = (str(CpuSet.of(pod.numa)) if pod.cpus and pod.numa else everything) if mems else ""
         # A pod whose annotation cannot be read is left alone: the pool could contain CPUs that were decided for it.

@@ -19,7 +19,8 @@ from koord_numa.wire import names
 _FINAL: Final = frozenset({"Succeeded", "Failed"})
 _MOST_NUMA_NODES: Final = 1024  # as the kernel's MAX_NUMNODES and sysfs/numa.py
 _KOORDLET: Final = "koordlet"
-_KOORDLET_LABEL: Final = "koord-app"  # as Koordinator's chart labels it
+KOORDLET_NAMESPACE: Final = "koordinator-system"
+"""Where Koordinator's chart installs the DaemonSet ``koordlet``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class DecidedPod:
         return frozenset(self.amounts)
 
 
-def decided_pod(pod: Mapping[str, Any]) -> DecidedPod | None:
+def decided_pod(pod: Mapping[str, Any], koordlet_namespace: str = KOORDLET_NAMESPACE) -> DecidedPod | None:
     """The pod in an API object; ``None`` when it has ended and holds nothing any more."""
     metadata = pod.get("metadata") or {}
     status = pod.get("status") or {}
@@ -91,7 +92,16 @@ def decided_pod(pod: Mapping[str, Any]) -> DecidedPod | None:
         kube_qos=str(status.get("qosClass", "")),
         containers=tuple(_containers(status)),
         problem=problem,
-        is_koordlet=labels.get(_KOORDLET_LABEL) == _KOORDLET or metadata.get("name", "").startswith(f"{_KOORDLET}-"),
+        is_koordlet=metadata.get("namespace") == koordlet_namespace and _is_of_koordlet(metadata),
+    )
+
+
+def _is_of_koordlet(metadata: Mapping[str, Any]) -> bool:
+    """Whether the DaemonSet koordlet controls the pod. Names and labels of pods prove nothing: every author of pods writes them."""
+    return any(
+        owner.get("controller") and owner.get("kind") == "DaemonSet" and owner.get("name") == _KOORDLET
+        for owner in metadata.get("ownerReferences") or ()
+        if isinstance(owner, Mapping)
     )
 
 

@@ -3,12 +3,15 @@
 import asyncio
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.node.agent import Agent, Refused
+from koord_numa.node.agent import Agent
 from koord_numa.node.agent_config import AgentConfig
+from koord_numa.node.applier import wanted
+from koord_numa.node.decided import DecidedContainer, DecidedPod
 from koord_numa.sandbox.machines.pod_status import container_id
 from koord_numa.wire import names
 from tests.node.descriptions import PLAIN, STATIC, effective
@@ -97,7 +100,7 @@ async def test_everything_is_handed_back(tmp_path: Path) -> None:
         assert effective(around, pinned.uid) == "0-15"
 
 
-async def test_cpus_that_a_kubelet_owns_are_not_touched(tmp_path: Path) -> None:
+async def test_cpus_that_a_kubelet_owns_are_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(tmp_path, STATIC) as around:
         config = AgentConfig(
             node=NODE,
@@ -106,14 +109,72 @@ async def test_cpus_that_a_kubelet_owns_are_not_touched(tmp_path: Path) -> None:
             cri_socket=around.services.cri,
             apply=True,
         )
-        with pytest.raises(Refused, match="CPU manager policy is static"):
-            await Agent(config, around.api).run(asyncio.Event())
+        stop = asyncio.Event()
+        agent = Agent(config, around.api)
+        refused, apply = asyncio.Event(), agent.apply
+
+        async def noted() -> None:
+            await apply()
+            refused.set()
+
+        monkeypatch.setattr(agent, "apply", noted)
+        running = asyncio.create_task(agent.run(stop))
+        await refused.wait()
+        assert "CPU manager policy is static" in agent._why_not
+        assert not running.done(), "the agent goes on publishing and observing"
+        stop.set()
+        await running
         assert not around.services.updates
 
 
-async def test_nor_where_koordlet_runs(tmp_path: Path) -> None:
+KOORDLET_OWNER = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "koordlet", "uid": "k", "controller": True}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "applies"),
+    [
+        pytest.param(
+            {"namespace": "koordinator-system", "ownerReferences": [KOORDLET_OWNER]}, False, id="its DaemonSet"
+        ),
+        pytest.param({"ownerReferences": [KOORDLET_OWNER]}, True, id="another namespace"),
+        pytest.param({"namespace": "koordinator-system"}, True, id="no owner"),
+        pytest.param({"labels": {"koord-app": "koordlet"}}, True, id="its label"),
+        pytest.param(
+            {"namespace": "koordinator-system", "ownerReferences": [{**KOORDLET_OWNER, "controller": False}]},
+            True,
+            id="an owner that does not control it",
+        ),
+    ],
+)
+async def test_only_the_daemon_set_of_koordlet_owns_the_cpus(
+    metadata: dict[str, Any], applies: bool, tmp_path: Path
+) -> None:
     async with world(tmp_path, PLAIN) as around, around.agent(apply=True) as agent:
-        bind(around.server.store, create(around.server.store, "koordlet-x", {}, labels={"koord-app": "koordlet"}), NODE)
+        place(around.server.store, NODE, "a", "1-2")
         around.see_pods(agent)
-        with pytest.raises(Refused, match="koordlet"):
-            await agent._may_apply()
+        pod = {"metadata": {"name": "koordlet-x", "namespace": "tenant", "uid": "x", **metadata}, "status": {}}
+        agent.pods.observe("ADDED", pod)
+        await agent.apply()
+        assert bool(around.services.updates) is applies
+        assert ("koordlet" in agent._why_not) is not applies
+
+
+@pytest.mark.parametrize(
+    ("label", "kube_qos", "cpus"),
+    [
+        ("BE", "Guaranteed", "0,3-15"),
+        ("BE", "Burstable", "0,3-15"),
+        ("", "BestEffort", "0-15"),
+        ("LS", "BestEffort", "0-15"),
+    ],
+)
+async def test_rights_to_cpus_follow_from_the_class_of_the_kubelet(
+    label: str, kube_qos: str, cpus: str, tmp_path: Path
+) -> None:
+    async with world(tmp_path, PLAIN) as around, around.agent(apply=True) as agent:
+        host = agent.host.read()
+        assert host is not None
+        held = DecidedPod("default", "lsr", "1", cpus=CpuSet.parse("1-2"), koordinator_qos="LSR", kube_qos="Guaranteed")
+        running = (DecidedContainer("c", "id", running=True),)
+        pod = DecidedPod("default", "p", "2", koordinator_qos=label, kube_qos=kube_qos, containers=running)
+        assert [str(target.cpus) for target in wanted(host, [held, pod])] == [cpus]

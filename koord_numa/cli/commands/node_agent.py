@@ -54,6 +54,12 @@ _path = click.Path(path_type=Path)
     default="",
     help="namespace/name of the agent's DaemonSet: CPUs are handed back when it is gone.",
 )
+@click.option(
+    "--koordlet-namespace",
+    default="koordinator-system",
+    show_default=True,
+    help="Where a DaemonSet koordlet applies cpusets itself, so that --apply does not.",
+)
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Serve Prometheus metrics; 0: do not.")
 @click.option("--kubeconfig", type=_path, help="For trying things out; else the service account.")
 def command(**options: Any) -> None:
@@ -117,6 +123,7 @@ def _run(options: dict[str, Any]) -> None:
         apply_memory=options["apply_memory"],
         direct_writes=options["direct_writes"],
         daemon_set=options["daemon_set"],
+        koordlet_namespace=options["koordlet_namespace"],
         metrics_port=options["metrics_port"],
     )
     try:

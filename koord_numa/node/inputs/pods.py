@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from koord_numa.core.value_objects import replace
 from koord_numa.node.bound_pod import BoundPod, bound_pod
-from koord_numa.node.decided import DecidedContainer, DecidedPod, decided_pod
+from koord_numa.node.decided import KOORDLET_NAMESPACE, DecidedContainer, DecidedPod, decided_pod
 from koord_numa.node.inputs.api_client import ApiError, NodeApi
 from koord_numa.node.inputs.rpc import RunningContainer
 
@@ -25,8 +25,9 @@ class NodePods:
     ``departed`` are the uids of pods that have ended or were deleted, in the order in which that was seen.
     """
 
-    def __init__(self, api: NodeApi, node: str) -> None:
+    def __init__(self, api: NodeApi, node: str, koordlet_namespace: str = KOORDLET_NAMESPACE) -> None:
         self._api = api
+        self._koordlet_namespace = koordlet_namespace
         self._query = {"fieldSelector": f"spec.nodeName={node}"}
         self._pods: dict[str, DecidedPod] = {}
         self._sorted: tuple[DecidedPod, ...] | None = None
@@ -114,7 +115,7 @@ class NodePods:
     def _count(self, pod: Mapping[str, Any]) -> None:
         bound = bound_pod(pod)
         self._bound[bound.uid] = bound
-        found = decided_pod(pod)
+        found = decided_pod(pod, self._koordlet_namespace)
         if found is None:
             self._pods.pop(str((pod.get("metadata") or {}).get("uid", "")), None)
             return
