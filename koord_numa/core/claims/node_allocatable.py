@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from koord_numa.core.claims.objects.capacity import own_name
 from koord_numa.core.claims.search.allocation import DeviceResult
 from koord_numa.core.claims.search.inventory import Device, DeviceId
 from koord_numa.core.objects.request import Container, PodRequest
@@ -90,17 +91,9 @@ def _mapped(resource: str, result: DeviceResult, key: str, multiplier: int | Non
         raise AllocatableError(
             f"device {result.device.device} consumes no capacity, but its {resource} is counted by {key}"
         )
-    amount = consumed.get(key, consumed.get(_other_name(key, result.device.driver)))
+    amount = consumed.get(own_name(key, result.device.driver, consumed))
     # A capacity that the result does not have is not relevant for the allocation.
     return None if amount is None else amount * multiplier // NANO
-
-
-def _other_name(key: str, driver: str) -> str:
-    """Return the name with the driver's domain for a name without it, and the reverse."""
-    domain, slash, bare = key.partition("/")
-    if not slash:
-        return f"{driver}/{key}"
-    return bare if domain == driver else key
 
 
 def _sum(first: int | None, second: int | None) -> int | None:

@@ -3,6 +3,7 @@ Consumable capacity: what a request consumes of a device under its request polic
 allocator_incubating.go and resourceslice consumable capacity helpers). All amounts in 10^-9 units.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from koord_numa.core.claims.objects.claim import DeviceDemand
@@ -23,7 +24,7 @@ def room_for(
     """
     if not features.consumable_capacity:
         return {}
-    requests = dict(demand.capacity or ())
+    requests = _requests(device, demand)
     # A capacity that the device does not have: refused, as upstream's CmpRequestOverCapacity does.
     if not requests.keys() <= device.capacity.keys():
         return None
@@ -63,7 +64,7 @@ def capacity_shortage(
     """Return what ``room_for`` refuses a device for, beside allocations."""
     if not features.consumable_capacity:
         return None
-    requests = dict(demand.capacity or ())
+    requests = _requests(device, demand)
     for name in requests.keys() - device.capacity.keys():
         return CapacityShortage(name, requests[name], 0, 0)
     allocated = usage.consumed_of(device.id)
@@ -73,6 +74,20 @@ def capacity_shortage(
         if amount > left or not _permitted(capacity.policy, amount):
             return CapacityShortage(name, amount, left, capacity.value, _permitted(capacity.policy, amount))
     return None
+
+
+def _requests(device: Device, demand: DeviceDemand) -> dict[str, int]:
+    """Return the requested amounts by the names of the device, which may leave its driver's domain out (Kubernetes 1.37)."""
+    return {own_name(name, device.id.driver, device.capacity): amount for name, amount in demand.capacity or ()}
+
+
+def own_name(name: str, driver: str, names: Container[str]) -> str:
+    """Return the spelling of a name that is among the names: with the driver's domain or without it; else the name as it is."""
+    if name in names:
+        return name
+    domain, slash, bare = name.rpartition("/")
+    other = f"{driver}/{name}" if not slash else bare if domain == driver else name
+    return other if other in names else name
 
 
 def _consumed(capacity: Capacity, requested: int | None) -> int:

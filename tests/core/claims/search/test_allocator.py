@@ -221,3 +221,15 @@ def test_admin_access_shares_a_device_with_itself() -> None:
     ]
     # What the search has given out counts, with admin access as without.
     assert devices_of(decide([published("gpu", [shared])], [asks])) == NO
+
+
+@pytest.mark.parametrize("published_as", ["memory", "gpu/memory"])
+@pytest.mark.parametrize("requested_as", ["memory", "gpu/memory"])
+def test_capacities_are_known_with_and_without_the_domain_of_their_driver(published_as: str, requested_as: str) -> None:
+    made = device("a", capacity={published_as: "4"}, allowMultipleAllocations=True)
+    for amount, picked in (("3", ["a"]), ("5", NO)):
+        asks = claim_object(request("r", "gpu", capacity={"requests": {requested_as: amount}}))
+        found = decide([published("gpu", [made])], [asks])
+        assert devices_of(found) == picked
+        if isinstance(found, Allocated):
+            assert found.allocations[0].results[0].consumed == ((published_as, 3 * 10**9),)
