@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 from kubernetes_asyncio.client.models.v1_container import V1Container
+from kubernetes_asyncio.client.models.v1_node_spec import V1NodeSpec
 from kubernetes_asyncio.client.models.v1_pod_spec import V1PodSpec
+from kubernetes_asyncio.client.models.v1_pod_status import V1PodStatus
 from pydantic import BaseModel
 
 from koord_numa.wire.images import ContainerImage
+from koord_numa.wire.node.nodes import NodeSpec
 from koord_numa.wire.pod.constraints import ConstraintsModel
-from koord_numa.wire.pod.pods import SchedulingSpec
+from koord_numa.wire.pod.pods import SchedulingSpec, Status
 from koord_numa.wire.pod.requests import ContainerModel, Workload
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "pod-fields.md"
@@ -33,11 +36,25 @@ def read_by(*models: type[BaseModel]) -> set[str]:
     return {field.alias or name for model in models for name, field in model.model_fields.items()}
 
 
-OF_SPEC = (tables()[0], known_to(V1PodSpec), read_by(Workload, ConstraintsModel, SchedulingSpec))
+LATER_SPEC = {"evictionResponders"}
+LATER_STATUS = {"nodeAllocatableResourceClaimStatuses"}
+LATER_NODE = {"podPreemptionPolicy"}
+"""What Kubernetes 1.37 adds to the client's model, which is that of 1.36."""
+
+OF_RESIZE = {"allocatedResources", "resources"}
+"""Read from the raw status, for pods that are being resized."""
+
+OF_SPEC = (tables()[0], known_to(V1PodSpec) | LATER_SPEC, read_by(Workload, ConstraintsModel, SchedulingSpec))
 OF_CONTAINER = (tables()[1], known_to(V1Container), read_by(ContainerModel, ContainerImage))
+OF_STATUS = (tables()[2], known_to(V1PodStatus) | LATER_STATUS, read_by(Status) | OF_RESIZE)
+OF_NODE = (tables()[3], known_to(V1NodeSpec) | LATER_NODE, read_by(NodeSpec))
 
 
-@pytest.mark.parametrize(("told", "known", "read"), [OF_SPEC, OF_CONTAINER], ids=["spec", "container"])
+@pytest.mark.parametrize(
+    ("told", "known", "read"),
+    [OF_SPEC, OF_CONTAINER, OF_STATUS, OF_NODE],
+    ids=["spec", "container", "status", "node"],
+)
 def test_every_field_is_told_of(told: dict[str, str], known: set[str], read: set[str]) -> None:
     assert told.keys() == known
     assert {name for name, verdict in told.items() if verdict != "irrelevant"} == read
