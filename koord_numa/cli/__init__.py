@@ -13,6 +13,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from koord_numa import __version__
 from koord_numa.cli import commands
+from koord_numa.view.printable import printable
 
 
 class _Misused(click.ClickException):
@@ -31,8 +32,12 @@ class _Commands(click.Group):
             raise
         except click.UsageError as error:
             path = error.ctx.command_path if error.ctx is not None else ctx.command_path
-            text = " ".join(error.format_message().split())
+            text = printable(" ".join(error.format_message().split()))
             raise _Misused(f"{text} (see: {path} --help)") from error
+        except click.ClickException as error:
+            if (text := printable(error.message)) == error.message:
+                raise
+            raise (_Misused if error.exit_code == _Misused.exit_code else click.ClickException)(text) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
         return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import orjson
 
+from koord_numa.view.printable import printable
+
 KEYS: Final = ("pod", "node", "reason")
 """The keys that people search logs by, in the order in which they are shown."""
 
@@ -23,7 +25,14 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-class TextFormatter(logging.Formatter):
+class PrintableFormatter(logging.Formatter):
+    """Lines in which no text from an object controls a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+class TextFormatter(PrintableFormatter):
     """``time level logger message pod=… node=… reason=…``."""
 
     def __init__(self) -> None:

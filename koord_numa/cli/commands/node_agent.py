@@ -71,7 +71,11 @@ def command(**options: Any) -> None:
     # Imported here and below: `--print` is meant for nodes with little memory, and the agent stays small by importing late.
     import logging
 
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    from koord_numa.cli.logs import PrintableFormatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter(LOG_FORMAT))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     options["node_name"] = options["node_name"] or socket.gethostname()
     if options["print_only"]:
         click.echo(_printed(options), nl=False)

@@ -18,6 +18,7 @@ from rich.text import Text
 from koord_numa.cli.render.columns import Columns
 from koord_numa.sandbox.apiserver.objects.jsonpath import find
 from koord_numa.view.documents import Document
+from koord_numa.view.printable import printable
 
 FORMATS: Final = ("wide", "json", "yaml", "name")
 
@@ -44,11 +45,11 @@ class Output:
             )
         elif self.form == "name":
             for name in names:
-                click.echo(name)
+                click.echo(printable(name, one_line=True))
         elif self.form == "svg":
             raise click.ClickException("svg is a form of the command node only")
         else:
-            click.echo(render_jsonpath(self.form.partition("=")[2], document), nl=False)
+            click.echo(printable(render_jsonpath(self.form.partition("=")[2], document)), nl=False)
 
     def table_lines(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
         """The lines of a table, without its heading under ``--no-headers``."""
