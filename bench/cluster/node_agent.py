@@ -37,9 +37,9 @@ from pathlib import Path
 from koord_numa.node.agent import Agent
 from koord_numa.node.agent_config import AgentConfig
 from koord_numa.node.inputs.api_client import ApiAccess, NodeApi
-async def main(url, sysfs, cgroups, config, podresources, cri, apply):
+async def main(url, sysfs, cgroups, config, podresources, cri, root, apply):
     config = AgentConfig(node="n0", sysfs=Path(sysfs), cgroups=Path(cgroups), kubelet_config=Path(config),
-                         podresources=Path(podresources), cri_socket=Path(cri), apply=apply == "apply")
+                         podresources=Path(podresources), cri_socket=Path(cri), root_dir=Path(root), apply=apply == "apply")
     async with NodeApi(ApiAccess(url)) as api:
         await Agent(config, api).run(asyncio.Event())
 asyncio.run(main(*sys.argv[1:]))
@@ -77,7 +77,7 @@ async def _measure(description: NodeDescription) -> Cost:
             async with NodeServices(Path(folder), fleet.nodes["n0"]) as services:
                 process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-c", _AGENT, server.url, services.sysfs, services.cgroups.root),
-                    *(services.kubelet_config, services.podresources, services.cri),
+                    *(services.kubelet_config, services.podresources, services.cri, services.root_dir),
                     "apply" if description.style is Style.KOORDINATOR else "publish",
                 )
                 try:

@@ -24,7 +24,6 @@ from koord_numa.node.inputs.sources import ResourcesSource
 from koord_numa.node.kubelet_state import (
     Contradiction,
     Evidence,
-    UnallocatedPod,
     check_listing,
     check_presence,
     evidence_of,
@@ -79,10 +78,13 @@ class KubeletReader:
         self._clock = clock
         self._wall_clock = wall_clock
         self._socket: tuple[int, int] | None = None
+        # When a contradiction that is still there was first seen: of missing pods, and of the exact state.
+        self._missing_since: float | None = None
         self._contradicted_since: float | None = None
         self._files_error = ""
         self._contradiction = ""
-        # What the last exact state was read from: the same sources have the same state.
+        # What the last state was read from without a contradiction: the same sources have the same state. Halves the time of a
+        # round in which nothing has changed.
         self._sources: tuple[object, ...] = ()
         self._last: KubeletCheckpoint | None = None
         self._dropped: dict[
@@ -106,33 +108,56 @@ class KubeletReader:
         restarted = self._notice_restart(None if source is None else source.socket)
         files = self._read_files()
         resources = None if source is None else await source.read()
-        self._notice(options, evidence_of(files, resources))
+        self._notice(options, evidence_of(files, resources, self.evidence))
         options = with_evidence(options, self.evidence)
         if source is None or source.failed or resources is None:
             # The last state stays published: nothing newer is known.
             state = self._last or self._kept(hardware_state(host, options, resources, self._wall_clock()))
             return Reading(options, resources, state)
         bound = self._pods.bound()
+        sources = (host, options, resources, files, bound, *self._pods.departed, *self._dropped)
+        if self._last is not None and sources == self._sources:
+            return Reading(options, resources, self._last)
         try:
             check_listing(resources, bound, static=options is not None and options.cpu_policy == STATIC_CPUS)
-            if not self._is_out_of_patience:
-                check_presence(resources, files, bound, restarted=restarted)
+            self._check_presence(resources, files, bound, restarted=restarted)
+        except Contradiction as contradiction:
+            self._sources = ()
+            return Reading(options, resources, self._last, str(contradiction))
+        try:
             checkpoint = self._checkpoint(host, options, resources, files, bound)
         except Contradiction as contradiction:
-            if self._contradicted_since is None:
-                self._contradicted_since = self._clock()
-            if isinstance(contradiction, UnallocatedPod) or not self._is_out_of_patience:
+            self._sources = ()
+            self._contradicted_since = self._since(self._contradicted_since)
+            if not self._is_over(self._contradicted_since):
                 return Reading(options, resources, self._last, str(contradiction))
             self._warn_once(f"the kubelet's exact state is not published: {contradiction}")
             checkpoint = self._kept(hardware_state(host, options, resources, self._wall_clock()))
         else:
             self._contradicted_since = None
-            self._contradiction = ""
+            if self._missing_since is None:
+                self._contradiction = ""
         return Reading(options, resources, checkpoint)
 
-    @property
-    def _is_out_of_patience(self) -> bool:
-        return self._contradicted_since is not None and self._clock() - self._contradicted_since >= PATIENCE
+    def _check_presence(
+        self, resources: PodResources, files: KubeletFiles | None, bound: Sequence[BoundPod], *, restarted: bool
+    ) -> None:
+        """Raise ``Contradiction`` while a pod that runs is not listed; after ``PATIENCE`` the list is believed."""
+        try:
+            check_presence(resources, files, bound, restarted=restarted)
+        except Contradiction as contradiction:
+            self._missing_since = self._since(self._missing_since)
+            if not self._is_over(self._missing_since):
+                raise
+            self._warn_once(f"podresources is believed: {contradiction}")
+        else:
+            self._missing_since = None
+
+    def _since(self, before: float | None) -> float:
+        return self._clock() if before is None else before
+
+    def _is_over(self, since: float) -> bool:
+        return self._clock() - since >= PATIENCE
 
     def _checkpoint(
         self,
@@ -144,9 +169,6 @@ class KubeletReader:
     ) -> KubeletCheckpoint:
         """Raises ``Contradiction``."""
         departed = (*self._pods.departed, *self._dropped)
-        sources = (host, options, resources, files, bound, departed)
-        if self._last is not None and sources == self._sources:
-            return self._last
         now = self._wall_clock()
         state = hardware_state(host, options, resources, now)
         if files is not None and self._folder is not None:
@@ -156,7 +178,7 @@ class KubeletReader:
             if self._last is not None:
                 self._drop(self._last.active - state.active)
                 state = replace(state, gone=state.gone | (self._dropped.keys() - state.active))
-        self._sources = (host, options, resources, files, bound, (*self._pods.departed, *self._dropped))
+        self._sources = (host, options, resources, files, bound, *self._pods.departed, *self._dropped)
         return self._kept(state)
 
     def _kept(self, state: KubeletCheckpoint) -> KubeletCheckpoint:
@@ -208,8 +230,7 @@ class KubeletReader:
 
     def _notice(self, options: KubeletOptions | None, found: Evidence) -> None:
         """Add evidence, and report what the configuration does not say."""
-        known = self.evidence
-        self.evidence = Evidence(known.cpus or found.cpus, known.memory or found.memory)
+        known, self.evidence = self.evidence, found
         if options is None:
             return
         if found.cpus and not known.cpus and options.cpu_policy != STATIC_CPUS:

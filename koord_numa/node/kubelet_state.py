@@ -50,20 +50,24 @@ class Evidence:
     memory: str = ""
 
 
-def evidence_of(files: KubeletFiles | None, resources: PodResources | None) -> Evidence:
-    """What files and podresources show of the managers."""
-    cpus = memory = ""
-    if files is not None and files.cpu is not None and files.cpu.policy == STATIC_CPUS:
-        cpus = "its file cpu_manager_state has the policy static"
-    if files is not None and files.memory is not None and files.memory.policy == STATIC_MEMORY:
-        memory = "its file memory_manager_state has the policy Static"
-    for pod in () if resources is None else resources.pods:
+NO_EVIDENCE = Evidence()
+
+
+def evidence_of(files: KubeletFiles | None, resources: PodResources | None, known: Evidence = NO_EVIDENCE) -> Evidence:
+    """What files and podresources show of the managers, beside what is known already."""
+    cpus, memory = known.cpus, known.memory
+    if files is not None:
+        if not cpus and files.cpu is not None and files.cpu.policy == STATIC_CPUS:
+            cpus = "its file cpu_manager_state has the policy static"
+        if not memory and files.memory is not None and files.memory.policy == STATIC_MEMORY:
+            memory = "its file memory_manager_state has the policy Static"
+    for pod in () if resources is None or (cpus and memory) else resources.pods:
         for container in pod.containers:
-            if container.cpus and not cpus:
+            if not cpus and container.cpus:
                 cpus = (
                     f"container {container.name} of pod {pod.namespace}/{pod.name} has exclusive CPUs {container.cpus}"
                 )
-            if container.memory and not memory:
+            if not memory and container.memory:
                 memory = f"container {container.name} of pod {pod.namespace}/{pod.name} has memory of NUMA nodes"
     return Evidence(cpus, memory)
 

@@ -197,6 +197,23 @@ async def test_a_contradiction_that_stays_costs_the_exact_state_only(
         assert same(published(around), expected(around))
 
 
+async def test_a_pod_that_the_kubelet_insists_not_to_run_is_gone(tmp_path: Path) -> None:
+    """The API server may show a pod as running for long after its end. Later changes are then not delayed again."""
+    async with world(tmp_path, STATIC) as around, around.agent() as agent:
+        stuck = start(around, "a", GUARANTEED)
+        await around.publish(agent)
+        around.node._agent.remove(stuck)
+        around.node._pods.pop(stuck)
+        assert await around.publish(agent) == 1
+        around.clock.now += PATIENCE
+        assert await around.publish(agent) == 2
+        assert not published(around).active
+        assert published(around).gone == {stuck}
+        later = start(around, "b", GUARANTEED)
+        assert await around.publish(agent) == 3
+        assert published(around).active == {later}
+
+
 FLAGGED: Final = replace(STATIC, kubelet=replace(STATIC.kubelet, reserved_cpus=CpuSet()), reserved=CpuSet())
 
 
