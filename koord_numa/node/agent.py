@@ -162,7 +162,10 @@ class Agent:
                 await asyncio.sleep(min(PUBLISH_INTERVAL, max(SETTLE, self.publisher.ready_in())))
 
     async def _read_kubelet(self, host: Host) -> Reading:
-        self._reading = await self._kubelet_reader.read(host, await self.kubelet.read(), self.resources)
+        options = await self.kubelet.read()
+        if options is not None:
+            self._cgroups.cgroup_root = options.cgroup_root
+        self._reading = await self._kubelet_reader.read(host, options, self.resources)
         return self._reading
 
     async def facts(self) -> NodeFacts | None:
@@ -217,11 +220,21 @@ class Agent:
         self.observation = seen
         self.metrics.differences.set(len(seen.differences))
         self.metrics.compared.set(seen.checked)
-        why = self._why()
-        self._differences = told(seen.differences, why)
+        self.metrics.missing.set(sum(bool(one.missing) for one in seen.differences))
+        why, no_cgroup = (
+            self._why(),
+            f"no kubepods below {self._cgroups.root} has it: is the kubelet's cgroupRoot another?",
+        )
+        for one in seen.appeared:
+            if one.missing:
+                logger.warning("pod %s: %s: %s", one.pod.key, one, no_cgroup)
+        self._differences = told(seen.differences, why, no_cgroup)
         # Ten at most: on a node where every pod differs, such as after an agent was removed, events would be a storm on the API
         # server.
-        events = [mismatch_event(one.pod, f"{one}: {why}", self._config.node) for one in seen.appeared[:10]]
+        events = [
+            mismatch_event(one.pod, f"{one}: {no_cgroup if one.missing else why}", self._config.node)
+            for one in seen.appeared[:10]
+        ]
         events += [mismatch_event(pod, "", self._config.node) for pod in seen.resolved[:10]]
         for event in events:
             with suppress(ApiError):
@@ -252,15 +265,15 @@ class Agent:
             logger.warning("a cpuset is not applied: %s", text)
         # A round with errors measures nothing: its targets may not be reached, and the time would look better than it is.
         if not result.errors:
-            self._measure(targets)
+            self._measure(targets, result.missing)
 
-    def _measure(self, targets: list[applier.Target]) -> None:
-        """How long pinned containers have run elsewhere."""
+    def _measure(self, targets: list[applier.Target], missing: frozenset[str]) -> None:
+        """How long pinned containers have run elsewhere. A container without a cgroup does not count as pinned."""
         pinned = {target.container for target in targets if target.pinned}
         for container in pinned - self._running_since.keys():
             self._running_since[container] = self._clock()
         now = self._clock()
-        for container in [one for one in self._running_since if one in pinned]:
+        for container in [one for one in self._running_since if one in pinned and one not in missing]:
             since = self._running_since[container]
             if since >= 0:
                 self.metrics.pinned.observe(now - since)

@@ -57,10 +57,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round has done: containers updated, and what went wrong by container."""
+    """What one round has done: containers updated, what went wrong by container, and containers whose cgroup is not found."""
 
     updated: int = 0
     errors: tuple[str, ...] = ()
+    missing: frozenset[str] = frozenset()
 
 
 # The order is that of the answers' weight: an owner that is not known must count as one that owns.
@@ -115,21 +116,22 @@ def unpinned(host: Host, running: Iterable[RunningContainer]) -> list[Target]:
 async def apply(targets: Sequence[Target], cgroups: Cgroups, runtime: Runtime) -> Round:
     """Change every container whose effective CPUs (or memory) are not the wanted ones. One that fails does not stop the others."""
     cgroups.locate(target.container for target in targets)
-    updated, errors = 0, []
+    updated, errors, missing = 0, [], set()
     for target in targets:
         try:
             # Effective, not configured: the configured set may be right while a parent cgroup or a CPU that is offline narrows
             # it.
             effective = cgroups.effective(target.container, mems=bool(target.mems))
-            if effective is None or (
-                effective.cpus == target.cpus and (not target.mems or str(effective.mems) == target.mems)
-            ):
+            if effective is None:
+                missing.add(target.container)
+                continue
+            if effective.cpus == target.cpus and (not target.mems or str(effective.mems) == target.mems):
                 continue
             await runtime.update(target.container, target.cpus, target.mems)
             updated += 1
         except (RpcError, CgroupError) as error:
             errors.append(f"container {target.container[:12]}: {error}")
-    return Round(updated, tuple(errors))
+    return Round(updated, tuple(errors), frozenset(missing))
 
 
 def _near(host: Host, pod: DecidedPod, pool: CpuSet) -> CpuSet:

@@ -18,6 +18,11 @@ class AgentMetrics:
             f"{_PREFIX}cpuset_differences", "Pods that run on other CPUs than decided.", registry=self.registry
         )
         self.compared = Gauge(f"{_PREFIX}cpuset_compared", "Pods with a decided cpuset.", registry=self.registry)
+        self.missing = Gauge(
+            f"{_PREFIX}cpuset_cgroups_missing",
+            "Pods with a decided cpuset and a running container whose cgroup is not found.",
+            registry=self.registry,
+        )
         self.updates = self._counter("cpuset_updates_total", "Containers whose cpuset was changed.")
         self.rereads = self._counter(
             "kubelet_rereads_total", "Readings of the kubelet that contradicted themselves and were repeated."

@@ -23,14 +23,21 @@ MOST_TOLD: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One pod that runs elsewhere. ``mems`` is empty where only CPUs differ."""
+    """
+    One pod that runs elsewhere. ``mems`` is empty where only CPUs differ.
+
+    ``missing`` names a container that runs and has no cgroup with a cpuset: whether it is on its CPUs is not known.
+    """
 
     pod: DecidedPod
     cpus: CpuSet
     mems: CpuSet = EMPTY
+    missing: str = ""
 
     def __str__(self) -> str:
         """``decided 1-4,49-52, runs on 0-95``."""
+        if self.missing:
+            return f"decided {self.pod.cpus}, container {self.missing} has no cgroup"
         text = f"decided {self.pod.cpus}, runs on {self.cpus}" if self.cpus != self.pod.cpus else f"runs on {self.cpus}"
         if self.mems:
             wanted = CpuSet.of(self.pod.numa)
@@ -82,12 +89,14 @@ class Observer:
 
     def _difference(self, pod: DecidedPod) -> Difference | None:
         """All containers together: one that strays is enough, and what it may use says most."""
-        cpus, mems = EMPTY, EMPTY
+        cpus, mems, missing = EMPTY, EMPTY, ""
         for container in pod.containers:
             effective = (
                 self._cgroups.effective(container.id, mems=self._mems) if container.running and container.id else None
             )
             if effective is None:
+                if container.running and container.id:
+                    missing = missing or container.name
                 continue
             if effective.cpus != pod.cpus:
                 cpus |= effective.cpus
@@ -95,11 +104,18 @@ class Observer:
             if self._mems and pod.numa and not effective.mems <= CpuSet.of(pod.numa):
                 mems |= effective.mems
         if not cpus and not mems:
-            return None
+            return Difference(pod, EMPTY, missing=missing) if missing else None
         return Difference(pod, cpus or pod.cpus, mems)  # only memory differs: the CPUs are the decided ones
 
 
-def told(differences: Iterable[Difference], why: str) -> dict[str, dict[str, str]]:
-    """The annotation's contents by ``namespace/name``, the first ``MOST_TOLD`` of them in order."""
+def told(differences: Iterable[Difference], why: str, missing: str = "") -> dict[str, dict[str, str]]:
+    """
+    The annotation's contents by ``namespace/name``, the first ``MOST_TOLD`` of them in order.
+
+    ``why`` explains pods that run elsewhere, ``missing`` those without a cgroup.
+    """
     ordered = sorted(differences, key=lambda one: one.pod.key)[:MOST_TOLD]
-    return {one.pod.key: {"decided": str(one.pod.cpus), "observed": str(one.cpus), "why": why} for one in ordered}
+    return {
+        one.pod.key: {"decided": str(one.pod.cpus), "observed": str(one.cpus), "why": missing if one.missing else why}
+        for one in ordered
+    }

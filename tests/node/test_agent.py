@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import orjson
+import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuOwner
@@ -81,3 +82,30 @@ async def test_the_whole_agent(tmp_path: Path) -> None:
         stop.set()
         await running
         assert effective(around, pod.uid) == "1-2"  # a restart changes nothing
+
+
+async def test_a_container_without_a_cgroup_is_told_and_is_not_pinned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the kubelet makes its cgroups in a place that the agent does not know."""
+    async with world(tmp_path, PLAIN) as around, around.agent(apply=True) as agent:
+        pod = place(around.server.store, NODE, "a", "1-2")
+        hidden = around.services.cgroups.root / "kubepods.slice"
+        hidden.rename(around.services.cgroups.root / "elsewhere")
+        for _ in range(2):
+            await agent.round()
+            around.clock.now += GRACE
+        assert agent.metrics.missing._value.get() == 1
+        assert agent.metrics.pinned._sum.get() == 0
+        (event,) = around.server.store.list("events.events.k8s.io")
+        assert event["regarding"]["uid"] == pod.uid
+        assert event["note"].startswith("decided 1-2, container c has no cgroup: no kubepods below")
+        assert "container c has no cgroup" in caplog.text
+        (told,) = parse_topology(around.topology() or {}).differences.values()
+        assert str(told).startswith("decided 1-2: no kubepods below")
+        # Found again: it gets its CPUs, and counts as pinned only now.
+        (around.services.cgroups.root / "elsewhere").rename(hidden)
+        await agent.round()
+        await agent.round()
+        assert agent.metrics.pinned._sum.get() == 2 * GRACE
+        assert agent.metrics.missing._value.get() == 0

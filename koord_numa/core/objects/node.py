@@ -127,6 +127,8 @@ class CpusetDifference:
 
     def __str__(self) -> str:
         """``decided 1-2, runs on 0-15: no agent applies cpusets on this node``."""
+        if not self.observed:
+            return f"decided {self.decided}{': ' if self.why else ''}{self.why}"
         return f"decided {self.decided}, runs on {self.observed}{': ' if self.why else ''}{self.why}"
 
 

@@ -2,13 +2,14 @@
 Which CPUs and whose memory containers may really use: the cpuset controller, cgroup v2 or v1.
 
 Containers are found by their id in the tree below ``kubepods``, whatever the cgroup driver and the runtime call the directory:
-``cri-containerd-<id>.scope``, ``crio-<id>.scope`` (systemd), ``<id>`` (cgroupfs).
+``cri-containerd-<id>.scope``, ``crio-<id>.scope`` (systemd), ``<id>`` (cgroupfs). ``kubepods`` itself is below the kubelet's
+``cgroupRoot``. If it is not there (the option is a flag, or the node is a container), the upper levels of the tree are searched.
 """
 
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,8 +22,13 @@ ROOT: Final = Path("/sys/fs/cgroup")
 _CONTAINER: Final = re.compile(r"(?:[a-z][a-z0-9]*-)*([0-9a-f]{32,64})(?:\.scope)?", re.ASCII)
 # Only directories of kubepods are entered: system.slice and user.slice may have thousands.
 _POD: Final = re.compile(r"kubepods|besteffort|burstable|guaranteed|pod[0-9a-f]", re.ASCII)
+_TOP: Final = re.compile(r"kubepods|(?:[^/]*-)?kubepods\.slice", re.ASCII)
 _CPUS: Final = ("cpuset.cpus.effective", "cpuset.effective_cpus")  # v2, v1
 _MEMS: Final = ("cpuset.mems.effective", "cpuset.effective_mems")
+_TOP_DEPTH: Final = 5
+"""Levels in which ``kubepods`` is looked for: ``/docker/<id>/kubelet.slice/kubelet-kubepods.slice`` is at the fourth."""
+_MAX_SEARCHED: Final = 5_000
+"""Directories that one such search visits. Bounds it at about 50 ms."""
 _DEEPEST: Final = 8  # kubepods/qos/pod/container, and what nested runtimes add
 
 
@@ -42,9 +48,10 @@ class Cgroups:
     """The cpuset hierarchy below one mount. ``find`` and ``locate`` walk it; the reading methods use what the last walk found."""
 
     def __init__(self, root: Path = ROOT) -> None:
-        v1 = root / "cpuset"  # cgroup v1 mounts one hierarchy a controller
-        # v2 has cgroup.controllers at its root. Hybrid mounts have it in `unified/`, and their cpuset controller is v1.
-        self.root = v1 if v1.is_dir() and not (root / "cgroup.controllers").exists() else root
+        # v2 has cgroup.controllers at its root. Hybrid mounts have it in `unified/`, and their cpuset controller is v1, which mounts one
+        # hierarchy a controller or several controllers together.
+        self.root = root if (root / "cgroup.controllers").exists() else _v1_root(root) or root
+        self.cgroup_root = ""  # of the kubelet
         self._paths: dict[str, str] = {}
 
     def find(self) -> dict[str, str]:
@@ -84,13 +91,38 @@ class Cgroups:
         except OSError as error:
             raise CgroupError(f"{path}/cpuset.cpus: {error.strerror}") from None
 
-    def _tops(self) -> Iterator[str]:
-        try:
-            with os.scandir(self.root) as entries:
-                # `kubepods` (cgroupfs) and `kubepods.slice` (systemd).
-                yield from (entry.path for entry in entries if entry.is_dir() and entry.name.startswith("kubepods"))
-        except OSError:
-            return
+    def _tops(self) -> list[str]:
+        """The ``kubepods`` directories of the kubelet's configuration, else those that the tree has."""
+        parts = [part for part in self.cgroup_root.split("/") if part]
+        slices = [part.replace("-", "_") for part in parts]
+        # systemd names a slice after all slices that it is in (`cgroupName.ToSystemd` in the kubelet's cm/cgroup_manager_linux.go).
+        nested = ["-".join(slices[: end + 1]) + ".slice" for end in range(len(slices))]
+        configured = (
+            self.root.joinpath(*parts, "kubepods"),
+            self.root.joinpath(*nested, "-".join([*slices, "kubepods"]) + ".slice"),
+        )
+        return [str(path) for path in configured if path.is_dir()] or self._search()
+
+    def _search(self) -> list[str]:
+        """Directories that a kubelet has made for pods, level by level."""
+        found: list[str] = []
+        level = [str(self.root)]
+        visited = 0
+        for _ in range(_TOP_DEPTH):
+            below: list[str] = []
+            for folder in level:
+                visited += 1
+                if visited > _MAX_SEARCHED:
+                    return found
+                try:
+                    with os.scandir(folder) as entries:
+                        for entry in entries:
+                            if entry.is_dir(follow_symlinks=False):
+                                (found if _TOP.fullmatch(entry.name) else below).append(entry.path)
+                except OSError:
+                    continue  # it ended while we looked
+            level = sorted(below)
+        return sorted(found)
 
     def _walk(self, folder: str, depth: int) -> None:
         try:
@@ -106,6 +138,16 @@ class Cgroups:
                         self._walk(entry.path, depth + 1)
         except OSError:
             return  # it ended while we looked
+
+
+def _v1_root(root: Path) -> Path | None:
+    """The hierarchy of the cpuset controller below the mounts of cgroup v1."""
+    try:
+        return next(
+            (path for path in sorted(root.iterdir()) if "cpuset" in path.name.split(",") and path.is_dir()), None
+        )
+    except OSError:
+        return None
 
 
 def _first(folder: str, names: tuple[str, ...]) -> CpuSet | None:

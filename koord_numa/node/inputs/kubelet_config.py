@@ -56,6 +56,7 @@ class KubeletOptions:
     memory_policy: str = "None"
     reserved_cpus: CpuSet | None = None
     reserved_memory: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    cgroup_root: str = ""  # below which the kubelet makes the cgroups of pods; empty: the root of the tree
     absent: frozenset[str] = frozenset()  # fields of MANAGER_FIELDS that the configuration leaves out
     is_complete: bool = (
         True  # else a flag or drop-in is seen to override the configuration: what it leaves out is not known
@@ -135,6 +136,7 @@ def kubelet_options(config: object) -> KubeletOptions:
         # The none policy reserves nothing in particular.
         reserved_cpus=EMPTY if cpus is None and policy == "none" else cpus,
         reserved_memory=_reserved_memory(config),
+        cgroup_root=_text(config, "cgroupRoot", ""),
         absent=frozenset(name for name in MANAGER_FIELDS if not config.get(name)),
     )
 

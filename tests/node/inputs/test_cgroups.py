@@ -42,6 +42,40 @@ def test_containers_are_found_in_every_layout(tmp_path: Path, path: str) -> None
     assert (str(effective.cpus), str(effective.mems)) == ("0-3", "0")
 
 
+BURSTABLE = "kubelet-kubepods-burstable"
+KIND = f"kubelet.slice/kubelet-kubepods.slice/{BURSTABLE}.slice/{BURSTABLE}-pod1_2.slice/cri-containerd-{ID}.scope"
+LAYOUTS = {
+    "kind, systemd": ("/kubelet", KIND),
+    "kind, cgroupfs": ("/kubelet", f"kubelet/kubepods/burstable/pod1-2/{ID}"),
+    "two levels, systemd": (
+        "/my-parts/b",
+        f"my_parts.slice/my_parts-b.slice/my_parts-b-kubepods.slice/my_parts-b-kubepods-pod1.slice/crio-{ID}.scope",
+    ),
+    "two levels, cgroupfs": ("/my-parts/b", f"my-parts/b/kubepods/pod1/{ID}"),
+    "a root that the configuration does not say": ("", KIND),
+    "a node in a container": ("/kubelet", f"docker/abc/{KIND}"),
+}
+
+
+@pytest.mark.parametrize("mount", ["", "cpuset", "cpu,cpuset"], ids=["v2", "v1", "v1, mounted together"])
+@pytest.mark.parametrize(("cgroup_root", "path"), LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_containers_are_found_below_any_cgroup_root(tmp_path: Path, cgroup_root: str, path: str, mount: str) -> None:
+    if not mount:
+        (tmp_path / "cgroup.controllers").touch()
+    folder = tmp_path / mount / path
+    folder.mkdir(parents=True)
+    cgroups = Cgroups(tmp_path)
+    cgroups.cgroup_root = cgroup_root
+    assert cgroups.find() == {ID: str(folder)}
+
+
+def test_hybrid_mounts_have_their_cpusets_in_v1(tmp_path: Path) -> None:
+    (tmp_path / "unified").mkdir()
+    (tmp_path / "unified" / "cgroup.controllers").touch()
+    (tmp_path / "cpuset" / "kubepods" / "pod1" / ID).mkdir(parents=True)
+    assert Cgroups(tmp_path).find() == {ID: str(tmp_path / "cpuset" / "kubepods" / "pod1" / ID)}
+
+
 def test_cgroup_v1_has_other_names(tmp_path: Path) -> None:
     folder = tmp_path / "cpuset" / "kubepods" / "pod1" / ID
     folder.mkdir(parents=True)
@@ -80,17 +114,18 @@ def _cpuset_root() -> Path | None:
 
 
 @pytest.fixture
-def container() -> Iterator[tuple[str, int]]:
-    """A process in a cgroup of its own below ``kubepods``, on all CPUs: the container's id and the process's."""
+def container() -> Iterator[tuple[str, int, str]]:
+    """A process in a cgroup of its own below ``kubepods``, on all CPUs: the ids of container and process, and the kubelet's cgroup root."""
     root = _cpuset_root()
     if root is None:
         pytest.skip("no cgroup with a cpuset can be made here")
     name = uuid4().hex * 2
-    top = root / f"kubepods-test-{os.getpid()}"
-    folder = top / "pod1" / name
+    cgroup_root = f"test-{os.getpid()}"
+    top = root / cgroup_root
+    folder = top / "kubepods" / "pod1" / name
     made = []
     try:
-        for path in (top, top / "pod1", folder):
+        for path in (top, top / "kubepods", folder.parent, folder):
             path.mkdir()
             made.append(path)
             if path is not folder and (path / "cgroup.subtree_control").exists():
@@ -105,15 +140,15 @@ def container() -> Iterator[tuple[str, int]]:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         (folder / "cgroup.procs").write_text(str(process.pid))
-        yield name, process.pid
+        yield name, process.pid, cgroup_root
     finally:
         process.communicate(b"\n")
         for path in reversed(made):
             path.rmdir()
 
 
-async def test_a_real_process_is_observed_and_moved(container: tuple[str, int]) -> None:
-    name, process = container
+async def test_a_real_process_is_observed_and_moved(container: tuple[str, int, str]) -> None:
+    name, process, cgroup_root = container
     every = os.sched_getaffinity(process)
     if len(every) < 2:
         pytest.skip("one CPU can be told from no other")
@@ -121,6 +156,7 @@ async def test_a_real_process_is_observed_and_moved(container: tuple[str, int]) 
     pod = DecidedPod("default", "a", "1", cpus=wanted, containers=(DecidedContainer("c", name, running=True),))
     now = 0.0
     cgroups = Cgroups(MOUNT)
+    cgroups.cgroup_root = f"/{cgroup_root}"
     observer = Observer(cgroups, clock=lambda: now)
     observer.look([pod])
     now = GRACE
