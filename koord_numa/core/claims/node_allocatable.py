@@ -106,7 +106,7 @@ def added_amounts(claims: Iterable[ClaimAmounts]) -> dict[str, int]:
     for claim in claims:
         for name, amount in claim.total.items():
             summed[name] = summed.get(name, 0) + amount
-    return {name: -(-amount * (MILLI if name == CPU else 1) // NANO) for name, amount in summed.items() if amount}
+    return {name: -(-amount * (MILLI if name == CPU else 1) // NANO) for name, amount in summed.items() if amount > 0}
 
 
 def counted_with(request: PodRequest, claims: Iterable[ClaimAmounts]) -> ResourceList:

@@ -81,6 +81,7 @@ def test_a_capacity_that_a_result_does_not_have_is_an_error() -> None:
 
 def test_fractions_are_rounded_up() -> None:
     assert added_amounts([ClaimAmounts("c", (), (("cpu", 1), ("memory", N + 1)))]) == {"cpu": 1, "memory": 2}
+    assert added_amounts([ClaimAmounts("c", (), (("cpu", -N),))]) == {}  # nothing gives amounts back
 
 
 @pytest.mark.parametrize(("level", "fits"), [(3000, True), (2999, False), (None, True)])
