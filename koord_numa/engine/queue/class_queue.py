@@ -41,10 +41,11 @@ class ClassQueue:
 
     @property
     def turn(self) -> tuple[int, int, int]:
-        """Sort key among classes: higher priority first, then by when the first pod was queued."""
+        """Sort key among classes: higher priority first, then by when the first pod was queued and what it pays for its size."""
         head = self.head()
         # The class number as the last key: two classes must never compare equal.
-        return (-self.request_class.priority, head.order if head else 0, self.request_class.number)
+        order = head.order + self.request_class.handicap if head else 0
+        return (-self.request_class.priority, order, self.request_class.number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Interned while anything refers to them; two pods are of one class exactly when t
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Final
 from weakref import WeakValueDictionary
 
 from koord_numa.core.claims.pod_claims import PodClaims
@@ -36,6 +37,7 @@ class RequestClass:
     amounts: ResourceList
     pickers: frozenset[PodTerm] = frozenset()  # terms of placed pods that pick pods of this class
     claims: PodClaims | None = None  # what resource claims of its pods ask for
+    handicap: int = 0  # places that a pod of the class stands further back among pods of its priority
 
     @property
     def priority(self) -> int:
@@ -77,7 +79,9 @@ class RequestClasses:
             request = replace(pod.request, labels=pod.labels) if pickers else pod.request
             if spread:
                 request = replace(request, constraints=replace(request.constraints, spread=spread))
-            known = RequestClass(self._count, key, profile, request, _least(request, claims), pickers, claims)
+            known = RequestClass(
+                self._count, key, profile, request, _least(request, claims), pickers, claims, handicap(request)
+            )
             # A weak dictionary: the class lives as long as a pod or a ranking refers to it.
             self._known[key] = known
         return known
@@ -93,6 +97,34 @@ class RequestClasses:
         if defaults is None:
             defaults = self._defaults[profile.scheduler_name] = profile.pod_topology_spread.constraints
         return constraints_for(defaults, selector)
+
+
+ORDINARY_SIZE: Final = 32
+"""Terms, constraints, containers, resources and claims of a pod that cost it nothing."""
+PLACES_PER_PART: Final = 4
+"""Each further part takes as long to evaluate as about one ordinary pod. Four make sure that ordinary pods come first in a burst."""
+
+
+def handicap(request: PodRequest) -> int:
+    """
+    How many places a pod pays for its size.
+
+    Pods that are queued later by so many places are tried first, so a burst of large pods delays ordinary ones by one decision, and a
+    steady stream of ordinary pods delays a large one by a bounded number of decisions.
+    """
+    demands = request.constraints
+    parts = sum(
+        map(
+            len,
+            (
+                request.containers, demands.node_selector, demands.node_terms or (), demands.preferred_nodes, demands.tolerations,
+                demands.affinity, demands.anti_affinity, demands.preferred_affinity, demands.preferred_anti_affinity, demands.spread,
+                demands.host_ports, demands.claims,
+            ),
+        )
+    )  # fmt: skip
+    parts += sum(len(container.requests) for container in request.containers)
+    return PLACES_PER_PART * max(0, parts - ORDINARY_SIZE)
 
 
 def _least(request: PodRequest, claims: PodClaims | None) -> ResourceList:
