@@ -13,7 +13,8 @@ from koord_numa.core.allocation.grant import place
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.numa.policies import Decision
 from koord_numa.core.objects.verdicts import Placement
-from koord_numa.core.resources import CPU, MILLI, ResourceList
+from koord_numa.core.objects.vocabulary import NumaExclusive, NumaPolicy
+from koord_numa.core.resources import CPU, MILLI, ResourceList, is_native
 from tests.conformance.koordinator.rm_cases import Answer
 from tests.conformance.vectors import Case
 
@@ -30,6 +31,54 @@ def split_in_another_order(case: Case, found: Answer) -> bool:
 def split_in_whole_cpus(case: Case, found: Answer) -> bool:
     """The row `whole-cpu-shares`: in whatever order, a part of a CPU is handed to a pod that needs whole ones."""
     return _is_explained(case, found) and not _meant_order_is_ours(found)
+
+
+def on_as_few_numa_nodes(case: Case, found: Answer) -> bool:
+    """
+    The row `as-few-numa-nodes`: our set holds the pod, BestEffort's is as narrow as any, and CPUs and memory are on as few as hold them.
+
+    The hints are theirs, or differ by their split alone.
+    """
+    question = found.question
+    mask = question.mask if found.elected is None else found.elected.hint.mask
+    if question.what == "hints" or mask is None or not isinstance(found.allocated, Placement):
+        return False
+    if question.what != "allocate" and not all(_hints_agree(case, found, name) for name in case["out"]["hints"]):
+        return False
+    narrower = [each for each in _masks(found) if each.bit_count() < mask.bit_count() and _can(found, each)]
+    free_to_choose = question.rules.policy is NumaPolicy.BEST_EFFORT and question.exclusive is NumaExclusive.NONE
+    if found.elected is not None and free_to_choose and narrower:
+        return False
+    return _keeps_together(found, mask, dict(found.allocated.numa))
+
+
+def _hints_agree(case: Case, found: Answer, name: str) -> bool:
+    ours = [[hint.mask, int(hint.preferred), int(hint.unsatisfied), hint.score] for hint in found.hints[name]]
+    return ours == case["out"]["hints"][name] or _hints_are_explained(case, found, name)
+
+
+def _keeps_together(found: Answer, mask: int, shares: Shares) -> bool:
+    """All amounts are there, none exceeds what is free, and no fewer members of the set hold the CPUs and the memory."""
+    room, amounts = found.offers, found.question.rules.amounts
+    ids = list(numa_ids(mask))
+    free = {name: dict(zip(room.numa_ids, given, strict=True)) for name, given in room.given.items()}
+    for name in room.given:
+        got = {numa: shares.get(numa, {}).get(name, 0) for numa in ids}
+        if sum(got.values()) != amounts[name] or any(got[numa] > free[name][numa] for numa in ids):
+            return False
+    if found.question.rules.binding is not None and CPU in free:
+        takeable = dict(zip(room.numa_ids, room.cpus, strict=True))
+        free[CPU] = {numa: min(amount, MILLI * takeable[numa]) for numa, amount in free[CPU].items()}
+    native = [name for name in room.given if is_native(name)]
+    used = sum(any(shares.get(numa, {}).get(name) for name in native) for numa in ids)
+    return not any(
+        all(
+            sum(free[name][numa] // room.units[name] * room.units[name] for numa in some) >= amounts[name]
+            for name in native
+        )
+        for size in range(1, used)
+        for some in combinations(ids, size)
+    )
 
 
 def election_differs(elected: Decision, merged: Decision) -> str | None:
@@ -140,8 +189,10 @@ def _is_right(found: Answer, mask: int, shares: Shares | None) -> bool:
 
     Even: no pod has less than another by more than the rounding without having given everything.
     """
-    if shares is None or not _can(found, mask):
-        return (shares is None) is not _can(found, mask)
+    if shares is None:
+        return not _can(found, mask)
+    if not _can(found, mask):  # not by even shares
+        return _keeps_together(found, mask, shares)
     room, rules = found.offers, found.question.rules
     for name, given in room.given.items():
         unit = room.units[name]
@@ -150,7 +201,7 @@ def _is_right(found: Answer, mask: int, shares: Shares | None) -> bool:
         if sum(got.values()) != rules.amounts[name] or any(got[numa] > free.get(numa, 0) for numa in got):
             return False
         others = [amount for numa, amount in got.items() if free.get(numa, 0) // unit * unit > amount]
-        if others and max(got.values()) - min(others) > unit:
+        if others and max(got.values()) - min(others) > unit and not _keeps_together(found, mask, shares):
             return False
     return True
 

@@ -2,7 +2,9 @@
 Carries an elected set of NUMA nodes out: shares of every amount, then CPUs. It chooses no set and knows no policy.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import combinations
 from typing import Final
 
 from koord_numa.core.allocation.cpu_exclusivity import PCPU_LEVEL_BROKEN, outcome
@@ -16,12 +18,15 @@ from koord_numa.core.cpus.cpu_request import CpuRequest, NotEnoughCpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.verdicts import Exclusivity, Placement, Rejection
 from koord_numa.core.objects.vocabulary import PCPU_LEVEL
-from koord_numa.core.resources import CPU, MILLI, ResourceList
+from koord_numa.core.resources import CPU, MILLI, ResourceList, is_native
 from koord_numa.core.state.numa_free import Accounting
 from koord_numa.core.value_objects import replace
 
 Shares = tuple[tuple[int, ResourceList], ...]
 """Amounts by NUMA node, ascending."""
+
+WIDEST_CORE: Final = 8
+"""NUMA nodes of which all subsets are looked at, 255 of them. Wider sets are split evenly."""
 
 REMEMBERED: Final = 4096
 """So many shares of pods on a single NUMA node are kept: some for each request class, of which there are hundreds."""
@@ -70,11 +75,18 @@ def _shares(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | Rejecti
     ids = offers.numa_ids
     if not mask & (mask - 1) and (alone := _share_alone(rules, offers, mask)) is not None:
         return alone
-    positions = [index for index, numa in enumerate(ids) if mask >> numa & 1]
-    shares: dict[int, dict[str, int]] = {ids[at]: {} for at in positions}
+    everywhere = [index for index, numa in enumerate(ids) if mask >> numa & 1]
+    core = _core(rules, offers, everywhere)
+    shares: dict[int, dict[str, int]] = {ids[at]: {} for at in everywhere}
     short: list[str] = []
     for name, given in offers.given.items():
-        parts = split(rules.amounts[name], [given[at] for at in positions], offers.units[name])
+        positions, needed = (core, rules.amounts[name]) if is_native(name) else (everywhere, rules.amounts[name])
+        if positions is not core and core is not everywhere:
+            # Devices beside the CPUs first.
+            here = [at for at in core if given[at]]
+            local = min(needed, sum(given[at] for at in here))
+            positions = here if local == needed else here + [at for at in everywhere if at not in core and given[at]]
+        parts = split(needed, [given[at] for at in positions], offers.units[name])
         if parts is None:
             short.append(name)
             continue
@@ -85,6 +97,31 @@ def _shares(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | Rejecti
         return insufficient(rules, offers, sorted(short))
     # A NUMA node without a share is left out, so that the ledger does not count the pod as spanning it.
     return tuple([(numa, amounts) for numa, amounts in shares.items() if amounts])
+
+
+def _core(rules: NodeRules, offers: NumaOffers, everywhere: list[int]) -> list[int]:
+    """
+    The fewest NUMA nodes of a set that hold the CPUs, memory and huge pages of the pod; all of the set where they all are needed.
+
+    Where a set is this wide because of devices, CPUs and memory stay together, and only the devices are remote.
+    """
+    native = [name for name in offers.given if is_native(name)]
+    if len(native) == len(offers.given) or not native or len(everywhere) > WIDEST_CORE:
+        return everywhere
+    for size in range(1, len(everywhere)):
+        for positions in combinations(everywhere, size):
+            if all(_holds(rules, offers, name, positions) for name in native):
+                return list(positions)
+    return everywhere
+
+
+def _holds(rules: NodeRules, offers: NumaOffers, name: str, positions: Sequence[int]) -> bool:
+    """Can the amount be split over these NUMA nodes, with as many CPUs to be taken on each as its share says?"""
+    given = offers.given[name]
+    shares = split(rules.amounts[name], [given[at] for at in positions], offers.units[name])
+    if shares is None or name != CPU or rules.binding is None:
+        return shares is not None
+    return all(share <= MILLI * offers.cpus[at] for share, at in zip(shares, positions, strict=True))
 
 
 def _share_alone(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | None:

@@ -13,7 +13,7 @@ up to 8 and {1,2}, {1,3} to 10: too little. {0,2}, {0,3} and {2,3} hold it. With
 closest and wins; without distances the strategy's score decides, the smaller mask at equal score.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from math import comb
 from typing import Final
@@ -129,8 +129,8 @@ def preferred(
         if allowed:
             best = allowed[0] if len(allowed) == 1 else _best(allowed, exclusivity.scoring(sets.score))
             return Hint(best, preferred=True)
-        # At a size that some resource accepts, a wider set is not preferred by it any more; the merge of lists must decide.
-        if rules.policy is NumaPolicy.BEST_EFFORT and fitting and _someone_prefers(sets, fitting, offers):
+        # Only pods that exclude others stand against sets of this size: BestEffort overrides them, and the merge of lists decides.
+        if fitting and rules.policy is NumaPolicy.BEST_EFFORT:
             return None
     return None
 
@@ -158,11 +158,6 @@ def _of_size(sets: NumaSets, size: int, exclusivity: Exclusivity) -> list[int]:
 def _closed(exclusivity: Exclusivity) -> int:
     """NUMA nodes that no set of several may contain."""
     return exclusivity.occupancy.single if exclusivity.wish is NUMA_REQUIRED else 0
-
-
-def _someone_prefers(sets: NumaSets, fitting: Iterable[int], offers: NumaOffers) -> bool:
-    """From here on some resource's preferred size is passed: no wider set can be preferred by all."""
-    return any(not sets.touches(mask, name) for mask in fitting for name in offers.given)
 
 
 def _best(masks: Sequence[int], score_of: Callable[[int], int]) -> int:

@@ -14,6 +14,7 @@ from koord_numa.core.allocation.split import split
 from koord_numa.core.numa.common_masks import common_masks
 from koord_numa.core.numa.counted import Counted, fewest_that_reach
 from koord_numa.core.numa.hints import numa_ids
+from koord_numa.core.objects.vocabulary import NumaPolicy
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.score.node_resources import score_parts
 from koord_numa.core.state.inventory import PerNuma
@@ -28,9 +29,7 @@ class NumaSets:
 
     def __init__(self, rules: NodeRules, offers: NumaOffers) -> None:
         self.rules, self.offers = rules, offers
-        self.lacking = 0  # NUMA nodes that some resource strikes
-        for mask in offers.lacking.values():
-            self.lacking |= mask
+        self.lacking = _struck(rules, offers)
         self._scored: list[tuple[int, int, PerNuma, PerNuma]] | None = None
         self._wanted: list[tuple[int, PerNuma]] | None = None
         self._shortage: bool | None = None
@@ -213,6 +212,22 @@ class NumaSets:
         return shares is not None and all(
             share <= MILLI * self.offers.cpus[at] for share, at in zip(shares, positions, strict=True)
         )
+
+
+def _struck(rules: NodeRules, offers: NumaOffers) -> int:
+    """
+    The NUMA nodes of which no set is elected, because they have nothing left of some resource.
+
+    A NUMA node that never has the resource is no worse for that. BestEffort takes as few NUMA nodes as possible, whatever is used up there.
+    """
+    if rules.policy is NumaPolicy.BEST_EFFORT:
+        return 0
+    struck = 0
+    for name, mask in offers.lacking.items():
+        if mask:
+            totals = offers.accounts.total[name]
+            struck |= sum(1 << numa for at, numa in enumerate(offers.numa_ids) if mask >> numa & 1 and totals[at])
+    return struck
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,12 @@ from koord_numa.core.numa.hints import Hint
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from tests.conformance.deviations import Deviation
 from tests.conformance.koordinator.rm_cases import Answer, answer, load
-from tests.conformance.split_rules import election_differs, split_in_another_order, split_in_whole_cpus
+from tests.conformance.split_rules import (
+    election_differs,
+    on_as_few_numa_nodes,
+    split_in_another_order,
+    split_in_whole_cpus,
+)
 from tests.conformance.vectors import Case, Oracle
 
 
@@ -65,5 +70,9 @@ ORACLE = Oracle(
     load,
     answer,
     agrees,
-    (Deviation("split-order", split_in_another_order), Deviation("whole-cpu-shares", split_in_whole_cpus)),
+    (
+        Deviation("split-order", split_in_another_order),
+        Deviation("whole-cpu-shares", split_in_whole_cpus),
+        Deviation("as-few-numa-nodes", on_as_few_numa_nodes),
+    ),
 )

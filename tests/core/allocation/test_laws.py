@@ -285,6 +285,10 @@ def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
         # Required is a demand here, also of a pod that would take any set otherwise.
         assert not (elected.admitted and _touches_protected(elected.hint.mask, exclusivity))
         return
+    if any(room.lacking.values()):
+        # Sets with NUMA nodes that have nothing of some resource: test_asymmetric.py has their law.
+        assert elected.admitted or not merged.admitted
+        return
     assert elected.admitted == merged.admitted
     if merged.admitted:
         assert elected.hint == merged.hint._replace(score=elected.hint.score)  # a set that is chosen needs no score
