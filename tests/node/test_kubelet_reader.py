@@ -263,7 +263,7 @@ async def test_changes_wake_the_agent(tmp_path: Path, monkeypatch: pytest.Monkey
                 await asyncio.sleep(0.01)
             for number in range(3):
                 start(around, f"p{number}", GUARANTEED)
-                while not same(published(around), expected(around)):  # noqa: ASYNC110
+                while not same(published(around), expected(around)):  # noqa: ASYNC110  (another program writes it)
                     await asyncio.sleep(0.01)
         stop.set()
         await running

@@ -43,7 +43,7 @@ async def test_unknown_fields_are_warned_of_where_the_client_asks(api: Api) -> N
 )
 async def test_strict_validation_of_many_kinds(api: Api, path: str, body: dict[str, object], unknown: str) -> None:
     document = pod("x") if path == PODS else {"metadata": {"name": "x"}}
-    metadata = {**document["metadata"], **body.get("metadata", {})}  # type: ignore[dict-item]
+    metadata = {**document["metadata"], **body.get("metadata", {})}  # type: ignore[dict-item]  # both are dicts
     answer = await api.post(f"{path}?fieldValidation=Strict&dryRun=All", {**document, **body, "metadata": metadata})
     if unknown:
         assert answer.status == 400
