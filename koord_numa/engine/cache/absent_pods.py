@@ -60,6 +60,10 @@ class AbsentPods:
         self.unlisted = frozenset({uid for uid in self.unlisted if uid in pods} - reading.shown).union(news)
         self.listed = sure
 
+    def read_checkpoint(self, gone: frozenset[str]) -> None:
+        """Note the pods that the kubelet's own state names as rejected or ended."""
+        self.listed, self.unlisted = frozenset(), gone
+
     def foresee(self, pods: Iterable[KnownPod], node: KubeletNode, *, keeps_cores: bool) -> list[KnownPod]:
         """Which of the pods are on their way and sure to be refused (``never_fits``). Returns those of which that was not known."""
         asked = list(pods)

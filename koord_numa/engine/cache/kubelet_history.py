@@ -10,6 +10,9 @@ from itertools import islice
 from math import inf
 from typing import Final
 
+from koord_numa.core.kubelet.candidates import Arrival as Arriving
+from koord_numa.core.kubelet.candidates import Candidates
+from koord_numa.core.kubelet.checkpoint import exact_candidate
 from koord_numa.core.kubelet.demand import SMT_ALIGNMENT, pod_demand
 from koord_numa.core.kubelet.inference.arrivals import Arrival
 from koord_numa.core.kubelet.inference.belief import Belief
@@ -19,6 +22,7 @@ from koord_numa.core.kubelet.inference.inferred_state import used_starts
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.inference.variants import most_cpus
 from koord_numa.core.kubelet.view import problem_of
+from koord_numa.core.objects.kubelet_checkpoint import KubeletCheckpoint
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.absent_pods import AbsentPods
@@ -55,6 +59,8 @@ class KubeletHistory:
     now: float = 0.0
     young: bool = False
     oldest: float = -inf
+    exact: Candidates | None = None  # from the kubelet's own state, where the node agent publishes it
+    _checkpoint: KubeletCheckpoint | None = None  # the one that ``exact`` begins with
     _reading: LastReading = field(default_factory=LastReading)
 
     def observe(self, pod: Pod, now: float) -> None:
@@ -66,6 +72,8 @@ class KubeletHistory:
             known.had_cpus = self.frame is not None and has_cpus_for(known, self.pods.values(), self.frame)
             self._reading.forget()
             self.absent.forget(known.uid)
+            if self.exact is not None:
+                self.exact.arrive(known.uid, known.request, now)
             if not pod.started:  # what runs was not refused
                 self._foresee([known])
             if known.uid not in self.absent.hopeless and (belief := self._belief_of(known)) is not None:
@@ -78,6 +86,8 @@ class KubeletHistory:
             self._reading.forget()
         if pod.started and not known.started:
             known.started, known.judged = True, now
+            if self.exact is not None:
+                self.exact.judge(known.uid, now, admitted=True)
             self.evidence.admitted(known.request)
             self._foresee(self.pods.values() if self.absent.hopeless else ())
             self._reading.pod_started()
@@ -91,6 +101,8 @@ class KubeletHistory:
         uid, reason = pod.key.uid, pod.reason
         known = self.pods.pop(uid, None)
         self.evidence.rejected(pod, had_cpus=known is not None and known.had_cpus)
+        if known is not None and self.exact is not None:
+            self.exact.judge(uid, now, admitted=False)
         if pod.reason == SMT_ALIGNMENT:
             self._foresee(self.pods.values())
         self._reading.forget()
@@ -110,6 +122,8 @@ class KubeletHistory:
         self.evidence.decided(uid)
         known = self.pods.pop(uid, None)
         self._reading.forget()
+        if known is not None and self.exact is not None:
+            self.exact.withdraw(uid)
         if known is not None and (belief := self._belief_of(known)) is not None:
             belief.rejected(uid, self.now, tells=False)
 
@@ -121,6 +135,8 @@ class KubeletHistory:
         if known is None or known.left:
             return
         known.left, known.left_at = True, now
+        if self.exact is not None:
+            self.exact.depart(uid, now)
         self._reading.forget()
         self.now = max(self.now, now)
         if (belief := self._belief_of(known)) is not None:
@@ -143,6 +159,7 @@ class KubeletHistory:
     def reset(self) -> None:
         """The node is another one: nothing that is believed of its kubelet holds."""
         self.belief, self.frame, self.shown, self.absent = None, None, frozenset(), AbsentPods()
+        self.exact, self._checkpoint = None, None
 
     def restarted(self) -> None:
         """The machine or its kubelet is another one: what pods have shown of it does not hold either."""
@@ -157,6 +174,8 @@ class KubeletHistory:
         if self.frame is None or not self.frame.holds_for(topology, frame.allocatable):
             self.reset()
         self.frame = frame
+        if self._read_checkpoint(topology.checkpoint, frame):
+            return
         reading, belief = self._read(frame), self.belief
         self.absent.read(reading, self.pods, young=self.young)
         self._foresee(self.pods.values())
@@ -237,6 +256,30 @@ class KubeletHistory:
         """The most exclusive CPUs that each NUMA node may have free, by NUMA id; ``None`` where the kubelet is not followed."""
         belief = self.belief
         return None if belief is None or belief.lost else most_cpus(belief.hypotheses)
+
+    def _read_checkpoint(self, checkpoint: KubeletCheckpoint | None, frame: NodeConfig) -> bool:
+        """Whether a topology carries the kubelet's own state, with which the candidates begin again if it is another one."""
+        if checkpoint is None or not (checkpoint.is_exact and checkpoint.cpus):
+            self.exact, self._checkpoint = None, None
+            return False
+        self.absent.read_checkpoint(checkpoint.gone - checkpoint.active)
+        if self._checkpoint != checkpoint:
+            self.exact, self._checkpoint, self.belief = self._begin_exact(frame, checkpoint), checkpoint, None
+        return True
+
+    def _begin_exact(self, frame: NodeConfig, checkpoint: KubeletCheckpoint) -> Candidates:
+        """Begin with the kubelet's own state. Pods that it does not name came after it was read, or never reached the kubelet."""
+        requests = {known.uid: known.request for known in self.pods.values()}
+        known_to_kubelet = checkpoint.active | checkpoint.pods.keys() | checkpoint.gone
+        candidates = Candidates([exact_candidate(frame, checkpoint, requests)])
+        order = sorted(self.pods.values(), key=lambda known: known.order)
+        arrived = [
+            Arriving(it.uid, it.request, it.bound, it.judged if it.started else None)
+            for it in order
+            if it.uid not in known_to_kubelet and not it.left
+        ]
+        candidates.resume(arrived, {it.uid: it.left_at for it in order if it.left and it.uid in known_to_kubelet})
+        return candidates
 
     def _begin(self, frame: NodeConfig, hidden: Collection[str]) -> Belief:
         self.frame = frame

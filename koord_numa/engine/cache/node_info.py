@@ -8,8 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from koord_numa.core.kubelet.candidates import Candidates
+from koord_numa.core.kubelet.candidates import expecting as expected_states
 from koord_numa.core.kubelet.demand import pod_demand
-from koord_numa.core.kubelet.options import CoreEvidence, StatedOptions, with_stated_options
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.node_config import NodeConfig
+from koord_numa.core.kubelet.options import NO_RULE, CoreEvidence, StatedOptions, with_stated_options
 from koord_numa.core.kubelet.unseen_departures import expecting
 from koord_numa.core.kubelet.view import KubeletView, PodsThere, followed_view, frame_of, inferred_view
 from koord_numa.core.objects.constraints import HostPort
@@ -287,6 +291,10 @@ class NodeInfo:
     ) -> KubeletView:
         """The states that the kubelet is followed into; where it cannot be followed, what the published amounts allow."""
         frame = frame_of(node, topology, self.history.frame)
+        exact = self.history.exact
+        # Where a verdict agrees with no state, published amounts decide until the next state is published.
+        if exact is not None and (exact.truncated or not exact.problem):
+            return self._exact_view(node, frame, exact, booked, nominees)
         unpublished, others = self.unreported.hidden, None
         if hypotheses := self.history.hypotheses(frame, unpublished):
             coming = {uid: it.pod.request for uid, it in nominees.items()}
@@ -296,6 +304,15 @@ class NodeInfo:
             return replace(followed_view(node, frame, hypotheses, booked, evidence), on_their_way=others)
         unpublished = unpublished.union(nominees) if nominees else unpublished  # no topology shows them yet
         return inferred_view(frame, node, PodsThere(booked, unpublished, bool(self.pods) or topology.in_use), evidence)
+
+    def _exact_view(
+        self, node: Node, frame: NodeConfig, candidates: Candidates, booked: Ledger, nominees: Mapping[str, Nominee]
+    ) -> KubeletView:
+        """The kubelet's own state and what happened since; no pod is placed while that leaves more states than may be tried."""
+        expected = expected_states(candidates, {uid: it.pod.request for uid, it in nominees.items()})
+        hypotheses = [Hypothesis(state.state) for state in expected.asked]
+        view = followed_view(node, frame, hypotheses, booked, CoreEvidence())
+        return replace(view, cores=NO_RULE, problem=view.problem or expected.truncated)
 
     def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:
         if not self._ports and not nominees:

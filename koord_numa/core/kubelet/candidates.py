@@ -1,0 +1,578 @@
+"""
+The states that a kubelet may be in after everything that is known of its node.
+
+A kubelet decides by its state and its configuration alone, so its state follows from what reached it, in order. Pods reach it in the order
+of their binds. News of verdicts and departures comes late, so the latest arrivals are kept with the states before them and replayed when
+an event shows them in another light. A topology whose pods are known drops the states that do not agree with it.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, dropwhile
+from typing import Final
+
+from koord_numa.core.kubelet.published import Undated, agrees, may_agree_later, settled
+from koord_numa.core.kubelet.unknowns import (
+    LIMITS,
+    Budget,
+    CandidateState,
+    OverBudget,
+    Signature,
+    arrive,
+    join,
+    placement_of,
+    released,
+    unknown_pod,
+)
+from koord_numa.core.objects.node import Zone
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.value_objects import ValueObject, replace
+
+UNLIKELY: Final = 8
+"""The part of a budget that a variant of the node with an unlikely option has."""
+
+TRUNCATED: Final = "more states of the kubelet are possible than one decision may try; the next topology decides"
+
+
+@dataclass(slots=True)
+class Arrival:
+    """
+    A pod that was bound to the node. ``bound`` is the time of its bind, ``judged`` that of the news of its verdict.
+
+    ``before`` are the candidates before the pod reached the kubelet. ``unseen`` are the candidates of the questions' replay before the pod
+    (``Candidates.with_unseen_departures``), kept until something changes.
+    """
+
+    uid: str
+    request: PodRequest
+    bound: float
+    judged: float | None = None
+    before: list[CandidateState] = field(default_factory=list)
+    unseen: tuple[list[CandidateState], list[CandidateState]] | None = field(default=None, repr=False, compare=False)
+
+    def may_follow(self, left: float) -> bool:
+        """Whether a pod that was seen gone at ``left`` may have left before this pod reached the kubelet."""
+        return self.judged is None or left - LIMITS.news_delay <= self.judged
+
+
+@dataclass(slots=True)
+class Candidates:
+    """
+    The candidates of one node. ``states`` are those after everything that is known, the likeliest first.
+
+    ``verdicts`` are the kubelet's answers by pod, ``left`` when pods were seen gone. ``last`` are the candidates after the latest
+    arrival. ``truncated`` says that some were given up, empty while none were: no answer may rest on ``states`` then. ``is_exact``: they
+    begin with the kubelet's own state, which the node agent publishes. ``counts_requests``: the states have the requests of all pods that
+    the kubelet counts. ``is_used``: the node was in use when it was first seen, so that the sum of what pods hold is known and not what
+    each of them holds.
+    """
+
+    states: list[CandidateState]
+    truncated: str = ""
+    verdicts: dict[str, bool] = field(default_factory=dict)
+    left: dict[str, float] = field(default_factory=dict)
+    arrivals: list[Arrival] = field(default_factory=list)
+    undated: list[Undated] = field(default_factory=list)
+    is_used: bool = False
+    is_exact: bool = False
+    counts_requests: bool = False
+    last: list[CandidateState] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.last = self.states
+
+    @property
+    def problem(self) -> str:
+        """Why no answer may rest on the candidates; empty where answers may."""
+        if self.truncated:
+            return self.truncated
+        if not self.states:
+            return "the state of the kubelet is not known"
+        uids = self.states[0].unexplained
+        return f"the kubelet's verdict on pod {min(uids)} agrees with no possible state" if uids else ""
+
+    def arrive(self, uid: str, request: PodRequest, when: float) -> None:
+        """Note that the pod was bound to the node. Kubelets admit pods in the order of their binds."""
+        self._forget(when)
+        self.arrivals.append(Arrival(uid, request, when, before=self.last))
+        self._replay(len(self.arrivals) - 1)
+
+    def resume(self, arrived: Sequence[Arrival], left: Mapping[str, float]) -> None:
+        """Note several arrivals and departures at once, after a start in the middle of a node's life."""
+        self.arrivals = [replace(arrival, before=self.last) for arrival in arrived[-LIMITS.arrivals :]]
+        self.verdicts.update((arrival.uid, True) for arrival in arrived if arrival.judged is not None)
+        self.left.update(left)
+        if len(arrived) > LIMITS.arrivals:
+            self.truncated = TRUNCATED
+        self._replay(0)
+
+    def judge(self, uid: str, when: float, *, admitted: bool) -> None:
+        """Note the kubelet's verdict on a pod."""
+        self.verdicts[uid] = admitted
+        if not admitted:
+            self.undated = [topology.without(uid, surely=True) for topology in self.undated]
+        at = self._place(uid)
+        if at is not None:
+            self.arrivals[at].judged = when
+        if all(state.has(uid) == admitted and uid not in state.unexplained for state in self.states):
+            return
+        if at is not None:
+            self._replay(at)
+            return
+        # The pod arrived too long ago to be replayed: states can only be dropped.
+        if not admitted:
+            self.last = [_never_there(state, uid) if uid in state.unknown_placement else state for state in self.last]
+        kept = [state for state in self.last if state.has(uid) == admitted]
+        self.last = kept or [unexplained(state, uid, None, admitted=admitted) for state in self.last]
+        self._conclude()
+
+    def withdraw(self, uid: str) -> None:
+        """Note that the pod never reached the managers: its bind failed, or it was refused for something that is not modeled."""
+        at = self._place(uid)
+        if at is not None:
+            before = self.arrivals.pop(at).before
+            self._begin(at, before)
+            return
+        self.last = [_never_there(state, uid) for state in self.last]
+        self._conclude()
+
+    def depart(self, uid: str, when: float) -> None:
+        """Note that the pod is gone or has finished, now or shortly before."""
+        self.left[uid] = min(when, self.left.get(uid, when))
+        self.undated = [
+            topology.without(uid, surely=False) if when - LIMITS.news_delay <= topology.when else topology
+            for topology in self.undated
+        ]
+        first = next((at for at, arrival in enumerate(self.arrivals) if arrival.may_follow(when)), len(self.arrivals))
+        self._replay(first)
+
+    def report(
+        self,
+        shown: Sequence[Collection[str]],
+        zones: Sequence[Zone],
+        counts: Callable[[str], bool],
+        when: float,
+        *,
+        certain: bool,
+    ) -> Collection[str] | None:
+        """
+        Drop the candidates that do not agree with a topology that was made while the pods of one of the sets ``shown`` were there.
+
+        ``counts`` reports of which pods the sets tell. ``certain``: there is one set, by the pod fingerprint. Return the first set that a
+        candidate agrees with, or ``None`` where there is none; no candidate is dropped then.
+        """
+        if certain:
+            return shown[0] if self._settle(shown[0], zones, counts, when) else None
+        topology = Undated.of(shown, zones, when)
+        kept = [state for state in self.states if topology.explains(state)]
+        if not kept:
+            return None
+        self.undated = [*self.undated[1 - LIMITS.undated_topologies :], topology]
+        self.last = [state for state in self.last if topology.allows(state)] or self.last
+        self.arrivals = list(dropwhile(lambda arrival: not arrival.may_follow(when), self.arrivals))
+        for arrival in self.arrivals:
+            arrival.before = [state for state in arrival.before if topology.allows(state)] or arrival.before
+        self._conclude()
+        return next(iter(pods for pods in shown if any(agrees(state, pods, zones) for state in kept)), shown[0])
+
+    def _settle(
+        self, shown: Collection[str], zones: Sequence[Zone], counts: Callable[[str], bool], when: float
+    ) -> bool:
+        """Keep the states that agree after the last arrival that the topology shows, and go on from there."""
+        place = max((at + 1 for at, arrival in enumerate(self.arrivals) if arrival.uid in shown), default=0)
+        absent = _not_shown(self._before(place), shown, counts)
+        if not place and any(self._stays(uid) for uid in absent):
+            # The topology is older than an arrival that is not remembered, or news of a departure is still to come. Where a pod is does
+            # not change, so the states before all arrivals must agree in both cases.
+            if kept := [state for state in self._before(0) if agrees(state, shown, zones)]:
+                self._begin(0, kept)
+            return bool(kept)
+        news = sorted(uid for uid in absent if uid not in self.left)
+        earlier = self.arrivals, self.last, self.states, dict(self.left), self.truncated
+        is_joined = bool(self.truncated) or any(state.unknown_placement for state in self._before(place))
+        if place and (news or is_joined):
+            # The topology would have to show the pods of ``news``: they left before it was made. States that it contradicts before its
+            # last pod has come are dropped on the way, so that more of the others can be followed.
+            self.left.update(dict.fromkeys(news, when))
+            self.arrivals = [replace(arrival, unseen=None) for arrival in self.arrivals]
+            self._replay(0, until=place, leads_on=lambda state: may_agree_later(state, shown, zones))
+            absent |= _not_shown(self._before(place), shown, counts)
+        there = [
+            state for state in self._before(place) if not state.unexplained and all(state.has(uid) for uid in shown)
+        ]
+        until = next(
+            (
+                at
+                for at in range(place, len(self.arrivals))
+                if self._stays(self.arrivals[at].uid) and counts(self.arrivals[at].uid)
+            ),
+            len(self.arrivals),
+        )
+        # Where later arrivals were refused or have left, the topology may be newer than they are, and pods may have left after them.
+        away = absent if until == place else set()
+        kept = distinct(
+            settled(state, shown, zones)
+            for state in (_without(state, away) for state in there)
+            if agrees(state, shown, zones)
+        )
+        if not kept:
+            self.arrivals, self.last, self.states, self.left, self.truncated = earlier
+            return False
+        latest = self.arrivals[until].bound if until < len(self.arrivals) else when
+        self.left.update({uid: min(latest, self.left.get(uid, when)) for uid in sorted(absent)})
+        self.arrivals = self.arrivals[place:]
+        self._begin(0, kept)
+        return True
+
+    def keep(self, uids: Collection[str]) -> None:
+        """Forget the grants of pods that left, but for these."""
+        self.states, self.last = _forgetting(self.states, uids), _forgetting(self.last, uids)
+        for arrival in self.arrivals:
+            arrival.before = _forgetting(arrival.before, uids)
+
+    def with_unseen_departures(self, budget: Budget) -> list[CandidateState]:
+        """
+        The candidates, and those in which one pod has left unseen before a pod on its way reached the kubelet.
+
+        Only departures count after which the kubelet decides otherwise: where it decides the same, the pod may as well leave later.
+        Raises ``OverBudget``.
+        """
+        first = next((at for at, arrival in enumerate(self.arrivals) if arrival.judged is None), None)
+        if first is None:
+            return self.states
+        states: list[CandidateState] = self.arrivals[first].before
+        for arrival in self.arrivals[first:]:
+            states = self._next_unseen(arrival, states, budget)
+        return distinct(_gone(states, self.left))
+
+    def _next_unseen(self, arrival: Arrival, states: list[CandidateState], budget: Budget) -> list[CandidateState]:
+        if arrival.unseen is not None and arrival.unseen[0] is states:
+            return arrival.unseen[1]
+        verdict = self.verdicts.get(arrival.uid)
+        found: list[CandidateState] = []
+        for state in states:
+            usual = self._outcomes(state, arrival, budget)
+            found += usual
+            if not state.unseen and not state.unexplained:
+                known = {_outcome(after, arrival.uid) for after in usual}
+                for uid in kinds_of_pods(state, self.left):
+                    for after in self._outcomes(replace(released(state, uid), unseen=uid), arrival, budget):
+                        if _outcome(after, arrival.uid) not in known:
+                            found.append(after)
+        if verdict is not None:
+            found = [state for state in found if state.has(arrival.uid) == verdict] or found
+        found = distinct(found)
+        if len(found) > LIMITS.candidates * 2:
+            raise OverBudget
+        arrival.unseen = states, found
+        return found
+
+    def _outcomes(self, state: CandidateState, arrival: Arrival, budget: Budget) -> list[CandidateState]:
+        after = list(_advanced(state, arrival, self.left, budget))
+        return after or [state]
+
+    def _stays(self, uid: str) -> bool:
+        return bool(self.verdicts.get(uid)) and uid not in self.left
+
+    def _place(self, uid: str) -> int | None:
+        return next((at for at, arrival in enumerate(self.arrivals) if arrival.uid == uid), None)
+
+    def _before(self, at: int) -> list[CandidateState]:
+        return self.arrivals[at].before if at < len(self.arrivals) else self.last
+
+    def _begin(self, at: int, states: list[CandidateState]) -> None:
+        if at < len(self.arrivals):
+            self.arrivals[at].before = states
+        else:
+            self.last = states
+        self._replay(at)
+
+    def _replay(
+        self, first: int, until: int | None = None, leads_on: Callable[[CandidateState], bool] | None = None
+    ) -> None:
+        """Replay everything from this arrival on, or up to ``until``; without states that do not lead on, where any does."""
+        most = LIMITS.replay if leads_on is None else LIMITS.settle
+        if not first:
+            self.truncated = ""
+        budgets: dict[tuple[object, ...], Budget] = {}
+        end = len(self.arrivals) if until is None else until
+        for at in range(first, end):
+            arrival = self.arrivals[at]
+            arrival.unseen = None
+            states = self._advance(arrival, budgets, most)
+            for topology in self.undated:
+                if topology.speaks_of(arrival.uid):
+                    states = [state for state in states if topology.allows(state)] or states
+            if leads_on is not None:
+                states = [state for state in states if leads_on(state)] or states
+            after = self._bounded(states)
+            if at + 1 < len(self.arrivals):
+                self.arrivals[at + 1].before = after
+            else:
+                self.last = after
+        self._conclude()
+
+    def _advance(self, arrival: Arrival, budgets: dict[tuple[object, ...], Budget], most: int) -> list[CandidateState]:
+        """The states after an arrival. Each variant of the node has a budget of its own, unlikely ones a small one."""
+        verdict = self.verdicts.get(arrival.uid)
+        found: list[CandidateState] = []
+        others: list[CandidateState] = []
+        for key, group in _by_variant(arrival.before).items():
+            budget = budgets.setdefault(key, Budget(most // UNLIKELY if group[0].options else most))
+            try:
+                after = [one for state in group for one in _advanced(state, arrival, self.left, budget)]
+            except OverBudget:
+                after = self._joined(group)
+                if verdict is not False:
+                    after = [unknown_pod(state, arrival.uid, arrival.request) for state in after]
+                budget.left = max(budget.left, 0) + most // UNLIKELY // 4
+            for one in after:
+                (found if verdict in (None, one.has(arrival.uid)) else others).append(one)
+        return found or [unexplained(state, arrival.uid, arrival.request, admitted=bool(verdict)) for state in others]
+
+    def _conclude(self) -> None:
+        self.states = self._bounded(_gone(self.last, self.left))
+
+    def _bounded(self, states: Iterable[CandidateState]) -> list[CandidateState]:
+        found = distinct(states)
+        if any(not state.unexplained for state in found):
+            found = [state for state in found if not state.unexplained]
+        found.sort(key=lambda state: (len(state.options), state.lateness))
+        return [after for group in _by_variant(found).values() for after in self._few(group)]
+
+    def _few(self, states: list[CandidateState]) -> list[CandidateState]:
+        """The states of one variant of the node; joined where there are too many."""
+        most = LIMITS.unlikely_candidates if states[0].options else LIMITS.candidates
+        return states if len(states) <= most else self._joined(states)
+
+    def _joined(self, states: Sequence[CandidateState]) -> list[CandidateState]:
+        """One candidate for all states of each variant of the node."""
+        found = []
+        for group in _by_variant(states).values():
+            if (joined := join(group)) is None:
+                self.truncated = TRUNCATED
+            found.append(joined or group[0])
+        return found
+
+    def _forget(self, now: float) -> None:
+        """Forget arrivals that no news can show in another light any more, and departures before them."""
+        old = 0
+        for arrival in self.arrivals:
+            is_recent = arrival.judged is None or arrival.judged >= now - LIMITS.topology_delay
+            if is_recent and len(self.arrivals) - old < LIMITS.arrivals:
+                break
+            old += 1
+        self.arrivals = self.arrivals[old:]
+        uids = {arrival.uid for arrival in self.arrivals}
+        for state in self._before(0):
+            uids.update(state.state.pods, state.unlocated, state.unknown_placement)
+        self.left = {uid: when for uid, when in self.left.items() if uid in uids}
+        self.verdicts = {uid: verdict for uid, verdict in self.verdicts.items() if uid in uids}
+
+
+def _by_variant(states: Iterable[CandidateState]) -> dict[tuple[object, ...], list[CandidateState]]:
+    """The states of each variant of the node, in order."""
+    groups: dict[tuple[object, ...], list[CandidateState]] = {}
+    for state in states:
+        node = state.state.node
+        groups.setdefault((id(node.machine), id(node.config), state.options), []).append(state)
+    return groups
+
+
+def _advanced(
+    state: CandidateState, arrival: Arrival, left: Mapping[str, float], budget: Budget
+) -> Iterator[CandidateState]:
+    """
+    The states after a pod reached the kubelet: one for each way in which it may decide, with each set of pods gone that may have left
+    before.
+
+    Pods that were seen gone before the bind are gone. A set with more pods gone and the same decision is left out: the others may leave
+    later.
+    """
+    leaving = sorted((when, uid) for uid, when in left.items() if uid != arrival.uid and state.has(uid))
+    gone = [uid for when, uid in leaving if when <= arrival.bound]
+    open_ = [uid for when, uid in leaving if when > arrival.bound and arrival.may_follow(when)]
+    start = _without(state, gone)
+    seen: list[tuple[frozenset[str], Signature]] = []
+    for away in _subsets(open_):
+        before = _without(start, away)
+        late = sum(_lateness(arrival, left[uid], away=uid in away) for uid in open_)
+        for after in arrive(before, arrival.uid, arrival.request, budget):
+            outcome = _outcome(after, arrival.uid)
+            if any(outcome == known and less < away for less, known in seen):
+                continue
+            seen.append((away, outcome))
+            yield replace(after, lateness=after.lateness + late) if late else after
+
+
+def _outcome(after: CandidateState, uid: str) -> Signature:
+    """What tells a kubelet's decisions on one pod apart, with what its init containers may keep; empty where it rejects the pod."""
+    pod = after.state.pods.get(uid)
+    if pod is None:
+        return ("unknown",) if uid in after.unknown_placement else ()
+    node = after.state.node
+    held = 0
+    for container in pod.grant.containers:
+        held |= container.cpus.bits
+    memory = after.state.managers.memory
+    wide = memory is not None and any(
+        block.mask & (block.mask - 1) for container in pod.grant.containers for block in container.memory
+    )
+    return (
+        placement_of(pod.grant, node),
+        tuple([(held & here).bit_count() for here in node.machine.numa_bits.values()]),
+        # What a block of several NUMA nodes has of each depends on what was free.
+        tuple(tuple(of.items()) for of in memory.free.values()) if wide and memory is not None else (),
+    )
+
+
+def _lateness(arrival: Arrival, left: float, *, away: bool) -> float:
+    """Seconds by which news must have been late for a pod that was seen gone at ``left`` to be away, or still there, at the arrival."""
+    latest = left if arrival.judged is None else arrival.judged
+    return max(0.0, left - latest) if away else max(0.0, latest - left)
+
+
+def _subsets(uids: Sequence[str]) -> Iterator[frozenset[str]]:
+    if len(uids) > LIMITS.leaving:
+        # Too many for every subset: departures in the order in which they were seen, and each one alone.
+        found = [frozenset(uids[:size]) for size in range(len(uids) + 1)]
+        found += [frozenset([uid]) for uid in uids[1:]]
+        found += [frozenset(uids) - {uid} for uid in uids[:-1]]
+        yield from dict.fromkeys(found)
+        return
+    for size in range(len(uids) + 1):
+        yield from (frozenset(chosen) for chosen in combinations(uids, size))
+
+
+def _without(state: CandidateState, uids: Iterable[str]) -> CandidateState:
+    for uid in uids:
+        state = released(state, uid)
+    return state
+
+
+def _gone(states: Iterable[CandidateState], left: Collection[str]) -> Iterator[CandidateState]:
+    for state in states:
+        after = _without(state, [uid for uid in left if state.has(uid)])
+        yield replace(after, unseen="") if after.unseen and after.unseen in left else after
+
+
+def _never_there(state: CandidateState, uid: str) -> CandidateState:
+    after = released(state, uid)
+    return replace(after, departed={other: grant for other, grant in after.departed.items() if other != uid})
+
+
+def unexplained(state: CandidateState, uid: str, request: PodRequest | None, *, admitted: bool) -> CandidateState:
+    """The candidate with a pod in or out against what it foresees; an admitted pod is charged to each NUMA node."""
+    marked = state.unexplained | {uid}
+    if not admitted:
+        return replace(_never_there(state, uid), unexplained=marked)
+    if state.has(uid) or request is None:
+        return replace(state, unexplained=marked)
+    return replace(unknown_pod(state, uid, request), unexplained=marked)
+
+
+def _not_shown(states: Iterable[CandidateState], shown: Collection[str], counts: Callable[[str], bool]) -> set[str]:
+    """The pods of these states of which a topology tells and that it does not show."""
+    return {
+        uid
+        for state in states
+        for uid in (*state.state.pods, *state.unlocated, *state.unknown_placement)
+        if uid not in shown and counts(uid)
+    }
+
+
+def distinct(states: Iterable[CandidateState]) -> list[CandidateState]:
+    """Each set of placements once, in order; candidates that differ in what may be free or held besides are joined."""
+    there = list(states)
+    if len(there) < 2:
+        return there
+    found: dict[Signature, list[CandidateState]] = {}
+    for state in there:
+        found.setdefault(state.signature, []).append(state)
+    return [group[0] if len(group) == 1 else _one_of(group) for group in found.values()]
+
+
+def _one_of(group: list[CandidateState]) -> CandidateState:
+    rooms = {state.room: state for state in group}
+    joined = join(list(rooms.values())) if len(rooms) > 1 else None
+    first = min(group, key=lambda state: state.lateness) if joined is None else joined
+    unseen, unexplained_ = group[0].unseen, group[0].unexplained
+    if (first.unseen, first.unexplained) != (unseen, unexplained_):
+        first = replace(first, unseen=unseen, unexplained=unexplained_)
+    return first
+
+
+def kinds_of_pods(state: CandidateState, left: Collection[str] = ()) -> Iterator[str]:
+    """Of the pods whose departure would leave different room behind one each."""
+    known: set[Signature] = set()
+    for uid, pod in state.state.pods.items():
+        if uid in left:
+            continue
+        own = uid if uid in state.maybe_free or uid in state.maybe_held else ""
+        kind = (placement_of(pod.grant, state.state.node), *sorted(pod.requests.items()), own)
+        if kind not in known:
+            known.add(kind)
+            yield uid
+    requests: list[PodRequest] = []
+    for uid, request in state.unlocated.items():
+        if uid not in left and request not in requests:
+            requests.append(request)
+            yield uid
+
+
+def _forgetting(states: list[CandidateState], uids: Collection[str]) -> list[CandidateState]:
+    found = [
+        replace(state, departed=kept)
+        if len(kept := {uid: grant for uid, grant in state.departed.items() if uid in uids}) < len(state.departed)
+        else state
+        for state in states
+    ]
+    # The same list where nothing changed: what was worked out for a list is kept with it.
+    return states if all(after is state for after, state in zip(found, states, strict=True)) else found
+
+
+class Expected(ValueObject):
+    """
+    What decisions on a node rest on. ``states`` are the candidates, ``asked`` the same with unseen departures.
+
+    ``truncated`` is why they are incomplete, empty where they are complete. ``arrived`` are the uids of the latest pods that were bound.
+    ``followed``, ``is_exact`` and ``counts_requests`` are as in ``Candidates``.
+    """
+
+    states: Sequence[CandidateState]
+    asked: Sequence[CandidateState] = ()
+    truncated: str = ""
+    arrived: frozenset[str] = frozenset()
+    followed: bool = False
+    is_exact: bool = False
+    counts_requests: bool = False
+
+
+def expecting(candidates: Candidates, coming: Mapping[str, PodRequest]) -> Expected:
+    """The candidates with the pods ``coming`` (uid, request), for which the node is being freed."""
+    states, truncated = candidates.states, candidates.truncated
+    try:
+        asked = candidates.with_unseen_departures(Budget(LIMITS.question))
+    except OverBudget:
+        asked, truncated = states, truncated or TRUNCATED
+    for uid, request in coming.items():
+        is_same = asked is states
+        states = _admitted(states, uid, request)
+        asked = states if is_same else _admitted(asked, uid, request)
+    return Expected(
+        states,
+        asked,
+        truncated,
+        frozenset(arrival.uid for arrival in candidates.arrivals),
+        not candidates.is_used,
+        candidates.is_exact,
+        candidates.counts_requests,
+    )
+
+
+def _admitted(states: list[CandidateState], uid: str, request: PodRequest) -> list[CandidateState]:
+    """The states in which the kubelet has admitted this pod, where it would; the others as they are."""
+    found: list[CandidateState] = []
+    for state in states:
+        found += [after for after in arrive(state, uid, request, Budget(LIMITS.question)) if after.has(uid)] or [state]
+    return distinct(found)[: LIMITS.candidates]
