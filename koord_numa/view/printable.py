@@ -6,8 +6,8 @@ from typing import Final
 
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _KEPT: Final = frozenset("\n\t")
-_HARMFUL: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Controls, bidirectional and other format characters, lone surrogates, and separators of lines and paragraphs."""
+_HARMFUL: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+"""Controls, format characters, unassigned and private characters, lone surrogates, line and paragraph separators."""
 
 
 @lru_cache(maxsize=4096)
