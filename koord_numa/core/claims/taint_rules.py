@@ -73,7 +73,9 @@ class TaintRules:
         for device in published.devices:
             taints = tuple(rule.taint for rule in rules if rule.device in (None, device.id.device))
             devices.append(replace(device, taints=device.taints + taints) if taints else device)
-        changed = replace(published, devices=tuple(devices))
+        # A rule for other devices of the driver or pool changes nothing here.
+        same = all(device is former for device, former in zip(devices, published.devices, strict=True))
+        changed = published if same else replace(published, devices=tuple(devices))
         self._tainted[published.name] = (published, rules, changed)
         return changed
 

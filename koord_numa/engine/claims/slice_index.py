@@ -25,9 +25,9 @@ class SliceIndex:
     def __init__(self) -> None:
         self._slices: dict[str, ResourceSlice] = {}
         self._by_pool: dict[PoolId, dict[str, ResourceSlice]] = {}
-        self._by_part: dict[
-            tuple[str | None, str | None], dict[str, ResourceSlice]
-        ] = {}  # by driver or pool name alone
+        # By driver or pool name alone, and by the names of their devices: what taint rules select by.
+        self._by_part: dict[tuple[str | None, str | None], dict[str, ResourceSlice]] = {}
+        self._by_device: dict[str, dict[str, ResourceSlice]] = {}
         self._by_node: dict[str, dict[str, ResourceSlice]] = {}  # slices that name a node, by that
         self._wide: dict[str, ResourceSlice] = {}  # all others
         self._revision = 0
@@ -89,7 +89,7 @@ class SliceIndex:
     def replace(self, slices: Iterable[ResourceSlice]) -> None:
         """All there are."""
         self._rules.forget_slices(self._slices)
-        for index in (self._slices, self._by_pool, self._by_part, self._by_node, self._wide):
+        for index in (self._slices, self._by_pool, self._by_part, self._by_device, self._by_node, self._wide):
             index.clear()
         for each in slices:
             self._add(each)
@@ -120,20 +120,26 @@ class SliceIndex:
 
     def _touch_rule(self, rule: DeviceTaintRule) -> bool:
         """Let the nodes of all slices that the rule taints be gathered again."""
-        touched = (
-            [each for each in self._slices_of_rule(rule) if _has_device(each, rule.device)] if rule.selects else []
-        )
+        touched = self._slices_of_rule(rule) if rule.selects else []
         self._touch(touched)
         self._reshape(touched)
         return bool(touched)
 
-    def _slices_of_rule(self, rule: DeviceTaintRule) -> Iterator[ResourceSlice]:
-        if rule.driver is None and rule.pool is None:
-            yield from self._slices.values()
-        elif rule.driver is None or rule.pool is None:
-            yield from self._by_part.get((rule.driver, rule.pool), {}).values()
+    def _slices_of_rule(self, rule: DeviceTaintRule) -> list[ResourceSlice]:
+        """Return the slices with devices that the rule selects, from the smallest index that has them all."""
+        by_device: dict[str, ResourceSlice] | None = None
+        if rule.device is not None:
+            by_device = self._by_device.get(rule.device, {})
+        if rule.driver is not None and rule.pool is not None:
+            found = self._by_pool.get(PoolId(rule.driver, rule.pool), {})
+        elif rule.driver is not None or rule.pool is not None:
+            found = self._by_part.get((rule.driver, rule.pool), {})
         else:
-            yield from self._by_pool.get(PoolId(rule.driver, rule.pool), {}).values()
+            found = self._slices
+        if by_device is None:
+            return list(found.values())
+        smaller, larger = sorted((by_device, found), key=len)
+        return [each for name, each in smaller.items() if name in larger]
 
     def forget_node(self, node: str) -> None:
         """The node is gone."""
@@ -184,6 +190,8 @@ class SliceIndex:
         self._by_pool.setdefault(each.pool, {})[each.name] = each
         for part in ((each.pool.driver, None), (None, each.pool.name)):
             self._by_part.setdefault(part, {})[each.name] = each
+        for device in each.devices:
+            self._by_device.setdefault(device.id.device, {})[each.name] = each
         if each.nodes.name and not each.per_device:
             self._by_node.setdefault(each.nodes.name, {})[each.name] = each
         else:
@@ -197,12 +205,10 @@ class SliceIndex:
             _discard(self._by_pool, former.pool, name)
             for part in ((former.pool.driver, None), (None, former.pool.name)):
                 _discard(self._by_part, part, name)
+            for device in former.devices:
+                _discard(self._by_device, device.id.device, name)
             _discard(self._by_node, former.nodes.name, name)
         return former
-
-
-def _has_device(each: ResourceSlice, name: str | None) -> bool:
-    return name is None or any(device.id.device == name for device in each.devices)
 
 
 def _discard(index: dict[_Key, dict[str, ResourceSlice]], key: _Key, name: str) -> None:

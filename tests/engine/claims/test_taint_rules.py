@@ -123,3 +123,24 @@ def test_a_rule_touches_its_own_nodes_only() -> None:
     claims.observe_taint_rule("ADDED", parse_taint_rule(rule({"pool": "node-0"})))
     assert claims.revision("node-0") != before["node-0"]
     assert claims.revision("node-1") == before["node-1"]
+
+
+@pytest.mark.parametrize(
+    "selector", [{"device": "one"}, {"device": "one", "driver": "gpu"}, {"device": "one", "pool": "node-0"}]
+)
+def test_a_rule_by_device_name_touches_nodes_that_have_it(selector: dict[str, str]) -> None:
+    world = world_with_gpus()
+    claims = world.engine.claims
+    for at, name in enumerate(("one", "two")):
+        pool = {"name": f"node-{at}", "generation": 2, "resourceSliceCount": 1}
+        spec = {"driver": "gpu", "nodeName": f"node-{at}", "pool": pool, "devices": [device(name), device("both")]}
+        parts = parse_resource_slice({"metadata": {"name": f"s{at}"}, "spec": spec}).parts
+        assert parts is not None
+        claims.observe_slice("MODIFIED", parts)
+    before = {name: claims.revision(name) for name in ("node-0", "node-1")}
+    claims.observe_taint_rule("ADDED", parse_taint_rule(rule(selector)))
+    assert [name for name in before if claims.revision(name) != before[name]] == ["node-0"]
+    # Names of devices that are gone are forgotten.
+    before = {name: claims.revision(name) for name in ("node-0", "node-1")}
+    claims.observe_taint_rule("ADDED", parse_taint_rule(rule({"device": "gpu"}, name="former")))
+    assert before == {name: claims.revision(name) for name in before}
