@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from koord_numa.node import applier
 from koord_numa.node.agent_config import AgentConfig
-from koord_numa.node.events import mismatch_event
+from koord_numa.node.decided import DecidedPod
+from koord_numa.node.events import conflict_event, mismatch_event
 from koord_numa.node.inputs.api_client import ApiError, NodeApi
 from koord_numa.node.inputs.cgroups import CgroupError, Cgroups
 from koord_numa.node.inputs.folder_watch import FolderWatch
@@ -26,6 +27,7 @@ from koord_numa.node.kubelet_reader import KubeletReader, Reading
 from koord_numa.node.kubelet_state import with_evidence
 from koord_numa.node.metrics import AgentMetrics
 from koord_numa.node.node_object import NodeReservation, read_reservation
+from koord_numa.node.nri_plugin import NriPlugin, Plan
 from koord_numa.node.observer import Observation, Observer, told
 from koord_numa.node.publisher import Publisher
 from koord_numa.node.sysfs import Host
@@ -68,12 +70,18 @@ class Agent:
         self._observer = Observer(self._cgroups, mems=config.apply_memory, clock=clock)
         self._runtime: applier.Runtime | None = None
         self._cri: RuntimeClient | None = None
+        self._applied = asyncio.Event()
+        self.nri: NriPlugin | None = None
+        if config.apply and config.nri_socket is not None:
+            self.nri = NriPlugin(config.nri_socket, self.pods, self._plan, self._applied.set)
+        # Set while this agent may apply cpusets; the first round finds out.
+        self._may_apply = asyncio.Event()
+        self._update_conflicts: dict[str, str] = {}  # by container id
         self._why_not = ""  # the reason for which cpusets were not applied in the last round
         self._differences: dict[str, dict[str, str]] = {}
         self.observation = Observation()
         self._node = NodeReservation()
         self._node_read = float("-inf")
-        self._applied = asyncio.Event()
         # Container id -> when it was first seen running; -1 once its time was measured, so that each container is measured once.
         self._running_since: dict[str, float] = {}
 
@@ -84,6 +92,8 @@ class Agent:
             try:
                 if self._config.apply:
                     tasks.append(asyncio.create_task(self._applying()))
+                if self.nri is not None:
+                    tasks.append(asyncio.create_task(self._pinning_at_creation(self.nri)))
                 tasks += [asyncio.create_task(loop) for loop in self._loops()]
                 ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:
@@ -104,8 +114,8 @@ class Agent:
         if host is None or self._runtime is None or self._cri is None:
             return 0
         result = await applier.apply(applier.unpinned(host, await self._cri.containers()), self._cgroups, self._runtime)
-        logger.info("handed all CPUs back to %d containers", result.updated)
-        return result.updated
+        logger.info("handed all CPUs back to %d containers", len(result.updated))
+        return len(result.updated)
 
     async def release_only(self) -> int:
         """Connect, hand everything back, and end."""
@@ -142,6 +152,18 @@ class Agent:
         if self._config.apply and self._cri is not None:
             loops.append(self._container_events(self._cri))
         return loops
+
+    async def _pinning_at_creation(self, plugin: NriPlugin) -> None:
+        """Run the NRI plugin once requests can be answered: the pods are listed, and cpusets may be applied on this node."""
+        await self._may_apply.wait()
+        await plugin.run()
+
+    def _plan(self) -> Plan | None:
+        """What the NRI plugin decides on, ``None`` while this agent may not apply cpusets."""
+        host = self.host.value
+        if host is None or not self._may_apply.is_set():
+            return None
+        return Plan(host, self._node.cpus, self._config.apply_memory)
 
     async def _every(self, interval: float, round_: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
@@ -236,10 +258,27 @@ class Agent:
             for one in seen.appeared[:10]
         ]
         events += [mismatch_event(pod, "", self._config.node) for pod in seen.resolved[:10]]
+        events += [conflict_event(pod, text, self._config.node) for pod, text in self._conflicts()]
         for event in events:
             with suppress(ApiError):
                 namespace = event["metadata"]["namespace"]
                 await self._api.post(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event)
+
+    def _conflicts(self) -> list[tuple[DecidedPod, str]]:
+        """Take the conflicts with other NRI plugins that are to be reported, at most ten."""
+        if self.nri is None:
+            return []
+        conflicts = [(conflict.pod, str(conflict)) for conflict in self.nri.conflicts.values()]
+        self.nri.conflicts.clear()
+        for pod in self.pods.all():
+            for container in pod.containers:
+                if text := self._update_conflicts.get(container.id, ""):
+                    self._update_conflicts[container.id] = ""  # reported once, and again after a round without it
+                    conflicts.append((pod, text))
+        for pod, text in conflicts:
+            logger.warning("pod %s: %s", pod.key, text)
+            self.metrics.errors.labels("nri").inc()
+        return conflicts[:10]
 
     async def apply(self) -> None:
         """One round of the applier."""
@@ -253,30 +292,42 @@ class Agent:
                 if why_not != self._why_not:
                     logger.error("no cpuset is applied: %s", why_not)
             self._why_not = why_not
+            self._may_apply.clear()
             return
         self._why_not = ""
+        self._may_apply.set()
         # The Node was read by publish; until it was, nothing is reserved, and the next round corrects the pool.
         reserved = self._node.cpus
         targets = applier.wanted(host, pods, reserved=reserved, mems=self._config.apply_memory)
         result = await applier.apply(targets, self._cgroups, self._runtime)
-        self.metrics.updates.inc(result.updated)
-        for text in result.errors:
+        self.metrics.updates.inc(len(result.updated))
+        for container, text in result.errors.items():
             self.metrics.errors.labels("apply").inc()
-            logger.warning("a cpuset is not applied: %s", text)
+            logger.warning("a cpuset is not applied: container %s: %s", container[:12], text)
+        # The runtime names both plugins (containerd/nri, pkg/adaptation/result.go).
+        self._update_conflicts = {
+            container: self._update_conflicts.get(container, text)
+            for container, text in result.errors.items()
+            if "both tried to set" in text
+        }
         # A round with errors measures nothing: its targets may not be reached, and the time would look better than it is.
         if not result.errors:
-            self._measure(targets, result.missing)
+            self._measure(targets, result)
 
-    def _measure(self, targets: list[applier.Target], missing: frozenset[str]) -> None:
+    def _measure(self, targets: list[applier.Target], result: applier.Round) -> None:
         """How long pinned containers have run elsewhere. A container without a cgroup does not count as pinned."""
         pinned = {target.container for target in targets if target.pinned}
         for container in pinned - self._running_since.keys():
             self._running_since[container] = self._clock()
         now = self._clock()
-        for container in [one for one in self._running_since if one in pinned and one not in missing]:
+        created = {} if self.nri is None else self.nri.created
+        for container in [one for one in self._running_since if one in pinned and one not in result.missing]:
             since = self._running_since[container]
             if since >= 0:
-                self.metrics.pinned.observe(now - since)
+                # A container that NRI created on its CPUs has run nowhere else, unless this round had to correct it.
+                never_elsewhere = container in created and container not in result.updated
+                self.metrics.pinned.observe(0.0 if never_elsewhere else now - since)
+                created.pop(container, None)
                 self._running_since[container] = -1.0
         for container in self._running_since.keys() - pinned:
             del self._running_since[container]

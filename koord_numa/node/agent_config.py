@@ -11,6 +11,7 @@ from koord_numa.node.publisher import Publish
 class AgentConfig:
     """
     How the agent runs. Paths are as the agent sees them, inside its container. ``cri_socket`` may be ``None`` with ``direct_writes``.
+    ``nri_socket`` is used for ``apply`` whenever it exists.
 
     ``root_dir`` is the kubelet's directory with its checkpoint files, ``None`` to leave them alone. ``daemon_set`` (``namespace/name``) is
     the workload whose removal hands all CPUs back. ``koordlet_namespace`` is where a DaemonSet koordlet owns the CPUs of its nodes.
@@ -24,6 +25,7 @@ class AgentConfig:
     podresources: Path | None = None
     root_dir: Path | None = None
     cri_socket: Path | None = None
+    nri_socket: Path | None = None
     publish: Publish = Publish.AUTO
     owner: str = "auto"
     apply: bool = False

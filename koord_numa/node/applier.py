@@ -11,8 +11,8 @@ share get the shared pool, on the NUMA nodes that were chosen for them if some w
 from LSE pods only.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
@@ -57,10 +57,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round has done: containers updated, what went wrong by container, and containers whose cgroup is not found."""
+    """What one round has done: containers updated, what went wrong by container id, and containers whose cgroup is not found."""
 
-    updated: int = 0
-    errors: tuple[str, ...] = ()
+    updated: frozenset[str] = frozenset()
+    errors: Mapping[str, str] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
 
 
@@ -78,32 +78,47 @@ def refusal(kubelet: KubeletOptions | None, *, koordlet: bool, mems: bool) -> st
     return ""
 
 
+class Pools:
+    """CPUs and memory for the containers of any pod of the node: its decided CPUs, or the pool that it shares."""
+
+    def __init__(self, host: Host, pods: Sequence[DecidedPod], *, reserved: CpuSet = EMPTY, mems: bool = False) -> None:
+        self._host = host
+        self._mems = mems
+        every = host.cpu_set
+        # Pods that are yet to start count as well: a pool with their CPUs would have to give them back at once.
+        held = CpuSet.of(cpu for pod in pods for cpu in pod.cpus)
+        closed = CpuSet.of(cpu for pod in pods if pod.exclusive_to_best_effort for cpu in pod.cpus)
+        # A pool that is empty would stop its containers: where everything is pinned, the rest shares the reserved CPUs, or all.
+        self._shared = (every - held - reserved) or (every - held) or (every & reserved) or every
+        self._best_effort = (every - closed - reserved) or self._shared
+        # NUMA nodes without memory are left out: the kernel refuses them in cpuset.mems.
+        self._everything = str(CpuSet.of(numa.id for numa in host.numa if numa.memory))
+
+    def target(self, pod: DecidedPod, container: str) -> Target | None:
+        """Return what a container of the pod is to have, ``None`` if it must be left alone."""
+        # By the kubelet's class: a label that authors of pods write freely gives no CPUs that others hold.
+        pool = self._best_effort if pod.kube_qos == BEST_EFFORT else self._shared
+        cpus = pod.cpus & self._host.cpu_set if pod.cpus else _near(self._host, pod, pool)
+        # A pod whose annotation cannot be read is left alone: the pool could contain CPUs that were decided for it.
+        if not cpus or pod.problem:
+            return None
+        memory = (str(CpuSet.of(pod.numa)) if pod.cpus and pod.numa else self._everything) if self._mems else ""
+        return Target(container, cpus, memory, pinned=bool(pod.cpus))
+
+
 def wanted(host: Host, pods: Sequence[DecidedPod], *, reserved: CpuSet = EMPTY, mems: bool = False) -> list[Target]:
     """The targets of all running containers of these pods, pinned ones first."""
-    every = host.cpu_set
-    # Pods that are yet to start count as well: a pool with their CPUs would have to give them back at once.
-    held = CpuSet.of(cpu for pod in pods for cpu in pod.cpus)
-    closed = CpuSet.of(cpu for pod in pods if pod.exclusive_to_best_effort for cpu in pod.cpus)
-    # A pool that is empty would stop its containers: where everything is pinned, the rest shares the reserved CPUs, or all.
-    shared = (every - held - reserved) or (every - held) or (every & reserved) or every
-    open_to_all = (every - closed - reserved) or shared
-    # NUMA nodes without memory are left out: the kernel refuses them in cpuset.mems.
-    everything = str(CpuSet.of(numa.id for numa in host.numa if numa.memory))
-    targets = []
-    for pod in pods:
-        # By the kubelet's class: a label that authors of pods write freely gives no CPUs that others hold.
-        pool = open_to_all if pod.kube_qos == BEST_EFFORT else shared
-        cpus = pod.cpus & every if pod.cpus else _near(host, pod, pool)
-        memory = (str(CpuSet.of(pod.numa)) if pod.cpus and pod.numa else everything) if mems else ""
-        # A pod whose annotation cannot be read is left alone: the pool could contain CPUs that were decided for it.
-        if cpus and not pod.problem:
-            targets += [
-                Target(container.id, cpus, memory, pinned=bool(pod.cpus))
-                for container in pod.containers
-                if container.running and container.id
-            ]
+    pools = Pools(host, pods, reserved=reserved, mems=mems)
+    targets = [
+        pools.target(pod, container.id)
+        for pod in pods
+        for container in pod.containers
+        if container.running and container.id
+    ]
     # Pinned ones first: a round that is cut short has done the part that promises depend on.
-    return sorted(targets, key=lambda target: (not target.pinned, target.container))
+    return sorted(
+        (target for target in targets if target is not None), key=lambda target: (not target.pinned, target.container)
+    )
 
 
 def unpinned(host: Host, running: Iterable[RunningContainer]) -> list[Target]:
@@ -116,7 +131,7 @@ def unpinned(host: Host, running: Iterable[RunningContainer]) -> list[Target]:
 async def apply(targets: Sequence[Target], cgroups: Cgroups, runtime: Runtime) -> Round:
     """Change every container whose effective CPUs (or memory) are not the wanted ones. One that fails does not stop the others."""
     cgroups.locate(target.container for target in targets)
-    updated, errors, missing = 0, [], set()
+    updated, errors, missing = set(), {}, set()
     for target in targets:
         try:
             # Effective, not configured: the configured set may be right while a parent cgroup or a CPU that is offline narrows
@@ -128,10 +143,10 @@ async def apply(targets: Sequence[Target], cgroups: Cgroups, runtime: Runtime) -
             if effective.cpus == target.cpus and (not target.mems or str(effective.mems) == target.mems):
                 continue
             await runtime.update(target.container, target.cpus, target.mems)
-            updated += 1
+            updated.add(target.container)
         except (RpcError, CgroupError) as error:
-            errors.append(f"container {target.container[:12]}: {error}")
-    return Round(updated, tuple(errors), frozenset(missing))
+            errors[target.container] = str(error)
+    return Round(frozenset(updated), errors, frozenset(missing))
 
 
 def _near(host: Host, pod: DecidedPod, pool: CpuSet) -> CpuSet:

@@ -9,22 +9,34 @@ from koord_numa.node.decided import DecidedPod
 CONTROLLER: Final = "koord-numa-node-agent"
 MISMATCH: Final = "CpusetMismatch"
 MATCH: Final = "CpusetMatch"
+CONFLICT: Final = "CpusetConflict"
 _LONGEST_NOTE: Final = 1000  # events.k8s.io/v1 validation: note below 1 KiB
 
 
 def mismatch_event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
     """An ``events.k8s.io/v1`` event: a warning with the text, or without one the news that the pod runs where it was decided."""
     return {
+        **_event(pod, text or f"runs on the decided CPUs {pod.cpus}", node),
+        "type": "Warning" if text else "Normal",
+        "reason": MISMATCH if text else MATCH,
+        "reportingController": CONTROLLER,
+    }
+
+
+def conflict_event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
+    """A warning that two writers want different values for a cpuset."""
+    return {**_event(pod, text, node), "type": "Warning", "reason": CONFLICT, "reportingController": CONTROLLER}
+
+
+def _event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
+    return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         # The API server refuses names above 253 characters; a pod's may have as many, and the random part is what must stay.
         "metadata": {"name": f"{pod.name[:200]}.{uuid4().hex[:16]}", "namespace": pod.namespace},
         "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
-        "type": "Warning" if text else "Normal",
-        "reason": MISMATCH if text else MATCH,
-        "note": text[:_LONGEST_NOTE] or f"runs on the decided CPUs {pod.cpus}",
+        "note": text[:_LONGEST_NOTE],
         "action": "Observing",
-        "reportingController": CONTROLLER,
         "reportingInstance": f"{CONTROLLER}-{node}"[:128],  # the longest instance name that validation lets through
         "regarding": {
             "apiVersion": "v1",

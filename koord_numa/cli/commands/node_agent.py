@@ -45,6 +45,12 @@ _path = click.Path(path_type=Path)
 @click.option("--apply-memory", is_flag=True, help="With --apply: cpuset.mems as well.")
 @click.option("--cri-socket", type=_path, help="The container runtime's socket, for --apply.")
 @click.option(
+    "--nri-socket",
+    default="/var/run/nri/nri.sock",
+    show_default=True,
+    help="With --apply: where it exists, containers get their CPUs before they start; empty: do not use it.",
+)
+@click.option(
     "--direct-writes", is_flag=True, help="With --apply: write cgroups instead of asking the runtime (a fallback)."
 )
 @click.option("--release", is_flag=True, help="Hand all CPUs back to all containers and end; needs --cri-socket.")
@@ -121,6 +127,7 @@ def _run(options: dict[str, Any]) -> None:
         podresources=options["podresources_socket"],
         root_dir=Path(options["root_dir"]) if options["root_dir"] else None,
         cri_socket=options["cri_socket"],
+        nri_socket=Path(options["nri_socket"]) if options["nri_socket"] else None,
         publish=Publish(options["publish"]),
         owner=options["owner"],
         apply=options["apply_"],

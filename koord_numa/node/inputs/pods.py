@@ -47,6 +47,18 @@ class NodePods:
         """Every pod object of this node, ended ones included."""
         return tuple(self._bound.values())
 
+    def find(self, uid: str) -> DecidedPod | None:
+        """The pod with this uid, if it has not ended."""
+        return self._pods.get(uid)
+
+    def admit(self, pod: Mapping[str, Any]) -> None:
+        """The runtime shows a pod before the watch does; the next event or list of the watch replaces it."""
+        found = decided_pod(pod, self._koordlet_namespace)
+        if found is not None and found.uid and found.uid not in self._pods:
+            self._pods[found.uid] = found
+            self._sorted = None
+            self.changed.set()
+
     async def run(self) -> None:
         """Watch until cancelled; lists again whenever the watch ends."""
         pause = 1.0

@@ -163,12 +163,12 @@ async def test_a_real_process_is_observed_and_moved(container: tuple[str, int, s
     (difference,) = observer.look([pod]).differences
     assert difference.cpus == CpuSet.of(every)
     done = await apply([Target(name, wanted)], cgroups, CgroupRuntime(cgroups))
-    assert (done.updated, done.errors) == (1, ())
+    assert (done.updated, dict(done.errors)) == (frozenset({name}), {})
     assert os.sched_getaffinity(process) == set(wanted)
     assert observer.look([pod]).resolved == (pod,)
-    assert (await apply([Target(name, wanted)], cgroups, CgroupRuntime(cgroups))).updated == 0
+    assert (await apply([Target(name, wanted)], cgroups, CgroupRuntime(cgroups))).updated == set()
     # An empty set is never written: it would stop the container.
     refused = await apply([Target(name, CpuSet.of([4000]))], cgroups, CgroupRuntime(cgroups))
-    assert refused.updated == 0
+    assert refused.updated == set()
     assert refused.errors
     assert os.sched_getaffinity(process) == set(wanted)

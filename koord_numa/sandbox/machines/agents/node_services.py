@@ -8,7 +8,7 @@ restart, and a release takes two writes.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,6 +32,7 @@ from koord_numa.sandbox.machines.simulated_node import SimulatedNode
 from koord_numa.wire.proto import cri_pb2, podresources_pb2
 
 Handler = Callable[..., Any]
+Hook = Callable[["_Running", str, str], Awaitable[tuple[str, str]]]
 
 SHORT: Final = Path("/tmp")  # noqa: S108  (a folder of our own is made in it)
 ADMISSION_WINDOW: Final = 0.03
@@ -77,6 +78,11 @@ class NodeServices:
         self._lists_from = 0.0
         self._written: dict[Path, Any] = {}
         self._streams: set[asyncio.Queue[str]] = set()
+        # Hooks of the runtime, as NRI has them: they return the CPUs and memory NUMA nodes for a container that is created or updated.
+        self.on_create: Hook | None = None
+        self.on_update: Hook | None = None
+        self._creating: dict[str, asyncio.Task[None]] = {}
+        self.started_on: dict[str, CpuSet] = {}  # by container id: the CPUs at its start
         self.updates: list[tuple[str, str]] = []  # container id and CPUs of every UpdateContainerResources
 
     async def __aenter__(self) -> Self:
@@ -91,6 +97,8 @@ class NodeServices:
 
     async def __aexit__(self, *_: object) -> None:
         self._node.listeners.remove(self.follow)
+        for task in self._creating.values():
+            task.cancel()
         for server in self._servers:
             await server.stop(STOP_GRACE)
         self._sockets.cleanup()
@@ -127,14 +135,34 @@ class NodeServices:
         }
         exclusive = CpuSet.of(cpu for grant in grants.values() for cpu in grant.cpus)
         for container, one in running.items():
+            if container in self._creating:
+                continue
             if new := container not in self.cgroups.containers:
+                if self.on_create is not None:
+                    self._creating[container] = loop.create_task(self._create(one, self.on_create))
+                    continue
                 self.cgroups.create(container, one.pod_uid)
+                self.started_on[container] = self.cgroups.effective(container)
             grant = grants.get(container)
             if grant is not None and self._description.kubelet.cpu_policy == "static":
                 self.cgroups.set(container, grant.cpus or self.cgroups.cpus - exclusive or self.cgroups.cpus)
             if new:
-                for stream in self._streams:
-                    stream.put_nowait(container)
+                self._announce(container)
+
+    async def _create(self, container: _Running, hook: Hook) -> None:
+        try:
+            cpus, mems = await hook(container, "", "")
+            if any(one.id == container.id for one in self._running()):
+                self.cgroups.create(container.id, container.pod_uid)
+                self.cgroups.set(container.id, *(CpuSet.parse(text) if text else None for text in (cpus, mems)))
+                self.started_on[container.id] = self.cgroups.effective(container.id)
+                self._announce(container.id)
+        finally:
+            del self._creating[container.id]
+
+    def _announce(self, container: str) -> None:
+        for stream in self._streams:
+            stream.put_nowait(container)
 
     def _begin_writing(self) -> None:
         """Write the files; where CPUs were released, first without their entries and later with the shared pool that has them."""
@@ -244,7 +272,10 @@ class NodeServices:
 
     async def _update(self, request: Any, context: aio.ServicerContext) -> Any:
         cpus, mems = request.linux.cpuset_cpus, request.linux.cpuset_mems
+        running = next((one for one in self._running() if one.id == request.container_id), None)
         try:
+            if self.on_update is not None and running is not None:
+                cpus, mems = await self.on_update(running, cpus, mems)
             self.cgroups.set(
                 request.container_id, CpuSet.parse(cpus) if cpus else None, CpuSet.parse(mems) if mems else None
             )
