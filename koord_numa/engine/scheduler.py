@@ -103,7 +103,7 @@ class Scheduler:
                 Limits(dependencies.clock, settings.remembered_classes),
             ),
             conditions=self._conditions,
-            nominator=Nominator(self.cache, dependencies.clock),
+            nominator=Nominator(self.cache, dependencies.clock, self.claims),
             metrics=self.metrics,
             volumes=self.volumes,
             resource_claims=resolver,
@@ -270,7 +270,8 @@ class Scheduler:
         self.loop.kick()
 
     def _on_claim(self, key: tuple[str, str] | None) -> None:
-        """Waiting pods that use the claim may belong to other classes now."""
+        """Waiting pods that use the claim may belong to other classes now, and pods that wait for its devices may fit."""
+        self.handle.nominator.claim_changed(key)
         for uid in self.handle.resource_claims.users(key):
             pending = self.handle.pending.get(uid)
             if pending is not None:

@@ -4,8 +4,9 @@ A node on trial: pods are sent away and let back in, and the real rules say each
 Nothing real changes, and no victim is chosen here.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from koord_numa.core.fit.pod_affinity import Namespaces
 from koord_numa.core.fit.resources import has_room
@@ -15,7 +16,7 @@ from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.preempt.followed_node import numa_of, without_pods
-from koord_numa.core.preempt.node import PreemptionNode
+from koord_numa.core.preempt.node import ClaimId, PreemptionNode
 from koord_numa.core.preempt.numa_release import Place, credited, locate
 from koord_numa.core.preempt.without_pods import request_without
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere
@@ -25,13 +26,33 @@ from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import replace
 
 
+class FreedDevices(Protocol):
+    """Devices for the claims of the newcomer, where the claims of pods that are away are free."""
+
+    def place(
+        self, node: PreemptionNode, seen: NodeSnapshot, placement: Placement, gone: Collection[str]
+    ) -> Placement | Rejection:
+        """Return the placement with devices when the pods ``gone``, by uid, have left, or why there are none."""
+
+    def may_suffice(self, node: PreemptionNode, gone: Collection[str]) -> bool:
+        """Necessary condition: the node has enough devices when these pods have left."""
+
+    def awaited(self, node: PreemptionNode, gone: Collection[str]) -> frozenset[ClaimId]:
+        """Return the claims that lose their devices when these pods have left."""
+
+
 @dataclass(frozen=True, slots=True)
 class EvictionTerms:
-    """By what rules a pod is placed, which budgets are to be spared, and the labels of all namespaces."""
+    """
+    By what rules a pod is placed, which budgets are to be spared, and the labels of all namespaces.
+
+    ``devices`` is ``None`` for a pod without claims.
+    """
 
     rules: Profile
     budgets: Sequence[DisruptionBudget] = ()
     namespaces: Namespaces = field(default_factory=dict)
+    devices: FreedDevices | None = None
 
 
 def answer_of(ask: SchedulingRequest, candidate: NodeSnapshot, rules: Profile) -> ScoredPlacement | Rejection:
@@ -99,7 +120,11 @@ class DryRun:
         followed = self._followed(candidate)
         if followed is not None and isinstance(answer_of(ask, followed, self._terms.rules), Rejection):
             return None
-        return verdict.placement
+        devices = self._terms.devices
+        if devices is None:
+            return verdict.placement
+        placed = devices.place(node, candidate, verdict.placement, self.gone)
+        return placed if isinstance(placed, Placement) else None
 
     def _candidate(self) -> NodeSnapshot | None:
         seen = replace(self._node.seen, ledger=self._ledger, ports=self._ports())

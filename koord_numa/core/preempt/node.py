@@ -9,6 +9,9 @@ from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 
+ClaimId = tuple[str, str, str]
+"""Namespace, name and uid of a ResourceClaim."""
+
 
 @dataclass(frozen=True, slots=True)
 class Nominee:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from koord_numa.core.fit.storage.volumes import refuse_claims, storage_without
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.core.objects.verdicts import Alignment, Placement
+from koord_numa.core.objects.verdicts import Alignment, Placement, Rejection
 from koord_numa.core.ordering import importance
-from koord_numa.core.preempt.dry_run import DryRun, EvictionTerms, answer_of
+from koord_numa.core.preempt.dry_run import DryRun, EvictionTerms, FreedDevices, answer_of
 from koord_numa.core.preempt.eviction_cost import price
-from koord_numa.core.preempt.node import PreemptionNode
+from koord_numa.core.preempt.node import ClaimId, PreemptionNode
 from koord_numa.core.preempt.pdb import violating
 from koord_numa.core.resources import ResourceList, subtract
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
@@ -32,7 +32,7 @@ class PreemptionCandidate:
     """
     One node and what it takes to have the pod there. ``victims`` are to be evicted, the most important first; ``violations`` of them break
     a budget. ``displaced`` are pods of lower priority that lose their nomination to the node. ``awaited`` are the uids of all
-    that must be gone before the pod fits: victims, and pods that are leaving anyway.
+    that must be gone before the pod fits: victims, and pods that are leaving anyway. ``claims`` lose their devices then.
     """
 
     node: str
@@ -41,6 +41,7 @@ class PreemptionCandidate:
     violations: int = 0
     displaced: tuple[PodKey, ...] = ()
     awaited: frozenset[str] = frozenset()
+    claims: frozenset[ClaimId] = frozenset()
 
 
 def select_victims_on_node(
@@ -53,8 +54,10 @@ def select_victims_on_node(
     if not node.trusted:
         return None
     # First as things are: a pod that fits needs no eviction, and one that no eviction helps costs no trial.
-    standing = answer_of(ask, node.seen, terms.rules)
-    if isinstance(standing, ScoredPlacement) or not standing.resolvable or not may_help(ask, node):
+    standing: ScoredPlacement | Placement | Rejection = answer_of(ask, node.seen, terms.rules)
+    if isinstance(standing, ScoredPlacement) and terms.devices is not None:
+        standing = terms.devices.place(node, node.seen, standing.placement, ())
+    if not isinstance(standing, Rejection) or not standing.resolvable or not may_help(ask, node, terms.devices):
         return None
     first = _clear(ask, node, terms, _any)
     # Only where alignment is lost is a second search for an aligned place worth its cost.
@@ -90,9 +93,9 @@ def still_right(
     return needed and len(violating(left, terms.budgets)) <= candidate.violations
 
 
-def may_help(ask: SchedulingRequest, node: PreemptionNode) -> bool:
+def may_help(ask: SchedulingRequest, node: PreemptionNode, devices: FreedDevices | None = None) -> bool:
     """
-    Is there a pod to evict, and would the node's amounts suffice without them, and the pod's claims be free?
+    Is there a pod to evict, and would the node's amounts and devices suffice without them, and the pod's volumes be free?
 
     Cheap, and necessary but not sufficient.
     """
@@ -104,10 +107,10 @@ def may_help(ask: SchedulingRequest, node: PreemptionNode) -> bool:
         return False
     left: ResourceList = subtract(node.seen.allocatable, node.seen.ledger.amounts)
     holdings = node.seen.ledger.holdings
-    return all(
-        amount <= left.get(name, 0) + sum(holdings[uid].amounts.get(name, 0) for uid in away if uid in holdings)
-        for name, amount in on_node(ask, node.seen.node).amounts.items()
-    )
+    for name, amount in on_node(ask, node.seen.node).amounts.items():
+        if amount > left.get(name, 0) + sum(holdings[uid].amounts.get(name, 0) for uid in away if uid in holdings):
+            return False
+    return devices is None or devices.may_suffice(node, away)
 
 
 def _may_go(pod: Pod, priority: int, node: PreemptionNode) -> bool:
@@ -182,6 +185,7 @@ def _clear_with(
         violations=len(violating(chosen, terms.budgets)),
         displaced=tuple(node.nominees[uid].pod.key for uid in displaced),
         awaited=frozenset(_uids(away)),
+        claims=frozenset() if terms.devices is None else terms.devices.awaited(node, (*_uids(away), *displaced)),
     )
 
 

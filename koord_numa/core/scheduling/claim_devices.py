@@ -53,7 +53,7 @@ def place_devices(
     # 0 is "anywhere": without a solution there, no set of NUMA nodes has one.
     anywhere = devices.at(0)
     if isinstance(anywhere, str):
-        return Rejection(Reason.RESOURCE_CLAIMS, anywhere, resolvable=False)
+        return Rejection(Reason.RESOURCE_CLAIMS, anywhere)
     policy = policy_of_devices(ask, seen)
     cpus_by_claim = devices.holds_cpus(anywhere)
     if not cpus_by_claim and (refusal := _refuse_without_cpus(ask, seen)):
@@ -117,7 +117,7 @@ def _policy_of_kubelet_is_none(view: KubeletView) -> bool:
 
 def _refused(why: Found | str) -> Rejection:
     detail = why if isinstance(why, str) and why != NO_SOLUTION else ""
-    return Rejection(Reason.CLAIM_ALIGNMENT, NOT_TOGETHER, detail, resolvable=False)
+    return Rejection(Reason.CLAIM_ALIGNMENT, NOT_TOGETHER, detail)
 
 
 def policy_of_devices(ask: SchedulingRequest, seen: NodeSnapshot) -> NumaPolicy:

@@ -229,16 +229,22 @@ class NodeInfo:
         After it come lower priorities, and equal ones that were nominated later: their plans left this pod its room, and until their
         victims have gone both would be counted.
         """
+        return self._seen_with(self._before(pod))
+
+    def nominees_after(self, pod: Pod) -> list[str]:
+        """The uids of nominees whose room the pod may take: its own, and those that ``candidate_for`` leaves out."""
+        before = self._before(pod)
+        return [uid for uid in self.nominees if uid not in before]
+
+    def _before(self, pod: Pod) -> dict[str, Nominee]:
         priority, order = pod.request.priority, list(self.nominees)
         # Nominees are in the order of their nominations, which the dict keeps.
         earlier = set(order[: order.index(pod.key.uid)]) if pod.key.uid in self.nominees else set(order)
-        return self._seen_with(
-            {
-                uid: it
-                for uid, it in self._others(pod).items()
-                if it.pod.request.priority > priority or (it.pod.request.priority == priority and uid in earlier)
-            }
-        )
+        return {
+            uid: it
+            for uid, it in self._others(pod).items()
+            if it.pod.request.priority > priority or (it.pod.request.priority == priority and uid in earlier)
+        }
 
     def site_for(self, pod: Pod, assumed: frozenset[str]) -> PreemptionNode | None:
         """The node with all its pods, as preemption for this pod sees it; ``None`` when there is no Node object."""

@@ -104,6 +104,7 @@ class ClaimCheck:
         self._selectors = Selectors(self._budget.budget, thread_time)
         self._variants: dict[Served, PodClaims | str] = {}  # by what a node serves by claim
         self._refused: dict[str, Refusal] = {}
+        self._explains = True
         self._steps = 0  # of the last search
         self._spent = 0
 
@@ -131,7 +132,7 @@ class ClaimCheck:
         if not short:
             # Not remembered: a search may still find that there is no solution.
             return None, True
-        refusal = Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, resolvable=False)
+        refusal = Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION)
         rejection = self._with_numbers(refusal, claims, devices)
         self._refused[seen.node.name] = Refusal(rejection, revision, seen.node, None)
         return rejection, True
@@ -190,6 +191,27 @@ class ClaimCheck:
             self._refused[seen.node.name] = Refusal(answer, revision, seen.node, None if alone else seen)
         return answer
 
+    def try_out(
+        self, ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement
+    ) -> tuple[Placement | Rejection, int]:
+        """
+        As ``check`` for a state that is only assumed, with the steps that it took. Nothing is remembered, and a refusal has no numbers.
+        """
+        self._explains = False
+        answer = self._decide(ask, seen, placement)
+        self._selectors.forget_answers()
+        return answer, self._steps
+
+    def falls_short(self, seen: NodeSnapshot) -> bool:
+        """Whether too few devices are there, whatever else the node has. Nothing is remembered."""
+        claims = self._claims_at(seen.node)
+        if isinstance(claims, str):
+            return True
+        try:
+            return runs_short(claims.to_allocate, self._lister.classes, self._devices_of(seen.node), self._lister.usage)
+        except BudgetUsedError:
+            return True
+
     def _decide(self, ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement) -> Placement | Rejection:
         node, lister, claims = seen.node, self._lister, self._claims_at(seen.node)
         self._steps = 0
@@ -208,7 +230,7 @@ class ClaimCheck:
         except BudgetUsedError as error:
             return self._over_budget(error)
         if short:
-            refusal = Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, resolvable=False)
+            refusal = Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION)
             return self._with_numbers(refusal, claims, devices)
         site = CpuSite(
             None if topology is None else topology.machine,
@@ -239,7 +261,7 @@ class ClaimCheck:
     def _with_numbers(self, rejection: Rejection, claims: PodClaims, devices: NodeDevices) -> Rejection:
         """Numbers are worked out for some nodes only: no message shows more."""
         # Messages show a few nodes; working numbers out costs a CEL evaluation a device.
-        if len(self._refused) >= NUMBERED or self._budget.budget.used:
+        if not self._explains or len(self._refused) >= NUMBERED or self._budget.budget.used:
             return rejection
         try:
             numbers = numbers_of(claims.to_allocate, self._lister.classes, devices, self._lister.usage)

@@ -7,6 +7,7 @@ assume cache). A claim therefore counts exactly once, whatever comes first.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from koord_numa.core.claims.cpus import CPU_ID, DRIVER, cpus_of, is_cpu_device
@@ -65,6 +66,8 @@ class ClaimLister:
         self.usage = DeviceUsage()
         self.features = ALL_FEATURES
         self._cpus: dict[str, list[CpuSet]] = {}  # cpusets of dra.cpu's claims, by pool
+        self._reserved: dict[str, dict[ClaimKey, ResourceClaim]] = {}  # by uid of the pods that claims are reserved for
+        self._kept: dict[str, tuple[Allocation, ...]] = {}  # devices that are being freed for a pod, by its uid
         self._index = SliceIndex()
 
     # What a decision reads.
@@ -138,6 +141,31 @@ class ClaimLister:
         found = self._index.device(device)
         return found is not None and any(each.multiplier is not None for each in found.allocatable)
 
+    @property
+    def consumers(self) -> Iterable[str]:
+        """Uids of the pods that claims are reserved for."""
+        return self._reserved
+
+    def reserved_for(self, pod: str) -> Iterable[ResourceClaim]:
+        """Return the claims that are reserved for a pod, by its uid."""
+        return self._reserved.get(pod, {}).values()
+
+    def kept_for(self, pod: str) -> tuple[Allocation, ...]:
+        """Return the devices that are being freed for a pod, by its uid."""
+        return self._kept.get(pod, ())
+
+    @contextmanager
+    def set_aside(self, allocations: Iterable[Allocation]) -> Iterator[None]:
+        """Decide as if these devices were free, in a block without an ``await``."""
+        aside = tuple(allocations)
+        for allocation in aside:
+            self._account(allocation, -1)
+        try:
+            yield
+        finally:
+            for allocation in aside:
+                self._account(allocation, 1)
+
     async def change(self) -> None:
         """Return after the next change of any claim."""
         await self._changes.wait()
@@ -163,6 +191,22 @@ class ClaimLister:
             del self.assumed[claim.uid]
             self._count(assumed.allocation, -1)
             self._on_claim((claim.namespace, claim.name))
+            self._on_change()
+
+    def keep(self, pod: str, allocations: tuple[Allocation, ...]) -> None:
+        """Count devices that are being freed for a pod as in use, in addition to their present users."""
+        self.end_keeping(pod)
+        if allocations:
+            self._kept[pod] = allocations
+            for allocation in allocations:
+                self._count(allocation, 1)
+
+    def end_keeping(self, pod: str) -> None:
+        """Keep no devices for the pod any more; a pod without kept devices is no error."""
+        kept = self._kept.pop(pod, ())
+        for allocation in kept:
+            self._count(allocation, -1)
+        if kept:
             self._on_change()
 
     # Facts: claims.
@@ -214,6 +258,7 @@ class ClaimLister:
         if known is not None and known.uid != claim.uid:
             self._drop(known)
             known = None
+        self._note_consumers(known, claim)
         self.claims[claim.namespace, claim.name] = claim
         self.extended.put(claim)
         former = None if known is None else known.allocation
@@ -233,6 +278,7 @@ class ClaimLister:
     def _drop(self, claim: ResourceClaim) -> None:
         key = (claim.namespace, claim.name)
         self.claims.pop(key, None)
+        self._note_consumers(claim, None)
         self.extended.drop(claim)
         assumed = self.assumed.pop(claim.uid, None)
         for allocation in (claim.allocation, None if assumed is None else assumed.allocation):
@@ -241,7 +287,19 @@ class ClaimLister:
         self._on_claim(key)
         self._on_change()
 
-    def _count(self, allocation: Allocation, sign: int) -> None:
+    def _note_consumers(self, former: ResourceClaim | None, claim: ResourceClaim | None) -> None:
+        for it in () if former is None else (former,):
+            for uid in it.reserved_for:
+                claims = self._reserved.get(uid, {})
+                claims.pop((it.namespace, it.name), None)
+                if not claims:
+                    self._reserved.pop(uid, None)
+        for it in () if claim is None else (claim,):
+            for uid in it.reserved_for:
+                self._reserved.setdefault(uid, {})[it.namespace, it.name] = it
+
+    def _account(self, allocation: Allocation, sign: int) -> str | None:
+        """Add devices and CPUs to those in use, or take them away. Return the pool of dra.cpu."""
         (self.usage.add if sign > 0 else self.usage.remove)(allocation)
         # Pools of dra.cpu are named after their nodes.
         pool = next((it.device.pool for it in allocation.results if is_cpu_device(it.device)), None)
@@ -253,9 +311,13 @@ class ClaimLister:
                 held.append(cpus)
             else:
                 held.remove(cpus)
-            # The first CPUs of a pool, or the last: only then has the answer for the node changed.
-            if len(held) == (sign > 0):
-                self._tell_cpus(pool)
+        return pool
+
+    def _count(self, allocation: Allocation, sign: int) -> None:
+        pool = self._account(allocation, sign)
+        # The first CPUs of a pool, or the last: only then has the answer for the node changed.
+        if pool is not None and len(self._cpus[pool]) == (sign > 0):
+            self._tell_cpus(pool)
         self._index.touch_pools({PoolId(it.device.driver, it.device.pool) for it in allocation.results})
 
     # Facts: slices and classes.

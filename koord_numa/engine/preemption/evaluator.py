@@ -6,13 +6,14 @@ It changes nothing and makes no request. What it found may be old as soon as ano
 
 import asyncio
 from collections.abc import Collection, Container, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from cachetools import LRUCache
 
 from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.verdicts import Placement, Unschedulable
+from koord_numa.core.objects.verdicts import Reason, Unschedulable
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.pdb import protected
@@ -25,6 +26,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle
+from koord_numa.engine.preemption.freed_devices import FreedDevices
 from koord_numa.engine.preemption.freeing import NodesBeingFreed
 from koord_numa.engine.preemption.known_nodes import Found, KnownNodes
 from koord_numa.engine.queue.nominator import Nomination
@@ -36,8 +38,20 @@ CHUNK: Final = 64
 REMEMBERED: Final = 64
 """Of so many classes it is remembered what trying nodes out has shown."""
 
+_LACKS_DEVICES: Final = frozenset({Reason.RESOURCE_CLAIMS, Reason.CLAIM_ALIGNMENT})
+
 SYSTEM_CRITICAL: Final = 2_000_000_000
 """The least priority of ``system-cluster-critical`` and ``system-node-critical`` pods (``scheduling.SystemCriticalPriority``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """For whom room is to be made, and by what rules."""
+
+    pod: Pod
+    request_class: RequestClass
+    ask: SchedulingRequest
+    terms: EvictionTerms
 
 
 class Evaluator:
@@ -74,7 +88,9 @@ class Evaluator:
     def forget_the_gone(self) -> None:
         """Victims that have left need not be remembered."""
         # By what was evicted and not by what is there: that would be every pod of the cluster.
-        self.evicted = {uid for uid in self.evicted if uid in self._handle.cache.node_of}
+        nodes, claims = self._handle.cache.node_of, self._handle.selector.claims
+        # Claims lose their devices after their pods have left.
+        self.evicted = {uid for uid in self.evicted if uid in nodes or any(True for _ in claims.reserved_for(uid))}
 
     async def plan(
         self, pod: Pod, request_class: RequestClass, verdict: Unschedulable, only: Collection[str] | None = None
@@ -85,16 +101,18 @@ class Evaluator:
         No more than ``candidateNodes`` are tried out: of those whose amounts would suffice, the ones with most CPU free, then by name.
         What was found of a node is remembered until the node changes, so the pods of one class share it.
         """
-        ask, terms = self._handle.selector.requirements_now(request_class), self.terms(request_class)
+        ask, terms = self._handle.selector.requirements_now(request_class), self.terms(pod, request_class)
         # Refused everywhere for what evictions cannot lift: no node needs a look.
         everywhere = refuse_everywhere(ask)
         if everywhere is not None and not everywhere.resolvable:
             return None
         known = self._known_of(request_class, ask)
         await self._look_at_changed(known, pod, verdict)
-        asked = verdict.rejections if only is None else verdict.rejections.keys() & only
+        asked: Collection[str] = verdict.rejections if only is None else verdict.rejections.keys() & only
+        if request_class.claims is not None:
+            asked = self._with_devices(pod, verdict, asked)
         best: Found | None = None
-        for name in await self._candidates(known, pod, request_class, ask, asked):
+        for name in await self._candidates(known, Asking(pod, request_class, ask, terms), asked):
             # Its victims are counted as leaving once their evictions are accepted.
             if name in self.freeing:
                 await self.freeing.wait_for(name)
@@ -136,9 +154,7 @@ class Evaluator:
         # Only now: an exception leaves all nodes to be looked at again.
         known.position, known.verdict = position, verdict
 
-    async def _candidates(
-        self, known: KnownNodes, pod: Pod, request_class: RequestClass, ask: SchedulingRequest, asked: Container[str]
-    ) -> list[str]:
+    async def _candidates(self, known: KnownNodes, asking: Asking, asked: Container[str]) -> list[str]:
         """Of the nodes asked for those to try out, in the order in which they are compared."""
         chosen: list[str] = []
         glances = 0
@@ -152,20 +168,18 @@ class Evaluator:
                 glances += 1
                 if glances % CHUNK == 0:
                     await asyncio.sleep(0)
-                if not self._may_help(known, pod, request_class, ask, name):
+                if not self._may_help(known, asking, name):
                     continue
             chosen.append(name)
             if len(chosen) == most:
                 break
         return chosen
 
-    def _may_help(
-        self, known: KnownNodes, pod: Pod, request_class: RequestClass, ask: SchedulingRequest, name: str
-    ) -> bool:
-        node = self._preemption_node(pod, request_class, name)
+    def _may_help(self, known: KnownNodes, asking: Asking, name: str) -> bool:
+        node = self._preemption_node(asking.pod, asking.request_class, name)
         if node is not None and node.assumed:
             known.unsettled[name] = node.assumed
-        if node is None or not may_help(ask, node):
+        if node is None or not may_help(asking.ask, node, asking.terms.devices):
             known.dismiss(name)
             return False
         known.helpful.add(name)
@@ -173,8 +187,8 @@ class Evaluator:
 
     def _known_of(self, request_class: RequestClass, ask: SchedulingRequest) -> KnownNodes:
         """Nothing is remembered for a class whose answers depend on more than the node."""
-        # An answer that depends on other nodes becomes wrong without a change of this one.
-        if ask.neighbours or ask.spread or ask.storage:
+        # An answer that depends on other nodes, or on claims, becomes wrong without a change of this one.
+        if ask.neighbours or ask.spread or ask.storage or request_class.claims is not None:
             return KnownNodes()
         return self._known.setdefault(request_class, KnownNodes())
 
@@ -188,7 +202,7 @@ class Evaluator:
         if changed is not None and candidate.node not in changed and found is not None and found[1] is candidate:
             return True
         node = self._preemption_node(pod, request_class, candidate.node)
-        return node is not None and select_victims_on_node(ask, node, self.terms(request_class)) == candidate
+        return node is not None and select_victims_on_node(ask, node, self.terms(pod, request_class)) == candidate
 
     def may_carry_out(self, pod: Pod, candidate: PreemptionCandidate) -> bool:
         """No budget is broken, or the settings let this pod break one as the last resort."""
@@ -214,7 +228,7 @@ class Evaluator:
 
     def concerns_its_node_alone(self, nomination: Nomination) -> bool:
         """Is the plan right whatever becomes of plans for other nodes: no rule counts pods elsewhere, and no budget covers a victim?"""
-        budgets = self.terms(nomination.request_class).budgets
+        budgets = self.disruption_budgets()
         covered = any(protected(victim, budgets) for victim in nomination.candidate.victims)
         return _looks_at_its_node_alone(nomination.request_class) and not covered
 
@@ -236,7 +250,7 @@ class Evaluator:
         """Is it still right to evict those victims who have not been evicted yet?"""
         node = self._preemption_node(pod, request_class, candidate.node)
         ask = self._handle.selector.requirements_now(request_class)
-        return node is not None and still_right(ask, node, self.terms(request_class), candidate)
+        return node is not None and still_right(ask, node, self.terms(pod, request_class), candidate)
 
     def _preemption_node(self, pod: Pod, request_class: RequestClass, name: str) -> PreemptionNode | None:
         """
@@ -247,11 +261,7 @@ class Evaluator:
         record = self._handle.cache.nodes.get(name)
         if record is None or self._handle.selector.bars_of(request_class)(name):
             return None
-        if (
-            record.unreported.speaks_of_others(record.topology)
-            or self._is_outdated(record)
-            or not self._has_devices(request_class, record)
-        ):
+        if record.unreported.speaks_of_others(record.topology) or self._is_outdated(record):
             return None
         # Assumed pods may turn out not to be there: they are no victims.
         node = record.site_for(pod, self._assumed_on(name))
@@ -268,13 +278,18 @@ class Evaluator:
         record, assumed = self._handle.cache.nodes.get(name), self._handle.cache.assumed
         return frozenset(() if record is None else (uid for uid in record.pods if uid in assumed))
 
-    def _has_devices(self, request_class: RequestClass, record: NodeInfo) -> bool:
-        """Evictions free no devices of claims: those are given back when the claims are, and only then."""
-        seen = record.candidate()
-        if request_class.claims is None or seen is None:
-            return True
-        answer = self._handle.selector.devices_at(request_class, seen, Placement(record.name))
-        return isinstance(answer, Placement)
+    def _with_devices(self, pod: Pod, verdict: Unschedulable, asked: Collection[str]) -> frozenset[str]:
+        """Return those of the nodes that lack more than devices, or have pods of lower priority with devices."""
+        nodes, node_of = self._handle.cache.nodes, self._handle.cache.node_of
+        found = {
+            node
+            for uid in self._handle.selector.claims.consumers
+            # Pods that have left are not counted: their claims wake the class when they lose their devices.
+            if (node := node_of.get(uid)) is not None and nodes[node].pods[uid].request.priority < pod.request.priority
+        }
+        return frozenset(
+            [name for name in asked if name in found or verdict.rejections[name].reason not in _LACKS_DEVICES]
+        )
 
     def _is_outdated(self, record: NodeInfo) -> bool:
         known = self.outdated.get(record.name)
@@ -283,11 +298,17 @@ class Evaluator:
             del self.outdated[record.name]
         return known is not None and known == record.version
 
-    def terms(self, request_class: RequestClass) -> EvictionTerms:
-        """The rules of the class, and the budgets of this moment."""
-        budgets = [budget for _, budget in sorted((self.budgets or {}).items())]
+    def disruption_budgets(self) -> list[DisruptionBudget]:
+        """The budgets of this moment, by name."""
+        return [budget for _, budget in sorted((self.budgets or {}).items())]
+
+    def terms(self, pod: Pod, request_class: RequestClass) -> EvictionTerms:
+        """The rules for a pod of the class, and the budgets of this moment."""
         return EvictionTerms(
-            self._handle.selector.profile_of(request_class), budgets, self._handle.cache.index.namespaces
+            self._handle.selector.profile_of(request_class),
+            self.disruption_budgets(),
+            self._handle.cache.index.namespaces,
+            FreedDevices.of(self._handle, pod, request_class, self.evicted),
         )
 
 

@@ -65,7 +65,7 @@ class Evictor:
         evicted together, as by kube-scheduler.
         """
         victims = nomination.candidate.victims
-        budgets = self._evaluator.terms(nomination.request_class).budgets
+        budgets = self._evaluator.disruption_budgets()
         # Only a plan that is allowed to break budgets has any that are broken.
         broken = violating(victims, budgets) if nomination.candidate.violations else frozenset()
         unprotected = []

@@ -12,16 +12,22 @@ known: room is kept there for what they ask, wherever on the node. This is a *cl
 
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.preempt.node import Nominee
+from koord_numa.core.preempt.node import ClaimId, Nominee
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.state.ledger import holding_of
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.claims.extended import ClaimKey
+from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.ports import Clock
+
+_Key = TypeVar("_Key", str, ClaimKey)
 
 
 @dataclass(slots=True, eq=False)
@@ -50,11 +56,13 @@ class Nominator:
 
     cache: Cache
     clock: Clock
+    claims: ClaimLister
     _by_uid: dict[str, Nomination] = field(default_factory=dict)
     _on: dict[str, dict[str, None]] = field(default_factory=dict)  # uids by node
     _due: dict[str, None] = field(default_factory=dict)
     _claims: dict[str, str] = field(default_factory=dict)  # nodes by uid
     _own_claims: dict[str, Pod] = field(default_factory=dict)  # those of pods that we place
+    _by_claim: dict[ClaimKey, dict[str, None]] = field(default_factory=dict)  # uids by the ResourceClaims they wait for
 
     def __len__(self) -> int:
         return len(self._by_uid)
@@ -113,12 +121,17 @@ class Nominator:
 
     def begin(self, nomination: Nomination) -> None:
         """The node is being freed from now on, and room is kept there for what the pod is to get."""
-        pod, placement = nomination.pod, nomination.candidate.placement
+        pod, placement, counted = nomination.pod, nomination.candidate.placement, nomination.pod
+        if placement.counted is not None:
+            counted = replace(pod, request=replace(pod.request, counted=placement.counted))
         # A pod has one nomination: a new plan replaces the old one.
         self.end(pod.key.uid)
         self._by_uid[pod.key.uid] = nomination
         self._on.setdefault(nomination.node, {})[pod.key.uid] = None
-        self.cache.nominate(nomination.node, Nominee(pod, holding_of(pod, placement.assignment)))
+        for namespace, name, _ in nomination.candidate.claims:
+            self._by_claim.setdefault((namespace, name), {})[pod.key.uid] = None
+        self.claims.keep(pod.key.uid, placement.allocations)
+        self.cache.nominate(nomination.node, Nominee(pod, holding_of(counted, placement.assignment)))
 
     def end(self, uid: str) -> Nomination | None:
         """The pod waits for no node any more; what was kept for it is free. Returns what ended, if anything did."""
@@ -130,8 +143,21 @@ class Nominator:
             self.cache.withdraw(claimed, uid)
         if nomination is not None:
             self._leave_node(nomination.node, uid)
+            for namespace, name, _ in nomination.candidate.claims:
+                _discard(self._by_claim, (namespace, name), uid)
+            self.claims.end_keeping(uid)
             self.cache.withdraw(nomination.node, uid)
         return nomination
+
+    def claim_changed(self, key: ClaimKey | None) -> None:
+        """The claim may have lost its devices: nominations that wait for them are tried again. None: every claim may have."""
+        found = (
+            self._by_claim.get(key, {}) if key is not None else [uid for by in self._by_claim.values() for uid in by]
+        )
+        for uid in found:
+            info = self.cache.nodes.get(self._by_uid[uid].node)
+            if info is not None:
+                self.node_changed(info)
 
     def node_changed(self, record: NodeInfo, event: ClusterEvent | None = None) -> None:
         """Something about this node changed: perhaps the last one awaited has left, or the Node does not take the pod any more."""
@@ -166,12 +192,15 @@ class Nominator:
 
     def may_still_fit(self, nomination: Nomination, patience: float) -> bool:
         """
-        Is there something to wait for: an awaited pod is there, or the topology has not been published since they left?
+        Is there something to wait for: an awaited pod is there, or since they left a claim of theirs has not lost its devices, or the
+        topology has not been published?
 
-        A topology that is never published again is waited for ``patience`` seconds.
+        Claims and topologies that never change are waited for ``patience`` seconds.
         """
         if nomination.cleared is None:
             return True
+        if any(map(self._is_allocated, nomination.candidate.claims)):
+            return self.clock() - nomination.cleared < patience
         record = self.cache.nodes.get(nomination.node)
         # Where the scheduler owns the CPUs no topology is waited for: the ledger tells at once.
         if record is None or record.published is None or record.inventory is not None:
@@ -187,11 +216,20 @@ class Nominator:
         shown = None if reading is None else reading.shown
         return shown is not None and nomination.candidate.awaited.isdisjoint(shown)
 
+    def _is_allocated(self, claim: ClaimId) -> bool:
+        namespace, name, uid = claim
+        found = self.claims.claim((namespace, name))
+        return found is not None and found.uid == uid and found.allocation is not None
+
     def _leave_node(self, node: str, uid: str) -> None:
-        uids = self._on[node]
-        del uids[uid]
-        if not uids:
-            del self._on[node]
+        _discard(self._on, node, uid)
+
+
+def _discard(index: dict[_Key, dict[str, None]], key: _Key, uid: str) -> None:
+    uids = index[key]
+    del uids[uid]
+    if not uids:
+        del index[key]
 
 
 def _turn(pod: Pod) -> tuple[int, float, str, str]:

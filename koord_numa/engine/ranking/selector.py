@@ -121,18 +121,20 @@ class NodeSelection:
         if request_class.claims is None:
             return found_answers
         nodes = {it.node.name: it for it in barred}
-        return {name: self._with_devices(request_class, nodes[name], answer) for name, answer in found_answers.items()}
+        return {
+            name: self._with_devices(request_class, nodes[name], answer, pod) for name, answer in found_answers.items()
+        }
 
     def _with_images(self, request_class: RequestClass, pod: Pod) -> SchedulingRequest:
         self._columns.refresh()
         return replace(self.request_now(request_class), images=self._columns.images.seen_by(pod.images))
 
     def _with_devices(
-        self, request_class: RequestClass, seen: NodeSnapshot, answer: ScoredPlacement | Rejection
+        self, request_class: RequestClass, seen: NodeSnapshot, answer: ScoredPlacement | Rejection, pod: Pod
     ) -> ScoredPlacement | Rejection:
         if isinstance(answer, Rejection):
             return answer
-        placed = self.devices_at(request_class, seen, answer.placement)
+        placed = self.devices_at(request_class, seen, answer.placement, pod)
         if isinstance(placed, Rejection):
             return placed
         parts = {
@@ -203,12 +205,24 @@ class NodeSelection:
         return ranking
 
     def devices_at(
-        self, request_class: RequestClass, seen: NodeSnapshot, placement: Placement
+        self, request_class: RequestClass, seen: NodeSnapshot, placement: Placement, pod: Pod | None = None
     ) -> Placement | Rejection:
-        """The placement with devices for the claims of the class, or why there are none. Without claims it stays as it is."""
+        """
+        The placement with devices for the claims of the class, or why there are none. Without claims it stays as it is.
+
+        A pod that is named may take devices that are kept for it, or for pods after it.
+        """
         if request_class.claims is None:
             return placement
-        return self._claim_check(request_class, request_class.claims).check(self._ask(request_class), seen, placement)
+        record = self._state.nodes.get(seen.node.name)
+        after = [] if pod is None or record is None else record.nominees_after(pod)
+        with self.claims.set_aside(allocation for uid in after for allocation in self.claims.kept_for(uid)):
+            check = self._claim_check(request_class, request_class.claims)
+            return check.check(self._ask(request_class), seen, placement)
+
+    def claims_for(self, request_class: RequestClass) -> ClaimCheck | None:
+        """The check of the class's claims for states that are only assumed; ``None`` without claims."""
+        return None if request_class.claims is None else self._claim_check(request_class, request_class.claims)
 
     def _claim_check(self, request_class: RequestClass, claims: PodClaims) -> ClaimCheck:
         extended = ExtendedAsk.of(request_class.request, claims, self.profile_of(request_class))
@@ -239,7 +253,7 @@ class NodeSelection:
             or self.bars_of(request_class)(node)
             or evaluate(ask, seen, self.profile_of(request_class))
         )
-        return answer if isinstance(answer, Rejection) else self.devices_at(request_class, seen, answer.placement)
+        return answer if isinstance(answer, Rejection) else self.devices_at(request_class, seen, answer.placement, pod)
 
     def requirements_now(self, request_class: RequestClass) -> SchedulingRequest:
         """As ``request_now`` where only refusals matter: what is merely preferred is not counted."""

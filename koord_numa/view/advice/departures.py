@@ -40,20 +40,16 @@ def _site(probe: Probe, name: str) -> PreemptionNode | None:
 
 
 def _without(probe: Probe, site: PreemptionNode, uids: list[str]) -> Placement | None:
-    """What the pod would get without these pods, by the rules of preemption's dry run; devices of claims are not given back by them."""
+    """What the pod would get without these pods and what their claims hold, by preemption's dry run."""
     request_class = probe.scheduler.classes.of(probe.pod)
     if request_class is None:
         return None
     selector, planner = probe.scheduler.handle.selector, probe.scheduler.preemption.evaluator
-    trial = DryRun(selector.request_now(request_class), site, planner.terms(request_class))
+    trial = DryRun(selector.request_now(request_class), site, planner.terms(probe.pod, request_class))
     if not all(trial.is_movable(uid) for uid in uids):
         return None
     trial.send_away(uids)
-    placement = trial.answer()
-    if placement is None:
-        return None
-    found = selector.devices_at(request_class, site.seen, placement)
-    return found if isinstance(found, Placement) else None
+    return trial.answer()
 
 
 def _least_important(entry: tuple[Pod, PreemptionNode]) -> tuple[int, float, str]:
