@@ -75,7 +75,7 @@ def _known_options(names: frozenset[str]) -> Callable[[dict[str, bool]], dict[st
     return check
 
 
-Weight = Annotated[int, Field(ge=0, le=2_000)]
+Weight = Annotated[int, Field(ge=0, le=5_000)]
 
 
 class ScoreWeightSettings(Section):
@@ -84,13 +84,14 @@ class ScoreWeightSettings(Section):
     resources: Weight = 1
     devices: Weight = 5
     numa: Weight = 1
-    alignment: Weight = 1_200
+    alignment: Weight = 2_200
+    shape: Weight = 11
     exclusivity: Weight = 40
-    claims: Weight = 20
-    node_affinity: Weight = 20
-    taints: Weight = 30
-    pod_affinity: Weight = 20
-    spread: Weight = 20
+    claims: Weight = 24
+    node_affinity: Weight = 24
+    taints: Weight = 36
+    pod_affinity: Weight = 24
+    spread: Weight = 24
     default_spread: Weight = 2
     images: Weight = 1
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Final
 
-from koord_numa.core.allocation.cpu_exclusivity import PCPU_LEVEL_BROKEN, outcome
+from koord_numa.core.allocation.cpu_preferences import PCPU_LEVEL_BROKEN, cpu_shares, outcome
 from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
 from koord_numa.core.allocation.numa_offers import NumaOffers
 from koord_numa.core.allocation.refusals import insufficient, not_enough_cpus
@@ -86,7 +86,11 @@ def _shares(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | Rejecti
             here = [at for at in core if given[at]]
             local = min(needed, sum(given[at] for at in here))
             positions = here if local == needed else here + [at for at in everywhere if at not in core and given[at]]
-        parts = split(needed, [given[at] for at in positions], offers.units[name])
+        parts = (
+            cpu_shares(rules, offers, positions)
+            if name == CPU
+            else split(needed, [given[at] for at in positions], offers.units[name])
+        )
         if parts is None:
             short.append(name)
             continue

@@ -18,7 +18,7 @@ from itertools import chain
 from math import comb
 from typing import Final
 
-from koord_numa.core.allocation.cpu_exclusivity import honouring_first
+from koord_numa.core.allocation.cpu_preferences import best_shaped, honouring_first
 from koord_numa.core.allocation.empty_node import fewest_if_empty
 from koord_numa.core.allocation.node_rules import NodeRules
 from koord_numa.core.allocation.numa_offers import NumaOffers
@@ -105,9 +105,9 @@ def preferred(
     The merged hint that all resources prefer, or ``None`` when there is none; only sets that ``suits`` are looked at. It has no score:
     that decides between sets, and nothing asks for it once a set is chosen.
 
-    Of equally narrow sets those come first that disturb no pod of the other kind (Preferred) and honour the CPU exclusive policy;
-    then the closest ones where distances are published, as the LeastNUMANodes proposal has it. Of these the later one wins if it
-    is a smaller number or scores higher: Koordinator's rule and order.
+    Of equally narrow sets those come first that disturb no pod of the other kind (Preferred), honour the CPU exclusive policy and
+    have CPUs of the preferred shape; then the closest ones where distances are published, as the LeastNUMANodes proposal has it. Of these
+    the later one wins if it is a smaller number or scores higher: Koordinator's rule and order.
     """
     sets = NumaSets(rules, offers)
     # If even the widest set that nothing strikes falls short, no smaller one can hold the pod: one sum instead of 2^n.
@@ -122,10 +122,10 @@ def preferred(
             fitting = [mask for mask in fitting if suits(mask)]
         denied = sets.lacking | exclusivity.denied(size)
         allowed = [mask for mask in fitting if not mask & denied] if denied else fitting
-        # The order of the filters is the order of importance: undisturbed, exclusive CPUs, distance, and last the score.
+        # The order of the filters is the order of importance: undisturbed, exclusive CPUs, shape, distance, and last the score.
         if len(allowed) > 1:  # one set is not compared with others
             allowed = honouring_first(exclusivity.undisturbed(allowed), rules, offers)
-            allowed = _closest(allowed, distances)
+            allowed = _closest(best_shaped(allowed, rules, offers), distances)
         if allowed:
             best = allowed[0] if len(allowed) == 1 else _best(allowed, exclusivity.scoring(sets.score))
             return Hint(best, preferred=True)

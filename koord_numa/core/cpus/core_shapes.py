@@ -4,6 +4,8 @@ What a required bind policy demands of a set of CPUs: whole cores only, or one C
 A core is whole when *all* its CPUs are there, however many that core has: cores may differ on one machine.
 """
 
+from typing import NamedTuple
+
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.layout import layout_of
 from koord_numa.core.cpuset import EMPTY, CpuSet
@@ -18,17 +20,52 @@ def shaped(bind: CpuBindPolicy, machine: CpuTopology, available: CpuSet, preferr
     FullPCPUs: CPUs of wholly available cores. SpreadByPCPUs: of every core the lowest available CPU, a preferred one if
     there is one. As Koordinator's ``filterAvailableCPUsByRequiredCPUBindPolicy``, which knows no preference here.
     """
+    if bind not in (FULL_PCPUS, SPREAD_BY_PCPUS):
+        return CpuSet(available.bits & machine.bits)
+    pairs = _pairs_of(machine)
+    if pairs is not None and not preferred:
+        return CpuSet(_shaped_pairs(bind, pairs, available.bits & machine.bits))
     if bind is FULL_PCPUS:
         return CpuSet(sum(core.bits for core in machine.cores if not core.bits & ~available.bits))
-    if bind is SPREAD_BY_PCPUS:
-        bits = 0
-        for core in machine.cores:
-            mine = core.bits & available.bits
-            # A preferred CPU first, else the core's lowest free one; ``mine & -mine`` keeps a single bit.
-            mine = mine & preferred.bits or mine
-            bits |= mine & -mine
-        return CpuSet(bits)
-    return CpuSet(available.bits & machine.bits)
+    bits = 0
+    for core in machine.cores:
+        mine = core.bits & available.bits
+        # A preferred CPU first, else the core's lowest free one; ``mine & -mine`` keeps a single bit.
+        mine = mine & preferred.bits or mine
+        bits |= mine & -mine
+    return CpuSet(bits)
+
+
+class Pairs(NamedTuple):
+    """A machine whose cores all have two CPUs, with ids that differ by the same number. ``low`` has the lower CPU of each core."""
+
+    distance: int
+    low: int
+
+
+# A walk over the cores takes 10 us on 64 of them, which every decision on a changed node would pay: 8 % of the engine's rate.
+def _shaped_pairs(bind: CpuBindPolicy, pairs: Pairs, free: int) -> int:
+    low = free & pairs.low
+    if bind is FULL_PCPUS:
+        whole = low & free >> pairs.distance
+        return whole | whole << pairs.distance
+    return low | free & ~pairs.low & ~(low << pairs.distance)
+
+
+def _pairs_of(machine: CpuTopology) -> Pairs | None:
+    """``None`` where cores have other numbers of CPUs, or their ids differ irregularly."""
+    known: Pairs | tuple[()] | None = machine.derived.get(Pairs)
+    if known is None:
+        known = machine.derived[Pairs] = _found_pairs(machine) or ()
+    return known or None
+
+
+def _found_pairs(machine: CpuTopology) -> Pairs | None:
+    ends = [(core.bits & -core.bits, core.bits.bit_length() - 1) for core in machine.cores]
+    distances = {high - low.bit_length() + 1 for low, high in ends}
+    if len(distances) != 1 or any(core.bits.bit_count() != 2 for core in machine.cores):
+        return None
+    return Pairs(distances.pop(), sum(low for low, _ in ends))
 
 
 def has_shape(bind: CpuBindPolicy, machine: CpuTopology, cpus: CpuSet) -> bool:

@@ -6,12 +6,12 @@ A new scorer is one file in ``core/score`` or ``core/fit`` and one row here, and
 
 Theory. Scorers are of two sorts. *Absolute* ones give 0 to 100 points by the node alone, so a node's points are remembered until it
 changes. *Preferences* give a raw score, and ``normalize`` turns the raw scores of all nodes that fit into 0 to 100 points: the best of them
-earns 100. Preferences are what users write into pods and taints; by default they weigh ten times as much as the filling of nodes, so that
+earns 100. Preferences are what users write into pods and taints; by default they weigh 24 times as much as the filling of nodes, so that
 bin-packing decides only among nodes which the preferences leave about equal. Among themselves they weigh as in kube-scheduler.
 
-Alignment comes before load: a NUMA node more costs a pod with CPUs of its own 1,200 points, and everything that expresses load
-(resources, devices, the method of ``numa``, images, default spread) gives 1,000 at most. What users ask for explicitly (exclusivity,
-claims, preferences) may be worth more than one NUMA node.
+For a pod with CPUs of its own, alignment comes before the shape of its CPUs, and the shape before load. Everything that expresses load
+(resources, devices, the method of ``numa``, images, default spread) gives 1,000 points at most, CPUs of the preferred shape 1,100, and
+each further NUMA node costs 2,200. What users ask for explicitly (exclusivity, claims, preferences) may be worth more than one NUMA node.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from koord_numa.core.allocation.cpu_preferences import has_preferred_shape
 from koord_numa.core.allocation.demand import CpuUse
 from koord_numa.core.fit.node_affinity import preferred_weight
 from koord_numa.core.fit.pod_affinity import pod_preference
@@ -30,6 +31,7 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Exclusivity, Placement, Rejection
 from koord_numa.core.objects.vocabulary import (
+    CpuBindPolicy,
     CpuExclusivePolicy,
     KubeQos,
     NodeScoring,
@@ -139,6 +141,28 @@ def wants_own_cpus(ask: SchedulingRequest) -> bool:
     return demand.use is CpuUse.OWN or bool(demand.pinned)
 
 
+def score_shape(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
+    """
+    ``MAX_SCORE`` where the CPUs have the shape that the pod prefers, 0 where cores are split (FullPCPUs) or shared (SpreadByPCPUs).
+
+    ``MAX_SCORE`` too where the pod gets no CPUs of its own, or a kubelet chooses them.
+    """
+    if not prefers_shape(ask):
+        return 0
+    machine = seen.offer.machine if isinstance(seen.offer, Inventory) else None
+    if machine is None or placement.bind_required or not placement.cpus:
+        return MAX_SCORE
+    return MAX_SCORE if has_preferred_shape(placement.bind, machine, placement.cpus) else 0
+
+
+def prefers_shape(ask: SchedulingRequest) -> bool:
+    """May the pod get CPUs of its own on some node without requiring their shape?"""
+    demand = ask.demand
+    if isinstance(demand, Rejection) or demand.required is not CpuBindPolicy.NONE:
+        return False
+    return demand.use is CpuUse.OWN or bool(demand.pinned)
+
+
 def score_exclusivity(ask: SchedulingRequest, _seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
     """100 where the pod's exclusivity is honoured, 50 where NUMANodeLevel became PCPULevel, 0 where it is broken or not asked for."""
     # 0 for pods that ask for none: a constant would change no order, and costs nothing in the bounds.
@@ -221,22 +245,23 @@ SCORERS: Final = (
     Scorer("resources", "NodeResourcesFit", 1, _filling),
     Scorer("devices", "DeviceReserve", 5, _devices),
     Scorer("numa", "NodeNUMAResource", 1, score_numa),
-    Scorer("alignment", "NodeNUMAResource", 1200, score_alignment, wants_own_cpus),
+    Scorer("alignment", "NodeNUMAResource", 2200, score_alignment, wants_own_cpus),
+    Scorer("shape", "NodeNUMAResource", 11, score_shape, prefers_shape),
     Scorer("exclusivity", "NodeNUMAResource", 40, score_exclusivity, wants_exclusivity),
-    Scorer("claims", "DynamicResources", 20, score_claims, wants_devices),
+    Scorer("claims", "DynamicResources", 24, score_claims, wants_devices),
 )
 
 PREFERENCES: Final = (
     Preference(
         "node_affinity",
         "NodeAffinity",
-        20,
+        24,
         lambda ask, seen: preferred_weight(ask.request, seen.node),
         most_first,
     ),
-    Preference("taints", "TaintToleration", 30, lambda ask, seen: soft_taints(ask.request, seen.node), fewest_first),
-    Preference("pod_affinity", "InterPodAffinity", 20, _pod_affinity, between_extremes),
-    Preference("spread", "PodTopologySpread", 20, _crowding, least_crowded),
+    Preference("taints", "TaintToleration", 36, lambda ask, seen: soft_taints(ask.request, seen.node), fewest_first),
+    Preference("pod_affinity", "InterPodAffinity", 24, _pod_affinity, between_extremes),
+    Preference("spread", "PodTopologySpread", 24, _crowding, least_crowded),
     # No user asked for these: they weigh beside the filling of nodes as in kube-scheduler.
     Preference("default_spread", "PodTopologySpread", 2, _default_crowding, least_crowded),
     Preference("images", "ImageLocality", 1, _images, as_given),

@@ -13,7 +13,7 @@ preferences are added later (``preference_rows``). The bound holds because no te
 - The alignment is relaxed: ``fewest`` counts, for each resource by itself, how many of the emptiest NUMA nodes hold the amount. A
   placement takes one set of NUMA nodes for all resources, under bind policies too, so it takes at least ``fewest`` of
   them, and the ``numa`` and ``alignment`` scores fall with their number; ``numa_score_bounds`` has the proof for each method.
-  Exclusivity and claims count as ``MAX_SCORE``.
+  Exclusivity, shape and claims count as ``MAX_SCORE``.
 
 Shapes. ``rows`` are n indices into the node table; the bounds are ``int64[n]``. ``ClassJudgement`` holds ``wanted[kinds, lines]`` and
 points by kind and line, with the lines of ``NodeNumbers``. Points by ``fewest`` have ``counts + 2`` columns: ``fewest`` is 1 to
@@ -36,7 +36,14 @@ from koord_numa.core.objects.vocabulary import NodeScoring
 from koord_numa.core.scheduling.evaluate import fits_node_object
 from koord_numa.core.scheduling.placement import aligned_by_kubelet
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, without_resources
-from koord_numa.core.scheduling.scorers import SCORERS, wants_devices, wants_exclusivity, wants_own_cpus, weight_of
+from koord_numa.core.scheduling.scorers import (
+    SCORERS,
+    prefers_shape,
+    wants_devices,
+    wants_exclusivity,
+    wants_own_cpus,
+    weight_of,
+)
 from koord_numa.core.score.node_resources import MAX_SCORE
 from koord_numa.engine.ranking.columns.node_class import NodeClass, compares_numbers
 from koord_numa.engine.ranking.columns.node_numbers import FREE, UNLIMITED, Bools, Ints
@@ -179,7 +186,7 @@ class ScoreBounds:
         return found
 
     def _points(self, kind: NodeClass, counts: int) -> list[int]:
-        """By the number of NUMA nodes that are needed at least, the most that they, exclusivity and claims are worth on such a node."""
+        """By the least number of NUMA nodes that are needed, the most that they, exclusivity, shape and claims are worth on such a node."""
         if not self._ends:
             return self._points_of(self._ask, self._alignment, kind, counts)
         # Which extended resources are amounts differs by row: no count of NUMA nodes bounds a row that the other end describes.
@@ -192,8 +199,9 @@ class ScoreBounds:
         if kind.config is not None and refuse_promises(aligned_by_kubelet(ask, kind.config), kind.config) is not None:
             return [NEVER] * counts
         weight, one = self._weights["numa"], alignment.needs_one_on(kind)
-        # Exclusivity and claims at their best: they are known only once a placement is.
+        # Exclusivity, shape and claims at their best: they are known only once a placement is.
         most = self._weights["exclusivity"] * MAX_SCORE if wants_exclusivity(self._ask) else 0
+        most += self._weights["shape"] * MAX_SCORE if prefers_shape(self._ask) else 0
         most += self._weights["claims"] * MAX_SCORE if wants_devices(self._ask) else 0
         if alignment.splits_cores_of(kind):
             most = EXPLORES if kind.explores else NEVER

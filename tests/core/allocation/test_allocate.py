@@ -266,8 +266,8 @@ from tests.core.allocation.nodes import (
             pod(10000, qos=LSR),
             node(spans_evenly=True),
             UNASKED,
-            cpus("0-4,8-12", numa=((0, {"cpu": 5000}), (1, {"cpu": 5000})), mask=3, alignment=ALIGNED),
-            id="a-kubelet-that-distributes-spans-evenly",
+            cpus("0-3,8-13", numa=((0, {"cpu": 4000}), (1, {"cpu": 6000})), mask=3, alignment=ALIGNED),
+            id="a-kubelet-that-distributes-spans-evenly-in-whole-cores",
         ),
     ],
 )
