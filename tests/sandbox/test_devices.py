@@ -167,3 +167,29 @@ def test_what_the_cpu_driver_publishes(style: str, driver: str, known: bool | No
     cpus = [each for each in published(node) if each["spec"]["driver"] == "dra.cpu"]
     found = ["dra.cpu/cpuIDs" in each["spec"]["devices"][0]["attributes"] for each in cpus]
     assert found == ([] if known is None else [known])
+
+
+async def test_a_finished_pod_is_not_reserved_for_again() -> None:
+    """k/k#141276: a finished pod of a shared claim loses its reservation for good."""
+    async with ApiServer() as server:
+        store = server.store
+        devices = SimulatedDevices(store, [])
+        devices.start()
+        made(store, "ResourceClaim", "shared", {"devices": {"requests": []}})
+        for name in ("done", "runs"):
+            metadata = {"name": name, "namespace": "default"}
+            spec = {
+                "nodeName": "m",
+                "containers": [{"name": "c", "image": "none"}],
+                "resourceClaims": [{"name": "c", "resourceClaimName": "shared"}],
+            }
+            store.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        claim = store.find(CLAIMS, "shared", "default")
+        assert claim is not None
+        store.update({**claim, "status": {"allocation": {"devices": {"results": []}}}}, "status")
+        store.patch("pods", "done", {"status": {"phase": "Succeeded"}}, "default", "status")
+        store.patch("pods", "runs", {"status": {"phase": "Running"}}, "default", "status")
+        devices.stop()
+        claim = store.find(CLAIMS, "shared", "default")
+    assert claim is not None
+    assert [it["name"] for it in claim["status"]["reservedFor"]] == ["runs"]

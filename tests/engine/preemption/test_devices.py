@@ -301,3 +301,15 @@ def test_victims_are_found_where_any_suffice_and_all_are_needed(
     assert {result.device.device for each in found.placement.allocations for result in each.results} <= free | {
         f"gpu-{number}" for number, sharing in users.items() if {each.key.uid for each in sharing} <= set(victims)
     }
+
+
+async def test_a_finished_pod_keeps_no_device() -> None:
+    """The ResourceClaim controller takes reservations of finished pods back (k/k#141276)."""
+    world = rack(("node", 1))
+    done, user = (using(name, "c") for name in ("done", "user"))
+    runs(world, user)
+    world.engine.handlers.bound_pods.observe("ADDED", bound(replace(done, phase="Succeeded"), "node"))
+    holds(world, "c", "node", [0], done, user)
+    wants(world, "pod")
+    await make_room(world)
+    assert wrote(world) == ["nominate pod node", "evict user"]

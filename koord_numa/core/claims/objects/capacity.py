@@ -85,7 +85,7 @@ def own_name(name: str, driver: str, names: Container[str]) -> str:
     """Return the spelling of a name that is among the names: with the driver's domain or without it; else the name as it is."""
     if name in names:
         return name
-    domain, slash, bare = name.rpartition("/")
+    domain, slash, bare = name.partition("/")
     other = f"{driver}/{name}" if not slash else bare if domain == driver else name
     return other if other in names else name
 

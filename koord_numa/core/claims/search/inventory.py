@@ -203,7 +203,7 @@ class Device:
         """By its full name; names without a domain belong to the driver's domain (allocator, ``lookupAttribute``)."""
         found = self.attributes.get(name)
         if found is None:
-            domain, _, bare = name.rpartition("/")
+            domain, _, bare = name.partition("/")
             # A name in the driver's own domain may be written with and without it.
             if domain == self.id.driver:
                 found = self.attributes.get(bare)

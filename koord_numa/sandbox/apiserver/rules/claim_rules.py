@@ -1,4 +1,7 @@
-"""ResourceClaims: defaults, and which status is invalid or may not be written over another (resource/validation, 1.36)."""
+"""
+ResourceClaims: defaults, and which status is invalid or may not be written over another (resource/validation, 1.36). ResourceSlices:
+names and node selectors that Kubernetes 1.38 rejects.
+"""
 
 import re
 from collections.abc import Iterator
@@ -35,6 +38,7 @@ def _default_spec(spec: JsonObject) -> None:
 
 def claim_causes(claim: JsonObject) -> Iterator[Cause]:
     """What is wrong with a claim by itself."""
+    yield from _attribute_and_capacity_causes(claim)
     names = [request.get("name") for request in dig(claim, "spec", "devices", "requests") or ()]
     # Allocations and constraints refer to requests by name.
     for name in names:
@@ -54,6 +58,35 @@ def claim_causes(claim: JsonObject) -> Iterator[Cause]:
         if uids.count(consumer.get("uid")) > 1:
             yield duplicate("status.reservedFor.uid", str(consumer.get("uid")))
     yield from _allocation_causes(claim)
+
+
+def slice_causes(each: JsonObject) -> Iterator[Cause]:
+    """What is wrong with a slice: names with more than one slash, and devices whose node selector has not exactly one term."""
+    for at, device in enumerate(dig(each, "spec", "devices") or ()):
+        path = f"spec.devices[{at}]"
+        for field in ("attributes", "capacity"):
+            for name in device.get(field) or {}:
+                yield from _name_causes(f"{path}.{field}", name)
+        terms = dig(device, "nodeSelector", "nodeSelectorTerms")
+        if device.get("nodeSelector") is not None and len(terms or ()) != 1:
+            yield invalid_value(
+                f"{path}.nodeSelector.nodeSelectorTerms", terms, "must have exactly one node selector term"
+            )
+
+
+def _attribute_and_capacity_causes(claim: JsonObject) -> Iterator[Cause]:
+    for request in dig(claim, "spec", "devices", "requests") or ():
+        for demand in (request.get("exactly") or {}, *(request.get("firstAvailable") or ())):
+            for name in dig(demand, "capacity", "requests") or {}:
+                yield from _name_causes("spec.devices.requests.capacity.requests", name)
+    for constraint in dig(claim, "spec", "devices", "constraints") or ():
+        for field in ("matchAttribute", "distinctAttribute"):
+            yield from _name_causes(f"spec.devices.constraints.{field}", constraint.get(field) or "")
+
+
+def _name_causes(path: str, name: str) -> Iterator[Cause]:
+    if name.count("/") > 1:
+        yield invalid_value(path, name, "must be a domain and a name, separated by one slash, or a name alone")
 
 
 def _allocation_causes(claim: JsonObject) -> Iterator[Cause]:

@@ -13,6 +13,7 @@ from koord_numa.sandbox.apiserver.rules.claim_rules import (
     claim_change_causes,
     default_claim,
     default_template,
+    slice_causes,
 )
 from koord_numa.sandbox.apiserver.rules.pod_rules import pod_causes, pod_change_causes
 from koord_numa.sandbox.apiserver.rules.pods import begin_pod, default_pod
@@ -190,6 +191,7 @@ _RULES: Final[Mapping[str, Rules]] = {
         change_causes=claim_change_causes,
         status_causes=claim_change_causes,
     ),
+    "resourceslices.resource.k8s.io": Rules(causes=slice_causes),
     "resourceclaimtemplates.resource.k8s.io": Rules(default=default_template),
     "storageclasses.storage.k8s.io": Rules(default=_default_storage_class),
     "validatingadmissionpolicies.admissionregistration.k8s.io": Rules(default=_default_admission_policy),
