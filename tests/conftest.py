@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--hostile-objects", type=int, default=1000, help="objects that mean no good, through the whole runtime"
     )
     parser.addoption("--law-examples", type=int, default=100, help="lives of kubelet-owned nodes; above 100, new ones")
+    parser.addoption("--stories", type=int, default=300, help="random stories of late events and preemption")
     parser.addoption("--lifecycles", type=int, default=16_000, help="pods that come and go in the tests of growth")
 
 

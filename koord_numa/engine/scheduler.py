@@ -296,6 +296,7 @@ class Scheduler:
         self.writers.tick()
         self.unreadable.tick()
         self.preemption.nodes_changed(*self.assumed_pods.end_node_backoffs())
+        self.cache.judge_again()
         self.cache.expire_unreported()
         self.preemption.look_again()
         self.handlers.pending_pods.tell_untold()

@@ -51,6 +51,7 @@ class Cache:
     headroom: ResourceList = field(default_factory=dict)  # kept free on every node that is not dedicated
     stated: tuple[StatedOptions, ...] = ()  # what the configuration says of kubelets that publish no options
     _unjudged: set[str] = field(default_factory=set)  # names of nodes with pods to be held against their topology
+    _moved: set[str] = field(default_factory=set)  # kubelet-owned nodes where pods started, left or were rejected since
     _lagging: KeyedHeap[str] = field(default_factory=KeyedHeap)  # nodes whose pods time reports, by when
     _began: float = field(init=False)
 
@@ -125,6 +126,7 @@ class Cache:
         """A kubelet refused the pod: that is evidence, whether the pod was counted or failed before this process started."""
         info = self._info(pod.node)
         info.history.reject(pod, self.clock())
+        self._note_move(info)
         if pod.key.uid not in info.pods:
             info.touch()
             self.on_change(None, info, None)
@@ -137,6 +139,26 @@ class Cache:
             info = self.nodes.get(name)
             if info is not None and info.unreported.judge(info.topology, self.clock(), info.history.read()):
                 self._knowledge_changed(info)
+
+    def judge_again(self) -> None:
+        """Judge the last topologies of nodes again where pods started, left or were rejected since they came."""
+        names, self._moved = self._moved, set()
+        for name in sorted(names):
+            info = self.nodes.get(name)
+            if info is not None and info.judge_again(self.clock()):
+                self._knowledge_changed(info)
+                self._note_lag(info)
+
+    def rebuild(self, name: str) -> bool:
+        """Rebuild the state of a node's kubelet from what is published. Returns whether there is one that was inferred."""
+        info = self.nodes.get(name)
+        if info is None or info.inventory is not None or info.topology is None or info.history.exact is not None:
+            return False
+        info.history.belief = None
+        info.judge_again(self.clock())
+        self._note_lag(info)
+        self._knowledge_changed(info)
+        return True
 
     def expire_unreported(self, patience: float = RECENT) -> None:
         """Take pods to be shown whose state stayed unknown for ``patience`` seconds, so that no node waits for a silent exporter."""
@@ -170,6 +192,7 @@ class Cache:
             return
         pod = (info := self.nodes[name]).pods[uid]
         info.history.leave(uid, self.clock())
+        self._note_move(info)
         info.discount(uid)
         self.index.remove(info, pod)
         self.on_change(ClusterEvent.CAPACITY_FREED, info, pod)
@@ -281,6 +304,12 @@ class Cache:
         if started or is_news:
             self._knowledge_changed(info)
         self._note_lag(info)
+        if pod.started:
+            self._note_move(info)
+
+    def _note_move(self, info: NodeInfo) -> None:
+        if info.inventory is None and info.topology is not None:
+            self._moved.add(info.name)
 
     def _note_lag(self, info: NodeInfo) -> None:
         if info.unreported.unjudged:

@@ -196,6 +196,22 @@ class KubeletHistory:
         if belief is not None and belief.lost:
             self.belief = None
 
+    def judge_again(self) -> Reading | None:
+        """
+        Read the last topology again with the pods that are known now, as if it came now. ``None`` if they do not explain it.
+
+        A topology may come before the verdicts and departures that it shows.
+        """
+        if self.frame is None or self.exact is not None or problem_of(self.frame.topology):
+            return None
+        self._reading.forget()
+        reading = self._read(self.frame)
+        if reading.shown is None:
+            return None
+        if self.shown != reading.shown - reading.namesakes or self.belief is None or self.belief.lost:
+            self.publish(self.frame.topology, self.frame)
+        return reading
+
     def expire_namesakes(self, oldest: float) -> None:
         """The topology is at least as new, though none came: pods that had left by then it does not show."""
         if self.frame is not None and self._read(self.frame).namesakes:

@@ -165,6 +165,21 @@ class NodeInfo:
             return allocatable
         return {name: max(0, amount - self.headroom.get(name, 0)) for name, amount in allocatable.items()}
 
+    def judge_again(self, now: float) -> bool:
+        """Judge the last topology of a kubelet again by the pods that are known now. Returns whether more is known of the node."""
+        if self.inventory is not None or self.topology is None:
+            return False
+        belief, shown, absent = self.history.belief, self.history.shown, self.history.absent.unlisted
+        reading = self.history.judge_again()
+        if reading is None:
+            return False
+        hidden = self.unreported.judge_again(reading, now)
+        return (
+            hidden
+            or self.history.belief is not belief
+            or (shown, absent) != (self.history.shown, self.history.absent.unlisted)
+        )
+
     def observe(self, pod: Pod, now: float) -> bool:
         """Follow a pod on a kubelet's node before it is counted; returns whether it shows more of the kubelet's options than was known."""
         if self.inventory is not None:

@@ -177,6 +177,18 @@ class UnreportedPods:
             else:
                 self._met.add(uid)
 
+    def judge_again(self, reading: Reading, now: float) -> bool:
+        """
+        Judge started pods again by the last topology, as other pods started, left or were rejected since it came.
+
+        Returns whether other pods are hidden than before.
+        """
+        before = set(self._hidden)
+        met = set(self._met)
+        self._read(reading, now)
+        self._met &= met  # a pod that was bound since then has met no topology
+        return self._hidden != before
+
     def _read(self, reading: Reading, now: float) -> None:
         """What is not known to be shown stays hidden until no scan can be under way any more that is older than the pod."""
         for uid in list(self._reports):

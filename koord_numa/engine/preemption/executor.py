@@ -155,7 +155,7 @@ class Executor:
         nomination = handle.nominator.of(uid)
         # One pod's pause would be the next one's: they are of one class.
         if nomination is not None:
-            if self._goes_on(nomination, verdict):
+            if self._goes_on(nomination, verdict) or self._tries_again(nomination):
                 return True
             self._note_outdated_topology(nomination)
             # Its own nomination comes first: a second one would evict twice for the same pod.
@@ -175,6 +175,17 @@ class Executor:
         patience = self._handle.settings.preemption.topology_patience_seconds
         resolvable = rejection is not None and rejection.resolvable
         return resolvable and self._handle.nominator.may_still_fit(nomination, patience)
+
+    def _tries_again(self, nomination: Nomination) -> bool:
+        """
+        Rebuild the state of the kubelet once before the room is free for others; the pod is tried first then.
+
+        A state that has been followed for long may allow for more than what is published.
+        """
+        if nomination.rebuilt or nomination.cleared is None:
+            return False
+        nomination.rebuilt = self._handle.cache.rebuild(nomination.node)
+        return nomination.rebuilt and self._handle.nominator.is_due(nomination.pod.key.uid)
 
     def _note_outdated_topology(self, nomination: Nomination) -> None:
         """Where a kubelet chooses, a topology that did not follow for so long is no ground for evicting another pod."""

@@ -34,7 +34,8 @@ _Key = TypeVar("_Key", str, ClaimKey)
 class Nomination:
     """
     One pod's claim to a node. ``cleared`` is when every awaited pod had left (monotonic seconds), ``shown`` the version of the
-    topology that was published then. ``confirmed`` is the revision of the node at which its victims were found to be right.
+    topology that was published then. ``confirmed`` is the revision of the node at which its victims were found to be right. ``rebuilt``:
+    the pod was tried against a state of the kubelet that was rebuilt from what is published.
     """
 
     pod: Pod
@@ -43,6 +44,7 @@ class Nomination:
     cleared: float | None = None
     shown: str | None = None
     confirmed: int | None = None
+    rebuilt: bool = False
 
     @property
     def node(self) -> str:

@@ -1,8 +1,8 @@
 """
-A node whose kubelet chooses, the whole engine beside it, and every message between the two on its way for as long as a test says.
+Kubelet-owned nodes beside a whole engine, with every message between them delivered when a test says so.
 
-The engine reads two streams, pods and topologies. What is in one arrives in order; how far the two have come is for the test to say, as are
-how far the kubelet is behind the API server, and when the exporter looks.
+The engine watches pods and topologies. Each stream delivers in order; the test decides how far each stream and the kubelets have come, and
+when an exporter looks.
 """
 
 from collections import deque
@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.ports import DELETED, Conflict, Gone
 from koord_numa.sandbox.machines.agents.agent import Refused
 from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
+from koord_numa.sandbox.machines.hardware.description import NodeDescription
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from koord_numa.sandbox.machines.hardware.node_objects import node_object
 from koord_numa.wire import parse_node, parse_pod, parse_topology
@@ -40,6 +42,7 @@ MACHINE: Final[JsonObject] = {
 NODE: Final = read_descriptions({"machines": [MACHINE]}, Path())[0]
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+DEVICE: Final = "example.com/device"
 LOWS: Final = tuple(f"low-{number}" for number in range(4))
 
 
@@ -50,7 +53,7 @@ class ApiServer(Server):
         super().__init__()
         self.objects: dict[str, JsonObject] = {}
         self.news: deque[tuple[str, JsonObject]] = deque()  # for the engine
-        self.orders: deque[tuple[str, JsonObject]] = deque()  # for the kubelet
+        self.orders: deque[tuple[str, JsonObject]] = deque()  # for the kubelets
         self.version = 0
 
     def write(self, uid: str, event: str = "MODIFIED") -> None:
@@ -108,30 +111,47 @@ class ApiServer(Server):
 
 class KubeletLife:
     """
-    One node with its kubelet and exporter, and one engine. Actions are methods without arguments; ``held`` are the uids of the pods that
-    the kubelet runs, ``refused`` of those that it did not admit.
+    Kubelet-owned nodes, one by default, and one engine. Actions are methods without arguments; ``dice`` draws the node that an exporter
+    looks at. ``held`` are the uids of the pods that kubelets run, ``refused`` of those that they rejected.
     """
 
-    def __init__(self) -> None:
-        self.server = ApiServer()
-        self.world = make_world(annotate=resource_status, server=self.server)
+    def __init__(self, *nodes: NodeDescription, dice: Random | None = None) -> None:
+        self._begin(ApiServer(), {node.name: KubeletAgent(node) for node in nodes or (NODE,)}, dice=dice)
+
+    def _begin(
+        self, server: ApiServer, agents: dict[str, KubeletAgent], versions: int = 0, dice: Random | None = None
+    ) -> None:
+        self.server, self.agents, self.versions, self.dice = server, agents, versions, dice
+        self.world = make_world(annotate=resource_status, server=server)
         self.engine = self.world.engine
-        self.agent = KubeletAgent(NODE)
         self.held: set[str] = set()
         self.refused: set[str] = set()
         self.scans: deque[JsonObject] = deque()
-        self.scanned: JsonObject = {}
+        self.scanned: dict[str, JsonObject] = {}
         self.heard: tuple[str, JsonObject] | None = None
         self.told: JsonObject | None = None
-        self.versions = 0
         self.engine.handlers.budgets.replace([])
-        self.engine.handlers.nodes.observe(None, parse_node(self._node()))
-        self.scan()
-        self.topology()
+        for agent in agents.values():
+            self.engine.handlers.nodes.observe(None, parse_node(node_of(agent.node)))
+        self.scan_all()
+        while self.scans:
+            self.topology()
 
-    def create(self, name: str, cpus: int, priority: int) -> None:
-        """A Guaranteed pod of one container."""
-        amounts = {"cpu": str(cpus), "memory": f"{cpus}Gi"}
+    def restarted(self) -> "KubeletLife":
+        """A copy of this world in which a scheduler starts now."""
+        server = ApiServer()
+        server.objects, server.version = deepcopy(self.server.objects), self.server.version
+        fresh = KubeletLife.__new__(KubeletLife)
+        fresh._begin(server, deepcopy(self.agents), self.versions)
+        fresh.held, fresh.world.clock.now = set(self.held), self.world.clock.now
+        fresh.relist()
+        return fresh
+
+    def create(self, name: str, cpus: int, priority: int, memory: int = 0, devices: int = 0) -> None:
+        """A Guaranteed pod of one container. Memory is in GiB, by default as many as CPUs."""
+        amounts = {"cpu": str(cpus), "memory": f"{memory or cpus}Gi"}
+        if devices:
+            amounts[DEVICE] = str(devices)
         self.server.objects[f"uid-{name}"] = {
             "metadata": {
                 "name": name,
@@ -149,6 +169,25 @@ class KubeletLife:
             "status": {"phase": "Pending"},
         }
         self.server.write(f"uid-{name}", "ADDED")
+
+    def bind_elsewhere(self, name: str) -> None:
+        """Another scheduler binds the pod, without regard to what is free."""
+        obj = self.server.objects[f"uid-{name}"]
+        obj["spec"].update(schedulerName="other", nodeName=self._drawn())
+        self.server.write(f"uid-{name}")
+
+    def delete(self, uid: str) -> None:
+        """Delete a pod; its kubelet ends it if it has a node."""
+        obj = self.server.objects[uid]
+        if not obj["spec"].get("nodeName"):
+            self.server.write(uid, DELETED)
+        elif "deletionTimestamp" not in obj["metadata"]:
+            obj["metadata"]["deletionTimestamp"] = self._time()
+            self.server.write(uid)
+
+    def waiting(self) -> list[str]:
+        """Uids of the pods that have no node."""
+        return [uid for uid, obj in self.server.objects.items() if not obj["spec"].get("nodeName")]
 
     def node_of(self, name: str) -> str:
         """Where the API server has the pod."""
@@ -181,19 +220,19 @@ class KubeletLife:
             await self.hear()
 
     async def obey(self) -> None:
-        """The kubelet hears of one more change of a pod."""
+        """The next change of a pod reaches its kubelet."""
         if not self.server.orders:
             return
         event, obj = self.server.orders.popleft()
-        uid = obj["metadata"]["uid"]
+        uid, agent = obj["metadata"]["uid"], self.agents[obj["spec"]["nodeName"]]
         pod = parse_pod(obj)
         if event == DELETED or pod.deleting or pod.finished:
-            self.agent.remove(uid)
+            agent.remove(uid)
             self.held.discard(uid)
             if pod.deleting and uid in self.server.objects and event != DELETED:
                 self.server.write(uid, DELETED)
         elif uid in self.server.objects and self.server.objects[uid]["status"]["phase"] == "Pending":
-            answer = self.agent.admit(pod)
+            answer = agent.admit(pod)
             status: JsonObject = {"phase": "Running", "startTime": self._time(), "containerStatuses": [{}]}
             if isinstance(answer, Refused):
                 status = {"phase": "Failed", "reason": answer.reason, "startTime": self._time()}
@@ -204,13 +243,25 @@ class KubeletLife:
             self.server.write(uid)
 
     def scan(self) -> None:
-        """The exporter looks, and publishes what has changed."""
-        seen = self.agent.topology()
-        if seen == self.scanned:
+        """An exporter looks, and publishes what has changed."""
+        self._scan(self._drawn())
+
+    def scan_all(self) -> None:
+        """All exporters look."""
+        for name in self.agents:
+            self._scan(name)
+
+    def _scan(self, name: str) -> None:
+        seen = self.agents[name].topology()
+        if seen == self.scanned.get(name):
             return
-        self.scanned, self.versions = deepcopy(seen), self.versions + 1
+        self.scanned[name], self.versions = deepcopy(seen), self.versions + 1
         seen["metadata"]["resourceVersion"] = str(self.versions)
         self.scans.append(seen)
+
+    def _drawn(self) -> str:
+        names = [*self.agents]
+        return names[0] if self.dice is None else self.dice.choice(names)
 
     def topology(self) -> None:
         """The oldest topology reaches the engine."""
@@ -234,10 +285,13 @@ class KubeletLife:
         self.engine.handlers.bound_pods.replace([pod for pod in pods if pod.node])
 
     def end(self, name: str) -> None:
-        """A pod that the kubelet runs ends by itself."""
-        uid = f"uid-{name}"
-        self.server.objects[uid]["status"]["phase"] = "Succeeded"
-        self.agent.remove(uid)
+        """A pod that its kubelet runs finishes."""
+        self._finish(f"uid-{name}", "Succeeded")
+
+    def _finish(self, uid: str, phase: str) -> None:
+        obj = self.server.objects[uid]
+        obj["status"]["phase"] = phase
+        self.agents[obj["spec"]["nodeName"]].remove(uid)
         self.held.discard(uid)
         self.server.write(uid)
 
@@ -245,10 +299,7 @@ class KubeletLife:
         """The first pod that is to leave has ended, and is there for a while yet."""
         for uid, obj in self.server.objects.items():
             if "deletionTimestamp" in obj["metadata"] and obj["status"]["phase"] == "Running":
-                obj["status"]["phase"] = "Failed"
-                self.agent.remove(uid)
-                self.held.discard(uid)
-                self.server.write(uid)
+                self._finish(uid, "Failed")
                 return
 
     def lease(self) -> None:
@@ -263,30 +314,32 @@ class KubeletLife:
         await self.engine.assumed_pods.read_back_overdue()
 
     async def arrive(self) -> None:
-        """Everything that is on its way arrives, and each has its turn."""
-        self.scan()
+        """Deliver everything that is under way, and let the engine act on it."""
+        self.scan_all()
         while self.server.news or self.server.orders or self.scans:
             await self.hear()
             await self.obey()
-            self.scan()
+            self.scan_all()
             self.topology()
             await self.decide()
         await self.plan()
         await self.decide()
 
     async def rest(self, seconds: int) -> None:
-        """So many seconds in which nothing is late."""
+        """Seconds in which nothing is late."""
         for _ in range(seconds):
             await self.arrive()
             await self.second()
 
-    def _node(self) -> JsonObject:
-        obj = node_object(NODE, "")
-        obj["metadata"]["uid"] = "uid-n"
-        return obj
-
     def _time(self) -> str:
         return time_of(self.world.clock.now)
+
+
+def node_of(node: NodeDescription) -> JsonObject:
+    """The Node object."""
+    obj = node_object(node, "")
+    obj["metadata"]["uid"] = f"uid-{node.name}"
+    return obj
 
 
 def time_of(seconds: float) -> str:

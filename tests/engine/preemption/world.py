@@ -40,9 +40,10 @@ def crowded(*pods: Pod, nodes: tuple[str, ...] = ("node",), settings: str = "", 
 
 
 async def make_room(world: World) -> list[str]:
-    """Try who waits, then make room for who could not be placed, then see who is placed now. Returns ``wrote``."""
-    await world.settle()
-    await world.engine.preemption.work()
+    """Try who waits, make room for pods that could not be placed, and try them again, twice. Returns ``wrote``."""
+    for _ in range(2):
+        await world.settle()
+        await world.engine.preemption.work()
     await world.settle()
     return wrote(world)
 

@@ -27,7 +27,7 @@ class KubeletAgent:
 
     def __init__(self, node: NodeDescription) -> None:
         """An empty node."""
-        self._node = node
+        self.node = node
         self.kubelet = kubelet_node(node)
         self._capacity = capacity_of(node)
         self._state = KubeletState.empty(self.kubelet)
@@ -60,7 +60,7 @@ class KubeletAgent:
     def topology(self) -> Json:
         """What an exporter publishes now."""
         pods = [(key.namespace, key.name) for key in self._pods.values()]
-        return exported_topology(self._node, self.kubelet, self._state, pods)
+        return exported_topology(self.node, self.kubelet, self._state, pods)
 
     def grants(self) -> dict[str, tuple[ContainerGrant, ...]]:
         """What the kubelet gave to the containers of every pod, by the pod's uid."""
