@@ -139,6 +139,7 @@ class SchedulingLoop:
         if (until := handle.quarantine.until(subject)) and handle.pending.get(pending.uid) is pending:
             handle.attempted(Result.ERROR, pending.request_class, began)
             handle.queue.back_off(pending, until)
+            handle.nominator.try_again(pending.uid)
 
     def _pause(self, pending: PendingPod, until: float) -> None:
         """The selectors of the pod's claims have used their budget: the class is tried again when the pause has ended."""
@@ -149,15 +150,20 @@ class SchedulingLoop:
             handle.dependencies.recorder.object_event(about, warning=True, reason=BUDGET_USED, message=BUDGET_MESSAGE)
 
     def _next_nominated(self) -> PendingPod | None:
-        """A pod whose node has been freed goes first, unless a bind of it goes on or has failed and is waited out."""
+        """A pod whose node has been freed goes first, unless a bind of it goes on or it backs off."""
         handle = self._handle
-        while (pod := handle.nominator.next_due()) is not None:
+        while (pod := handle.nominator.next_due(self._backs_off)) is not None:
             pending = handle.pending.get(pod.key.uid)
-            if pending is None or pending.binding or pending.deciding or pending.failed_binds or pending.pod.problem:
+            if pending is None or pending.binding or pending.deciding or pending.pod.problem:
                 continue
             handle.queue.remove(pending)
             return pending
         return None
+
+    def _backs_off(self, uid: str) -> bool:
+        pending = self._handle.pending.get(uid)
+        until = None if pending is None else pending.backoff_until
+        return until is not None and until > self._handle.dependencies.clock()
 
     async def _decide(self, pending: PendingPod, began: float) -> Placement | Undecided | None:
         """Decide in slices, each on the state of its moment. ``UNDECIDED`` when the pod is not to be placed any more."""

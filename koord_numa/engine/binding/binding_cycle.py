@@ -215,6 +215,7 @@ class BindingCycle:
         handle = self._handle
         if handle.pending.get(pending.uid) is pending:
             handle.queue.back_off(pending, handle.dependencies.clock() + delay)
+            handle.nominator.try_again(pending.uid)
             self._on_free()
 
     def _outage(self, uid: str, error: Unavailable) -> None:

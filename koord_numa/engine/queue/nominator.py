@@ -10,7 +10,7 @@ Of pods that wait for schedulers beside us, and of ours until they are looked at
 known: room is kept there for what they ask, wherever on the node. This is a *claim*.
 """
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -179,12 +179,17 @@ class Nominator:
                 nomination.shown = record.version
             self._due[uid] = None
 
-    def next_due(self) -> Pod | None:
-        """The pod whose node has been freed and whose turn it is; each is returned once per change."""
-        if not self._due:
+    def try_again(self, uid: str) -> None:
+        """The bind of the pod failed, or trying it did: a nominated pod is due again, as others of its class may fit nowhere."""
+        if uid in self._by_uid or uid in self._own_claims:
+            self._due[uid] = None
+
+    def next_due(self, backs_off: Callable[[str], bool]) -> Pod | None:
+        """The pod whose node has been freed and whose turn it is, once per change. A pod that backs off stays due."""
+        ready = [uid for uid in self._due if not backs_off(uid)]
+        if not ready:
             return None
-        waiting = (self._by_uid[uid].pod if uid in self._by_uid else self._own_claims[uid] for uid in self._due)
-        pod = min(waiting, key=_turn)
+        pod = min((self._by_uid[uid].pod if uid in self._by_uid else self._own_claims[uid] for uid in ready), key=_turn)
         del self._due[pod.key.uid]
         return pod
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from koord_numa.ports import Unavailable
 from tests.engine.preemption.kubelet_life import LOWS, KubeletLife
 from tests.engine.preemption.stories import outcome
 
@@ -39,3 +40,26 @@ async def test_room_is_tried_again_before_it_is_given_to_lower_priority() -> Non
     assert nomination.rebuilt
     await life.rest(5)
     assert life.node_of("high") == "n"
+
+
+async def test_a_nominated_pod_whose_bind_failed_is_tried_again() -> None:
+    """Another pod of its class fits nowhere meanwhile, as the room is kept for the nominated pod."""
+    life = KubeletLife()
+    failed: list[str] = []
+
+    def fail(call: str) -> None:
+        if call == "bind before" and life.server.calls[-1] == "bind high-0 n" and not failed:
+            failed.append(call)
+            raise Unavailable("503")
+
+    for name, priority in zip(LOWS, (9900, 9900, 9100, 9100), strict=True):
+        life.create(name, 4, priority)
+    await life.rest(2)
+    life.server.fail = fail
+    life.create("high-0", 8, 9900)
+    await life.arrive()
+    await life.arrive()
+    assert failed
+    life.create("high-1", 8, 9900)
+    await life.rest(5)
+    assert life.node_of("high-0") == "n"
