@@ -239,7 +239,7 @@ def fits(world: World, there: Sequence[Pod], gone: Iterable[Pod], wanted: int, c
         if claim.allocation is not None and not away.issuperset(claim.reserved_for)
         for result in claim.allocation.results
     }
-    return held + cpu <= 8000 and 4 - len(busy) >= wanted
+    return (not cpu or held + cpu <= 8000) and 4 - len(busy) >= wanted
 
 
 def plan(world: World, pod: Pod) -> PreemptionCandidate | None:
