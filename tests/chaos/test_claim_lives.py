@@ -1,0 +1,18 @@
+"""Many more lives with claims and changing taint rules than ``make test`` has: as many as ``--law-examples``, new ones each time."""
+
+from random import SystemRandom
+
+import pytest
+
+from tests.engine.claims.lives import live
+
+pytestmark = pytest.mark.chaos
+
+
+def test_nothing_is_given_twice_while_rules_change(pytestconfig: pytest.Config) -> None:
+    first = SystemRandom().randrange(1 << 30)
+    for seed in range(first, first + int(pytestconfig.getoption("--law-examples"))):
+        try:
+            live(seed, steps=80)
+        except Exception as error:
+            raise AssertionError(f"life {seed} ends with {error!r}") from error

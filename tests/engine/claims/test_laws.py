@@ -1,0 +1,11 @@
+"""What holds in any life of a cluster with claims, with taint rules that come, change and go in the middle (``lives.py``)."""
+
+import pytest
+
+from tests.engine.claims.lives import live
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_nothing_is_given_twice_while_rules_change(seed: int) -> None:
+    life = live(seed, steps=40)
+    assert life.placed
