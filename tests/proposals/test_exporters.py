@@ -42,3 +42,14 @@ async def test_a_published_static_memory_manager_needs_the_numa_nodes_of_memory(
     await there.create(pod("a", guaranteed("2"), qos="LSR"))
     assert there.node_of("a") == ""
     assert "the NUMA nodes of memory are not published" in there.why("a")
+
+
+@pytest.mark.parametrize("taken", ["0", "4"])
+async def test_a_request_of_no_devices_needs_no_free_ones(taken: str) -> None:
+    """A strict kubelet keeps 0 devices to NUMA nodes with such devices, in use or not (devicemanager/topology_hints.go)."""
+    there = complete_example({NIC: "4"})
+    if taken != "0":
+        await there.create(pod("nics", guaranteed("1", **{NIC: taken})))
+        assert there.node_of("nics") == "n"
+    await there.create(pod("none", guaranteed("2", **{NIC: "0"}), qos="LSR"))
+    assert there.node_of("none") == "n", there.why("none")

@@ -2,7 +2,11 @@
 
 import pytest
 
-from tests.proposals.cluster import Json, cluster, guaranteed, koordlet_nrt, node, pod, zone
+from koord_numa.core.explain import describe
+from koord_numa.core.objects.verdicts import Rejection
+from tests.proposals.cluster import Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
+
+NIC = "vendor/nic"
 
 SINGLE = {"numaTopologyPolicy": "SingleNUMANode"}
 FULL = {"requiredCPUBindPolicy": "FullPCPUs"}
@@ -36,3 +40,43 @@ async def test_numbers_of_the_node_are_readable() -> None:
     await there.create(pod("cpu", guaranteed("4500m")), pod("memory", guaranteed("1", "7500Mi")))
     assert "n: needs 4.5 CPUs, 4 of 4 free" in there.explain("cpu")
     assert "n: needs 7.4Gi memory, 7Gi of 7Gi free" in there.explain("memory")
+
+
+@pytest.mark.parametrize("scope", ["container", "pod"])
+@pytest.mark.parametrize(
+    ("zones", "wanted", "said"),
+    [
+        pytest.param(
+            [zone(0, {"cpu": "2", NIC: "4"}, cpu="16"), zone(1, {"cpu": "14"}, cpu="16")],
+            {"cpu": "8", NIC: "1"},
+            "the largest that fits is 2 CPUs, 1 vendor/nic",
+            id="devices-on-one-numa-node",
+        ),
+        pytest.param(
+            [zone(0, {"cpu": "1", NIC: "4"}, cpu="16"), zone(1, {"cpu": "14", NIC: "0"}, None, cpu="16", **{NIC: "4"})],
+            {"cpu": "8", NIC: "2"},
+            "the largest that fits is 1 CPU, 2 vendor/nic",
+            id="one-cpu",
+        ),
+        pytest.param(
+            [zone(0, {"cpu": "0", NIC: "4"}, cpu="16"), zone(1, {"cpu": "14"}, cpu="16")],
+            {"cpu": "8", NIC: "1"},
+            "",
+            id="no-size-fits",
+        ),
+    ],
+)
+async def test_the_largest_that_a_kubelet_takes_has_the_shape_of_the_request(
+    zones: list[Json], wanted: dict[str, str], said: str, scope: str
+) -> None:
+    made = node("n", 32)
+    made["status"]["allocatable"][NIC] = "8"
+    there = cluster(made, kubelet_nrt("n", zones, "single-numa-node", scope))
+    await there.create(pod("p", guaranteed(**wanted)))
+    run = there.world.engine.dry_run(there.world.server.pods["uid-p"])
+    assert run is not None
+    answer = run.nodes["n"]
+    assert isinstance(answer, Rejection)
+    text = describe(answer)
+    assert said in text
+    assert ("the largest that fits" in text) == bool(said)

@@ -12,6 +12,7 @@ from operator import attrgetter, or_
 from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.explain import cpus_text
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, dry_run
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.departures.less_room import is_confined
@@ -135,11 +136,12 @@ def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
         return None
     odd = [count for count in counts if count % rule.threads]
     if odd:
-        detail = f"{odd[0]} CPUs are not a multiple of {rule.threads}; {rule.why}"
+        verb = "is" if odd[0] == 1 else "are"
+        detail = f"{cpus_text(odd[0])} {verb} not a multiple of {rule.threads}; {rule.why}"
         return Rejection(Reason.KUBELET_SMT, NO_WHOLE_CORES, detail, resolvable=False)
     # Without threads to spoil, the sum says more than the count of free CPUs only where CPUs are used twice.
     if sum(counts) > rule.free and (rule.threads > 1 or pins_init_cpus(demand, view.state.node)):
-        detail = f"{sum(counts)} CPUs needed, {rule.free} surely free on whole cores; {rule.why}"
+        detail = f"{cpus_text(sum(counts))} needed, {rule.free} surely free on whole cores; {rule.why}"
         return Rejection(Reason.KUBELET_SMT, NO_WHOLE_CORES, detail)
     return None
 

@@ -17,6 +17,7 @@ from koord_numa.core.bit_sets import lowest
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
 from koord_numa.core.cpus.cpu_request import NotEnoughCpus
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.explain import cpus_text
 from koord_numa.core.kubelet.cpu_assignment import assign, pack
 from koord_numa.core.kubelet.demand import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
 from koord_numa.core.kubelet.options import StaticOptions
@@ -126,7 +127,10 @@ class CpuStock(ValueObject):
             return rejection
         pool = self.free | self.reusable
         if count > pool.bit_count():
-            return AdmitRejection(UNEXPECTED_ADMISSION, f"needed {count} exclusive CPUs, free {pool.bit_count()}")
+            return AdmitRejection(
+                UNEXPECTED_ADMISSION,
+                f"needed {count} exclusive CPU{'' if count == 1 else 's'}, free {pool.bit_count()}",
+            )
         if reuse is not CpuReuse.BY_ID and (cpus := self._same_as_before(count, mask)):
             return cpus
         aligned = self.near(mask)
@@ -221,10 +225,13 @@ class CpuStock(ValueObject):
         if rule is None:
             return None
         if count % rule.threads:
-            return AdmitRejection(SMT_ALIGNMENT, f"{count} CPUs are not a multiple of {rule.threads} per core")
+            return AdmitRejection(
+                SMT_ALIGNMENT,
+                f"{cpus_text(count)} {'is' if count == 1 else 'are'} not a multiple of {rule.threads} per core",
+            )
         free = max(0, (self.free & ~rule.spoiled).bit_count() - rule.unlocated)
         if count > free:
-            return AdmitRejection(SMT_ALIGNMENT, f"needed {count} CPUs on whole cores, free {free}")
+            return AdmitRejection(SMT_ALIGNMENT, f"needed {cpus_text(count)} on whole cores, free {free}")
         return None
 
     def _assign(self, pool: int, count: int) -> int | AdmitRejection:

@@ -7,7 +7,7 @@ Decides nothing but whether evicting pods may help.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from koord_numa.core.explain import amounts_text
+from koord_numa.core.explain import largest_that_fits, needs_text
 from koord_numa.core.kubelet.admit import NotAdmitted
 from koord_numa.core.kubelet.demand import OUT_OF, SMT_ALIGNMENT, TOPOLOGY_AFFINITY, ContainerDemand
 from koord_numa.core.kubelet.empty_node import fits_empty_node
@@ -16,7 +16,7 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy
-from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, ResourceList
+from koord_numa.core.resources import CPU, MILLI, PODS, ResourceList
 
 CANNOT_ALIGN: Final = "node(s) whose kubelet cannot align the pod to NUMA nodes"
 NO_WHOLE_CORES: Final = "node(s) whose kubelet cannot give whole cores"
@@ -43,8 +43,12 @@ def rejection_of(request: PodRequest, refused: NotAdmitted, view: KubeletView, s
     if kind is Reason.KUBELET_ALIGNMENT and view.state.node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE:
         numbers = _decisive(numbers)
         unit, colon, _ = detail.rpartition(": ")  # in the container scope, which container it is
-        detail = f"{unit}{colon}needs {amounts_text(wanted)} in one NUMA node"
-    return Rejection(kind, message, detail, resolvable=resolvable, numbers=numbers, largest=_largest(wanted, rooms))
+        detail = f"{unit}{colon}needs {needs_text(wanted)} in one NUMA node"
+    if view.overlooked:
+        detail += f"; {needs_text(view.overlooked.amounts)} of running pods that the exporter overlooks may be on any NUMA node"
+    core = view.cores.threads if view.cores.free is not None else 1
+    largest = largest_that_fits(wanted, rooms.values(), {CPU: MILLI * core})
+    return Rejection(kind, message, detail, resolvable=resolvable, numbers=numbers, largest=largest)
 
 
 def _decisive(numbers: tuple[NumaNumbers, ...]) -> tuple[NumaNumbers, ...]:
@@ -75,9 +79,3 @@ def _numbers(wanted: ResourceList, rooms: Mapping[int, ResourceList], empty: Kub
     for resource, needed in wanted.items():
         for numa, room in rooms.items():
             yield NumaNumbers(numa, resource, whole[numa].get(resource, 0), room.get(resource, 0), needed)
-
-
-def _largest(wanted: ResourceList, rooms: Mapping[int, ResourceList]) -> dict[str, int]:
-    """What the NUMA node with most CPUs, then memory, has free of the wanted resources, and no more than is wanted."""
-    best = max(rooms.values(), key=lambda room: (room.get(CPU, 0), room.get(MEMORY, 0)), default={})
-    return {resource: min(amount, best.get(resource, 0)) for resource, amount in wanted.items()}

@@ -14,7 +14,13 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, 
 from koord_numa.core.kubelet.inference.inferred_state import Published, infer_state
 from koord_numa.core.kubelet.inference.init_reuse import parted_cpus, without_leftovers
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
-from koord_numa.core.kubelet.inference.unreported_pods import hidden_use, without_hidden
+from koord_numa.core.kubelet.inference.unreported_pods import (
+    NONE_OVERLOOKED,
+    Overlooked,
+    hidden_use,
+    without_hidden,
+    without_overlooked,
+)
 from koord_numa.core.kubelet.known_demands import holdings_by_uid, known_demands
 from koord_numa.core.kubelet.options import (
     ARCHITECTURE,
@@ -79,6 +85,7 @@ class KubeletView:
     rooms: tuple[Hypothesis, ...] = ()
     on_their_way: OnTheirWay | None = field(default=None, repr=False, compare=False)
     newer: str = ""  # the kubelet's version, where its managers may be others than those that are modelled
+    overlooked: Overlooked = NONE_OVERLOOKED  # use of running pods that is not published, charged to every NUMA node
     is_settled: bool = (
         False  # is there one state, of which nothing is open? As of nodes whose kubelets are not followed
     )
@@ -138,6 +145,7 @@ class PodsThere(ValueObject):
     holdings: Ledger | list[Holding]
     unpublished: Collection[str] = ()
     unfollowed: bool = False
+    overlooked: Overlooked = NONE_OVERLOOKED
 
 
 def inferred_view(frame: NodeConfig, node: Node, pods: PodsThere, evidence: CoreEvidence) -> KubeletView:
@@ -149,6 +157,7 @@ def inferred_view(frame: NodeConfig, node: Node, pods: PodsThere, evidence: Core
     parted = parted_cpus(shown, frame.node, frame.devices) if shown and pods.unfollowed else NOTHING
     zones = without_leftovers(topology.zones, shown, parted) if shown else topology.zones
     zones = without_hidden(zones, there, topology, hidden_use(holdings, frame.node), unpublished)
+    zones = without_overlooked(zones, pods.overlooked)
     # Only devices near several NUMA nodes are missing on other ones than their pod's.
     on_their_way = [demand for uid, demand in demands.pods.items() if uid in unpublished] if frame.devices else ()
     facts = Published(frame, zones, _requested(holdings), known, on_their_way)
@@ -165,6 +174,7 @@ def inferred_view(frame: NodeConfig, node: Node, pods: PodsThere, evidence: Core
         # Only where something was subtracted is there a difference between the least and the most room.
         most=None if zones == topology.zones else Published(frame, topology.zones, facts.requested, known),
         unfollowed=pods.unfollowed,
+        overlooked=pods.overlooked,
         is_settled=True,
     )
 

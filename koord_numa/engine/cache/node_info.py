@@ -4,21 +4,22 @@ Everything the engine knows about one node name: its Node, its NodeResourceTopol
 A record exists as soon as anything mentions the name, because facts come in any order. It decides nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.kubelet.candidates import Candidates
 from koord_numa.core.kubelet.candidates import expecting as expected_states
-from koord_numa.core.kubelet.demand import pod_demand
+from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
+from koord_numa.core.kubelet.inference.unreported_pods import overlooked_use
 from koord_numa.core.kubelet.options import NO_RULE, CoreEvidence, StatedOptions, with_stated_options
 from koord_numa.core.kubelet.unseen_departures import expecting
 from koord_numa.core.kubelet.view import KubeletView, PodsThere, followed_view, frame_of, inferred_view
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology
-from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.preempt.node import Nominee, PreemptionNode
 from koord_numa.core.resources import PODS, ResourceList
@@ -323,8 +324,17 @@ class NodeInfo:
         evidence = CoreEvidence(self.admitted_counts(), self.history.evidence.keeps_cores, settled=others is None)
         if hypotheses:
             return replace(followed_view(node, frame, hypotheses, booked, evidence), on_their_way=others)
+        overlooked = overlooked_use(frame, self._surely_shown())
         unpublished = unpublished.union(nominees) if nominees else unpublished  # no topology shows them yet
-        return inferred_view(frame, node, PodsThere(booked, unpublished, bool(self.pods) or topology.in_use), evidence)
+        there = PodsThere(booked, unpublished, bool(self.pods) or topology.in_use, overlooked)
+        return inferred_view(frame, node, there, evidence)
+
+    def _surely_shown(self) -> Iterator[tuple[PodKey, PodDemand]]:
+        """Pods that run since before the topology was made, and do not end."""
+        hidden = self.unreported.hidden
+        for uid, pod in self.pods.items():
+            if pod.started and not pod.deleting and uid not in hidden:
+                yield pod.key, pod_demand(pod.request)
 
     def _exact_view(
         self, node: Node, frame: NodeConfig, candidates: Candidates, booked: Ledger, nominees: Mapping[str, Nominee]

@@ -89,6 +89,8 @@ def trust_in(info: NodeInfo, seen: NodeSnapshot) -> tuple[str, str]:
         return "no-topology", gap or "no NodeResourceTopology is published"
     if isinstance(seen.offer, KubeletView) and (seen.offer.problem or not seen.offer.groups_known):
         return "uncertain", seen.offer.problem or "memory in use is unexplained"
+    if isinstance(seen.offer, KubeletView) and seen.offer.overlooked:
+        return "uncertain", seen.offer.overlooked.text
     if info.topology.problem:
         return "malformed", info.topology.problem
     return ("uncertain", gap) if gap else ("ok", "; ".join(unread_of(info)))

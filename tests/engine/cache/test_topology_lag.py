@@ -196,12 +196,13 @@ def test_a_scan_of_unknown_pods_shows_none_until_no_older_one_can_come(method: s
 
 
 def test_a_decision_after_a_restart_counts_what_is_hidden() -> None:
-    state = at_restart(RAN, replace(shows("a", "b"), zones=(Zone(0, HALF, HALF, HALF),)), [0.0])
+    used = Zone(0, HALF, HALF, {**HALF, "cpu": 2000})  # of two pods
+    state = at_restart(RAN, replace(shows("a", "b"), zones=(used,)), [0.0])
     seen = state.nodes["n"].candidate()
     assert seen is not None
     assert isinstance(seen.offer, KubeletView)
     assert seen.offer.topology is not None
-    assert [zone.available["cpu"] for zone in seen.offer.topology.zones] == [3000]
+    assert [zone.available["cpu"] for zone in seen.offer.topology.zones] == [1000]
 
 
 def renamed(uid: str, name: str, created: float, *, started: bool) -> Pod:

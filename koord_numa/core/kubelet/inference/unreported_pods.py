@@ -7,19 +7,26 @@ place that was there or on its way. Kubelets admit pods in the order in which th
 a pod may have left by then, or never come, and the pod is below. It is never above.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
+from koord_numa.core.explain import needs_text
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
+from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.options import CLOSEST_NUMA
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
+from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.vocabulary import KubeletScope
 from koord_numa.core.resources import CPU, MILLI, NOTHING, ResourceList, add, total
 from koord_numa.core.state.ledger import Holding, Ledger
 
 Parts = tuple[tuple[int, ResourceList], ...]
 """What a pod may hold, by NUMA node."""
+
+NAMED: Final = 3
+"""Pods that a text about overlooked use names."""
 
 HIDDEN: Final = "hidden"
 """What they are called among the sums of a ledger."""
@@ -116,6 +123,68 @@ def shown_where_foreseen(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tu
         for numa, amounts in parts:
             missing[numa] = add(missing.get(numa, NOTHING), amounts)
     return _without(zones, missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlooked:
+    """
+    Use that an exporter does not publish although pods that run must have it: ``amounts`` by resource, and the ``pods`` that it may be of.
+
+    What runs is a lower bound of use, whatever is published. NFD leaves out Guaranteed pods with a fractional container, for example.
+    """
+
+    amounts: ResourceList = field(default_factory=dict)
+    pods: tuple[PodKey, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.amounts)
+
+    @property
+    def text(self) -> str:
+        """``the exporter overlooks 30 CPUs of default/vm-1, default/vm-2``, with at most three pods."""
+        names = [str(pod) for pod in self.pods[:NAMED]]
+        if len(self.pods) > NAMED:
+            names.append(f"{len(self.pods) - NAMED} others")
+        return f"the exporter overlooks {needs_text(self.amounts)} of running pods: {', '.join(names)}"
+
+
+NONE_OVERLOOKED: Final = Overlooked()
+
+
+def overlooked_use(frame: NodeConfig, running: Iterable[tuple[PodKey, PodDemand]]) -> Overlooked:
+    """Compare the published use of all zones with what pods hold that run and that the topology should show."""
+    zones, counted = frame.topology.zones, frame.devices if not frame.node.pins_cpus else (CPU, *frame.devices)
+    held: dict[str, int] = {}
+    pods = list(running)
+    for _, demand in pods:
+        for name, amount in demand.lasting.items():
+            held[name] = held.get(name, 0) + amount
+    missing: dict[str, int] = {}
+    for name in counted:
+        if not (wanted := held.get(name, 0)):
+            continue
+        there = sum([zone.allocatable.get(name, 0) for zone in zones])
+        used = there - sum([zone.available.get(name, 0) for zone in zones])
+        # Devices near no NUMA node are in no zone.
+        elsewhere = 0 if name == CPU else max(0, frame.allocatable.get(name, 0) - there)
+        if wanted > used + elsewhere:
+            missing[name] = wanted - used - elsewhere
+    if not missing:
+        return NONE_OVERLOOKED
+    holders = [(pod, demand) for pod, demand in pods if demand.lasting.keys() & missing.keys()]
+    # Pods with fractional containers are the known case: they alone are named where they explain everything.
+    partly = [(pod, demand) for pod, demand in holders if len(demand.containers) > len(demand.counts)]
+    explains = all(
+        sum([demand.lasting.get(name, 0) for _, demand in partly]) >= amount for name, amount in missing.items()
+    )
+    return Overlooked(missing, tuple(sorted((pod for pod, _ in (partly if explains else holders)), key=str)))
+
+
+def without_overlooked(zones: Sequence[Zone], overlooked: Overlooked) -> tuple[Zone, ...]:
+    """The zones with less available: what is overlooked may be on any NUMA node."""
+    if not overlooked:
+        return tuple(zones)
+    return _without(zones, {zone.numa: overlooked.amounts for zone in zones})
 
 
 def _anywhere(holding: Holding) -> Iterator[ResourceList]:

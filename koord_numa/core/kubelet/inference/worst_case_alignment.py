@@ -101,7 +101,9 @@ def refuse_unsure(request: PodRequest, kubelet: Aligner, ledger: Ledger) -> Reje
         # Amplified amounts are the scheduler's; the kubelet's own accounting does not know them.
         if amplified := sorted(kubelet.amplified & wanted.keys()):
             return _refuse(kubelet, f"{', '.join(amplified)} is amplified, by which it does not go", resolvable=False)
-        if not any(all(zone.get(name, 0) >= amount for name, amount in wanted.items()) for zone in kubelet.zones):
+        if not any(
+            all(zone.get(name, 0) >= max(1, amount) for name, amount in wanted.items()) for zone in kubelet.zones
+        ):
             return _refuse(kubelet, f"no NUMA node has {amounts_text(wanted)}", resolvable=False)
         if taken is None:
             taken = total([kubelet.gone, _taken(ledger)])
@@ -128,8 +130,7 @@ def _units(request: PodRequest, kubelet: Aligner) -> Iterator[ResourceList]:
     demand = pod_demand(request)
     whole = kubelet.config.topology_scope is KubeletScope.POD
     for unit in [demand.pod] if whole else [unit for _, unit in demand.containers]:
-        # An amount of 0 still names the resource, and the kubelet makes a hint for it: at least one unit is looked for.
-        wanted = {name: max(1, amount) for name, amount in _amounts(unit).items() if kubelet.counts(name)}
+        wanted = {name: amount for name, amount in _amounts(unit).items() if kubelet.counts(name)}
         if wanted:
             yield wanted
 
@@ -175,6 +176,9 @@ def _taken_by(request: PodRequest | None, amounts: ResourceList) -> ResourceList
 
 def _most_closed(kubelet: Aligner, resource: str, amount: int, taken: int) -> int:
     """On how many NUMA nodes at most less than ``amount`` is left when so much is taken: the smallest are used up first."""
+    # 0 devices are had on any NUMA node with such devices, in use or not (devicemanager/topology_hints.go).
+    if not amount:
+        return sum(not zone.get(resource) for zone in kubelet.zones)
     closed = 0
     # Ascending: small NUMA nodes take the least to close, so that most of them close.
     for has in sorted(zone.get(resource, 0) for zone in kubelet.zones):

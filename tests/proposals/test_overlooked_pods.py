@@ -1,0 +1,89 @@
+"""Running pods are a lower bound of use, whatever an exporter publishes."""
+
+from typing import Any
+
+import pytest
+
+from koord_numa.view.documents.cluster import node_entry
+from koord_numa.wire.pod.pods import parse_pod
+from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, kubelet_nrt, node, pod, zone
+
+GPU = "nvidia.com/gpu"
+
+
+def running(there: Cluster, *pods: Json) -> None:
+    """Pods that were there before the topologies were made."""
+    for obj in pods:
+        obj["spec"] |= {"nodeName": "n"}
+        obj["status"] = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+        there.world.engine.handlers.bound_pods.observe("ADDED", parse_pod(obj))
+
+
+def vm(name: str, cpus: int) -> Json:
+    """A Guaranteed pod with a fractional helper, which NFD leaves out."""
+    return pod(name, guaranteed(str(cpus), "2Gi"), guaranteed("15m", "60Mi"))
+
+
+def trust(there: Cluster) -> tuple[str, str]:
+    found = node_entry(there.world.engine.cache.nodes["n"])
+    assert found is not None
+    return found["state"], found["why"]
+
+
+def seen(zones: list[Json], *pods: Json, **attributes: str) -> Cluster:
+    there = cluster(node("n", 32, gpus=8))
+    running(there, *pods)
+    there.nrt(kubelet_nrt("n", zones, "single-numa-node", **attributes))
+    there.world.clock.now += 200  # every exporter has seen pods by now that run for so long
+    there.world.engine.cache.expire_unreported()
+    assert not there.world.engine.cache.nodes["n"].unpublished
+    return there
+
+
+@pytest.mark.parametrize("known", [{}, {"cpuManagerPolicyOptions": "full-pcpus-only=false"}])
+async def test_use_that_is_not_published_is_charged_to_every_numa_node(known: dict[str, str]) -> None:
+    """12 CPUs run, none is published: 16 and 16 free may be 4 and 16, and 10 CPUs fit only where 6 are left over."""
+    there = seen([zone(0, {"cpu": "16"}), zone(1, {"cpu": "16"})], vm("vm", 12), **known)
+    await there.create(pod("large", guaranteed("6")), pod("small", guaranteed("4")))
+    assert there.node_of("large") == ""
+    assert there.node_of("small") == "n"
+    assert trust(there) == ("uncertain", "the exporter overlooks 12 CPUs of running pods: default/vm")
+
+
+async def test_devices_count_too() -> None:
+    """A dead exporter: 3 of 4 GPUs of each NUMA node are in use, and it shows none of them."""
+    zones = [zone(numa, {"cpu": "16", GPU: "4"}) for numa in (0, 1)]
+    there = seen(zones, *(pod(f"g{at}", guaranteed("2", **{GPU: "3"})) for at in (0, 1)))
+    await there.create(pod("g2", guaranteed("2", **{GPU: "2"})))
+    assert there.node_of("g2") == ""
+    assert "4 CPUs, 6 nvidia.com/gpu of running pods: default/g0, default/g1" in trust(there)[1]
+
+
+@pytest.mark.parametrize(
+    ("available", "pods"),
+    [
+        pytest.param(("4", "16"), [vm("vm", 12)], id="published-as-it-is"),
+        pytest.param(("4", "8"), [vm("vm", 12)], id="more-published-than-known"),
+        pytest.param(("16", "16"), [pod("shared", {"requests": {"cpu": "12"}})], id="pods-on-shared-cpus"),
+        pytest.param(("16", "16"), [pod("fraction", guaranteed("2500m"))], id="fractions"),
+        pytest.param(
+            ("14", "16"),
+            [pod("init", guaranteed("2"), initContainers=[{"name": "i", "image": "x", "resources": guaranteed("8")}])],
+            id="cpus-that-an-init-container-had",
+        ),
+    ],
+)
+async def test_nothing_is_overlooked(available: tuple[str, str], pods: list[Any]) -> None:
+    zones = [zone(numa, {"cpu": free}, cpu="16") for numa, free in enumerate(available)]
+    assert trust(seen(zones, *pods))[0] == "ok"
+
+
+async def test_a_kubelet_without_exclusive_cpus_overlooks_none() -> None:
+    there = seen([zone(0, {"cpu": "16"}), zone(1, {"cpu": "16"})], vm("vm", 12), cpuManagerPolicy="none")
+    assert trust(there)[0] == "ok"
+
+
+async def test_pods_that_end_are_not_missed() -> None:
+    ending = vm("vm", 12)
+    ending["metadata"]["deletionTimestamp"] = "2026-01-01T01:00:00Z"
+    assert trust(seen([zone(0, {"cpu": "16"}), zone(1, {"cpu": "16"})], ending))[0] == "ok"
