@@ -14,8 +14,8 @@ from cachetools import LRUCache
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-_LEAST: Final = 256
-"""Characters that every value counts for at least: a key, and the entry itself."""
+_LEAST: Final = 512
+"""Characters that every value counts for at least: the smallest parsed pod request and its entry take about 3 kB."""
 
 
 class ParsedCache(Generic[Key, Value]):
@@ -24,6 +24,11 @@ class ParsedCache(Generic[Key, Value]):
     def __init__(self, characters: int) -> None:
         """``characters`` bounds the text of all values together."""
         self._known: LRUCache[Key, tuple[int, Value]] = LRUCache(maxsize=characters, getsizeof=itemgetter(0))
+
+    @property
+    def characters(self) -> int:
+        """The bound on the text of all values together."""
+        return int(self._known.maxsize)
 
     def __len__(self) -> int:
         """How many values are kept."""

@@ -25,7 +25,7 @@ def test_what_is_used_is_kept_and_the_rest_forgotten() -> None:
 
 
 def test_a_small_value_counts_too() -> None:
-    cache = ParsedCache[int, int](2560)
+    cache = ParsedCache[int, int](5120)
     for number in range(100):
         cache.put(number, number, 0)
     assert len(cache) == 10

@@ -274,5 +274,5 @@ _NONE_OF_STATUS: Final = (_ABSENT,) * 2
 _PATH: Final = FieldPath("Pod")
 """Of errors that are not told: the pod is read as a whole then, by its full name."""
 
-_REQUESTS: Final[ParsedCache[bytes, CachedRequest]] = ParsedCache(32 << 20)
+_REQUESTS: Final[ParsedCache[bytes, CachedRequest]] = ParsedCache(16 << 20)
 """By ``request_key``."""

@@ -134,7 +134,7 @@ def read_by(*models: type[BaseModel]) -> tuple[str, ...]:
 _SPEC: Final = tuple(key for key in read_by(Workload, ConstraintsModel) if key != "nodeName")
 _CONTAINER: Final = read_by(ContainerModel)
 
-_CHARACTERS: Final = 32 << 20
+_CHARACTERS: Final = 16 << 20
 
 _REQUESTS: Final[ParsedCache[bytes, PodRequest]] = ParsedCache(_CHARACTERS)
 """Requests of pods without a node, by digest."""

@@ -130,5 +130,5 @@ _LOOSE: Final = frozenset({"annotations", "generation", "managedFields", "resour
 _FILLED: Final[ParsedCache[tuple[bytes, str], CachedRequest]] = ParsedCache(8 << 20)
 """By the key of a request and another text of ``resource-spec``."""
 
-_PARTS: Final[ParsedCache[str, tuple[bytes, SteadyPart]]] = ParsedCache(32 << 20)
+_PARTS: Final[ParsedCache[str, tuple[bytes, SteadyPart]]] = ParsedCache(16 << 20)
 """By uid."""
