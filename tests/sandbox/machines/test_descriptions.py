@@ -285,3 +285,53 @@ def test_every_real_machine(store: DirectStore, rack_of: MakeRack) -> None:
     nodes = [node for path in DUMPS for node in every_way(path)]
     assert len(nodes) >= 40
     check_rack(store, rack_of, nodes)
+
+
+CXL: dict[str, Any] = {
+    "name": "cxl",
+    "threads": 2,
+    "numaNodes": [
+        {"id": 0, "socket": 0, "cpus": "0,2,4,6", "memory": "64Gi", "hugepages": {"1Gi": 4}},
+        {"id": 1, "socket": 1, "cpus": "1,3", "memory": "32Gi"},
+        {"id": 4, "socket": 1, "memory": "256Gi"},
+    ],
+    "devices": {"a.b/nic": [1, 1]},
+}
+
+
+def test_numa_nodes_that_differ(tmp_path: Path) -> None:
+    """Interleaved ids, memory without CPUs, huge pages and devices on one NUMA node."""
+    (node,) = read_descriptions({"machines": [CXL]}, tmp_path)
+    hardware, machine = node.hardware, node.hardware.machine
+    assert siblings(machine) == ["0,4", "1,3", "2,6"]
+    assert {numa: str(CpuSet(bits)) for numa, bits in machine.numa_bits.items()} == {0: "0,2,4,6", 1: "1,3", 4: ""}
+    assert [machine.distance(1, numa) for numa in (0, 1, 4)] == [32, 10, 12]
+    assert [hardware.plain_memory(numa) // GIB for numa in (0, 1, 4)] == [60, 32, 256]
+    assert [hardware.devices_on(numa) for numa in (0, 1, 4)] == [{}, {"a.b/nic": 2}, {}]
+    assert node.capacity["hugepages-1Gi"] == 4 * GIB
+
+
+def test_distances_follow_the_order_of_the_numa_nodes(tmp_path: Path) -> None:
+    there = CXL | {"numaNodes": CXL["numaNodes"][::-1], "distances": [[10, 17, 31], [17, 10, 21], [31, 21, 10]]}
+    (node,) = read_descriptions({"machines": [there]}, tmp_path)
+    assert [node.hardware.machine.distance(4, numa) for numa in (0, 1, 4)] == [31, 17, 10]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        pytest.param({"cores": 4}, "cores: the machine is described by its numaNodes", id="two-descriptions"),
+        pytest.param({"threads": 4}, "NUMA node 1 has 2 CPUs, no multiple of 4 threads", id="threads"),
+        pytest.param({"devices": {"a.b/nic": [2]}}, "a device on NUMA node 2 cannot be", id="device"),
+        pytest.param({"distances": [[10]]}, "3 rows of 3 are needed", id="distances"),
+        pytest.param({"numaNodes": [{"id": 0, "cpus": "0-1"}] * 2}, "ids must be distinct", id="ids"),
+        pytest.param(
+            {"numaNodes": [{"id": 0, "cpus": "0-1", "memory": "1Gi", "hugepages": {"1Gi": 2}}], "devices": {}},
+            "more than the memory of NUMA node 0",
+            id="huge-pages",
+        ),
+    ],
+)
+def test_numa_nodes_that_cannot_be(tmp_path: Path, change: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        read_descriptions({"machines": [CXL | change]}, tmp_path)

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from koord_numa.core.cpu_topology import MAX_NUMA
+from koord_numa.core.cpu_topology import MAX_NUMA, MAX_NUMA_ID, cpu_topology_of
 from koord_numa.core.cpuset import MAX_CPU, CpuSet
 from koord_numa.core.objects.constraints import TaintEffect
 from koord_numa.core.objects.node import DEFAULT_MAX_NUMA_NODES, KubeletConfig, Taint
@@ -30,7 +30,7 @@ from koord_numa.sandbox.machines.hardware.description import (
     Style,
 )
 from koord_numa.sandbox.machines.hardware.dumps import load_dump
-from koord_numa.sandbox.machines.hardware.hardware import PAGE_BYTES, Hardware, Numbering, Shape
+from koord_numa.sandbox.machines.hardware.hardware import PAGE_BYTES, Hardware, Numbering, Shape, devices_of
 from koord_numa.wire import names
 from koord_numa.wire.errors import quoted
 from koord_numa.wire.validation_messages import sentence_of
@@ -72,6 +72,19 @@ class KubeletModel(_Part):
     memory_policy: str | None = Field(None, pattern="^(None|Static)$")
 
 
+class NumaNodeModel(_Part):
+    """
+    One NUMA node of a machine whose NUMA nodes differ. ``cpus`` is a list of ids; a NUMA node without CPUs has memory alone, such as CXL
+    memory, HBM in flat mode or memory of a GPU. Threads of a core are found in the list by the machine's ``threads`` and ``numbering``.
+    """
+
+    id: Annotated[int, Field(ge=0, le=MAX_NUMA_ID)]
+    socket: Annotated[int, Field(ge=0)] = 0
+    cpus: str = ""
+    memory: str | int = 0
+    hugepages: dict[str, Annotated[int, Field(ge=0)]] = {}
+
+
 class MachineModel(_Part):
     """One entry: ``count`` nodes named ``name-0``, ``name-1``, … (just ``name`` when ``count`` is left out)."""
 
@@ -86,6 +99,10 @@ class MachineModel(_Part):
     numbering: Numbering = Numbering.SPLIT
     memory: str | int = "64Gi"
     costs: tuple[Cost, Cost, Cost] = (10, 12, 32)
+    numa_nodes: list[NumaNodeModel] = []
+    """Instead of ``sockets``, ``numa``, ``cores``, ``memory`` and ``hugepages`` where NUMA nodes differ."""
+    distances: list[list[Cost]] = []
+    """With ``numaNodes``, by their order; instead of ``costs``."""
     hugepages: dict[str, Annotated[int, Field(ge=0)]] = {}
     devices: dict[str, list[int | None]] = {}
     claimed_devices: dict[str, list[int | None]] = {}
@@ -166,9 +183,13 @@ def _nodes(model: MachineModel, folder: Path) -> Iterator[NodeDescription]:
 
 def _node(model: MachineModel, folder: Path) -> NodeDescription:
     reserved = CpuSet.parse(model.reserved_cpus)
-    hardware = load_dump(folder / model.file) if model.file else _shaped(model)
+    if model.file:
+        hardware = load_dump(folder / model.file)
+    else:
+        hardware = _listed(model) if model.numa_nodes else _shaped(model)
     reserved_memory = _bytes("reservedMemory", model.reserved_memory)
-    if hardware.memory and reserved_memory > min(hardware.memory.values()):
+    # A NUMA node without memory has none to reserve.
+    if reserved_memory > min((size for size in hardware.memory.values() if size), default=reserved_memory):
         raise ValueError(f"reservedMemory: {model.reserved_memory} is more than a NUMA node has")
     policies = {label: getattr(model, field) for field, label in LABELS.items() if getattr(model, field)}
     return NodeDescription(
@@ -233,6 +254,51 @@ def _shaped(model: MachineModel) -> Hardware:
         costs=model.costs,
     )
     return shape.build()
+
+
+def _listed(model: MachineModel) -> Hardware:
+    """A machine by its NUMA nodes."""
+    if odd := sorted({"sockets", "numa", "cores", "memory", "hugepages"} & model.model_fields_set):
+        raise ValueError(f"{odd[0]}: the machine is described by its numaNodes")
+    ids = [node.id for node in model.numa_nodes]
+    if len(set(ids)) < len(ids) or len(ids) > MAX_NUMA:
+        raise ValueError(f"numaNodes: ids must be distinct, and at most {MAX_NUMA}")
+    _check_resources((*model.devices, *model.claimed_devices))
+    places = {numa for each in (model.devices, model.claimed_devices) for numas in each.values() for numa in numas}
+    _known(places - {None}, ids, "a device on NUMA node")
+    rows: list[tuple[int, int, int, int]] = []
+    for node in model.numa_nodes:
+        _known(node.hugepages, PAGE_BYTES, "huge pages of size")
+        rows += _rows(node, model.threads, model.numbering)
+    nodes = sorted(model.numa_nodes, key=lambda node: node.id)
+    here, near, far = model.costs
+    distances = [[here if a is b else near if a.socket == b.socket else far for b in nodes] for a in nodes]
+    if model.distances:
+        if any(len(row) != len(ids) for row in model.distances) or len(model.distances) != len(ids):
+            raise ValueError(f"distances: {len(ids)} rows of {len(ids)} are needed")
+        order = sorted(range(len(ids)), key=ids.__getitem__)
+        distances = [[model.distances[a][b] for b in order] for a in order]
+    memory = {node.id: _bytes("memory", node.memory) for node in nodes}
+    hardware = Hardware(
+        machine=cpu_topology_of(rows, numa_ids=ids, distances=distances),
+        memory=memory,
+        pages={node.id: dict(node.hugepages) for node in nodes if node.hugepages},
+        devices=tuple(devices_of(model.devices)),
+        claimed_devices=tuple(devices_of(model.claimed_devices)),
+    )
+    if short := [numa for numa in ids if hardware.plain_memory(numa) < 0]:
+        raise ValueError(f"hugepages: they take more than the memory of NUMA node {short[0]}")
+    return hardware
+
+
+def _rows(node: NumaNodeModel, threads: int, numbering: Numbering) -> Iterator[tuple[int, int, int, int]]:
+    """``(cpu, core, socket, numa)``. A core has the lowest of its CPUs as its id."""
+    cpus = list(CpuSet.parse(node.cpus))
+    if len(cpus) % threads:
+        raise ValueError(f"numaNodes: NUMA node {node.id} has {len(cpus)} CPUs, no multiple of {threads} threads")
+    cores = len(cpus) // threads
+    for at, cpu in enumerate(cpus):
+        yield cpu, cpus[at % cores if numbering is Numbering.SPLIT else at // threads * threads], node.socket, node.id
 
 
 def _check_resources(resources: Iterable[str]) -> None:

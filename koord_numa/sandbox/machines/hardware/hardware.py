@@ -1,6 +1,6 @@
 """The hardware of a simulated node: CPUs, memory and huge pages per NUMA node, devices. Nothing about Kubernetes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -95,8 +95,8 @@ class Shape:
             machine=cpu_topology_of(self._rows(), numa_ids=numa_ids, distances=distances),
             memory=dict.fromkeys(numa_ids, self.memory),
             pages={numa: dict(self.pages) for numa in numa_ids} if self.pages else {},
-            devices=tuple(_devices(self.devices)),
-            claimed_devices=tuple(_devices(self.claimed_devices)),
+            devices=tuple(devices_of(self.devices)),
+            claimed_devices=tuple(devices_of(self.claimed_devices)),
         )
 
     def _rows(self) -> Iterator[tuple[int, int, int, int]]:
@@ -109,7 +109,8 @@ class Shape:
                 yield cpu, core, numa // self.numa, numa
 
 
-def _devices(places_of: Mapping[str, tuple[int | None, ...]]) -> Iterator[Device]:
+def devices_of(places_of: Mapping[str, Sequence[int | None]]) -> Iterator[Device]:
+    """The devices of each resource, by the NUMA node of each."""
     for resource, places in sorted(places_of.items()):
         for place, numa in enumerate(places):
             yield Device(resource, f"{resource.rsplit('/', 1)[-1]}-{place}", numa)
