@@ -13,6 +13,9 @@ from koord_numa.sandbox.apiserver.objects.documents import JsonObject, section
 from koord_numa.sandbox.apiserver.objects.kinds import FieldPath
 from koord_numa.sandbox.apiserver.store.records import ADDED, DELETED, MODIFIED, Change, ObjectKey, Record
 
+FIRST_REVISION: Final = 100
+"""Revision of an empty store. A kube-apiserver has written its own objects by then, and its watch cache knows nothing of earlier ones."""
+
 HISTORY: Final = 65_536
 
 HISTORY_BYTES: Final = 64 * 1024 * 1024
@@ -28,7 +31,7 @@ class Table:
         """``history`` is how many changes are kept, if they are not larger than ``HISTORY_BYTES`` together."""
         self.name = name
         self.listeners: list[Listener] = []
-        self.forgotten = 0  # changes up to this revision are lost
+        self.forgotten = FIRST_REVISION  # changes up to this revision are lost
         self._history = history
         self._records: dict[ObjectKey, Record] = {}
         self._keys: list[ObjectKey] = []
@@ -101,7 +104,7 @@ class Storage:
 
     def __init__(self, history: int = HISTORY) -> None:
         """``history`` is how many changes per table a watch can start behind."""
-        self.revision = 1
+        self.revision = FIRST_REVISION
         self.indexers: list[Callable[[Table, Change], None]] = []  # told at once, before any listener
         self._history = history
         self._tables: dict[str, Table] = {}

@@ -216,3 +216,10 @@ async def test_the_deprecated_watch_path(api: Api) -> None:
     async with api.watch("/api/v1/watch/namespaces/default/configmaps") as watch:
         await api.create(CONFIGMAPS, configmap())
         assert await watch.seen(1) == [("ADDED", "c")]
+
+
+async def test_a_watch_from_before_the_first_objects_is_too_old(api: Api) -> None:
+    """A kube-apiserver has written its own objects before anybody else does: version 1 is beyond its watch cache."""
+    await api.create(CONFIGMAPS, configmap("a"))
+    async with api.watch(CONFIGMAPS, resourceVersion="1") as watch:
+        assert (await watch.next())["object"]["code"] == 410
