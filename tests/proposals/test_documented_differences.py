@@ -136,6 +136,16 @@ async def test_the_configured_alignment_is_for_pods_with_cpus_of_their_own() -> 
     assert (there.numa("own"), there.node_of("shared"), there.numa("shared")) == ([0], "n", [])
 
 
+@pytest.mark.parametrize("qos", ["LS", "BE", "LSR", ""])
+async def test_a_bind_label_binds_guaranteed_pods_of_any_class(qos: str) -> None:
+    labels = {"node.koordinator.sh/cpu-bind-policy": "FullPCPUsOnly"}
+    there = cluster(node("n", 16, labels=labels), koordlet_nrt("n"))
+    await there.create(pod("whole", guaranteed("4"), qos=qos), pod("odd", guaranteed("3"), qos=qos))
+    await there.create(pod("shared", {"requests": {"cpu": "2"}}, qos="" if qos == "LSR" else qos))
+    assert there.cpus("whole") == "0-3"
+    assert (there.node_of("odd"), there.node_of("shared")) == ("", "")
+
+
 def without_smt() -> Cluster:
     nrt = koordlet_nrt("n")
     topology = {"detail": [{"id": cpu, "core": cpu, "socket": 0, "node": cpu // 8} for cpu in range(16)]}
