@@ -261,3 +261,15 @@ async def test_the_page_shows_them(objects: Path, tmp_path: Path) -> None:
         )
         await expect(page.get_by_text("1 wanted, 2 of 2 devices match, 0 free")).to_be_visible()
         assert await violations(page) == []
+
+
+def test_a_placed_pod_shows_its_devices_and_nodes_show_tainted_ones(objects: Path) -> None:
+    spec = {"deviceSelector": {"device": "gpu-1"}, "taint": {"key": "broken", "value": "ecc", "effect": "NoExecute"}}
+    rule = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": {"name": "ecc"}, "spec": spec}
+    objects.write_text(yaml.safe_dump_all([*yaml.safe_load_all(objects.read_text()), rule]))
+    shown = run("explain", "train", "--from", str(objects)).splitlines()
+    assert "  claim default/train holds gpu.example.com gpu-0, CPUs 0-1,8-9 on NUMA 0" in shown
+    assert run("node", "own", "--from", str(objects)).splitlines()[-2:] == [
+        "TAINTED DEVICE         TAINTS",
+        "gpu.example.com gpu-1  broken=ecc:NoExecute by DeviceTaintRule ecc",
+    ]

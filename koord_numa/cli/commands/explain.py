@@ -13,6 +13,7 @@ from koord_numa.cli.cluster.snapshot import Snapshot
 from koord_numa.cli.cluster.views import now, pending_pods, pod_view, remedies_for
 from koord_numa.cli.render.console import open_console
 from koord_numa.cli.render.decisions import largest_text, node_answers, placement_text, record_lines
+from koord_numa.cli.render.nodes import claim_rows
 from koord_numa.cli.render.output import Output, with_output
 from koord_numa.cli.render.placements import sentences
 from koord_numa.cli.render.watching import Lines, check_watch, print_changes
@@ -20,7 +21,8 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.view.documents import Document, document
-from koord_numa.view.text import asked, numa_text, policies
+from koord_numa.view.documents.claims import node_claims
+from koord_numa.view.text import NONE, asked, numa_text, policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +121,15 @@ def _found(snapshot: Snapshot, question: Question) -> Pod:
 def _bound(pod: Pod, snapshot: Snapshot) -> Iterator[str]:
     yield f"  is bound to {pod.node}, phase {pod.phase}{': ' + pod.reason if pod.reason else ''}"
     given = pod.assignment
-    if given is None:
-        yield "  holds no CPUs or NUMA nodes that the scheduler chose"
-        return
     info = snapshot.scheduler.cache.nodes.get(pod.node)
     seen = None if info is None else info.candidate()
+    claims = [] if info is None else [it for it in node_claims(snapshot.scheduler.claims, info) if pod in it.pods]
+    if seen is not None:
+        for claim, _, numa, held in claim_rows(seen, snapshot, claims):
+            yield f"  claim {claim} holds {held}" + (f" on NUMA {numa}" if numa != NONE else "")
+    if given is None:
+        yield f"  holds no {'other ' if claims else ''}CPUs or NUMA nodes that the scheduler chose"
+        return
     kubelets = seen is not None and isinstance(seen.offer, KubeletView)
     cpus = str(given.cpus) or ("chosen by the kubelet" if kubelets else "shared")
     yield f"  NUMA {numa_text(numa for numa, _ in given.numa)}, CPUs {cpus}"

@@ -17,6 +17,7 @@ from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_usage import NumaUsage, largest_aligned, rooms
+from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.view import terminal
 from koord_numa.view.documents.claims import HeldClaim, claim_entries, node_claims, published_devices
 from koord_numa.view.documents.cluster import trust_in
@@ -52,7 +53,10 @@ def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[
     ).lines()
     if claims:
         yield Text()
-        yield from Columns(("CLAIM", "POD", "NUMA", "DEVICES"), list(_claims(seen, snapshot, claims))).lines()
+        yield from Columns(("CLAIM", "POD", "NUMA", "DEVICES"), list(claim_rows(seen, snapshot, claims))).lines()
+    if tainted := list(_tainted(snapshot, info)):
+        yield Text()
+        yield from Columns(("TAINTED DEVICE", "TAINTS"), tainted).lines()
     topology = snapshot.topologies.get(seen.node.name)
     if topology is not None and topology.differences:
         yield Text()
@@ -136,8 +140,15 @@ def _amounts(found: tuple[NumaUsage, ...]) -> Iterator[list[str]]:
             yield [str(room.numa), name, free, there]
 
 
-def _claims(seen: NodeSnapshot, snapshot: Snapshot, claims: Sequence[HeldClaim]) -> Iterator[list[str]]:
-    """Claims with what they hold on the node."""
+def _tainted(snapshot: Snapshot, info: NodeInfo) -> Iterator[list[str]]:
+    """Devices with taints of their driver or of DeviceTaintRules."""
+    for key, it in published_devices(snapshot.scheduler.claims, info).items():
+        if it.device.taints:
+            yield [f"{key.driver} {key.device}", ", ".join(map(str, it.device.taints))]
+
+
+def claim_rows(seen: NodeSnapshot, snapshot: Snapshot, claims: Sequence[HeldClaim]) -> Iterator[list[str]]:
+    """Claims with their pods, NUMA nodes and what they hold on the node."""
     info = snapshot.scheduler.cache.nodes[seen.node.name]
     machine = seen.offer.machine if isinstance(seen.offer, Inventory) else None
     for entry in claim_entries(claims, published_devices(snapshot.scheduler.claims, info), machine):
