@@ -128,12 +128,19 @@ SHARED: Final = tuple(f"shared-{number}" for number in range(4))
 """Claims that several pods name."""
 
 
+PRIORITIES: Final = {"low": 1, "high": 1000}
+"""One pod in ten may preempt the others."""
+
+
 def objects() -> Iterator[JsonObject]:
     """Classes, templates and shared claims."""
     for driver in ("link.example.com", "mig.example.com"):
         spec = {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}
         yield {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": driver}, "spec": spec}
     yield gpu_class()
+    for name, value in PRIORITIES.items():
+        metadata = {"name": name}
+        yield {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": metadata, "value": value}
     for name, devices in TEMPLATES.items():
         yield _object("ResourceClaimTemplate", name, {"spec": {"devices": devices}})
     for name in SHARED:
@@ -148,6 +155,7 @@ def _object(kind: str, name: str, spec: JsonObject) -> JsonObject:
 def any_claimant(name: str, dice: Random) -> JsonObject:
     """A pod with one or two claims, of templates or shared, or with extended resources by claim; some have both."""
     pod = shared(name, "250m")
+    pod["spec"]["priorityClassName"] = "high" if dice.random() < 0.1 else "low"
     if dice.random() < 0.3:
         _ask_for_devices(pod["spec"], dice)
         if dice.random() < 0.7:
