@@ -34,7 +34,7 @@ from koord_numa.core.objects.constraints import (
     TaintEffect,
 )
 from koord_numa.core.objects.node import KubeletAllocation, KubeletConfig, Node, NodeResourceTopology, Taint, Zone
-from koord_numa.core.objects.request import Pod, PodKey, PodRequest
+from koord_numa.core.objects.request import NumaSpread, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
@@ -196,6 +196,10 @@ SITUATIONS: dict[Reason, Situation] = {
     ),
     Reason.NUMA_POLICY: asks(pod(1000, numa=NumaPolicy.RESTRICTED), ours(policy=NumaPolicy.SINGLE_NUMA_NODE)),
     Reason.NUMA_AFFINITY: asks(pod(12000, numa=NumaPolicy.SINGLE_NUMA_NODE), ours()),
+    Reason.NUMA_SPREAD: asks(
+        replace(PLAIN, numa_spread=NumaSpread(LabelSelector((Requirement("app", Operator.EXISTS),)), required=True)),
+        kubelets(),
+    ),
     Reason.NO_TOPOLOGY: asks(pod(4000, qos=LSR), BARE),
     Reason.BAD_TOPOLOGY: asks(pod(4000, qos=LSR), MALFORMED),
     Reason.BAD_NODE: asks(PLAIN, with_node(ours(), problem="label x is odd")),

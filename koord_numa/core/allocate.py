@@ -30,8 +30,9 @@ from koord_numa.core.numa.exclusive import UNCONSTRAINED
 from koord_numa.core.numa.exclusive import Exclusivity as NumaExclusivity
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.numa.policies import Decision
+from koord_numa.core.numa.workload_spread import workload_spread
 from koord_numa.core.objects.request import PodRequest, SharedPool
-from koord_numa.core.objects.verdicts import Alignment, Exclusivity, Placement, Rejection
+from koord_numa.core.objects.verdicts import Alignment, Exclusivity, Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import (
     NO_NUMA_POLICY,
     NOT_EXCLUSIVE,
@@ -66,6 +67,8 @@ _NOTHING_TO_ALIGN: Final = (
 
 REMEMBERED: Final = 256
 """For so many traits a demand keeps its rules. They quote what is wrong with a topology, which may be anything."""
+
+_NO_NUMA_NODES: Final = "node(s) publish no NUMA nodes over which pods could be spread (numa-spread)"
 
 _DISTURBS: Final = "it shares a NUMA node with pods of the other kind (singleNUMANodeExclusive: Preferred)"
 
@@ -112,6 +115,10 @@ def allocate_demand(
     offered = _numa_offers(rules, free, ledger)
     if devices is not None:
         offered = replace(offered, devices=devices)
+    if demand.spread is not None:
+        if demand.spread.required and (not offered.given or rules.policy is NO_NUMA_POLICY):
+            return Rejection(Reason.NUMA_SPREAD, _NO_NUMA_NODES, resolvable=False)
+        offered = replace(offered, workload=workload_spread(demand.spread, inventory, ledger, offered.given))
     if demand.use is CpuUse.POOL_OF_ONE_NUMA:
         return _into_one_pool(demand, rules, inventory, offered, ledger)
     if rules.policy is NO_NUMA_POLICY or not offered.given:
@@ -158,6 +165,10 @@ def _aligned(
     if offered.devices is not None and rules.policy is NumaPolicy.BEST_EFFORT:
         offered, decision = _with_or_without_devices(rules, offered, decision, (exclusivity, distances))
     if not decision.admitted:
+        # The wish is named only where it is the reason.
+        without = replace(offered, workload=None)
+        if offered.workload is not None and select_numa_nodes(rules, without, exclusivity, distances).admitted:
+            return offered.workload.refusal()
         return not_aligned(rules, offered, exclusivity)
     mask = decision.hint.mask
     pooled = rules.binding is None and not demand.best_effort and rules.policy in _POOLED
@@ -217,6 +228,9 @@ def _into_one_pool(
     large = sum(1 << numa for numa, size in sizes.items() if size >= demand.burst)
     best = preferred(rules, offered, exclusivity, lambda mask: not mask & ~large)
     if best is None:
+        without = replace(offered, workload=None)
+        if offered.workload is not None and preferred(rules, without, exclusivity, lambda mask: not mask & ~large):
+            return offered.workload.refusal()
         return no_pool(rules, offered, sizes, demand.burst)
     pools = _pools(inventory, best.mask or 0)
     chosen = Placement(inventory.node, mask=best.mask, shared_pools=pools, alignment=Alignment.ALIGNED)

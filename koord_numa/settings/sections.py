@@ -87,6 +87,7 @@ class ScoreWeightSettings(Section):
     alignment: Weight = 2_200
     shape: Weight = 11
     exclusivity: Weight = 40
+    numa_spread: Weight = 24
     claims: Weight = 24
     node_affinity: Weight = 24
     taints: Weight = 36

@@ -23,6 +23,7 @@ _POD_KEYS: Final = {
     names.PRIORITY_CLASS: LABEL,
     names.RESOURCE_SPEC: ANNOTATION,
     names.NUMA_TOPOLOGY_SPEC: ANNOTATION,
+    names.NUMA_SPREAD: ANNOTATION,
     names.REBIND: ANNOTATION,
 }
 _POD_NAMES: Final[Mapping[str, str]] = {

@@ -24,6 +24,14 @@ PLACED: Final = {
     "kubelet-pinned.yaml": ["xeon-kubelet-0, NUMA 0"],
     "lse-full-cores.yaml": ["xeon-0, NUMA 0, CPUs 1-4,49-52"],
     "lsr-spread.yaml": ["dgx, NUMA 0, CPUs 0-5"],
+    "numa-spread.yaml": [  # two of each kind and their NUMA nodes: a prefill pod has its own
+        "dgx, NUMA 1, CPUs 16-19,144-147",
+        "dgx, NUMA 1, CPUs 20-23,148-151",
+        "dgx, NUMA 3, CPUs 48-51,176-179",
+        "dgx, NUMA 3, CPUs 52-55,180-183",
+        "dgx, NUMA 5, CPUs 80-83,208-211",
+        "dgx, NUMA 7, CPUs 112-115,240-243",
+    ],
     "restricted.yaml": ["xeon-0, NUMA 0,1, CPUs 1-15,24-38,49-63,72-86"],
     "shared.yaml": ["dgx, NUMA 0"],
 }

@@ -32,6 +32,7 @@ MISSPELLED: Final = {
     "qos": ("labels", "koordinator.sh/qos", "LSR", names.QOS_CLASS),
     "qos-without-prefix": ("labels", "qosClass", "LSR", names.QOS_CLASS),
     "priority-class": ("labels", "scheduling.koordinator.sh/priorityClass", "koord-prod", names.PRIORITY_CLASS),
+    "numa-spread": ("annotations", "scheduling.koordinator.sh/numa-spread", "{}", names.NUMA_SPREAD),
     "rebind": ("annotations", "koord-numa.io/rebind", "false", names.REBIND),
 }
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from koord_numa.core.allocation.options import AllocateOptions
 from koord_numa.core.explain import needs_text
-from koord_numa.core.objects.request import CpuBind, PodRequest
+from koord_numa.core.objects.request import CpuBind, NumaSpread, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
@@ -61,6 +61,7 @@ class AllocationDemand:
     cpu_exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
     numa: NumaPolicy = NumaPolicy.NONE
     numa_exclusive: NumaExclusive = NumaExclusive.NONE
+    spread: NumaSpread | None = None
     strategy: NumaAllocateStrategy | None = None
     pinned: tuple[int, ...] = ()
     pinnable: bool = False
@@ -116,6 +117,7 @@ def demand_of(request: PodRequest, options: AllocateOptions) -> AllocationDemand
         cpu_exclusive=bind.exclusive if own else CpuExclusivePolicy.NONE,
         numa=request.numa.policy,
         numa_exclusive=_numa_exclusive(request, options),
+        spread=request.numa_spread,
         strategy=request.numa.strategy,
         pinned=pinned,
         # A pod with a QoS class follows Koordinator's rules; only one without is left to the kubelet's static policy.

@@ -237,6 +237,9 @@ def _policy(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding | No
     """Pod over node over what holds when neither says anything."""
     stated = demand.numa if demand.numa is not NumaPolicy.NONE else node.policy
     policy = _unstated(demand, node, binding) if stated is NumaPolicy.NONE else stated
+    # Pods can only be spread over NUMA nodes that are chosen for them.
+    if policy is NumaPolicy.NONE and demand.spread is not None and node.has_zones:
+        policy = NumaPolicy.BEST_EFFORT
     # With zones any policy can be evaluated; without them what follows depends on who asked for alignment.
     if policy is NumaPolicy.NONE or node.has_zones:
         return policy

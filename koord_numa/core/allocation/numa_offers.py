@@ -6,6 +6,7 @@ from koord_numa.core.allocation.device_hints import DeviceHints
 from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
 from koord_numa.core.cpus.cpu_request import CpuOccupancy
 from koord_numa.core.numa.hints import mask_of, mask_of_ids
+from koord_numa.core.numa.workload_spread import WorkloadSpread
 from koord_numa.core.objects.vocabulary import FULL_PCPUS
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.state.inventory import PerNuma
@@ -20,7 +21,8 @@ class NumaOffers(ValueObject):
     ``units`` is the smallest share of a resource; ``lacking`` has, as a mask, the NUMA nodes with nothing left of it.
     ``free`` and ``total`` are the accounts of these and of the scored resources, CPUs limited to what a required bind policy
     can use. ``cpus``: free CPUs per NUMA node that the binding may choose from. ``devices`` of resource claims have to be on the same
-    NUMA nodes, ``None`` where there are none or they may be anywhere.
+    NUMA nodes, ``None`` where there are none or they may be anywhere. ``workload`` is where the pods are from which the pod wants to be
+    apart, or with which it wants to be.
     """
 
     accounts: NumaFree
@@ -31,6 +33,7 @@ class NumaOffers(ValueObject):
     cpus: PerNuma
     occupancy: CpuOccupancy = value_field(default_factory=CpuOccupancy)
     devices: DeviceHints | None = None
+    workload: WorkloadSpread | None = None
 
     @property
     def numa_ids(self) -> tuple[int, ...]:

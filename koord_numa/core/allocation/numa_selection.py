@@ -105,9 +105,9 @@ def preferred(
     The merged hint that all resources prefer, or ``None`` when there is none; only sets that ``suits`` are looked at. It has no score:
     that decides between sets, and nothing asks for it once a set is chosen.
 
-    Of equally narrow sets those come first that disturb no pod of the other kind (Preferred), honour the CPU exclusive policy and
-    have CPUs of the preferred shape; then the closest ones where distances are published, as the LeastNUMANodes proposal has it. Of these
-    the later one wins if it is a smaller number or scores higher: Koordinator's rule and order.
+    Of equally narrow sets those come first that disturb no pod of the other kind (Preferred), suit the workload (``numa-spread``), honour
+    the CPU exclusive policy and have CPUs of the preferred shape; then the closest ones where distances are published, as the
+    LeastNUMANodes proposal has it. Of these the later one wins if it is a smaller number or scores higher: Koordinator's rule and order.
     """
     sets = NumaSets(rules, offers)
     # If even the widest set that nothing strikes falls short, no smaller one can hold the pod: one sum instead of 2^n.
@@ -122,6 +122,12 @@ def preferred(
             fitting = [mask for mask in fitting if suits(mask)]
         denied = sets.lacking | exclusivity.denied(size)
         allowed = [mask for mask in fitting if not mask & denied] if denied else fitting
+        if offers.workload is not None and allowed:
+            permitted = [mask for mask in allowed if offers.workload.allows(mask)]
+            # A pod that fits is not split over more NUMA nodes for the sake of its workload: it waits.
+            if not permitted:
+                return None
+            allowed = offers.workload.best(exclusivity.undisturbed(permitted))
         # The order of the filters is the order of importance: undisturbed, exclusive CPUs, shape, distance, and last the score.
         if len(allowed) > 1:  # one set is not compared with others
             allowed = honouring_first(exclusivity.undisturbed(allowed), rules, offers)
@@ -160,6 +166,10 @@ def _closed(exclusivity: Exclusivity) -> int:
     return exclusivity.occupancy.single if exclusivity.wish is NUMA_REQUIRED else 0
 
 
+def _must_spread(offers: NumaOffers) -> bool:
+    return offers.workload is not None and offers.workload.spread.required
+
+
 def _best(masks: Sequence[int], score_of: Callable[[int], int]) -> int:
     best, most = masks[0], score_of(masks[0])
     for mask in masks[1:]:
@@ -190,7 +200,7 @@ def select_numa_nodes(
     best = preferred(rules, offers, exclusivity, distances=distances)
     if best is not None:
         return Decision(rule.settles(best, offers.mask), admitted=True)
-    if offers.given and rules.policy is not NumaPolicy.BEST_EFFORT:
+    if offers.given and (rules.policy is not NumaPolicy.BEST_EFFORT or _must_spread(offers)):
         return Decision(Hint(None, preferred=False), admitted=False)
     closed = _closed(exclusivity)
     # 2^n hints a resource cannot be merged in time beyond this width: BestEffort falls back to the whole machine, the answer of a

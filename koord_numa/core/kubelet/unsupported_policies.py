@@ -47,7 +47,10 @@ _KEEPS: Final[Mapping[NumaPolicy, KubeletPolicy]] = {
 def refuse_promises(request: PodRequest, config: KubeletConfig) -> Rejection | None:
     """Does the pod demand something that this kubelet's configuration does not guarantee?"""
     return (
-        _refuse_numa_policy(request, config) or _refuse_numa_exclusive(request) or _refuse_bind_policy(request, config)
+        _refuse_numa_policy(request, config)
+        or _refuse_numa_exclusive(request)
+        or _refuse_numa_spread(request)
+        or _refuse_bind_policy(request, config)
     )
 
 
@@ -58,6 +61,14 @@ def _refuse_numa_exclusive(request: PodRequest) -> Rejection | None:
         return None
     detail = "the pod requires singleNUMANodeExclusive, and a kubelet keeps no NUMA node to pods of one kind"
     return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
+
+
+def _refuse_numa_spread(request: PodRequest) -> Rejection | None:
+    """Kubelets choose NUMA nodes without regard to the pods of a workload; a wish (``ScheduleAnyway``) may go unmet."""
+    if request.numa_spread is None or not request.numa_spread.required:
+        return None
+    detail = "the pod requires numa-spread (DoNotSchedule), and on this node the kubelet chooses the NUMA nodes"
+    return Rejection(Reason.NUMA_SPREAD, "node(s) had a kubelet that spreads no workloads", detail, resolvable=False)
 
 
 def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection | None:

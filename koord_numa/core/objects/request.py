@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from koord_numa.core.claims.pod_claims import PodResourceClaim
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.objects.constraints import Constraints
+from koord_numa.core.objects.constraints import Constraints, LabelSelector
 from koord_numa.core.objects.vocabulary import (
     ContainerKind,
     CpuBindPolicy,
@@ -15,6 +15,8 @@ from koord_numa.core.objects.vocabulary import (
     NumaAllocateStrategy,
     NumaExclusive,
     NumaPolicy,
+    NumaSpreadMode,
+    NumaSpreadScope,
     PriorityClass,
     QosClass,
 )
@@ -67,6 +69,17 @@ class NumaSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class NumaSpread:
+    """How the pods of one workload are distributed inside a node, from ``scheduling.koord-numa.io/numa-spread``."""
+
+    selector: LabelSelector
+    namespace: str = "default"
+    scope: NumaSpreadScope = NumaSpreadScope.NUMA
+    mode: NumaSpreadMode = NumaSpreadMode.SPREAD
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PodRequest:
     """
     Everything about a pod that may change where it can go. ``class_key`` is equal for pods that every node treats alike.
@@ -87,6 +100,7 @@ class PodRequest:
     priority: int = 0
     bind: CpuBind = CpuBind()
     numa: NumaSpec = NumaSpec()
+    numa_spread: NumaSpread | None = None
     constraints: Constraints = Constraints()
     namespace: str = "default"
     labels: tuple[tuple[str, str], ...] = ()  # only those that matter to spread and affinity: sorted pairs
@@ -133,6 +147,7 @@ def _class_key(request: PodRequest) -> Hashable:
         request.priority,
         request.bind,
         request.numa,
+        request.numa_spread,
         request.replaceable,
         request.constraints,
         request.namespace if _cares_for_pods(request.constraints) or request.constraints.claims else "",

@@ -38,6 +38,7 @@ class Reason(Enum):
     BIND_POLICY = "bind-policy"
     NUMA_POLICY = "numa-policy"  # pod and node want different policies
     NUMA_AFFINITY = "numa-affinity"  # no acceptable set of NUMA nodes
+    NUMA_SPREAD = "numa-spread"  # not where the annotation numa-spread permits it
     NO_TOPOLOGY = "no-topology"
     BAD_TOPOLOGY = "bad-topology"
     BAD_NODE = "bad-node"

@@ -68,6 +68,21 @@ class NumaPolicy(StrEnum):
     SINGLE_NUMA_NODE = "SingleNUMANode"
 
 
+class NumaSpreadScope(StrEnum):
+    """The domains over which ``numa-spread`` distributes the pods of a workload."""
+
+    NUMA = "numa"
+    SOCKET = "socket"
+    PCIE = "pcie"
+
+
+class NumaSpreadMode(StrEnum):
+    """Whether the pods of a workload keep apart or together inside a node."""
+
+    SPREAD = "Spread"
+    PACK = "Pack"
+
+
 class NumaExclusive(StrEnum):
     """May a pod that spans NUMA nodes share one with a pod that sits on a single one?"""
 

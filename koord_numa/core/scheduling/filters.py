@@ -235,6 +235,7 @@ NUMA_RESERVE: Final = Reserve(
         Reason.BIND_POLICY: ON_TOPOLOGY,
         Reason.NUMA_POLICY: ON_TOPOLOGY,
         Reason.NUMA_AFFINITY: ON_CAPACITY,
+        Reason.NUMA_SPREAD: ON_CAPACITY | ON_PODS,
         Reason.NO_TOPOLOGY: ON_TOPOLOGY,
         Reason.BAD_POD: ON_NODE,
         Reason.KUBELET_ALIGNMENT: ON_CAPACITY,

@@ -28,6 +28,8 @@ from koord_numa.core.fit.pod_affinity import pod_preference
 from koord_numa.core.fit.spread import crowding
 from koord_numa.core.fit.taints import soft_taints
 from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.numa.hints import mask_of_ids
+from koord_numa.core.numa.workload_spread import workload_spread
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Exclusivity, Placement, Rejection
 from koord_numa.core.objects.vocabulary import (
@@ -177,6 +179,21 @@ def wants_exclusivity(ask: SchedulingRequest) -> bool:
     return demand.cpu_exclusive is not CpuExclusivePolicy.NONE or demand.numa_exclusive is NumaExclusive.PREFERRED
 
 
+def score_numa_spread(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
+    """How well the placement spreads or packs the pods of the workload inside the node, 0 to 100; 0 where a kubelet chooses."""
+    demand, offer = ask.demand, seen.offer
+    if isinstance(demand, Rejection) or demand.spread is None or not isinstance(offer, Inventory):
+        return 0
+    # No set is chosen where the pod may have all NUMA nodes of the node.
+    mask = placement.mask or mask_of_ids(offer.numa_ids)
+    return workload_spread(demand.spread, offer, seen.ledger, demand.amounts).points(mask)
+
+
+def wants_numa_spread(ask: SchedulingRequest) -> bool:
+    """Does the pod ask for the pods of its workload to be spread or packed inside nodes?"""
+    return ask.request.numa_spread is not None
+
+
 def score_claims(ask: SchedulingRequest, _seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
     """
     How near devices of claims are to the pod's CPUs and memory, and which alternatives of ``firstAvailable`` they are; 0 without claims.
@@ -248,6 +265,7 @@ SCORERS: Final = (
     Scorer("alignment", "NodeNUMAResource", 2200, score_alignment, wants_own_cpus),
     Scorer("shape", "NodeNUMAResource", 11, score_shape, prefers_shape),
     Scorer("exclusivity", "NodeNUMAResource", 40, score_exclusivity, wants_exclusivity),
+    Scorer("numa_spread", "NodeNUMAResource", 24, score_numa_spread, wants_numa_spread),
     Scorer("claims", "DynamicResources", 24, score_claims, wants_devices),
 )
 

@@ -284,6 +284,8 @@ class Cache:
         if known is not None and info.ledger.holdings[uid] == holding:
             info.pods[uid] = pod
             self._note_start(info, pod, is_news=shows_options)
+            if known.labels != pod.labels:
+                info.count(pod, holding)  # labels are part of what the ledger carries along (numa-spread)
             if known.labels != pod.labels or known.deleting != pod.deleting:
                 self.on_change(ClusterEvent.POD_BOUND, info, pod)
             return

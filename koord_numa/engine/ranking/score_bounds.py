@@ -41,6 +41,7 @@ from koord_numa.core.scheduling.scorers import (
     prefers_shape,
     wants_devices,
     wants_exclusivity,
+    wants_numa_spread,
     wants_own_cpus,
     weight_of,
 )
@@ -201,6 +202,7 @@ class ScoreBounds:
         weight, one = self._weights["numa"], alignment.needs_one_on(kind)
         # Exclusivity, shape and claims at their best: they are known only once a placement is.
         most = self._weights["exclusivity"] * MAX_SCORE if wants_exclusivity(self._ask) else 0
+        most += self._weights["numa_spread"] * MAX_SCORE if wants_numa_spread(self._ask) else 0
         most += self._weights["shape"] * MAX_SCORE if prefers_shape(self._ask) else 0
         most += self._weights["claims"] * MAX_SCORE if wants_devices(self._ask) else 0
         if alignment.splits_cores_of(kind):

@@ -8,13 +8,16 @@ from pydantic import Field
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.objects.request import Assignment, CpuBind, NumaSpec, PodRequest, SharedPool
+from koord_numa.core.objects.constraints import Operator
+from koord_numa.core.objects.request import Assignment, CpuBind, NumaSpec, NumaSpread, PodRequest, SharedPool
 from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
     CpuExclusivePolicy,
     NumaAllocateStrategy,
     NumaExclusive,
     NumaPolicy,
+    NumaSpreadMode,
+    NumaSpreadScope,
     PriorityClass,
     QosClass,
 )
@@ -28,6 +31,7 @@ from koord_numa.wire.misspelled_keys import unread_pod_keys
 from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import EnumReader, GoJson, Id, Quantity, load_json, read_json
 from koord_numa.wire.quantities import requested
+from koord_numa.wire.selectors import LabelSelectorModel, label_selector
 
 T = TypeVar("T")
 
@@ -48,6 +52,10 @@ NUMA_POLICIES: Final = EnumReader(
     },
 )
 STRATEGIES: Final = EnumReader({strategy.value: strategy for strategy in NumaAllocateStrategy})
+_SPREAD_SCOPES: Final = EnumReader({scope.value: scope for scope in NumaSpreadScope})
+_SPREAD_MODES: Final = EnumReader({mode.value: mode for mode in NumaSpreadMode})
+_SELECTOR_MEMBERS: Final = ("matchLabels", "matchExpressions")
+_UNSATISFIABLE: Final = EnumReader({"ScheduleAnyway": False, "DoNotSchedule": True})
 NUMA_EXCLUSIVES: Final = EnumReader({exclusive.value: exclusive for exclusive in NumaExclusive})
 
 
@@ -68,6 +76,15 @@ class NumaTopologySpec(GoJson):
     numa_policy: str = Field("", alias="numaTopologyPolicy")
     numa_exclusive: str = Field("", alias="singleNUMANodeExclusive")
     numa_strategy: str = Field("", alias="numaAllocateStrategy")
+
+
+class NumaSpreadSpec(GoJson):
+    """``scheduling.koord-numa.io/numa-spread``."""
+
+    selector: LabelSelectorModel | None = Field(None, alias="labelSelector")
+    scope: str = ""
+    mode: str = ""
+    when: str = Field("", alias="whenUnsatisfiable")
 
 
 class NumaAmounts(GoJson):
@@ -160,6 +177,36 @@ def _policies(spec_text: str, numa_text: str) -> tuple[CpuBind, NumaSpec] | Wire
     return bind, numa
 
 
+def numa_spread(annotations: Mapping[str, str], namespace: str, path: FieldPath) -> NumaSpread | None:
+    """How the pods of the workload are distributed inside a node. Raises ``WireError``."""
+    text = annotations.get(names.NUMA_SPREAD)
+    if text is None:
+        return None
+    place = path.annotation(names.NUMA_SPREAD)
+    spec = read_json(NumaSpreadSpec, text, place)
+    at = place.at("labelSelector")
+    # The reader of selectors skips unknown members, and the selector would then pick other pods.
+    document: Any = load_json(text, place) or {}
+    raw = next((value for name, value in document.items() if name.lower() == "labelselector"), None) or {}
+    if unknown := sorted(set(raw) - {*_SELECTOR_MEMBERS}):
+        raise at.at(unknown[0]).error(f"is unknown (accepted: {', '.join(_SELECTOR_MEMBERS)})")
+    selector = label_selector(spec.selector, at)
+    if selector is None or not selector.requirements:
+        raise at.error("is required and must not be empty: it picks the pods of the workload")
+    for need in selector.requirements:
+        if need.operator in (Operator.GT, Operator.LT):
+            raise at.at(need.key).error(f"{need.operator.value} is no operator of a label selector")
+        if (need.operator in (Operator.IN, Operator.NOT_IN)) is not bool(need.values):
+            raise at.at(need.key).error(f"operator {need.operator.value} with {len(need.values)} values")
+    return NumaSpread(
+        selector=selector,
+        namespace=namespace,
+        scope=_SPREAD_SCOPES.read(spec.scope, place.at("scope")) if spec.scope else NumaSpreadScope.NUMA,
+        mode=_SPREAD_MODES.read(spec.mode, place.at("mode")) if spec.mode else NumaSpreadMode.SPREAD,
+        required=_UNSATISFIABLE.read(spec.when, place.at("whenUnsatisfiable")) if spec.when else False,
+    )
+
+
 def check_demands(top: Head, spec: Mapping[str, Any]) -> None:
     """
     Raises ``WireError`` for a demand that nothing would read: under a key that is almost ours, in a member that does not exist, or in
@@ -203,6 +250,7 @@ def _unknown_member(key: str, text: str) -> tuple[str, str] | None:
 _MEMBERS: Final[Mapping[str, type[GoJson]]] = {
     names.RESOURCE_SPEC: ResourceSpec,
     names.NUMA_TOPOLOGY_SPEC: NumaTopologySpec,
+    names.NUMA_SPREAD: NumaSpreadSpec,
 }
 """The annotations in which a pod demands something, by their members."""
 

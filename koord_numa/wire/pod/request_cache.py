@@ -26,6 +26,7 @@ from koord_numa.wire.pod.volume_mounts import FREE_KINDS
 ANNOTATIONS: Final = (
     names.RESOURCE_SPEC,
     names.NUMA_TOPOLOGY_SPEC,
+    names.NUMA_SPREAD,
     names.RESERVATION_AFFINITY,
     names.DEVICE_JOINT_ALLOCATE,
     names.GPU_PARTITION_SPEC,

@@ -12,7 +12,7 @@ from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.metadata import Head
 from koord_numa.wire.parsing import Problems, Quantity, Strict, read
 from koord_numa.wire.pod.constraints import ConstraintsModel, PortModel, constraints
-from koord_numa.wire.pod.pod_annotations import policies, priority_class, qos_class
+from koord_numa.wire.pod.pod_annotations import numa_spread, policies, priority_class, qos_class
 from koord_numa.wire.quantities import requested
 from koord_numa.wire.selectors import label_pairs
 
@@ -70,6 +70,7 @@ def pod_request(top: Head, spec: dict[str, Any], priority: int, problems: Proble
         priority=priority,
         bind=bind,
         numa=numa,
+        numa_spread=problems.collect(lambda: numa_spread(top.annotations, top.namespace or "default", top.path), None),
         constraints=_constraints(top, spec, work, problems),
         namespace=top.namespace or "default",
         labels=label_pairs(top.labels),
