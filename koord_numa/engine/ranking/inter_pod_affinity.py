@@ -6,7 +6,6 @@ per row of the table.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from koord_numa.core.fit.pod_affinity import AFFINITY_RULES, ANTI_AFFINITY_RULES, EXISTING_ANTI_AFFINITY, is_first
 from koord_numa.core.objects.constraints import PodTerm
@@ -14,7 +13,12 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.engine.ranking.columns.domain_sums import DomainSums
 from koord_numa.engine.ranking.columns.node_numbers import Bools, Ints
-from koord_numa.engine.ranking.columns.pod_counts import PodSelection, TermCarriers
+from koord_numa.engine.ranking.columns.pod_counts import (
+    PodSelection,
+    SelectedByTerms,
+    TermCarriers,
+    TermGroup,
+)
 
 Refusals = Iterator[tuple[Bools, Rejection]]
 
@@ -26,25 +30,33 @@ class InterPodAffinity:
         demands = request.constraints
         self._request = request
         self._sums = sums
-        # Sorted, since a set has no order and the first refusal of a row names the reason.
-        self._pickers: Final = sorted(pickers, key=repr)
         self._near = PodSelection.of(demands.affinity) if demands.affinity else None
-        self._preferred = [
-            *((wish.weight, wish.term) for wish in demands.preferred_affinity),
+        preferred = [
+            *((wish.term, wish.weight) for wish in demands.preferred_affinity),
             # Anti-affinity pushes: the same sum with the opposite sign.
-            *((-wish.weight, wish.term) for wish in demands.preferred_anti_affinity),
+            *((wish.term, -wish.weight) for wish in demands.preferred_anti_affinity),
+        ]
+        # Terms of one topology key are counted together, as a pod may have thousands.
+        self._apart = [
+            (key, SelectedByTerms(group)) for key, group in _by_key((term, 1) for term in demands.anti_affinity)
+        ]
+        picked = _by_key((term, 1) for term in pickers)
+        self._forbidden = [(key, TermCarriers(group, forbids=True)) for key, group in picked]
+        self._scored: list[tuple[str, SelectedByTerms | TermCarriers]] = [
+            *((key, SelectedByTerms(group)) for key, group in _by_key(preferred)),
+            *((key, TermCarriers(group, forbids=False)) for key, group in picked),
         ]
 
     def refusals(self) -> Refusals:
         """Which rows refuse the pod and why, a rule at a time, in the order of ``fits_pod_affinity``."""
-        demands, sums = self._request.constraints, self._sums
+        sums = self._sums
         if self._near is not None:
             # In the order of ``fits_pod_affinity``: own affinity, own anti-affinity, that of placed pods.
             yield ~self._near_enough(self._near), AFFINITY_RULES
-        for term in demands.anti_affinity:
-            yield sums.of(PodSelection.of((term,)), term.topology_key) > 0, ANTI_AFFINITY_RULES
-        for term in self._pickers:
-            yield sums.of(TermCarriers(term, forbids=True), term.topology_key) > 0, EXISTING_ANTI_AFFINITY
+        for key, selected in self._apart:
+            yield sums.of(selected, key) > 0, ANTI_AFFINITY_RULES
+        for key, carriers in self._forbidden:
+            yield sums.of(carriers, key) > 0, EXISTING_ANTI_AFFINITY
 
     def raw_scores(self) -> Ints | None:
         """
@@ -54,11 +66,8 @@ class InterPodAffinity:
         """
         sums = self._sums
         total: Ints | None = None
-        for weight, term in self._preferred:
-            part = weight * sums.of(PodSelection.of((term,)), term.topology_key)
-            total = part if total is None else total + part
-        for term in self._pickers:
-            part = sums.of(TermCarriers(term, forbids=False), term.topology_key)
+        for key, weighing in self._scored:
+            part = sums.of(weighing, key)
             total = part if total is None else total + part
         return total
 
@@ -73,3 +82,11 @@ class InterPodAffinity:
         for each in counted:
             labelled &= each
         return labelled
+
+
+def _by_key(terms: Iterable[tuple[PodTerm, int]]) -> list[tuple[str, TermGroup]]:
+    """The terms by topology key, in the order of the keys."""
+    found: dict[str, list[tuple[PodTerm, int]]] = {}
+    for term, weight in terms:
+        found.setdefault(term.topology_key, []).append((term, weight))
+    return [(key, TermGroup(group)) for key, group in sorted(found.items())]

@@ -40,6 +40,12 @@ FEW: Final = 2
 """So many changed rows are evaluated at once; for more, a sweep finds out first which of them matter."""
 
 
+TURN_STEPS: Final = 4_000
+"""Comparisons of affinity terms with kinds of placed pods in one turn of a decision, about 10 ms. Other decisions go on between turns."""
+MAX_TURNS: Final = 1_000
+"""Turns after which a decision ends in one turn more."""
+
+
 class NodeRanking:
     """The nodes as one request class sees them."""
 
@@ -69,6 +75,7 @@ class NodeRanking:
         self._told_at: int | None = None  # the position of the journal then
         self._untold: set[int] = set()
         self._left: int | None = None  # nodes that this decision may still ask, if that is limited
+        self._turns = 0  # of this decision
         self._reported = False  # has an exception been reported?
         self._late = None if cluster is None else LateRules(ask, rules, cluster)
 
@@ -78,13 +85,19 @@ class NodeRanking:
 
         What was found out is kept, so that the next call goes on from there in the state of its moment.
         """
-        self._left = limit
+        self._left, counts = limit, self._columns.pods
+        # Counts that others drop before this decision is over would be begun for ever.
+        counts.steps = TURN_STEPS if self._turns < MAX_TURNS else None
+        self._turns += 1
         try:
-            return self.choose(images)
+            answer = self.choose(images)
         except (LimitReached, TurnOverError):
             return Undecided.UNDECIDED
+        else:
+            self._turns = 0
+            return answer
         finally:
-            self._left = None
+            self._left = counts.steps = None
             if self._cluster is not None:
                 self._cluster.begin_turn(None)
 

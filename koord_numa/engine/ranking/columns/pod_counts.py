@@ -11,21 +11,25 @@ Example: twenty replicas with ``app: web`` on three nodes are one kind. The coun
 with the nodes in zones a, a and b its sums are ``{a: 14, b: 6}``.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 from cachetools import LRUCache
 
+from koord_numa.core.claims.search.budget import TurnOverError
 from koord_numa.core.objects.constraints import LabelSelector, PodTerm
 from koord_numa.core.objects.request import Pod, PodRequest, once_per_request
 from koord_numa.core.selectors import Labels, selects
 from koord_numa.engine.cache.term_index import AnchorIndex, anchors_of_pod, anchors_of_term
 from koord_numa.engine.ranking.columns.node_numbers import Ints, longer
 
-REMEMBERED_COUNTS: Final = 1024
-"""So many counts are kept up to date; one that was not asked for the longest time is dropped, and counted again when it is asked for."""
+REMEMBERED_COUNTS: Final = 4096
+"""Terms of the counts that are kept up to date. The count that was not asked for the longest time is dropped first."""
+
+MOST_UNFINISHED: Final = 16
+"""Counts that are begun and not finished, more than two decisions need. The oldest is dropped, as its decision was given up."""
 
 HARD_WEIGHT: Final = 1
 """What a placed pod's required affinity to the new one is worth (kube-scheduler's ``hardPodAffinityWeight``)."""
@@ -102,6 +106,10 @@ class PodSelection:
         """Does it depend on the labels of namespaces?"""
         return any(selector is not None for _, selector, _ in self.terms)
 
+    def steps(self, _kind: PodKind) -> int:
+        """Terms that are compared with the kind."""
+        return 1
+
     def weigh(self, kind: PodKind, namespaces: Namespaces) -> int:
         """1 for a kind that is selected, else 0."""
         if self.staying and kind.deleting:
@@ -114,37 +122,98 @@ class PodSelection:
         return int(all(selects(selector, labels) for _, _, selector in self.terms))
 
 
+class TermGroup:
+    """Affinity terms of one topology key that weigh together. The hash is computed once, as a pod may have thousands of terms."""
+
+    __slots__ = ("_hash", "terms")
+
+    def __init__(self, terms: Iterable[tuple[PodTerm, int]]) -> None:
+        """``terms`` are terms with their weight."""
+        weights: dict[PodTerm, int] = {}
+        for term, weight in terms:
+            weights[term] = weights.get(term, 0) + weight
+        self.terms: Final = weights
+        self._hash = hash(frozenset(weights.items()))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, TermGroup) and self._hash == other._hash and self.terms == other.terms
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedByTerms:
+    """Pods that terms select: the weight is that of all terms that select a pod of the kind."""
+
+    group: TermGroup
+
+    @property
+    def anchors(self) -> tuple[Hashable, ...]:
+        """Every kind that is selected carries one of these."""
+        return tuple({anchor: None for term in self.group.terms for anchor in anchors_of_term(term)})
+
+    @property
+    def by_namespace_labels(self) -> bool:
+        """Does it depend on the labels of namespaces?"""
+        return any(term.namespace_selector is not None for term in self.group.terms)
+
+    def steps(self, _kind: PodKind) -> int:
+        """Terms that are compared with the kind."""
+        return len(self.group.terms)
+
+    def weigh(self, kind: PodKind, namespaces: Namespaces) -> int:
+        """The weights of the terms that select the kind, summed."""
+        here, labels, total = namespaces.get(kind.namespace, {}), dict(kind.labels), 0
+        for term, weight in self.group.terms.items():
+            is_there = kind.namespace in term.namespaces or selects(term.namespace_selector, here)
+            if is_there and selects(term.selector, labels):
+                total += weight
+        return total
+
+
 @dataclass(frozen=True, slots=True)
 class TermCarriers:
-    """Pods that have this very affinity term: the weight is what it adds to scores, or how often it forbids with ``forbids``."""
+    """Pods that have one of these terms: the weight is what the terms add to scores, or how often they forbid with ``forbids``."""
 
-    term: PodTerm
+    group: TermGroup
     forbids: bool
 
     by_namespace_labels = False
 
     @property
     def anchors(self) -> tuple[Hashable, ...]:
-        """The term itself."""
-        return (self.term,)
+        """The terms."""
+        return tuple(self.group.terms)
+
+    def steps(self, kind: PodKind) -> int:
+        """Terms that are compared."""
+        return len(kind.terms)
 
     def weigh(self, kind: PodKind, _namespaces: Namespaces) -> int:
-        """The weights of the term in pods of this kind, summed."""
-        found = [each for each in kind.terms if each.forbids is self.forbids and each.term == self.term]
+        """The weights of the terms in pods of this kind, summed."""
+        terms = self.group.terms
+        found = [each for each in kind.terms if each.forbids is self.forbids and each.term in terms]
         return len(found) if self.forbids else sum(each.weight for each in found)
 
 
-Weighing = PodSelection | TermCarriers
+Weighing = PodSelection | SelectedByTerms | TermCarriers
 
 
 @dataclass(slots=True, eq=False)
 class Count:
-    """``rows[row]`` is the weight of all pods on the node of that row. ``version`` grows with every change."""
+    """
+    ``rows[row]`` is the weight of all pods on the node of that row. ``version`` grows with every change. ``left`` are kinds of pods that
+    are not counted yet.
+    """
 
     weighing: Weighing
     rows: Ints
     version: int = 0
     dropped: bool = False
+    left: "list[_Kind]" = field(default_factory=list)
 
     def add(self, row: int, amount: int) -> None:
         """Pods came to a row or went."""
@@ -170,7 +239,9 @@ class PodCounts:
         self._size = rows
         self._kinds: dict[PodKind, _Kind] = {}
         self._counted: dict[str, _Kind] = {}  # by uid of every pod that is counted
-        self._counts: LRUCache[Hashable, Count] = LRUCache(maxsize=REMEMBERED_COUNTS)
+        self._counts: LRUCache[Weighing, Count] = LRUCache(maxsize=REMEMBERED_COUNTS, getsizeof=_weight_of)
+        self._unfinished: dict[Weighing, Count] = {}
+        self.steps: int | None = None  # comparisons of terms with kinds of pods that this turn has left
         self._kinds_by_anchor: AnchorIndex[_Kind] = AnchorIndex()
         self._counts_by_anchor: AnchorIndex[Count] = AnchorIndex()
 
@@ -199,8 +270,16 @@ class PodCounts:
         """The count of this weighing, kept up to date from now on."""
         found = self._counts.get(weighing)
         if found is None:
-            self._make_room()
-            found = self._counts[weighing] = self._new_count(weighing)
+            found = self._unfinished.get(weighing)
+            if found is None:
+                found = self._unfinished[weighing] = self._new_count(weighing)
+                if len(self._unfinished) > MOST_UNFINISHED:
+                    self._drop(self._unfinished.pop(next(iter(self._unfinished))))
+                    self._purge()
+            self._finish(found)
+            del self._unfinished[weighing]
+            self._make_room(_weight_of(found))
+            self._counts[weighing] = found
         return found
 
     def occupy(self, node: str, row: int) -> None:
@@ -213,19 +292,21 @@ class PodCounts:
 
     def vacate(self, row: int) -> None:
         """The node of a row is gone."""
-        for count in self._counts.values():
+        for count in (*self._counts.values(), *self._unfinished.values()):
             count.add(row, -int(count.rows[row]))
 
     def grow(self, rows: int) -> None:
         """Make room for more rows."""
         self._size = rows
-        for count in self._counts.values():
+        for count in (*self._counts.values(), *self._unfinished.values()):
             count.rows = longer(count.rows, rows)
 
     def namespaces_changed(self) -> None:
         """Labels of namespaces changed: counts that depend on them are made again when they are asked for."""
-        for weighing in [it for it, count in self._counts.items() if count.weighing.by_namespace_labels]:
-            self._drop(self._counts.pop(weighing))
+        kept: tuple[MutableMapping[Weighing, Count], ...] = (self._counts, self._unfinished)
+        for counts in kept:
+            for weighing in [it for it, count in counts.items() if count.weighing.by_namespace_labels]:
+                self._drop(counts.pop(weighing))
         self._purge()
 
     def _move(self, known: _Kind, node: str, sign: int) -> None:
@@ -250,7 +331,22 @@ class PodCounts:
     def _new_count(self, weighing: Weighing) -> Count:
         count = Count(weighing, np.zeros(self._size, dtype=np.int64))
         self._counts_by_anchor.add(count, weighing.anchors)
-        for known in self._kinds_by_anchor.find(weighing.anchors):
+        # The last one is counted first.
+        count.left = self._kinds_by_anchor.find(weighing.anchors)[::-1]
+        return count
+
+    def _finish(self, count: Count) -> None:
+        """Count the kinds that are left. Raises ``TurnOverError`` when the turn has no steps left; the next turn goes on from there."""
+        weighing = count.weighing
+        while count.left:
+            known = count.left[-1]
+            if self.steps is not None:
+                if self.steps <= 0:
+                    raise TurnOverError
+                self.steps -= weighing.steps(known.kind)
+            count.left.pop()
+            if not known.nodes:  # its pods have left meanwhile
+                continue
             weight = weighing.weigh(known.kind, self.namespaces)
             if not weight:
                 continue
@@ -259,12 +355,12 @@ class PodCounts:
                 row = self._row_of(node)
                 if row is not None:
                     count.rows[row] += weight * pods
-        return count
 
-    def _make_room(self) -> None:
-        if len(self._counts) < self._counts.maxsize:
+    def _make_room(self, weight: int) -> None:
+        if self._counts.currsize + weight <= self._counts.maxsize:
             return
-        for _ in range(len(self._counts) // 8):
+        wanted = self._counts.maxsize - max(weight, REMEMBERED_COUNTS // 8)
+        while self._counts and self._counts.currsize > wanted:
             self._drop(self._counts.popitem()[1])
         self._purge()
 
@@ -275,6 +371,13 @@ class PodCounts:
     def _purge(self) -> None:
         for known in self._kinds.values():
             known.counts = [(count, weight) for count, weight in known.counts if not count.dropped]
+
+
+def _weight_of(count: Count) -> int:
+    """Terms of the count: so many are compared with every new kind of pod. Not more than all of the room."""
+    weighing = count.weighing
+    terms = len(weighing.group.terms) if isinstance(weighing, SelectedByTerms) else 1
+    return min(terms, REMEMBERED_COUNTS)
 
 
 def _kind_of(pod: Pod) -> PodKind:

@@ -1,0 +1,135 @@
+"""The decision about a pod with many affinity terms is made in turns of bounded work, and other pods are decided between the turns."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from koord_numa.core.objects.constraints import LabelSelector, Operator, PodTerm, PreferredPodTerm, Requirement
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.value_objects import replace
+from koord_numa.engine.ranking import node_ranking
+from koord_numa.engine.ranking.columns.pod_counts import Namespaces, PodKind, SelectedByTerms, TermGroup
+from koord_numa.engine.ranking.undecided import Undecided
+from tests.engine.world import World, bound, make_node, make_pod, make_world
+
+UNDECIDED = Undecided.UNDECIDED
+TERMS = 60
+STEPS = 300
+"""Steps of a turn in these tests: five kinds of placed pods."""
+
+
+def term(number: int, value: str) -> PodTerm:
+    """A term that selects every pod without this value."""
+    selector = LabelSelector((Requirement("app", Operator.NOT_IN, (value,)),))
+    return PodTerm("kubernetes.io/hostname", selector, ("default",))
+
+
+def large_pod(name: str, terms: int = TERMS) -> Pod:
+    """A pod with preferred terms that no other pod has."""
+    pod = make_pod(name, cpu=10, memory=0)
+    wishes = tuple(PreferredPodTerm(1 + at % 9, term(at, f"{name}-{at}")) for at in range(terms))
+    constraints = replace(pod.request.constraints, preferred_affinity=wishes)
+    return replace(pod, request=replace(pod.request, constraints=constraints))
+
+
+def full_world(kinds: int) -> World:
+    """Two nodes with pods of different labels."""
+    world = make_world(
+        *(make_node(f"node-{at}", cpu=99, labels={"kubernetes.io/hostname": f"node-{at}"}) for at in range(2))
+    )
+    for at in range(kinds):
+        placed = bound(make_pod(f"placed-{at}", 10, 0, labels=(("app", f"a{at}"),)), f"node-{at % 3 // 2}")
+        world.engine.handlers.bound_pods.observe(None, placed)
+    return world
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small turns, so that few pods need many."""
+    monkeypatch.setattr(node_ranking, "TURN_STEPS", STEPS)
+
+
+def test_a_large_decision_takes_turns_and_ends_as_in_one_go() -> None:
+    world, other = full_world(100), full_world(100)
+    pod = large_pod("large")
+    request_class = world.engine.classes.of(pod)
+    assert request_class is not None
+    turns = 0
+    while (answer := world.engine.handle.selector.choose_some(request_class, 64)) is UNDECIDED:
+        turns += 1
+    assert turns == pytest.approx(100 * TERMS / STEPS, abs=2)
+    whole = other.engine.handle.selector.choose(other.engine.classes.of(pod) or request_class)
+    assert isinstance(answer, Placement)
+    assert answer == whole
+
+
+def test_a_turn_does_bounded_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = full_world(100)
+    request_class = world.engine.classes.of(large_pod("large"))
+    assert request_class is not None
+    compared: list[int] = []
+    weigh = SelectedByTerms.weigh
+
+    def counting(it: SelectedByTerms, kind: PodKind, namespaces: Namespaces) -> int:
+        compared.append(it.steps(kind))
+        return weigh(it, kind, namespaces)
+
+    monkeypatch.setattr(SelectedByTerms, "weigh", counting)
+    while world.engine.handle.selector.choose_some(request_class, 64) is UNDECIDED:
+        assert sum(compared) < STEPS + TERMS
+        compared.clear()
+
+
+def test_pods_that_come_and_go_between_turns_are_counted() -> None:
+    world = full_world(100)
+    request_class = world.engine.classes.of(large_pod("large"))
+    assert request_class is not None
+    selector, handlers = world.engine.handle.selector, world.engine.handlers.bound_pods
+    for at in range(20):
+        assert selector.choose_some(request_class, 64) is UNDECIDED or at > 5
+        gone = bound(make_pod(f"placed-{at}", 10, 0, labels=(("app", f"a{at}"),)), f"node-{at % 3 // 2}")
+        handlers.observe("DELETED", gone)
+        handlers.observe(None, bound(make_pod(f"new-{at}", 10, 0, labels=(("app", f"n{at}"),)), "node-1"))
+    while selector.choose_some(request_class, 64) is UNDECIDED:
+        pass
+    group = TermGroup((wish.term, wish.weight) for wish in request_class.request.constraints.preferred_affinity)
+    pods = world.engine._node_table.pods
+    before = pods.count(SelectedByTerms(group)).rows.tolist()
+    pods._counts.clear()
+    assert pods.count(SelectedByTerms(group)).rows.tolist() == before
+
+
+async def until(done: Callable[[], bool]) -> None:
+    """Give way to the engine until then."""
+    for _ in range(100_000):
+        if done():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never happened")
+
+
+async def test_an_innocent_pod_waits_for_few_turns_beside_200_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_ranking, "TURN_STEPS", 1000)
+    world = full_world(20)
+    turns: list[int] = []
+    begun = node_ranking.NodeRanking.choose_some
+
+    def counting(
+        it: node_ranking.NodeRanking, limit: int, images: tuple[str, ...] = ()
+    ) -> Placement | Undecided | None:
+        turns.append(1)
+        return begun(it, limit, images)
+
+    monkeypatch.setattr(node_ranking.NodeRanking, "choose_some", counting)
+    world.waits(*(large_pod(f"large-{number}", 300) for number in range(200)))
+    running = asyncio.create_task(world.engine.run())
+    await until(lambda: len(turns) >= 5)
+    turns.clear()
+    world.waits(make_pod("innocent", cpu=20))
+    await until(lambda: bool(world.nodes_of()["innocent"]))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert len(turns) < 3 * 20 * 300 / 1000  # two decisions are under way, each in six turns
+    assert list(world.nodes_of().values()).count("") > 190
