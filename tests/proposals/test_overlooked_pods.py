@@ -50,6 +50,27 @@ async def test_use_that_is_not_published_is_charged_to_every_numa_node(known: di
     assert trust(there) == ("uncertain", "the exporter overlooks 12 CPUs of running pods: default/vm")
 
 
+@pytest.mark.parametrize(("cpus", "fits"), [(4, True), (5, False)])
+async def test_any_numa_node_may_hold_the_largest_container(cpus: int, fits: bool) -> None:
+    """Pods of 12 and 6 CPUs are overlooked, so 16 and 16 free CPUs may be 4 and 10, or 10 and 4."""
+    there = seen([zone(0, {"cpu": "16"}), zone(1, {"cpu": "16"})], vm("a", 12), vm("b", 6))
+    await there.create(pod("p", guaranteed(str(cpus))))
+    assert (there.node_of("p") == "n") == fits
+
+
+async def test_containers_that_fit_on_no_other_numa_node_leave_the_rest_free() -> None:
+    """As reported: 30 and 30 CPUs are overlooked beside 10 published ones of 52 on each NUMA node: 12 and 22 are free."""
+    there = cluster(node("n", 104, memory=250))
+    running(there, pod("web", guaranteed("10")), vm("a", 30), vm("b", 30))
+    zones = [zone(0, {"cpu": "42"}, cpu="52"), zone(1, {"cpu": "52"})]
+    there.nrt(kubelet_nrt("n", zones, "single-numa-node"))
+    there.world.clock.now += 200
+    there.world.engine.cache.expire_unreported()
+    await there.create(pod("large", guaranteed("26")), pod("small", guaranteed("20")))
+    assert [there.node_of(name) for name in ("large", "small")] == ["", "n"]
+    assert trust(there)[0] == "uncertain"
+
+
 async def test_devices_count_too() -> None:
     """A dead exporter: 3 of 4 GPUs of each NUMA node are in use, and it shows none of them."""
     zones = [zone(numa, {"cpu": "16", GPU: "4"}) for numa in (0, 1)]

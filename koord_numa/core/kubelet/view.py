@@ -157,7 +157,7 @@ def inferred_view(frame: NodeConfig, node: Node, pods: PodsThere, evidence: Core
     parted = parted_cpus(shown, frame.node, frame.devices) if shown and pods.unfollowed else NOTHING
     zones = without_leftovers(topology.zones, shown, parted) if shown else topology.zones
     zones = without_hidden(zones, there, topology, hidden_use(holdings, frame.node), unpublished)
-    zones = without_overlooked(zones, pods.overlooked)
+    zones = without_overlooked(zones, pods.overlooked, topology.zones)
     # Only devices near several NUMA nodes are missing on other ones than their pod's.
     on_their_way = [demand for uid, demand in demands.pods.items() if uid in unpublished] if frame.devices else ()
     facts = Published(frame, zones, _requested(holdings), known, on_their_way)

@@ -9,16 +9,17 @@ a pod may have left by then, or never come, and the pod is below. It is never ab
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Final
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.explain import needs_text
-from koord_numa.core.kubelet.demand import PodDemand, pod_demand
+from koord_numa.core.kubelet.demand import ContainerDemand, PodDemand, pod_demand
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.options import CLOSEST_NUMA
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodKey
-from koord_numa.core.objects.vocabulary import KubeletScope
+from koord_numa.core.objects.vocabulary import INIT, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MILLI, NOTHING, ResourceList, add, total
 from koord_numa.core.state.ledger import Holding, Ledger
 
@@ -27,6 +28,9 @@ Parts = tuple[tuple[int, ResourceList], ...]
 
 NAMED: Final = 3
 """Pods that a text about overlooked use names."""
+
+MOST_HOLDERS: Final = 8
+"""Running pods of which sets are compared with the overlooked amount: 255 sets."""
 
 HIDDEN: Final = "hidden"
 """What they are called among the sums of a ledger."""
@@ -135,6 +139,8 @@ class Overlooked:
 
     amounts: ResourceList = field(default_factory=dict)
     pods: tuple[PodKey, ...] = ()
+    # By resource, for each set of pods whose use adds up to the amount, what their containers hold. Empty where that is not known.
+    sets: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.amounts)
@@ -177,14 +183,66 @@ def overlooked_use(frame: NodeConfig, running: Iterable[tuple[PodKey, PodDemand]
     explains = all(
         sum([demand.lasting.get(name, 0) for _, demand in partly]) >= amount for name, amount in missing.items()
     )
-    return Overlooked(missing, tuple(sorted((pod for pod, _ in (partly if explains else holders)), key=str)))
+    named = tuple(sorted((pod for pod, _ in (partly if explains else holders)), key=str))
+    # Only under this policy each container is on one NUMA node.
+    is_single = frame.topology.kubelet.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
+    demands = [demand for _, demand in holders]
+    return Overlooked(
+        missing, named, {name: _sets_of(name, missing[name], demands) for name in missing} if is_single else {}
+    )
 
 
-def without_overlooked(zones: Sequence[Zone], overlooked: Overlooked) -> tuple[Zone, ...]:
-    """The zones with less available: what is overlooked may be on any NUMA node."""
+def _sets_of(name: str, amount: int, demands: Sequence[PodDemand]) -> Sequence[Sequence[int]]:
+    """What the containers hold of each set of these pods that holds exactly the amount together."""
+    pods = [
+        (
+            demand.lasting[name],
+            [held for container, part in demand.containers if container.kind is not INIT and (held := _of(part, name))],
+        )
+        for demand in demands
+        if demand.lasting.get(name)
+    ]
+    if len(pods) > MOST_HOLDERS:
+        return ()
+    return [
+        [held for _, parts in chosen for held in parts]
+        for size in range(1, len(pods) + 1)
+        for chosen in combinations(pods, size)
+        if sum([total for total, _ in chosen]) == amount
+    ]
+
+
+def _of(part: ContainerDemand, name: str) -> int:
+    return part.cpus * MILLI if name == CPU else part.devices.get(name, 0)
+
+
+def without_overlooked(zones: Sequence[Zone], overlooked: Overlooked, published: Sequence[Zone]) -> tuple[Zone, ...]:
+    """
+    The zones with less available: what is overlooked may be on any NUMA node, as far as whole containers fit there.
+
+    They fit into what is ``published`` as available: other pods that ``zones`` charge may be elsewhere.
+    """
     if not overlooked:
         return tuple(zones)
-    return _without(zones, {zone.numa: overlooked.amounts for zone in zones})
+    missing = {
+        zone.numa: {name: _most_on(zone, name, amount, overlooked) for name, amount in overlooked.amounts.items()}
+        for zone in published
+    }
+    return _without(zones, missing)
+
+
+def _most_on(zone: Zone, name: str, amount: int, overlooked: Overlooked) -> int:
+    """The most that overlooked containers may hold on one NUMA node: what is published as available holds them."""
+    available, sets = zone.available.get(name, 0), overlooked.sets.get(name)
+    if not sets:
+        return amount
+    most = 0
+    for parts in sets:
+        sums = {0}
+        for part in parts:
+            sums |= {total + part for total in sums if total + part <= available}
+        most = max(most, *sums)
+    return most
 
 
 def _anywhere(holding: Holding) -> Iterator[ResourceList]:
