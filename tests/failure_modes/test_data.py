@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import KubeletAllocation, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Assignment, NumaSpec, Pod
@@ -240,3 +241,64 @@ def _show(world: World, pod: Pod) -> None:
     world.engine.handlers.bound_pods.observe(
         "MODIFIED", replace(pod, assignment=Assignment(cpus=cpus, numa=assignment.numa))
     )
+
+
+async def test_a_node_that_registers_again_with_fewer_cpus_is_not_overcommitted() -> None:
+    """Its pods are not told to have left yet, and hold more than the new node has."""
+    world = make_world(make_node("node", cpu=16))
+    world.engine.handlers.topologies.observe("ADDED", make_topology("node", cores=4))
+    for number in range(3):
+        world.engine.handlers.bound_pods.observe(None, bound(make_pod(f"old-{number}", 4000), "node"))
+    world.engine.handlers.nodes.observe("DELETED", make_node("node", cpu=16))
+    world.engine.handlers.nodes.observe("ADDED", make_node("node", cpu=8, uid="uid-new"))
+    world.engine.handlers.topologies.observe("MODIFIED", replace(make_topology("node", cores=2), node_uid="uid-new"))
+    world.waits(make_pod("new", 2000))
+    await world.settle()
+    assert world.nodes_of()["new"] == ""
+    for number in range(2):
+        world.engine.handlers.bound_pods.observe("DELETED", bound(make_pod(f"old-{number}", 4000), "node"))
+    world.clock.now += 20
+    await world.settle()
+    assert world.nodes_of()["new"] == "node"
+    assert world.engine.cache.nodes["node"].free["cpu"] == 2000
+
+
+async def test_cpus_that_are_taken_offline_are_given_to_no_pod() -> None:
+    """A running pod holds one of them. Its node takes other pods on the CPUs that are left."""
+    world, whole = make_world(make_node("node", cpu=8)), make_topology("node")
+    assert whole.machine is not None
+    offline = {cpu.id for cpu in whole.machine.cpus if cpu.numa == 0} - {whole.machine.cpus[0].id}
+    held = sorted(cpu.id for cpu in whole.machine.cpus if cpu.numa == 0)[:2]
+    world.engine.handlers.topologies.observe("ADDED", whole)
+    holder = bound(aligned("holder"), "node", assignment=Assignment(cpus=CpuSet.of(held)))
+    world.engine.handlers.bound_pods.observe(None, holder)
+    machine = CpuTopology(tuple(cpu for cpu in whole.machine.cpus if cpu.id not in offline))
+    left = {**whole.zones[0].allocatable, "cpu": 1000}
+    zones = (Zone(whole.zones[0].numa, left, left, left), *whole.zones[1:])
+    world.engine.handlers.nodes.observe("MODIFIED", make_node("node", cpu=5))
+    world.engine.handlers.topologies.observe("MODIFIED", replace(whole, machine=machine, zones=zones))
+    world.waits(aligned("one"), aligned("two"))
+    await world.settle()
+    given = [record.cpus for record in world.engine.cache.nodes["node"].ledger if record.pod.name != "holder"]
+    assert len(given) == 1
+    assert not any(cpus & CpuSet.of(offline) for cpus in given)
+    world.engine.handlers.bound_pods.observe("DELETED", holder)
+    world.clock.now += 20
+    await world.settle()
+    assert list(world.nodes_of().values()) == ["node", "node"]
+
+
+async def test_a_clock_that_stands_still_or_jumps_for_hours_stops_no_pod() -> None:
+    """A suspended machine: the monotonic clock may stand still, or go on hours later."""
+    world = make_world(make_node("node", cpu=4))
+    world.waits(make_pod("large", 8000), make_pod("first", 1000))
+    await world.settle()
+    world.clock.now += 100_000
+    await world.engine._keep_house()
+    world.waits(make_pod("second", 1000))
+    await world.settle()
+    assert world.nodes_of() == {"large": "", "first": "node", "second": "node"}
+    world.engine.handlers.nodes.observe("MODIFIED", make_node("node", cpu=16))
+    world.clock.now += 100_000
+    await world.settle()
+    assert world.nodes_of()["large"] == "node"
