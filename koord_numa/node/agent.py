@@ -76,6 +76,7 @@ class Agent:
             self.nri = NriPlugin(config.nri_socket, self.pods, self._plan, self._applied.set)
         # Set while this agent may apply cpusets; the first round finds out.
         self._may_apply = asyncio.Event()
+        self._pinning: dict[str, Any] = {}  # the contents of the annotation
         self._update_conflicts: dict[str, str] = {}  # by container id
         self._why_not = ""  # the reason for which cpusets were not applied in the last round
         self._differences: dict[str, dict[str, str]] = {}
@@ -215,6 +216,7 @@ class Agent:
             reservation=self._node.text,
             reserved=self._node.cpus,
             node_uid=self._node.uid,
+            pinning=self._pinning,
         )
 
     async def publish(self) -> None:
@@ -326,11 +328,24 @@ class Agent:
             if since >= 0:
                 # A container that NRI created on its CPUs has run nowhere else, unless this round had to correct it.
                 never_elsewhere = container in created and container not in result.updated
-                self.metrics.pinned.observe(0.0 if never_elsewhere else now - since)
+                seconds = 0.0 if never_elsewhere else now - since
+                self.metrics.pinned.observe(seconds)
+                self._report_pinning(seconds)
                 created.pop(container, None)
                 self._running_since[container] = -1.0
         for container in self._running_since.keys() - pinned:
             del self._running_since[container]
+
+    def _report_pinning(self, seconds: float) -> None:
+        """Note that a container has got its CPUs, after so many seconds on other CPUs."""
+        through = "cgroups" if self._config.direct_writes else "CRI"
+        if self.nri is not None and self.nri.connected:
+            through = "NRI"
+        self._pinning = {
+            "through": through,
+            "containers": self._pinning.get("containers", 0) + 1,
+            "seconds": max(self._pinning.get("seconds", 0.0), round(seconds, 2)),
+        }
 
     async def _applying(self) -> None:
         if self._runtime is None:

@@ -7,7 +7,7 @@ out, as NFD's topology updater and resource-topology-exporter write it, and attr
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
@@ -56,7 +56,7 @@ class NodeFacts:
 
     ``kubelet`` and ``resources`` are ``None`` while the kubelet has not been asked or did not answer. ``checkpoint`` is the kubelet's exact
     state, or the part of it that is known. ``decided`` are the pods on the node with what a scheduler decided for them, ``reservation`` is
-    the Node's annotation.
+    the Node's annotation. ``pinning`` is how this agent gives containers their CPUs, empty while it gives none.
     """
 
     name: str
@@ -69,6 +69,7 @@ class NodeFacts:
     reservation: str = "{}"
     reserved: CpuSet = EMPTY
     node_uid: str = ""
+    pinning: Mapping[str, Any] = field(default_factory=dict)
 
 
 def topology_object(facts: NodeFacts) -> Json:
@@ -132,6 +133,8 @@ def annotations(facts: NodeFacts) -> dict[str, str]:
             found[names.CPU_MANAGER_POLICY] = _json(facts.kubelet.cpu_manager())
     elif facts.checkpoint is not None and (text := kubelet_state_text(facts.checkpoint)):
         found[names.KUBELET_STATE] = text
+    if facts.pinning:
+        found[names.PINNING] = _json(dict(facts.pinning))
     if facts.host.pci:
         found[names.PCI_DEVICES] = _json([*_devices(facts.host)])
     return found

@@ -73,6 +73,7 @@ _ON_TOPOLOGIES: Final = tuple(
         names.FINGERPRINT_ANNOTATION,
         names.KUBELET_OPTIONS,
         names.CPUSET_DIFFERENCES,
+        names.PINNING,
         names.PCI_DEVICES,
         names.AMPLIFICATION,
         names.RESERVATION,

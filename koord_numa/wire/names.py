@@ -58,6 +58,8 @@ MANAGED_BY_KOORDINATOR: Final = "Koordinator"
 MANAGED_BY_KOORD_NUMA: Final = "koord-numa"  # the node agent's, where it is the only publisher
 KUBELET_OPTIONS: Final = "koord-numa/kubelet-options"
 """JSON object with the attributes below by name, where another publisher owns the attributes; they win where both say something."""
+PINNING: Final = "koord-numa/pinning"
+"""JSON object: how the node agent gives containers their CPUs, and for how many seconds they ran on other CPUs before."""
 CPUSET_DIFFERENCES: Final = "koord-numa/cpuset-differences"
 """JSON object: how the CPUs that a pod runs on differ from the decided ones, by ``namespace/name``; absent without differences."""
 KUBELET_STATE: Final = "koord-numa/kubelet-state"

@@ -115,6 +115,12 @@ async def test_a_bound_pod_that_runs_elsewhere(tmp_path: Path) -> None:
         cluster.server.store.patch("noderesourcetopologies.topology.node.k8s.io", "own", annotations)
         explained = await ask(cluster, "explain", "runs")
         node = await ask(cluster, "node", "own")
+        pinning = {
+            "metadata": {"annotations": {"koord-numa/pinning": '{"through":"NRI","containers":3,"seconds":0.0}'}}
+        }
+        cluster.server.store.patch("noderesourcetopologies.topology.node.k8s.io", "own", pinning)
+        pinned = await ask(cluster, "node", "own")
+    assert "3 containers pinned through NRI, at most 0 s unpinned" in pinned.output.splitlines()
     assert explained.output.splitlines()[-2] == f"  {sentence}"
     assert node.output.splitlines()[-1].split(maxsplit=1) == ["default/runs", sentence]
 

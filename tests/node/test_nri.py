@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.node.agent import Agent
 from koord_numa.node.inputs.ttrpc import MAX_MESSAGE, TtrpcError, TtrpcLink
 from koord_numa.sandbox.machines.pod_status import container_id
-from koord_numa.wire import names
+from koord_numa.wire import names, parse_topology
 from koord_numa.wire.proto import nri_pb2
 from tests.node.descriptions import PLAIN, STATIC, effective
 from tests.node.fake_nri import FakeNri, Plugin, nri_runtime
@@ -84,6 +85,11 @@ async def test_containers_start_on_their_cpus(tmp_path: Path) -> None:
         assert not around.services.updates, "a round has nothing to correct"
         histogram = agent.metrics.pinned
         assert (histogram._sum.get(), histogram._buckets[0].get()) == (0, 1)
+        await around.publish(agent)
+        assert (
+            str(parse_topology(around.topology() or {}).pinning)
+            == "1 container pinned through NRI, at most 0 s unpinned"
+        )
 
 
 async def test_an_update_by_others_keeps_the_cpus(tmp_path: Path) -> None:
@@ -145,6 +151,50 @@ async def test_the_runtime_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         early = place(around.server.store, NODE, "early", "3-4")
         await until(lambda: started_on(around, early.uid))
         assert started_on(around, early.uid) == "3-4"
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_random_faults(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills of the agent, restarts of the runtime and slow answers: no container starts elsewhere while NRI is up, none stays elsewhere."""
+    monkeypatch.setattr("koord_numa.node.nri_plugin.RETRY", 0.002)
+    random = Random(seed)
+    async with world(tmp_path, PLAIN) as around, nri_runtime(around, timeout=0.5) as runtime:
+        free = list(range(1, 16))
+        placed: dict[str, tuple[Any, str]] = {}
+        while free:
+            slow = random.random() < 0.2
+            async with agent_with_nri(around, runtime) as agent:
+                for _ in range(random.randrange(1, 4)):
+                    fault = random.choice(("none", "none", "runtime", "delete"))
+                    if fault == "runtime":
+                        await runtime.stop()
+                        await runtime.start()
+                    elif fault == "delete" and placed:
+                        name = random.choice(sorted(placed))
+                        around.server.store.delete("pods", name, "default")
+                        free.append(int(placed.pop(name)[1]))
+                        around.see_pods(agent)
+                    if not free:
+                        break
+                    cpu = str(free.pop(0))
+                    if slow:
+                        # The runtime gives up on the plugin, as after its request timeout.
+                        for plugin in list(runtime.plugins):
+                            runtime._drop(plugin)
+                    up = bool(runtime.plugins)
+                    pod = place(around.server.store, NODE, f"p{cpu}", cpu)
+                    await until(lambda uid=pod.uid: started_on(around, uid))  # type: ignore[misc]  # bound by its default
+                    assert not up or started_on(around, pod.uid) == cpu
+                    placed[f"p{cpu}"] = (pod, cpu)
+                    if random.random() < 0.5:
+                        await agent.apply()
+                # Killed here, at any step: nothing is released, and nothing is remembered.
+            if random.random() < 0.3 and len(placed) > 8:
+                break
+        async with agent_with_nri(around, runtime) as agent:
+            around.see_pods(agent)
+            await agent.apply()
+            assert {pod: effective(around, pod.uid) for pod, _ in placed.values()} == dict(placed.values())
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,9 @@ def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[
         yield Text()
         yield from Columns(("TAINTED DEVICE", "TAINTS"), tainted).lines()
     topology = snapshot.topologies.get(seen.node.name)
+    if topology is not None and topology.pinning is not None:
+        yield Text()
+        yield Text(str(topology.pinning))
     if topology is not None and topology.differences:
         yield Text()
         yield from Columns(

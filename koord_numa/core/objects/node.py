@@ -132,6 +132,24 @@ class CpusetDifference:
         return f"decided {self.decided}, runs on {self.observed}{': ' if self.why else ''}{self.why}"
 
 
+@dataclass(frozen=True, slots=True)
+class Pinning:
+    """
+    How the node agent gives containers their CPUs (``NRI``, ``CRI``, ``cgroups``), as it reports.
+
+    ``containers`` were pinned since the agent started; ``seconds`` is how long they ran on other CPUs before, the longest of them.
+    """
+
+    through: str
+    containers: int
+    seconds: float
+
+    def __str__(self) -> str:
+        """``12 containers pinned through NRI, at most 0 s unpinned``."""
+        what = "container" if self.containers == 1 else "containers"
+        return f"{self.containers} {what} pinned through {self.through}, at most {self.seconds:g} s unpinned"
+
+
 class NodeResourceTopology(ValueObject):
     """
     One NodeResourceTopology. ``problem`` names what is malformed about it: such a topology is as good as none, visibly.
@@ -139,7 +157,7 @@ class NodeResourceTopology(ValueObject):
     ``machine`` is present when the NRT carries ``node.koordinator.sh/cpu-topology``, which also makes the CPUs
     scheduler-owned. ``reserved`` unites kubelet-reserved CPUs, reservation CPUs, exclusive system-QoS CPUs and CPUs of
     kubelet-managed pods; ``kubelet_reserved`` are those that nothing but the kubelet's configuration reserves.
-    ``differences`` are by ``namespace/name`` of the pod.
+    ``differences`` are by ``namespace/name`` of the pod; ``pinning`` is ``None`` where no agent applies CPUs.
     ``numa_by_root`` is the NUMA node of each PCIe root (``pci0000:00``) whose devices agree on one.
     ``amplification`` is ``None`` when the NRT carries no ratios; otherwise zones are amplified already.
     ``gap`` says which part of a readable topology is missing, with its publisher. ``describes_nodes`` is false where that leaves nothing to
@@ -156,6 +174,7 @@ class NodeResourceTopology(ValueObject):
     kubelet_reserved: CpuSet = EMPTY
     kubelet_pods: tuple[KubeletAllocation, ...] = ()
     differences: Mapping[str, CpusetDifference] = value_field(default_factory=dict)
+    pinning: Pinning | None = None
     amplification: Mapping[str, float] | None = None
     distances: Mapping[tuple[int, int], int] = value_field(default_factory=dict)
     numa_by_root: Mapping[str, int] = value_field(default_factory=dict)

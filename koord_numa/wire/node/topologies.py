@@ -12,7 +12,7 @@ from koord_numa.wire.errors import quoted
 from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.misspelled_keys import unread_attributes, unread_members, unread_topology_keys
 from koord_numa.wire.node.cpu_topology import machine
-from koord_numa.wire.node.cpuset_differences import cpuset_differences
+from koord_numa.wire.node.cpuset_differences import cpuset_differences, pinning
 from koord_numa.wire.node.kubelet_config import (
     ATTRIBUTES,
     NUMA_POLICY_OF,
@@ -86,6 +86,7 @@ def _read(top: Head) -> _Fields:
         "describes_nodes": usable or names.CPU_TOPOLOGY in top.annotations or _refuses(kubelet),
         "numa_by_root": numa_by_root(top.annotations, top.path),
         "differences": cpuset_differences(top.annotations, top.path),
+        "pinning": pinning(top.annotations, top.path),
         "checkpoint": checkpoint,
         "fingerprint": told.get(names.ATTRIBUTE_FINGERPRINT)
         # Koordinator's agent publishes the fingerprint as an annotation.
