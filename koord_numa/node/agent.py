@@ -31,12 +31,14 @@ from koord_numa.node.nri_plugin import NriPlugin, Plan
 from koord_numa.node.observer import Observation, Observer, told
 from koord_numa.node.publisher import Publisher
 from koord_numa.node.sysfs import Host
-from koord_numa.node.topology_object import NodeFacts, cpu_owner
+from koord_numa.node.topology_object import CpuOwner, NodeFacts, cpu_owner
 
 logger = logging.getLogger(__name__)
 
 PUBLISH_INTERVAL: Final = 1.0
 """Seconds between two looks at the kubelet without any event: podresources reports none."""
+QUIET_INTERVAL: Final = 5.0
+"""The same where the scheduler owns the CPUs and the object was published: podresources then shows no state that decisions depend on."""
 SETTLE: Final = 0.05
 """Seconds from an event until the kubelet is read: it writes several files for one pod, 10 to 60 ms after the bind."""
 OBSERVE_INTERVAL: Final = 5.0
@@ -174,15 +176,31 @@ class Agent:
             await asyncio.sleep(max(0.0, interval - (self._clock() - started)))
 
     async def _publishing(self) -> None:
-        """Publish after every event of the kubelet's files or of a pod, and every ``PUBLISH_INTERVAL`` without one."""
+        """Publish after every event of the kubelet's files or of a pod, and now and then without one."""
         while True:
             self.pods.noticed.clear()
             await self.publish()
+            if await self._noticed():
+                # Not before the next write is allowed; after failures the timed rounds do.
+                await asyncio.sleep(min(PUBLISH_INTERVAL, max(SETTLE, self.publisher.ready_in())))
+
+    async def _noticed(self) -> bool:
+        """Wait for an event, which returns true, or until the kubelet is to be read without an event."""
+        host, until = self.host.value, self._clock() + self._publish_interval()
+        # CPUs that go offline cause no event; two small files show them.
+        while self._clock() < until and self.host.read() is host:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PUBLISH_INTERVAL):
                     await self.pods.noticed.wait()
-                # Not before the next write is allowed; after failures the timed rounds do.
-                await asyncio.sleep(min(PUBLISH_INTERVAL, max(SETTLE, self.publisher.ready_in())))
+                    return True
+        return False
+
+    def _publish_interval(self) -> float:
+        reading, evidence = self._reading, self._kubelet_reader.evidence
+        if reading is None or reading.options is None or reading.contradiction or not self.publisher.is_current:
+            return PUBLISH_INTERVAL
+        owner = cpu_owner(self._config.owner, reading.options, static=bool(evidence.cpus or evidence.memory))
+        return QUIET_INTERVAL if owner is CpuOwner.SCHEDULER else PUBLISH_INTERVAL
 
     async def _read_kubelet(self, host: Host) -> Reading:
         options = await self.kubelet.read()

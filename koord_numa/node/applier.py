@@ -84,7 +84,7 @@ class Pools:
     def __init__(self, host: Host, pods: Sequence[DecidedPod], *, reserved: CpuSet = EMPTY, mems: bool = False) -> None:
         self._host = host
         self._mems = mems
-        every = host.cpu_set
+        self._every = every = host.cpu_set
         # Pods that are yet to start count as well: a pool with their CPUs would have to give them back at once.
         held = CpuSet.of(cpu for pod in pods for cpu in pod.cpus)
         closed = CpuSet.of(cpu for pod in pods if pod.exclusive_to_best_effort for cpu in pod.cpus)
@@ -98,7 +98,7 @@ class Pools:
         """Return what a container of the pod is to have, ``None`` if it must be left alone."""
         # By the kubelet's class: a label that authors of pods write freely gives no CPUs that others hold.
         pool = self._best_effort if pod.kube_qos == BEST_EFFORT else self._shared
-        cpus = pod.cpus & self._host.cpu_set if pod.cpus else _near(self._host, pod, pool)
+        cpus = pod.cpus & self._every if pod.cpus else _near(self._host, pod, pool)
         # A pod whose annotation cannot be read is left alone: the pool could contain CPUs that were decided for it.
         if not cpus or pod.problem:
             return None

@@ -72,6 +72,11 @@ class Publisher:
         labels = ((self._seen or {}).get("metadata") or {}).get("labels") or {}
         return bool(labels.get(names.MANAGED_BY) == names.MANAGED_BY_KOORDINATOR)
 
+    @property
+    def is_current(self) -> bool:
+        """Was the last attempt to write successful?"""
+        return self._sent is not None and not self._failures
+
     def ready_in(self) -> float:
         """Seconds until the next write is allowed; 0 when it is."""
         return max(0.0, self._not_before - self._clock())

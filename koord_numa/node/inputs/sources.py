@@ -124,9 +124,11 @@ class ResourcesSource:
         try:
             listed = await self._client.list()
             if self._allocatable is None or self._clock() >= self._next:
-                self._allocatable = await self._client.allocatable()
+                allocatable = await self._client.allocatable()
                 self._next = self._clock() + ALLOCATABLE_INTERVAL
-                self._seen = None  # what is read depends on both answers
+                # What is read depends on both answers.
+                if allocatable != self._allocatable:
+                    self._allocatable, self._seen = allocatable, None
             # The kubelet lists pods in no order; what they hold is read again only when it changed.
             seen = sorted(pod.SerializeToString() for pod in listed.pod_resources)
             if seen != self._seen:
