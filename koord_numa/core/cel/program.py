@@ -11,7 +11,7 @@ from typing import Final
 
 from koord_numa.core.cel.compile.checker import check
 from koord_numa.core.cel.compile.compiler import Evaluate, compile_tree
-from koord_numa.core.cel.compile.frame import CelDevice, Frame
+from koord_numa.core.cel.compile.frame import CelDevice, Frame, TimedFrame
 from koord_numa.core.cel.compile.reads import Reads, children, reads_of
 from koord_numa.core.cel.errors import CelError, CompileError, CostExceededError, EvaluationError
 from koord_numa.core.cel.syntax.parser import parse
@@ -37,11 +37,11 @@ class Program:
 
     def frame_for(self, device: CelDevice, clock: Callable[[], float] | None = None) -> Frame:
         """A frame for one evaluation, with a deadline if there is a clock of CPU time."""
-        return Frame(device, self.variables, clock)
+        return Frame(device, self.variables) if clock is None else TimedFrame(device, self.variables, clock)
 
     def run(self, device: CelDevice, frame: Frame | None = None) -> tuple[bool, int]:
         """The answer and what it cost in units. A frame of ``frame_for`` keeps the account also when the evaluation fails."""
-        frame = frame or self.frame_for(device)
+        frame = frame or Frame(device, self.variables)
         try:
             result = self.evaluate(frame)
         # Beyond Python's stack, below the depth limit: an answer, and never a crash.

@@ -67,6 +67,11 @@ BOMBS = {
     "matches": doubled(16, 't15.matches("(" + t9 + ")*") '),
     "a dynamic pattern": doubled(16, "t15.matches(t15)"),
     "sort of long texts": doubled(13, "lists.range(2000).map(x, t12 + string(x)).sort().size() > 0"),
+    "comparisons of long versions": doubled(
+        12,
+        "cel.bind(v, semver('1.0.0-' + t11), lists.range(1000).all(x, !semver('1.0.0').isLessThan(v) && v.compareTo(v) == 0))",
+        first="'abcdefghij'",
+    ),
     "loops": "lists.range(300).all(a, lists.range(300).all(b, lists.range(300).all(c, true)))",
     "entries of maps": "lists.range(1000).transformMapEntry(i, v, {string(i): lists.range(1000)}).size() > 0",
 }

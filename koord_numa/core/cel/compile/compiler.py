@@ -5,7 +5,7 @@ Costs follow the runtime tracker of cel-go (interpreter/runtimecost.go): variabl
 each, constant lists and maps nothing, other list literals 10 and map literals 30 units, calls what the library says.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -166,32 +166,51 @@ def _call(node: Call, scope: Scope) -> Evaluate:
         name, target = qualified, None
     operands = [_compile(operand, scope) for operand in ((target, *args) if target is not None else args)]
     # By number of arguments; types are compared when the values are known.
-    overloads = [it for it in TABLE[name, target is not None] if len(it.parameters) == len(operands)]
-    evaluate = _dispatch(operands, overloads)
+    evaluate = _dispatch(operands, _rows_by_kinds(name, target is not None, len(operands)))
     # Functions only: a member call of a constant target is not folded upstream either.
     return _folded(evaluate) if target is None and args and all(map(constant, args)) else evaluate
 
 
-def _dispatch(operands: list[Evaluate], overloads: list[Overload]) -> Evaluate:
-    rows = [_row(overload) for overload in overloads]
+Row = tuple[Any, Any, Any, Any]
+
+
+class _RowsByKinds(dict[tuple[type, ...], Row]):
+    """The rows of a function by the types of the arguments, filled in as calls meet them: few types occur."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def __missing__(self, kinds: tuple[type, ...]) -> Row:
+        for row in self._rows:
+            if _accepted(row[0], kinds):
+                self[kinds] = row
+                return row
+        raise EvaluationError(NO_SUCH_OVERLOAD)
+
+
+@cache
+def _rows_by_kinds(name: str, member: bool, parameters: int) -> _RowsByKinds:
+    """Return the same rows for every call, so that a program does not hold them."""
+    return _RowsByKinds([_row(it) for it in TABLE[name, member] if len(it.parameters) == parameters])
+
+
+def _dispatch(operands: list[Evaluate], rows: _RowsByKinds) -> Evaluate:
     if len(operands) == 2:
         return _dispatch_two(operands[0], operands[1], rows)
 
     def evaluate(frame: Frame) -> Any:
         # Arguments are evaluated before the overload is chosen, as its types are those of the values.
         values = [operand(frame) for operand in operands]
-        kinds = [type(value) for value in values]
-        for classes, cost, call, charged in rows:
-            if _accepted(classes, kinds):
-                frame.cost += cost(*values)
-                return call(*values) if call is not None else charged(frame, *values)
-        raise EvaluationError(NO_SUCH_OVERLOAD)
+        _, cost, call, charged = rows[tuple(map(type, values))]
+        frame.cost += cost(*values)
+        return call(*values) if call is not None else charged(frame, *values)
 
     return evaluate
 
 
 @cache
-def _row(overload: Overload) -> tuple[Any, Any, Any, Any]:
+def _row(overload: Overload) -> Row:
     """
     The accepted classes, the cost units, and the call: alone where it takes constant time, else charged before it begins.
     """
@@ -207,22 +226,19 @@ def _row(overload: Overload) -> tuple[Any, Any, Any, Any]:
     return overload.classes, overload.cost, None, charged
 
 
-def _dispatch_two(left: Evaluate, right: Evaluate, rows: list[tuple[Any, Any, Any, Any]]) -> Evaluate:
+def _dispatch_two(left: Evaluate, right: Evaluate, rows: _RowsByKinds) -> Evaluate:
     """The same for two operands, which nearly all calls of selectors have."""
 
     def evaluate(frame: Frame) -> Any:
         first, second = left(frame), right(frame)
-        kind, other = type(first), type(second)
-        for (allowed, also), cost, call, charged in rows:
-            if (allowed is None or kind in allowed) and (also is None or other in also):
-                frame.cost += cost(first, second)
-                return call(first, second) if call is not None else charged(frame, first, second)
-        raise EvaluationError(NO_SUCH_OVERLOAD)
+        _, cost, call, charged = rows[type(first), type(second)]
+        frame.cost += cost(first, second)
+        return call(first, second) if call is not None else charged(frame, first, second)
 
     return evaluate
 
 
-def _accepted(classes: tuple[frozenset[type] | None, ...], kinds: list[type]) -> bool:
+def _accepted(classes: tuple[frozenset[type] | None, ...], kinds: tuple[type, ...]) -> bool:
     for allowed, kind in zip(classes, kinds, strict=True):  # noqa: SIM110  (a generator costs more than what it runs here)
         if allowed is not None and kind not in allowed:
             return False

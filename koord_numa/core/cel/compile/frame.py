@@ -69,19 +69,15 @@ _OF_ONE_NODE: Final = frozenset({bool, int, Uint, float, type(None), Quantity, D
 class Frame:
     """The state of one evaluation: variables, cost units, work units, and the sizes of the containers it has met."""
 
-    __slots__ = ("_charges", "_clock", "_deadline", "_sizes", "cost", "device", "variables", "work")
+    __slots__ = ("_sizes", "cost", "device", "variables", "work")
 
-    def __init__(self, device: CelDevice, variables: int, clock: Callable[[], float] | None = None) -> None:
-        """``clock`` gives the CPU time of the thread in seconds; without it there is no deadline."""
+    def __init__(self, device: CelDevice, variables: int) -> None:
         self.device = device
         self.cost = 0
         self.work = 0
         self.variables: list[object] = [None] * variables
         # By identity. The value is kept, so that no other one can get its identity.
         self._sizes: dict[int, tuple[object, Size]] = {}
-        self._clock = clock
-        self._deadline = 0.0 if clock is None else clock() + LIMITS.cpu_seconds
-        self._charges = 0
 
     @property
     def units(self) -> int:
@@ -92,10 +88,6 @@ class Frame:
         """Raise ``CostExceededError`` beyond a limit."""
         if self.cost > LIMITS.cost or self.work > LIMITS.work:
             raise CostExceededError("operation cancelled: actual cost limit exceeded")
-        if self._clock is not None:
-            self._charges += 1
-            if not self._charges % _CLOCK_EVERY and self._clock() > self._deadline:
-                raise CostExceededError("operation cancelled: CPU time limit exceeded")
 
     def charge(self, units: int) -> None:
         """Charge work units before the work is done. Raises ``CostExceededError`` beyond a limit."""
@@ -169,6 +161,25 @@ class Frame:
         found = Size(nodes, characters)
         self._sizes[id(value)] = (value, found)
         return found
+
+
+class TimedFrame(Frame):
+    """A frame with a deadline. ``clock`` gives the CPU time of the thread in seconds."""
+
+    __slots__ = ("_charges", "_clock", "_deadline")
+
+    def __init__(self, device: CelDevice, variables: int, clock: Callable[[], float]) -> None:
+        super().__init__(device, variables)
+        self._clock = clock
+        self._deadline = clock() + LIMITS.cpu_seconds
+        self._charges = 0
+
+    def check_cost(self) -> None:
+        """Raise ``CostExceededError`` beyond a limit or after the deadline."""
+        super().check_cost()
+        self._charges += 1
+        if not self._charges % _CLOCK_EVERY and self._clock() > self._deadline:
+            raise CostExceededError("operation cancelled: CPU time limit exceeded")
 
 
 def _parts(value: Any) -> Iterable[Any]:

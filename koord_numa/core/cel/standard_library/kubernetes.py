@@ -52,6 +52,12 @@ def _is_semver(text: str, normalize: bool = False) -> bool:
     return True
 
 
+def _read_versions(frame: Any, left: Semver, right: Semver) -> None:
+    """Versions of three numbers are compared in constant time."""
+    if left.pre or right.pre:
+        frame.read(left, right)
+
+
 def _order(left: Any, right: Any) -> int:
     return int(left > right) - int(left < right)
 
@@ -77,7 +83,7 @@ ROWS: Final = (
     row("semver.major() -> int", lambda it: it.numbers[0]),
     row("semver.minor() -> int", lambda it: it.numbers[1]),
     row("semver.patch() -> int", lambda it: it.numbers[2]),
-    row("semver.isLessThan(semver) -> bool", lambda a, b: a.compare(b) < 0),
-    row("semver.isGreaterThan(semver) -> bool", lambda a, b: a.compare(b) > 0),
-    row("semver.compareTo(semver) -> int", Semver.compare),
+    row("semver.isLessThan(semver) -> bool", lambda a, b: a.compare(b) < 0, work=_read_versions),
+    row("semver.isGreaterThan(semver) -> bool", lambda a, b: a.compare(b) > 0, work=_read_versions),
+    row("semver.compareTo(semver) -> int", Semver.compare, work=_read_versions),
 )

@@ -216,7 +216,7 @@ class Search:
         device, demand = candidate.device, alternative.demand
         consumed = room_for(device, demand, self._usage, self._node.features, self._held.get(device.id, {}))
         if consumed is None or (
-            self._node.features.device_taints and demand.first_untolerated(device.taints) is not None
+            device.taints and self._node.features.device_taints and demand.first_untolerated(device.taints) is not None
         ):
             return False
         # Counters are drawn once for a device, however many shares of it are taken.
