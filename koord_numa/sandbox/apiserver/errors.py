@@ -39,6 +39,11 @@ def unsupported(field: str, value: object, choices: Sequence[str]) -> Cause:
     return Cause(field, f"Unsupported value: {_quoted(value)}: supported values: {known}", "FieldValueNotSupported")
 
 
+def too_long(field: str, most: int) -> Cause:
+    """A text with more bytes than may be stored."""
+    return Cause(field, f"Too long: may not be more than {most} bytes", "FieldValueTooLong")
+
+
 def duplicate(field: str, value: object) -> Cause:
     """A value that occurs twice where it may occur once."""
     return Cause(field, f"Duplicate value: {_quoted(value)}", "FieldValueDuplicate")

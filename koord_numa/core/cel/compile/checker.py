@@ -47,13 +47,14 @@ _MIXED: Final = "@mixed literals"
 
 def check(tree: Expr) -> None:
     """Check a whole selector. Raises ``CompileError``, also when its result can be no bool."""
-    result = _check(tree, GLOBAL_SCOPE)
+    result = type_of(tree, GLOBAL_SCOPE)
     # A dynamic result is decided at run time, as in cel-go.
     if result != BOOL and not is_dynamic(result):
         raise CompileError(f"must evaluate to bool or the unknown type, not {result}")
 
 
-def _check(node: Expr, scope: Scope) -> Type:
+def type_of(node: Expr, scope: Scope) -> Type:
+    """Return the type of a node. Raises ``CompileError``."""
     return _CHECKS[type(node)](node, scope)
 
 
@@ -68,7 +69,7 @@ def _ident(node: Ident, scope: Scope) -> Type:
 
 
 def _select(node: Select, scope: Scope) -> Type:
-    field = _field(_check(node.operand, scope), node)
+    field = _field(type_of(node.operand, scope), node)
     if node.test:
         return BOOL
     # An optional of an optional does not come about by selecting.
@@ -91,7 +92,7 @@ def _field(operand: Type, node: Select) -> Type:
 
 
 def _index(node: Index, scope: Scope) -> Type:
-    element = _element(_check(node.operand, scope), _check(node.key, scope), node)
+    element = _element(type_of(node.operand, scope), type_of(node.key, scope), node)
     return optional_of(element) if node.optional and element.name != "optional" else element
 
 
@@ -109,13 +110,14 @@ def _element(operand: Type, key: Type, node: Index) -> Type:
 
 def _list(node: ListLiteral, scope: Scope) -> Type:
     kinds = [
-        _unwrapped(_check(element, scope), element) if at in node.optional else _check(element, scope)
+        unwrapped(type_of(element, scope), element) if at in node.optional else type_of(element, scope)
         for at, element in enumerate(node.elements)
     ]
     return list_of(_common(kinds, node.elements, scope))
 
 
-def _unwrapped(kind: Type, node: Expr) -> Type:
+def unwrapped(kind: Type, node: Expr) -> Type:
+    """Return the type inside an optional."""
     if kind.name == "optional":
         return kind.parameters[0]
     if is_dynamic(kind):
@@ -135,9 +137,9 @@ def _common(kinds: Sequence[Type], nodes: Sequence[Expr], scope: Scope) -> Type:
 
 
 def _map(node: MapLiteral, scope: Scope) -> Type:
-    keys = [_check(key, scope) for key, _, _ in node.entries]
+    keys = [type_of(key, scope) for key, _, _ in node.entries]
     values = [
-        _unwrapped(_check(value, scope), value) if optional else _check(value, scope)
+        unwrapped(type_of(value, scope), value) if optional else type_of(value, scope)
         for _, value, optional in node.entries
     ]
     key = _common(keys, [key for key, _, _ in node.entries], scope)
@@ -155,28 +157,34 @@ def _call(node: Call, scope: Scope) -> Type:
         qualified = f"{target.name}.{name}"
         if qualified not in QUALIFIED:
             raise CompileError(f"undeclared reference to '{target.name}' (in container '')", target.position)
-        return _resolve(qualified, False, [_check(arg, scope) for arg in node.args], node)
+        return _resolve(qualified, False, [type_of(arg, scope) for arg in node.args], node)
     # A variable of the same name, bound by a macro, hides the namespace.
     if isinstance(target, Ident) and f"{target.name}.{name}" in QUALIFIED and target.name not in GLOBAL_SCOPE:
-        return _resolve(f"{target.name}.{name}", False, [_check(arg, scope) for arg in node.args], node)
-    receiver = [] if target is None else [_check(target, scope)]
-    kinds = receiver + [_argument(name, arg, scope) for arg in node.args]
+        return _resolve(f"{target.name}.{name}", False, [type_of(arg, scope) for arg in node.args], node)
+    receiver = [] if target is None else [type_of(target, scope)]
+    kinds = receiver + [argument_type(name, arg, scope) for arg in node.args]
     result = _resolve(name, target is not None, kinds, node)
     _validate_constant(node)
     return result
 
 
-def _argument(function: str, node: Expr, scope: Scope) -> Type:
+def argument_type(function: str, node: Expr, scope: Scope) -> Type:
     """Within what is formatted, literals may have elements of different types."""
-    return _check(node, {**scope, _MIXED: DYN} if function == "format" else scope)
+    return type_of(node, {**scope, _MIXED: DYN} if function == "format" else scope)
 
 
 def _logic(node: Call, scope: Scope) -> Type:
-    kinds = [_check(arg, scope) for arg in node.args]
+    kinds = [type_of(arg, scope) for arg in node.args]
     # Each operand against bool by itself: two operands bind no common type parameter.
     if not all(unify(BOOL, kind, {}) for kind in kinds):
         raise _no_overload(node, kinds, member=False)
     return BOOL
+
+
+def overloads_of(name: str, member: bool, kinds: Sequence[Type]) -> list[tuple[Sequence[Type], Type]]:
+    """Return the parameters and the result of every overload that takes the types."""
+    rows = TABLE.get((name, member), ())
+    return [(row.parameters, result) for row in rows if (result := _result(row, kinds)) is not None]
 
 
 def _resolve(name: str, member: bool, kinds: Sequence[Type], node: Call) -> Type:
@@ -226,18 +234,19 @@ def _validate_constant(node: Call) -> None:
 
 
 def _loop(node: Loop, scope: Scope) -> Type:
-    kind = _check(node.range, scope)
+    kind = type_of(node.range, scope)
     # Inner variables hide outer ones of the same name.
-    inner = {**scope, **_variables(kind, node)}
+    inner = {**scope, **loop_variables(kind, node)}
     if node.condition is not None:
-        condition = _check(node.condition, inner)
+        condition = type_of(node.condition, inner)
         if not unify(BOOL, condition, {}):
             raise CompileError(f"expected type 'bool' but found '{condition}'", node.condition.position)
-    result = _check(node.result, inner) if node.result is not None else DYN
+    result = type_of(node.result, inner) if node.result is not None else DYN
     return _LOOP_RESULTS[node.kind](kind, result)
 
 
-def _variables(kind: Type, node: Loop) -> dict[str, Type]:
+def loop_variables(kind: Type, node: Loop) -> dict[str, Type]:
+    """Return the types of the variables of a loop over a range of the type."""
     kinds: tuple[Type, ...]
     if kind.name == "list":
         kinds = (kind.parameters[0],) if len(node.names) == 1 else (INT, kind.parameters[0])
@@ -273,15 +282,15 @@ _LOOP_RESULTS: Final[Mapping[str, Callable[[Type, Type], Type]]] = {
 
 
 def _bind(node: Bind, scope: Scope) -> Type:
-    return _check(node.body, {**scope, node.name: _check(node.value, scope)})
+    return type_of(node.body, {**scope, node.name: type_of(node.value, scope)})
 
 
 def _optional_map(node: OptionalMap, scope: Scope) -> Type:
-    kind = _check(node.target, scope)
-    body = _check(node.body, {**scope, node.name: _unwrapped(kind, node.target)})
+    kind = type_of(node.target, scope)
+    body = type_of(node.body, {**scope, node.name: unwrapped(kind, node.target)})
     if not node.flat:
         return optional_of(body)
-    return optional_of(_unwrapped(body, node.body))
+    return optional_of(unwrapped(body, node.body))
 
 
 _CHECKS: Final[Mapping[type, Callable[[Any, Scope], Type]]] = {

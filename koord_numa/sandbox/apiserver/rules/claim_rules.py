@@ -1,18 +1,35 @@
 """
 ResourceClaims: defaults, and which status is invalid or may not be written over another (resource/validation, 1.36). ResourceSlices:
-names and node selectors that Kubernetes 1.38 rejects.
+names and node selectors that Kubernetes 1.38 rejects. Selectors of claims, templates and classes: length and estimated cost.
+
+Selectors that do not compile are stored, as an older API server may have stored them.
 """
 
 import re
 from collections.abc import Iterator
 from typing import Final
 
-from koord_numa.sandbox.apiserver.errors import Cause, duplicate, forbidden_field, invalid_value, required, unsupported
+from koord_numa.core.cel.errors import CompileError
+from koord_numa.core.cel.estimate import estimate_cost
+from koord_numa.sandbox.apiserver.errors import (
+    Cause,
+    duplicate,
+    forbidden_field,
+    invalid_value,
+    required,
+    too_long,
+    unsupported,
+)
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, dig, metadata_of
 
 MOST_CONSUMERS: Final = 256
 MOST_RESULTS: Final = 32
 MOST_CONFIGS: Final = 64
+LONGEST_EXPRESSION: Final = 10 << 10
+"""Bytes of an expression (resource/v1 CELSelectorExpressionMaxLength)."""
+
+MOST_EXPRESSION_COST: Final = 1_000_000
+"""Units of the estimate (resource/v1 CELSelectorExpressionMaxCost)."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SOURCES: Final = ("FromClass", "FromClaim")
 
@@ -39,6 +56,7 @@ def _default_spec(spec: JsonObject) -> None:
 def claim_causes(claim: JsonObject) -> Iterator[Cause]:
     """What is wrong with a claim by itself."""
     yield from _attribute_and_capacity_causes(claim)
+    yield from _request_selector_causes(claim.get("spec") or {}, "spec")
     names = [request.get("name") for request in dig(claim, "spec", "devices", "requests") or ()]
     # Allocations and constraints refer to requests by name.
     for name in names:
@@ -58,6 +76,42 @@ def claim_causes(claim: JsonObject) -> Iterator[Cause]:
         if uids.count(consumer.get("uid")) > 1:
             yield duplicate("status.reservedFor.uid", str(consumer.get("uid")))
     yield from _allocation_causes(claim)
+
+
+def template_causes(template: JsonObject) -> Iterator[Cause]:
+    """Selectors in the claim of a template that cost too much."""
+    yield from _request_selector_causes(dig(template, "spec", "spec") or {}, "spec.spec")
+
+
+def class_causes(device_class: JsonObject) -> Iterator[Cause]:
+    """Selectors of a class that cost too much."""
+    yield from _selector_causes(dig(device_class, "spec", "selectors"), "spec.selectors")
+
+
+def _request_selector_causes(spec: JsonObject, path: str) -> Iterator[Cause]:
+    for at, request in enumerate(dig(spec, "devices", "requests") or ()):
+        place = f"{path}.devices.requests[{at}]"
+        yield from _selector_causes(dig(request, "exactly", "selectors"), f"{place}.exactly.selectors")
+        for number, alternative in enumerate(request.get("firstAvailable") or ()):
+            yield from _selector_causes(alternative.get("selectors"), f"{place}.firstAvailable[{number}].selectors")
+
+
+def _selector_causes(selectors: list[JsonObject] | None, path: str) -> Iterator[Cause]:
+    for at, selector in enumerate(selectors or ()):
+        expression, place = dig(selector, "cel", "expression"), f"{path}[{at}].cel.expression"
+        if not isinstance(expression, str):
+            continue
+        if len(expression.encode(errors="replace")) > LONGEST_EXPRESSION:
+            yield too_long(place, LONGEST_EXPRESSION)
+        elif _estimate(expression) > MOST_EXPRESSION_COST:
+            yield forbidden_field(place, "too complex, exceeds cost limit")
+
+
+def _estimate(expression: str) -> int:
+    try:
+        return estimate_cost(expression)
+    except CompileError:
+        return 0
 
 
 def slice_causes(each: JsonObject) -> Iterator[Cause]:

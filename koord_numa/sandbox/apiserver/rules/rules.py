@@ -11,9 +11,11 @@ from koord_numa.sandbox.apiserver.objects.names import label_key_problem
 from koord_numa.sandbox.apiserver.rules.claim_rules import (
     claim_causes,
     claim_change_causes,
+    class_causes,
     default_claim,
     default_template,
     slice_causes,
+    template_causes,
 )
 from koord_numa.sandbox.apiserver.rules.pod_rules import pod_causes, pod_change_causes
 from koord_numa.sandbox.apiserver.rules.pods import begin_pod, default_pod
@@ -192,7 +194,8 @@ _RULES: Final[Mapping[str, Rules]] = {
         status_causes=claim_change_causes,
     ),
     "resourceslices.resource.k8s.io": Rules(causes=slice_causes),
-    "resourceclaimtemplates.resource.k8s.io": Rules(default=default_template),
+    "resourceclaimtemplates.resource.k8s.io": Rules(default=default_template, causes=template_causes),
+    "deviceclasses.resource.k8s.io": Rules(causes=class_causes),
     "storageclasses.storage.k8s.io": Rules(default=_default_storage_class),
     "validatingadmissionpolicies.admissionregistration.k8s.io": Rules(default=_default_admission_policy),
     "customresourcedefinitions.apiextensions.k8s.io": Rules(
