@@ -30,12 +30,15 @@ from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
 from koord_numa.core.resources import CPU
 from koord_numa.core.value_objects import replace
 from koord_numa.engine import Dependencies, Scheduler, Source
+from koord_numa.engine.device_moves import find_moves
 from koord_numa.engine.rebind.snapshot import layout_of_node
 from koord_numa.settings import ProfileSettings, ScoreWeightSettings, ScoringStrategy, Settings
 
 DAY: Final = 86_400
 """The engine lives through one day of the trace in a second: its own pauses are meant for seconds, not for months."""
 SAMPLES: Final = 50
+BLOCK: Final = 4
+"""Whole GPUs of one machine that the columns about blocks ask for."""
 USUAL_GPU_POD: Final = (8_000, 1_000)
 """A usual request of the trace: milli-CPU and GPU units of a pod with one GPU. Free GPUs beyond what such pods could use are stranded."""
 
@@ -60,6 +63,9 @@ class Outcome:
     alignments: Counter[str] = field(default_factory=Counter)
     stranded_gpu: list[float] = field(default_factory=list)
     scattered_cpu: list[float] = field(default_factory=list)
+    block_gpu: list[float] = field(default_factory=list)
+    blocks: int = 0
+    largest: int = 0
     crossings: list[int] = field(default_factory=list)
     rebinds: int = 0
     moved: int = 0
@@ -94,13 +100,18 @@ class Replay:
     """
     One run. ``forever``: no pod leaves, so that the cluster fills up. ``rebind``: at each sample every node that an automatic rebind
     would pick is repacked, with the default thresholds and no limit of rate; ``None`` does not even count crossings.
+    ``gather``: at each sample the pods of all reported moves are evicted, one
+    after the other, and decided again.
     """
 
-    def __init__(self, profile: ProfileSettings, *, forever: bool = False, rebind: bool | None = None) -> None:
+    def __init__(
+        self, profile: ProfileSettings, *, forever: bool = False, rebind: bool | None = None, gather: bool = False
+    ) -> None:
         # The engine's clock reads the trace's time, divided by DAY.
         self.now = 0.0
         self.rebind = rebind
         self.forever = forever
+        self.gather = gather
         silent: Any = SimpleNamespace(
             fresh=lambda: True,
             event=lambda *_, **__: None,
@@ -116,6 +127,7 @@ class Replay:
         for source in Source:
             self.engine.synced(source)
         self.outcome = Outcome()
+        self.evicted: set[str] = set()
 
     async def run(self, jobs: list[Arrival]) -> Outcome:
         """Arrivals and departures in the order of time; the samples of fragmentation are not part of the time measured."""
@@ -133,6 +145,8 @@ class Replay:
             self.outcome.seconds += time.process_time() - started
             # Fifty samples in all: a sample looks at every node and would dominate the replay.
             if number % every == 0:
+                if self.gather:
+                    await self._gather(leaving, by_name)
                 self._sample()
                 if self.rebind is not None:
                     self._repack()
@@ -172,9 +186,24 @@ class Replay:
         self.outcome.placed += len(placed)
         return placed
 
+    async def _gather(self, leaving: list[tuple[float, str]], by_name: dict[str, Arrival]) -> None:
+        """Evict the pods of reported moves. A move is carried out only if it is still right after those before it."""
+        for _ in range(100):
+            moves = find_moves(self.engine, BLOCK * USUAL_GPU_POD[1])
+            # No pod twice: it may have come back to the same node.
+            move = next((move for move in moves if move is not None and move.pod.key.uid not in self.evicted), None)
+            if move is None:
+                return
+            self.evicted.add(move.pod.key.uid)
+            self.engine.handlers.bound_pods.observe("DELETED", move.pod)
+            self.engine.handlers.pending_pods.observe("ADDED", by_name[move.pod.key.uid].pod)
+            placed = await self._settle(leaving, by_name)
+            self.outcome.placed -= len(placed)
+            self.outcome.moved += 1
+
     def _sample(self) -> None:
         """How much of what is free cannot be used as people would like."""
-        free_gpu = usable_gpu = free_cpu = largest = 0
+        free_gpu = usable_gpu = free_cpu = largest = blocks = block = 0
         cpu, unit = USUAL_GPU_POD
         for record in self.engine.cache.nodes.values():
             held = record.ledger.amounts
@@ -183,6 +212,8 @@ class Replay:
             free_gpu += gpu
             # GPUs are in thousandths here, so that `unit` is one whole GPU.
             usable_gpu += unit * min(gpu // unit, max(0, here) // cpu)
+            blocks += min(gpu // (BLOCK * unit), max(0, here) // (BLOCK * cpu))
+            block = max(block, min(gpu // unit, max(0, here) // cpu))
             free_cpu += here
             zones = record.topology.zones if record.topology else ()
             largest += max(
@@ -191,6 +222,8 @@ class Replay:
                 default=0,
             ) * len(zones)
         self.outcome.stranded_gpu.append(1 - usable_gpu / free_gpu if free_gpu else 0.0)
+        self.outcome.block_gpu.append(BLOCK * unit * blocks / free_gpu if free_gpu else 0.0)
+        self.outcome.blocks, self.outcome.largest = blocks, block
         self.outcome.scattered_cpu.append(max(0.0, largest / free_cpu - 1) if free_cpu else 0.0)
 
     def _repack(self) -> None:
@@ -225,9 +258,15 @@ async def _agree(*_: object) -> bool:
     return True
 
 
-def replay(profile: ProfileSettings, *, forever: bool = False, rebind: bool | None = None) -> Outcome:
+def replay(
+    profile: ProfileSettings, *, forever: bool = False, rebind: bool | None = None, gather: bool = False
+) -> Outcome:
     """One run over the whole trace."""
-    return asyncio.run(Replay(profile, forever=forever, rebind=rebind).run(read_jobs()))
+    jobs = read_jobs()
+    if gather:
+        # Only pods that a controller would create again are moved.
+        jobs = [replace(job, pod=replace(job.pod, owner=job.pod.key.uid)) for job in jobs]
+    return asyncio.run(Replay(profile, forever=forever, rebind=rebind, gather=gather).run(jobs))
 
 
 def rebind_table() -> Iterator[str]:
@@ -241,6 +280,20 @@ def rebind_table() -> Iterator[str]:
                 f"| {'stay for ever' if forever else 'come and go'} | {'on' if rebind else 'off'} "
                 f"| {mean(found.crossings):.1f} | {max(found.crossings)} | {found.rebinds} | {found.moved} | {found.never} |"
             )
+
+
+def block_table() -> Iterator[str]:
+    """Blocks of free GPUs before and after the moves that the scheduler reports, line by line."""
+    yield "| pods | scoring | moves | free GPUs in blocks of 4 | stranded GPUs | blocks at the end | largest pod at the end |"
+    yield "|---|---|---|---|---|---|---|"
+    for forever in (False, True):
+        for name in ("MostAllocated", "LeastAllocated"):
+            for gather in (False, True):
+                found = replay(PROFILES[name], forever=forever, gather=gather)
+                yield (
+                    f"| {'stay for ever' if forever else 'come and go'} | {name} | {found.moved if gather else 'off'} "
+                    f"| {mean(found.block_gpu):.1%} | {mean(found.stranded_gpu):.1%} | {found.blocks} | {found.largest} GPUs |"
+                )
 
 
 def figures() -> Iterator[Figure]:
@@ -266,7 +319,7 @@ def table() -> Iterator[str]:
 
 if __name__ == "__main__":
     try:
-        for line in chain(table(), rebind_table()):
+        for line in chain(table(), rebind_table(), block_table()):
             print(line, flush=True)
     except NotMeasurableError as error:
         raise SystemExit(str(error)) from None

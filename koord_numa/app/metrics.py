@@ -169,6 +169,13 @@ class SchedulerCollector(Collector):
         victims.add_metric((), meter.victims)
         yield victims
 
+        yield _gauge(
+            "koord_numa_device_moves", "Moves of one pod that would free 4 devices of a node.", meter.device_moves
+        )
+        evicted = CounterMetricFamily("koord_numa_device_move_evictions", "Pods evicted to gather free devices.")
+        evicted.add_metric((), meter.device_evictions)
+        yield evicted
+
     def _cluster(self) -> Iterator[Metric]:
         nodes = self._sources.scheduler.cache.nodes
         room = self._free_cpus.of(nodes).values()

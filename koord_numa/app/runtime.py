@@ -40,6 +40,7 @@ from koord_numa.cluster.writers.claim_writer import ApiClaimWriter
 from koord_numa.cluster.writers.rebind_writer import ApiRebindWriter
 from koord_numa.cluster.writers.volume_writer import ApiVolumeWriter
 from koord_numa.core.value_objects import replace
+from koord_numa.engine.device_moves import DeviceMoves
 from koord_numa.engine.rebind.automatic import AutomaticRebinds
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.rebind.controller import RebindController
@@ -123,6 +124,7 @@ class Runtime:
         self.rebinds = RebindController(self.scheduler, ports)
         self.double_hold_repair = DoubleHoldRepair(self.scheduler, ports)
         self.automatic_rebinds = AutomaticRebinds(self.scheduler, self.rebinds, ports)
+        self.device_moves = DeviceMoves(self.scheduler)
         self.finished_rebinds = FinishedRebinds(self.scheduler, self.rebinds, ports)
         stores = kopf_stores(self.scheduler, self.rebinds)
         parsers = kopf_parsers(self.scheduler, stores)
@@ -137,7 +139,7 @@ class Runtime:
         self.informers = informers_of(api, self.scheduler, stores, parsers)
         self._claims_catch_up = ClaimsCatchUp(self.informers.claims, self.scheduler.claims)
         self.loop_lag = LoopLag()
-        self.view_api = ViewApi(self.scheduler, self._pod_dump, self.rebinds.known)
+        self.view_api = ViewApi(self.scheduler, self._pod_dump, self.rebinds.known, lambda: self.device_moves.moves)
         providers = self._status_providers()
         self.http_server = HttpServer(providers, options.port or 0, LOOPBACK)
         self.secure_server = None if options.secure is None else self._secure(providers, options.secure)
@@ -185,6 +187,7 @@ class Runtime:
         self.tasks.start("rebinds", self.rebinds.run())
         if self.scheduler.settings.rebind_policy.mode is not RebindMode.OFF:
             self.tasks.start("automatic rebinds", self.automatic_rebinds.run())
+        self.tasks.start("device moves", self.device_moves.run())
         self.tasks.start("finished rebinds", self.finished_rebinds.run())
         self.tasks.start("double hold repair", self.double_hold_repair.run())
 

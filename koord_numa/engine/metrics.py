@@ -70,6 +70,7 @@ class SchedulerMetrics:
     ``attempts`` has the durations of attempts by result and scheduler name, ``placements`` counts bound pods by alignment,
     ``refusals`` rejected pods by kubelet reason, ``failures`` failed binds by kind of error, ``rejections`` verdicts by the reasons
     in them, ``preemptions`` attempts to make room by result, ``victims`` those evicted for it, and ``victims_each`` how many each time.
+    ``device_moves`` is the number of moves in the report of this moment, and ``device_evictions`` counts pods evicted by it.
     ``deciding`` and ``binding`` are the two parts of an attempt. ``waited`` has how long bound pods had waited, by their number of
     attempts, and ``tries`` that number.
     """
@@ -81,6 +82,8 @@ class SchedulerMetrics:
     rejections: Counter[str] = field(default_factory=Counter)
     preemptions: Counter[str] = field(default_factory=Counter)
     victims: int = 0
+    device_moves: int = 0
+    device_evictions: int = 0
     victims_each: Histogram = field(default_factory=lambda: Histogram(VICTIM_BUCKETS))
     deciding: Histogram = field(default_factory=Histogram)
     binding: Histogram = field(default_factory=Histogram)

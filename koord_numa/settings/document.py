@@ -22,6 +22,7 @@ from koord_numa.settings.section import Section
 from koord_numa.settings.sections import (
     AssumedKubeletOptions,
     BackoffSettings,
+    DeviceMoveSettings,
     EventSettings,
     FeatureGateSettings,
     LeaseSettings,
@@ -116,6 +117,7 @@ class Settings(Section):
     repair_double_holds: Annotated[RepairDoubleHolds, BeforeValidator(off_is_a_word)] = RepairDoubleHolds.OFF
     assumed_kubelet_options: tuple[AssumedKubeletOptions, ...] = ()
     rebind_policy: RebindPolicySettings = RebindPolicySettings()
+    device_moves: DeviceMoveSettings = DeviceMoveSettings()
     kubelet_reserved_cpus: Annotated[KubeletReservedCpus, Field(alias="kubeletReservedCPUs")] = KubeletReservedCpus.KEPT
     backoff: BackoffSettings = BackoffSettings()
     # The API server's failures are shorter than a pod's: a pod is retried when the cluster changes, a request by time alone.

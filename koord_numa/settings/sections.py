@@ -252,6 +252,17 @@ def off_is_a_word(value: object) -> object:
     return "Off" if value is False else value
 
 
+class DeviceMoveSettings(Section):
+    """
+    The report of moves that gather free devices. ``evict`` lets the scheduler evict the pod of a move while a waiting pod needs the block,
+    at most ``max_per_hour`` times.
+    """
+
+    interval_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
+    evict: bool = False
+    max_per_hour: Annotated[int, Field(ge=1, le=1000)] = 6
+
+
 class RebindPolicySettings(Section):
     """
     Rebinds without being asked. A node qualifies when a waiting pod would fit afterwards, when it has at least ``min_crossings`` NUMA

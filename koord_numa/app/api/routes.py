@@ -13,6 +13,7 @@ from koord_numa.app.api.node_entries import NodeEntries
 from koord_numa.app.api.waiting import WaitingShapes
 from koord_numa.app.debug import find_pod
 from koord_numa.core.objects.rebind_request import RebindRequest
+from koord_numa.engine.device_moves import DeviceMove
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.documents import API_VERSION, Document, document
 from koord_numa.view.documents.claims import node_claims
@@ -41,11 +42,21 @@ PodDump = Callable[[str, str], Mapping[str, Any] | None]
 
 
 class ViewApi:
-    """Answers from what one scheduler knows. ``pod_dump`` is a pod's debug dump, ``rebinds`` the known RebindResources."""
+    """
+    Answers from what one scheduler knows. ``pod_dump`` is a pod's debug dump. ``rebinds`` are the known RebindResources, ``moves`` is the
+    report of moves that gather devices.
+    """
 
-    def __init__(self, scheduler: Scheduler, pod_dump: PodDump, rebinds: Callable[[], list[RebindRequest]]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        pod_dump: PodDump,
+        rebinds: Callable[[], list[RebindRequest]],
+        moves: Callable[[], tuple[DeviceMove, ...]] = tuple,
+    ) -> None:
         self._scheduler = scheduler
         self._rebinds = rebinds
+        self._moves = moves
         self._pod_dump = pod_dump
         self._entries = NodeEntries(scheduler)
         self._waiting = WaitingShapes(scheduler)
@@ -82,7 +93,7 @@ class ViewApi:
     async def _cluster(self, request: web.Request) -> web.Response:
         await self._entries.refresh()
         waiting = len(self._scheduler.waiting())
-        return answer(request, cluster_document(self._entries.entries.values(), waiting, now()))
+        return answer(request, cluster_document(self._entries.entries.values(), waiting, now(), self._moves()))
 
     async def _node(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]

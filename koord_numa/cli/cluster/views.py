@@ -7,6 +7,7 @@ from koord_numa.cli.cluster.access import Selects
 from koord_numa.cli.cluster.snapshot import Snapshot, WouldWait, run_inline
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
+from koord_numa.engine.device_moves import MAX_MOVES, find_moves
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.view.advice import Remedy, advise
 from koord_numa.view.documents import Document, document
@@ -31,7 +32,10 @@ def node_entries(snapshot: Snapshot, selects: Selects = lambda _: True) -> list[
 
 def cluster_view(snapshot: Snapshot, selects: Selects = lambda _: True) -> Document:
     """``/api/v1/cluster``, of the nodes whose labels are selected."""
-    return cluster_document(node_entries(snapshot, selects), len(pending_pods(snapshot)), now())
+    nodes = node_entries(snapshot, selects)
+    selected = {entry["name"] for entry in nodes}
+    moves = [move for move in find_moves(snapshot.scheduler) if move is not None and move.node in selected]
+    return cluster_document(nodes, len(pending_pods(snapshot)), now(), moves[:MAX_MOVES])
 
 
 def node_view(snapshot: Snapshot, name: str) -> Document | None:

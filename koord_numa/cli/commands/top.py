@@ -14,8 +14,10 @@ from koord_numa.cli.finite_range import FiniteRange
 from koord_numa.cli.render.console import open_console
 from koord_numa.cli.render.nodes import HEADINGS, WIDE, node_row
 from koord_numa.cli.render.output import Output, with_output
+from koord_numa.view.printable import printable
 
 _BAR = 24
+_MOVES = 3  # moves that gather free devices; -o json has all
 
 
 @click.command(short_help="Watch what nodes have left.")
@@ -25,7 +27,7 @@ _BAR = 24
 @with_output
 @with_access
 def command(interval: float, once: bool, selects: Selects, output: Output, access: Access) -> None:
-    """Show free CPUs, the largest aligned request and pods that wait, the emptiest nodes first."""
+    """Show free CPUs, the largest aligned request and pods that wait and moves that gather free devices, the emptiest nodes first."""
     console = open_console()
     if not output.is_table:
         view = cluster_view(access.snapshot(), selects)
@@ -43,16 +45,19 @@ def command(interval: float, once: bool, selects: Selects, output: Output, acces
 
 
 def _screen(snapshot: Snapshot, selects: Selects, output: Output, height: int) -> Iterator[Text]:
-    view = cluster_view(snapshot, selects)["summary"]
+    cluster = cluster_view(snapshot, selects)
+    view, moves = cluster["summary"], cluster["moves"]
     used = view["cpus"] - view["freeCPUs"]
     filled = round(_BAR * used / view["cpus"]) if view["cpus"] else 0
     if output.headers:
         bar = f"[{'#' * filled}{'.' * (_BAR - filled)}]"
         yield Text(f"{view['nodes']} nodes   CPUs {bar} {used:g} of {view['cpus']:g} held")
         yield Text(f"largest aligned request: {view['largest'] or 'none'}   pods that wait: {view['waiting']}")
+        for move in moves[:_MOVES]:
+            yield Text(printable(move["text"], one_line=True))
         yield Text()
     wide = output.form == "wide"
     seen = [one for one in snapshot.candidates() if selects(one.node.labels)]
-    ranked = sorted(seen, key=lambda one: (-one.room, one.node.name))[: max(5, height - 6)]
+    ranked = sorted(seen, key=lambda one: (-one.room, one.node.name))[: max(5, height - 6 - len(moves[:_MOVES]))]
     headings = (*HEADINGS, *WIDE) if wide else HEADINGS
     yield from output.table_lines(headings, [node_row(one, snapshot, wide=wide) for one in ranked])

@@ -11,15 +11,34 @@ from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_usage import NumaUsage, largest_aligned, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.device_moves import DeviceMove
 from koord_numa.engine.unreadable_topologies import unread_of
 from koord_numa.view.documents import Document, document
 from koord_numa.view.text import short_amounts
 
 
-def cluster_document(entries: Iterable[Document], waiting: int, now: str) -> Document:
-    """All node entries, by name, and their sums. ``now`` is the time of the state, RFC 3339."""
+def cluster_document(entries: Iterable[Document], waiting: int, now: str, moves: Iterable[DeviceMove] = ()) -> Document:
+    """All node entries, by name, their sums, and moves that gather devices. ``now`` is the time of the state, RFC 3339."""
     nodes = sorted(entries, key=lambda entry: str(entry["name"]))
-    return document("ClusterView", generatedAt=now, summary=summary(nodes, waiting), nodes=nodes)
+    return document(
+        "ClusterView",
+        generatedAt=now,
+        summary=summary(nodes, waiting),
+        nodes=nodes,
+        moves=[move_entry(move) for move in moves],
+    )
+
+
+def move_entry(move: DeviceMove) -> Document:
+    """One move that gathers free devices."""
+    return {
+        "pod": str(move.pod.key),
+        "node": move.node,
+        "target": move.target,
+        "resource": move.resource,
+        "frees": move.freed,
+        "text": move.text,
+    }
 
 
 def summary(nodes: Iterable[Document], waiting: int) -> Document:

@@ -90,10 +90,12 @@ const clusterView = (main) => {
     if (link) link.focus({ preventScroll: true });
   };
   const sums = el("div", {});
+  const moves = el("ul", { "aria-label": "Moves that gather free devices" });
   const refresh = () => {
     const { summary } = store.cluster;
     fill(sums, facts([["Nodes", String(summary.nodes)], ["CPUs free", `${number(summary.freeCPUs)} of ${number(summary.cpus)}`],
       ["Largest aligned request", summary.largest || "none"], ["Pods that wait", String(summary.waiting)]]));
+    fill(moves, (store.cluster.moves || []).map((move) => el("li", {}, move.text)));
     shown = store.cluster.nodes.filter(matches);
     found.textContent = `${shown.length} of ${plural(store.cluster.nodes.length, "node")}`;
     draw();
