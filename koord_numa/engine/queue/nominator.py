@@ -199,14 +199,14 @@ class Nominator:
 
     def may_still_fit(self, nomination: Nomination, patience: float) -> bool:
         """
-        Is there something to wait for: an awaited pod is there, or since they left a claim of theirs has not lost its devices, or the
+        Is there something to wait for: an awaited pod is there, or since they left a claim of theirs is about to lose its devices, or the
         topology has not been published?
 
         Claims and topologies that never change are waited for ``patience`` seconds.
         """
         if nomination.cleared is None:
             return True
-        if any(map(self._is_allocated, nomination.candidate.claims)):
+        if any(map(self._is_being_freed, nomination.candidate.claims)):
             return self.clock() - nomination.cleared < patience
         record = self.cache.nodes.get(nomination.node)
         # Where the scheduler owns the CPUs no topology is waited for: the ledger tells at once.
@@ -223,10 +223,13 @@ class Nominator:
         shown = None if reading is None else reading.shown
         return shown is not None and nomination.candidate.awaited.isdisjoint(shown)
 
-    def _is_allocated(self, claim: ClaimId) -> bool:
+    def _is_being_freed(self, claim: ClaimId) -> bool:
+        """Whether the claim has devices and no pod on a node uses it. A pod that came later keeps the devices."""
         namespace, name, uid = claim
         found = self.claims.claim((namespace, name))
-        return found is not None and found.uid == uid and found.allocation is not None
+        if found is None or found.uid != uid or found.allocation is None:
+            return False
+        return not any(user in self.cache.node_of for user in found.reserved_for)
 
     def _leave_node(self, node: str, uid: str) -> None:
         _discard(self._on, node, uid)

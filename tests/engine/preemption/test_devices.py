@@ -142,6 +142,23 @@ async def test_a_claim_that_is_never_given_back_is_waited_for_so_long() -> None:
         assert [call.split()[1] for call in wrote(world) if call.startswith("evict")] == evicted
 
 
+async def test_a_claim_that_another_pod_uses_by_now_is_not_waited_for() -> None:
+    world = rack(("node", 1), ("other", 1))
+    user = runs(world, using("user", "c"))
+    claim = holds(world, "c", "node", [0], user)
+    later = runs(world, using("later", "d", priority=5), "other")
+    holds(world, "d", "other", [0], later)
+    wants(world, "pod")
+    await make_room(world)
+    leaves(world, "user")
+    heir = runs(world, using("heir", "c", priority=10))
+    world.engine.claims.observe_claim("MODIFIED", replace(claim, version="2", reserved_for=(heir.key.uid,)))
+    await make_room(world)
+    world.engine.preemption.look_again()
+    await make_room(world)
+    assert [call.split()[1] for call in wrote(world) if call.startswith("evict")] == ["user", "later"]
+
+
 NOBODY_HELPS = {
     "as important": {"priority": 10},
     "for a group": {"other_consumers": 1},
