@@ -242,3 +242,23 @@ def test_only_what_matters_is_reported() -> None:
         (ClusterEvent.POD_BOUND, "node"),
         (ClusterEvent.CAPACITY_FREED, "node"),
     ]
+
+
+def test_a_changed_label_of_a_placed_pod_reaches_the_ledger() -> None:
+    """numa-spread selects placed pods by the labels that the ledger carries."""
+    state, _ = new_state()
+    state.observe_node(None, make_node("n"))
+    pod = bound(make_pod("p"), "n")
+
+    def labeled(app: str) -> Pod:
+        labels = (("app", app),)
+        return replace(pod, labels=labels, request=replace(pod.request, labels=labels))
+
+    state.observe_pod(None, labeled("prefill"))
+    revision = state.nodes["n"].revision
+    state.observe_pod(None, labeled("decode"))
+    holding = state.nodes["n"].ledger.holdings[pod.key.uid]
+    assert holding.request is not None
+    assert holding.request.labels == (("app", "decode"),)
+    # Remembered answers of the node are outdated.
+    assert state.nodes["n"].revision > revision

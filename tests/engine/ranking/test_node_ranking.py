@@ -9,8 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.objects.constraints import LabelSelector, Operator, Requirement
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
-from koord_numa.core.objects.request import Container, NumaSpec, Pod, PodKey, PodRequest
+from koord_numa.core.objects.request import Container, NumaSpec, NumaSpread, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Unschedulable
 from koord_numa.core.objects.vocabulary import (
     ContainerKind,
@@ -18,6 +19,8 @@ from koord_numa.core.objects.vocabulary import (
     KubeletPolicy,
     NodeScoring,
     NumaPolicy,
+    NumaSpreadMode,
+    NumaSpreadScope,
     ScoringType,
 )
 from koord_numa.core.scheduling.decide import decide
@@ -125,6 +128,41 @@ def test_a_remembered_ranking_answers_as_asking_everyone(seed: int, strategy: Sc
             assert told == {name: (no.reason, no.message) for name, no in expected.rejections.items()}
         for _ in range(lab.dice.randint(0, 6)):
             lab.dice.choice((lab.change_node, lab.change_pod, partial(lab.place, request)))()
+
+
+APPS = ("prefill", "decode")
+
+
+def of_app(request: PodRequest, app: str, dice: Random) -> PodRequest:
+    """The request of a workload whose pods are spread or packed inside nodes."""
+    wish = NumaSpread(
+        LabelSelector((Requirement("app", Operator.IN, (app,)),)),
+        request.namespace,
+        dice.choice(tuple(NumaSpreadScope)),
+        dice.choice(tuple(NumaSpreadMode)),
+        dice.random() < 0.5,
+    )
+    return replace(request, labels=(("app", app),), numa_spread=wish)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**32), method=METHODS)
+def test_rankings_of_spread_workloads_follow_changed_labels(seed: int, method: NodeScoring) -> None:
+    lab = Lab(seed, ScoringType.MOST_ALLOCATED, method)
+    dice = lab.dice
+    requests = [of_app(request, app, dice) for request in lab.requests[:2] for app in APPS]
+    rankings = [
+        (request, NodeRanking(scheduling_request(request, lab.rules), lab.rules, lab.columns)) for request in requests
+    ]
+    for _ in range(15):
+        request, ranking = dice.choice(rankings)
+        expected = lab.by_asking_everyone(request)
+        assert ranking.choose() == (expected if isinstance(expected, Placement) else None)
+        lab.place(request)
+        pods = [pod for name in sorted(lab.state.nodes) for pod in lab.state.nodes[name].pods.values()]
+        if pods and dice.random() < 0.5:
+            pod, labels = dice.choice(pods), (("app", dice.choice(APPS)),)
+            lab.state.observe_pod(None, replace(pod, labels=labels, request=replace(pod.request, labels=labels)))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.value)
