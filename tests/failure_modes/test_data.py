@@ -82,6 +82,30 @@ async def test_a_topology_that_vanishes_leaves_pods_and_books_as_they_are() -> N
     assert not held[0] & held[1]
 
 
+@pytest.mark.parametrize("deleted", [True, False], ids=["created again", "overwritten"])
+async def test_a_publisher_that_replaces_another_gives_no_cpu_twice(deleted: bool) -> None:
+    """A kubelet's exporter writes the topology of a node with cpusets of ours, and koordlet takes it over again."""
+    world = make_world(make_node("node"))
+    observe = world.engine.handlers.topologies.observe
+    observe("ADDED", make_topology("node"))
+    world.waits(aligned("first"))
+    await world.settle()
+    held = world.ledgers()
+    if deleted:
+        observe("DELETED", make_topology("node"))
+    observe("ADDED" if deleted else "MODIFIED", kubelet_topology("node"))
+    world.waits(aligned("second"))
+    await world.settle()
+    assert world.ledgers()["node"].items() >= held["node"].items()
+    observe("MODIFIED", make_topology("node"))
+    world.waits(aligned("third"))
+    world.clock.now += 5
+    await world.settle()
+    assert set(world.nodes_of().values()) == {"node"}
+    cpus = [cpu for holding in world.engine.cache.nodes["node"].ledger for cpu in holding.cpus]
+    assert len(set(cpus)) == len(cpus) >= 4
+
+
 async def test_a_malformed_topology_costs_one_node_and_is_named() -> None:
     world = make_world(make_node("bad"), make_node("good", cpu=2))
     raw = {

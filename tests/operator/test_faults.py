@@ -79,6 +79,31 @@ async def test_what_vanished_between_watches_is_noticed(
 
 
 @EITHER_WATCH
+async def test_a_storm_of_410_and_429_loses_and_repeats_nothing(
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
+) -> None:
+    """Watches of every kind expire while pods come and go, and lists are turned away."""
+    faults = rack.server.faults
+    async with operating(rack.server, tmp_path, monkeypatch, pods=pods) as runtime:
+        await until(lambda: rack.server.open_watches > 0)
+        storm = [
+            Fault(effect=Effect.EXPIRE_WATCH, resource="pods,nodes,noderesourcetopologies", probability=0.3, seed=1),
+            Fault(status=429, verb="list,watch", probability=0.3, seed=2),
+        ]
+        added = [faults.add(fault) for fault in storm]
+        for number in range(4):
+            rack.create([shared(f"p{number}", "1"), shared(f"gone{number}", "20")])
+            await asyncio.sleep(0.05)
+            rack.server.store.delete("pods", f"gone{number}", "default", DeleteOptions(grace=0))
+            rack.server.compact()
+        for fault in added:
+            faults.remove(fault)
+        await until(lambda: not rack.unbound() and not runtime.scheduler.waiting())
+        await until(lambda: len(rack.server.store.list("pods", fields="status.phase=Running")) == 4)
+    assert rack.complaints() == []
+
+
+@EITHER_WATCH
 async def test_kopf_giving_up_does_not_end_the_process(
     rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
 ) -> None:

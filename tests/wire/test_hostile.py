@@ -61,6 +61,8 @@ HOSTILE_TEXTS: dict[str, str] = {
     "megabytes": '{"cpuset":"' + "1," * 1_000_000 + '1"}',
     "long list": json.dumps({"cpuset": ",".join(["0"] * 200_000), "detail": [{}] * 20_000}),
     "nan": '{"cpu":NaN,"detail":NaN,"cpuset":NaN}',
+    "infinite": '{"cpu":Infinity,"cpuset":-Infinity,"detail":[{"id":Infinity}]}',
+    "key twice": '{"cpuset":"0-1","cpuset":"2-3","detail":[{"id":0,"id":1}],"detail":[],"cpu":1,"cpu":-1}',
     "huge": '{"cpu":1e400,"cpuset":1e400,"node":' + "9" * 5000 + "}",
     "wrong types": '{"cpuset":5,"detail":{},"resources":[],"reservedCPUs":[],"options":[],"numaNodeResources":{}}',
     "nulls": '{"cpuset":null,"detail":[null],"resources":null,"numaNodeResources":[null],"cpuSharedPools":null}',
