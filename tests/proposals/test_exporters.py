@@ -44,6 +44,32 @@ async def test_a_published_static_memory_manager_needs_the_numa_nodes_of_memory(
     assert "the NUMA nodes of memory are not published" in there.why("a")
 
 
+@pytest.mark.parametrize("policy", ["SingleNUMANodePodLevel", "SingleNUMANodeContainerLevel", "RestrictedPodLevel"])
+@pytest.mark.parametrize(
+    ("zones", "wanted"),
+    [
+        pytest.param([{}] * 4, {"amd.com/gpu": "2"}, id="a-device-that-no-zone-lists"),
+        pytest.param([{}, {}, {"amd.com/gpu": "4"}, {}], {"amd.com/gpu": "3"}, id="a-device-of-one-of-four-zones"),
+        pytest.param([{"memory": "64Gi"}, {}], {"memory": "16Gi"}, id="memory-of-one-zone"),
+        pytest.param([{"memory": "32Gi"}] * 2, {"hugepages-1Gi": "2Gi"}, id="pages-that-no-zone-lists"),
+        pytest.param(
+            [{"memory": "32Gi"}, {"memory": "32Gi", "hugepages-1Gi": "8Gi"}],
+            {"hugepages-1Gi": "2Gi"},
+            id="pages-of-one-zone",
+        ),
+    ],
+)
+async def test_zones_may_list_different_resources(zones: list[Json], wanted: Any, policy: str) -> None:
+    nrt = koordlet_nrt("n", numa=len(zones), policies=[policy])
+    nrt["metadata"]["annotations"]["kubelet.koordinator.sh/cpu-manager-policy"] = '{"policy": "static"}'
+    nrt["zones"] = [zone(number, {"cpu": "8", **each}) for number, each in enumerate(zones)]
+    made = node("n", 8 * len(zones))
+    made["status"]["allocatable"] |= {"amd.com/gpu": "4", "hugepages-1Gi": "8Gi"}
+    there = cluster(made, nrt)
+    await there.create(pod("a", guaranteed("4", **wanted)))
+    assert there.node_of("a") == "n", there.why("a")
+
+
 @pytest.mark.parametrize("taken", ["0", "4"])
 async def test_a_request_of_no_devices_needs_no_free_ones(taken: str) -> None:
     """A strict kubelet keeps 0 devices to NUMA nodes with such devices, in use or not (devicemanager/topology_hints.go)."""
