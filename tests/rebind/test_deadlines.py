@@ -41,6 +41,21 @@ async def test_a_deadline_that_passed_without_a_leader_still_ends_the_rebind(tmp
         assert world.assigned() == FRAGMENTED
 
 
+async def test_a_start_in_the_future_extends_no_deadline(tmp_path: Path) -> None:
+    """The time of day went back by a century while no scheduler led."""
+    async with fragmented(tmp_path) as world:
+        world.ask(deadlineInSeconds=600)
+        begun = {"phase": "Pending", "startTime": "2126-01-01T00:00:00Z", "observedGeneration": 1}
+        world.server.store.patch(RESOURCE, "tidy", {"status": begun}, subresource="status")
+        step = world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=None, **PATCH))
+        async with world.scheduler() as runtime:
+            await until(lambda: world.server.faults.hits(step))
+            advance(runtime, 600)
+            world.server.faults.remove(step)
+            status = await world.ended()
+        assert status["reason"] == f"stopped after 1 of {STEPS} steps: the deadline of 600 s has passed"
+
+
 async def test_an_outcome_that_stays_unknown_is_said_and_settled_even_after_the_deadline(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world, world.scheduler() as runtime:
         told: list[str] = []

@@ -75,7 +75,9 @@ class RebindContext:
         """Count the deadline from this time of day."""
         self.started = started
         # The deadline is kept by the monotonic clock, whatever happens to the time of day.
-        self.ends = self.outside.clock() + started + self.request.deadline - self.ports.wall()
+        # A start in the future, after the time of day went back, extends no deadline.
+        elapsed = max(0.0, self.ports.wall() - started)
+        self.ends = self.outside.clock() + self.request.deadline - elapsed
 
     def layout(self) -> NodeLayout | str:
         """The node as it is known now, or why it cannot be repacked."""
