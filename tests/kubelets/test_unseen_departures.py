@@ -168,21 +168,6 @@ def tied(init: int, cpus: int) -> dict[str, Any]:
     return {"initContainers": [container("init", init, 1)], **pod(cpus)}
 
 
-def test_a_pod_on_its_way_may_go_where_several_have_left_together() -> None:
-    """With one of the first two gone, 3 CPUs do not fit NUMA node 0 beside the pod before; with both they leave 1 for init containers."""
-    one = life()
-    run(one, 2, 2)
-    one.place(pod(3))
-    one.place(pod(3))
-    assert isinstance(one.ask(pod(2)), Placement)
-    assert not isinstance(one.ask(tied(1, 2)), Placement)
-    one.end(0)
-    one.end(0)
-    one.place(tied(1, 2))
-    one.settle()
-    assert not broken(one)
-
-
 def test_a_pod_may_leave_after_another_on_its_way_went_elsewhere() -> None:
     """The pod of 4 CPUs goes to NUMA node 0 for the first one; the second leaves 3 CPUs there, where the init container goes, and no 4."""
     one = life()

@@ -9,10 +9,6 @@ leave, NUMA nodes are taken to hold these that do so on the empty node.
 from collections.abc import Iterable
 
 from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
-from koord_numa.core.kubelet.departures.cpus_alone import finds_cpus
-from koord_numa.core.kubelet.departures.least_cpus import with_least_free
-from koord_numa.core.kubelet.departures.tied_apart import has_room_apart
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.room import NOTHING, Bound, at_most, has_room_between, together
 from koord_numa.core.kubelet.sharing.bounds import Bounds
@@ -27,17 +23,12 @@ from koord_numa.core.value_objects import replace
 def has_room_in_all_ways(request: PodRequest, one: Hypothesis) -> bool:
     """Whatever devices are near; CPUs are where they are."""
     least, most = _ends(request, one)
-    return has_room_between(request, one.state.node, least, most) or has_room_anywhere(request, one)
-
-
-def has_room_however_shared(request: PodRequest, one: Hypothesis) -> bool:
-    """Which devices the pod gets, and near what, is open in more ways than can be asked: is it admitted all the same?"""
-    return has_room_anywhere(request, one) and bool(unclear(one, pod_demand(request)))
+    return has_room_between(request, one.state.node, least, most)
 
 
 def unclear_devices(request: PodRequest, states: Iterable[Hypothesis]) -> str:
     """Of which devices the pod may get some in more ways than can be asked, and be refused, in words; empty where there are none."""
-    ways = (unclear(one, pod_demand(request)) for one in states if not has_room_anywhere(request, one))
+    ways = (unclear(one, pod_demand(request)) for one in states)
     return next(filter(None, ways), "")
 
 
@@ -49,14 +40,7 @@ def has_room_whoever_leaves(request: PodRequest, one: Hypothesis, coming: Contai
     kept = together([coming, ContainerDemand(cpus=moving, memory=None, devices={})])
     all_there = {name: one.sharing[name].counts for name in least.devices}
     most = Bound(KubeletState.empty(node).managers, all_there)
-    if has_room_between(request, node, least, most, kept) or finds_cpus(request, one, coming.cpus):
-        return True
-    if has_room_apart(request, node, least, most, kept):
-        return True
-    # Most that moves does so on few NUMA nodes.
-    if moving and has_room_between(request, node, replace(least, managers=with_least_free(one)), most, coming):
-        return True
-    return coming is NOTHING and has_room_anywhere(request, one)
+    return has_room_between(request, node, least, most, kept)
 
 
 def most_room(request: PodRequest, one: Hypothesis) -> Bound:

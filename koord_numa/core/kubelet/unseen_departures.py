@@ -19,37 +19,31 @@ waits for a verdict or a topology.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, dropwhile
+from itertools import dropwhile
 from typing import Final
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.departures.anywhere import has_room_anywhere
-from koord_numa.core.kubelet.departures.asked import MANY, Asked, highest_place
-from koord_numa.core.kubelet.departures.groups_apart import groups_apart
-from koord_numa.core.kubelet.departures.in_vain import surely_takes
-from koord_numa.core.kubelet.departures.kept_alone import has_room_kept_alone
-from koord_numa.core.kubelet.departures.some_away import LeftBefore
 from koord_numa.core.kubelet.enough_room import has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.arrivals import Arrival, Replayed, without_left
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
-from koord_numa.core.kubelet.inference.replay import Effort, admitted, arrive
+from koord_numa.core.kubelet.inference.replay import Effort, admitted, arrive, foreseen
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import one_of_each_kind
-from koord_numa.core.kubelet.inference.wanted_room import Wanted
-from koord_numa.core.kubelet.more_room import covers, emptied, mask_of
 from koord_numa.core.kubelet.room import STRICT, asks_managers, everything, fits_on, together
 from koord_numa.core.kubelet.spreading.places import TooManyWays
-from koord_numa.core.kubelet.state import KubeletNode, KubeletState
+from koord_numa.core.kubelet.state import Grant, KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
 
 EFFORT: Final = 600
 """So many dry runs it may take to find out, 40 to 80 ms: all decisions wait for it."""
+
+MANY: Final = 1 << 30
+"""More NUMA nodes than there are."""
 
 _NOTHING_EARLIER: Final[Mapping[Signature, Hypothesis]] = {}
 """Before the first arrival there are no states in which one before it went elsewhere."""
@@ -67,9 +61,7 @@ class OnTheirWay:
     left: Mapping[str, float]
     fates: Mapping[str, bool]
     _found: list[Hypothesis] | None = field(default=None, init=False)
-    _further: list[Hypothesis] | None = field(default=None, init=False)
     _too_many: bool = field(default=False, init=False)
-    _asked: dict[int, Asked] = field(default_factory=dict, init=False)  # by id of the request, which an arrival keeps
 
     def matters_to(self, request: PodRequest) -> bool:
         """May the pod be refused because these arrivals are elsewhere? Where neither amounts nor equality rules it out."""
@@ -101,8 +93,6 @@ class OnTheirWay:
     def _leaves_room(self, one: Hypothesis, request: PodRequest) -> bool:
         # What the kubelet has refused holds nothing.
         coming = [each.request for each in self.arrivals if self.fates.get(each.uid) is not False]
-        if has_room_anywhere(request, one, coming) or has_room_kept_alone(request, one, coming, self.left):
-            return True
         kept, node = together(map(everything, coming)), one.state.node
         # Memory that spans NUMA nodes ties them together, which matters to a pod that wants some.
         binds = node.pins_memory and everything(request).memory
@@ -123,24 +113,16 @@ class OnTheirWay:
             self._too_many = False
         return self._found
 
-    def further_states(self) -> Sequence[Hypothesis]:
-        """Beside ``states`` some with several pods gone, for pods whose memory no policy keeps to one NUMA node."""
-        if self._further is None:
-            self._further = []
-            with suppress(TooManyWays):
-                self._further += LeftBefore(self.arrivals, self.left, self.fates).states()
-        return self._further
-
     def _replayed(self, effort: Effort) -> Iterator[Hypothesis]:
         # Equal room answers alike, whichever pods hold the rest.
         states = _NOTHING_EARLIER
-        for place, each in enumerate(self.arrivals):
-            states = self._after(each, states, effort, place)
+        for each in self.arrivals:
+            states = self._after(each, states, effort)
         for one in states.values():
             yield from without_left(one, self.left)
 
     def _after(
-        self, each: Arrival, earlier: Mapping[Signature, Hypothesis], effort: Effort, place: int
+        self, each: Arrival, earlier: Mapping[Signature, Hypothesis], effort: Effort
     ) -> Mapping[Signature, Hypothesis]:
         """The states after the arrival; those of an earlier question where nothing that they follow from is another."""
         known, fate, left = each.replayed, self.fates.get(each.uid), frozenset(self.left)
@@ -148,9 +130,6 @@ class OnTheirWay:
         is_same = known.before is each.before and known.left == left
         if is_same and known.states is not None and known.earlier is earlier and known.fate == fate:
             return known.states
-        coming = (self.fates.get(other.uid) for other in self.arrivals[place:])
-        if surely_takes(earlier.values(), coming) > effort.left:
-            raise TooManyWays
         if not is_same:
             known.states = None
             known.away = list(self._with_pods_away(each.before, each, effort))
@@ -169,22 +148,22 @@ class OnTheirWay:
         """These states before the arrival with as few pods gone as make the kubelet decide otherwise on it."""
         known: set[Signature] = set()
         rooms: set[Signature] = set()
-        asked = self._asked.setdefault(id(each.request), Asked(each.request))
         for before in states:
             if (room := before.room) in known:
                 continue
             known.add(room)
-            usual, grant = asked.foreseen(before, effort)
-            highest = highest_place(grant)
-            single = (gone for uid in self._may_matter(before, highest) for gone in without(before, [uid]))
-            for there in chain(single, _several_away(before, each.request, highest)):
+            usual, grant = foreseen(before, each.request)
+            effort.left -= 1
+            highest = _highest_place(grant)
+            for there in (gone for uid in self._may_matter(before, highest) for gone in without(before, [uid])):
                 # Of what is open besides the likeliest is followed: all of it for every pod would multiply.
                 gone = replace(there, loose={}, spread=frozenset()) if there.loose or there.spread else there
                 # Where no other departure is followed it does not matter who holds what.
                 if (room := there.room if _follows_several([before]) else gone.room) in rooms:
                     continue
                 rooms.add(room)
-                outcome, _ = asked.foreseen(gone, effort)
+                effort.left -= 1
+                outcome, _ = foreseen(gone, each.request)
                 if effort.left < 0:
                     raise TooManyWays
                 if outcome != usual:
@@ -266,22 +245,36 @@ def _follows_several(states: Sequence[Hypothesis]) -> bool:
     return bool(states) and states[0].state.node.config.topology_policy in STRICT
 
 
-def _several_away(before: Hypothesis, request: PodRequest, highest: int) -> Iterator[Hypothesis]:
-    """Departures that together leave a container room on one NUMA node below this one; elsewhere those that take groups apart."""
-    if not _follows_several([before]):
-        yield from groups_apart(before, request)
-        return
-    node, parts = before.state.node, [part for _, part in pod_demand(request).containers]
-    if node.config.topology_scope is KubeletScope.POD:
-        parts = [everything(request)]
-    wanted = Wanted.of(parts, node, one_numa=True)
-    for numa in node.machine.numa_ids:
-        for gone in emptied(before, 1 << numa, wanted) if numa < highest else ():
-            if gone is not before and any(covers(gone, numa, part) for part in parts):
-                yield gone
-
-
 def _lowest_place(one: Hypothesis, uid: str) -> int:
     """The lowest NUMA node on which the pod holds anything."""
     mask = mask_of(one.state.pods[uid].grant, one.state.node)
     return members(mask)[0] if mask else MANY
+
+
+def _highest_place(grant: Grant | None) -> int:
+    """
+    The NUMA node below which a departure must be to change this decision.
+
+    A container takes the lowest NUMA node that fits: more room on that one or above changes nothing. Of other hints nothing is known.
+    """
+    highest = 0
+    for one in () if grant is None else grant.containers:
+        hint = one.hint
+        if hint is None or not hint.preferred or hint.mask is None or hint.mask.bit_count() != 1:
+            return MANY
+        highest = max(highest, members(hint.mask)[0])
+    return MANY if grant is None else highest
+
+
+def mask_of(grant: Grant, node: KubeletNode) -> int:
+    """The NUMA nodes of which a pod holds anything."""
+    mask = 0
+    for given in grant.containers:
+        for numa, bits in node.machine.numa_bits.items():
+            mask |= bool(given.cpus.bits & bits) << numa
+        for block in given.memory:
+            mask |= block.mask
+        for resource, ids in given.devices.items():
+            for device in node.devices[resource].devices:
+                mask |= device.near if device.id in ids else 0
+    return mask

@@ -36,7 +36,6 @@ from koord_numa.core.kubelet.options import (
     surely_whole,
     unknown_options,
 )
-from koord_numa.core.kubelet.spreading.packed_leftovers import beyond_packing
 from koord_numa.core.kubelet.state import KubeletState, free_on
 from koord_numa.core.kubelet.unseen_departures import OnTheirWay
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
@@ -198,7 +197,7 @@ def followed_view(
     # First wins: hypotheses are in the order of likelihood. Most often there is one, which there is nothing to compare with.
     rooms: dict[Signature, Hypothesis] = {}
     for one in seen:
-        rooms.setdefault((one.room, _freed_by_packing(one)) if len(seen) > 1 else (), one)
+        rooms.setdefault(one.room if len(seen) > 1 else (), one)
     return KubeletView(
         node=node.name,
         newer=newer_version(node.kubelet),
@@ -210,11 +209,6 @@ def followed_view(
         followed=True,
         rooms=tuple(rooms.values()),
     )
-
-
-def _freed_by_packing(one: Hypothesis) -> Signature:
-    """How many of the CPUs that may be held on each NUMA node are held by options alone that are not likely."""
-    return cpus_by_numa(bits, one.state.node) if (bits := beyond_packing(one)) else ()
 
 
 def _left(zone: Zone, state: KubeletState) -> Zone:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from koord_numa.core.kubelet.inference.arrivals import without_left
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.more_room import mask_of
+from koord_numa.core.kubelet.unseen_departures import mask_of
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.value_objects import replace
 

@@ -43,7 +43,6 @@ class Tally:
     explored: Counter[str] = field(default_factory=Counter)  # refused explorations, by option
     named: list[str] = field(default_factory=list)  # where each wrong yes happened
     named_no: list[str] = field(default_factory=list)
-    no_at: list[tuple[Case, int]] = field(default_factory=list)  # where: the sequence and the index of the question
     most_explored: int = 0  # refused explorations of one option on one node
 
     def add(self, other: "Tally") -> None:
@@ -56,7 +55,6 @@ class Tally:
         self.most_explored = max(self.most_explored, *other.explored.values(), 0)
         self.named += other.named
         self.named_no += other.named_no
-        self.no_at += other.no_at
 
     def __str__(self) -> str:
         yes, no = self.wrong_yes.total(), self.wrong_no.total()
@@ -257,7 +255,6 @@ class Replay:
         tally.admitted += admits
         if admits and isinstance(answer, Rejection):
             tally.wrong_no[f"{answer.reason.value}: {answer.detail.split('; ')[-1]}"] += 1
-            tally.no_at.append((self.case, number))
             tally.named_no.append(f"{self.case['id']} event {number}: {answer.message}; {answer.detail}")
         if not admits and isinstance(answer, ScoredPlacement) and answer.placement.explores:
             tally.explored.update(answer.placement.explores)

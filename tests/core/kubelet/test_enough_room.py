@@ -6,7 +6,6 @@ import pytest
 
 from koord_numa.core.kubelet.admit import DryRunAdmitted, admit, dry_run
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
-from koord_numa.core.kubelet.departures.all_at_first import never_needs_less_room
 from koord_numa.core.kubelet.inference.hypothesis import Signature
 from koord_numa.core.kubelet.options import CLOSEST_NUMA
 from koord_numa.core.kubelet.room import NOTHING, Bound, at_most, everything, has_room, has_room_between, together
@@ -107,17 +106,6 @@ def _stays(here: KubeletNode, coming: PodRequest) -> bool:
         return True
     empty = KubeletState.empty(here).managers
     return here.config.topology_policy is KubeletPolicy.RESTRICTED and has_room(coming, here, empty)
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_who_asks_for_all_at_first_is_admitted_whoever_leaves(seed: int) -> None:
-    dice = Random(seed)
-    state = lived(dice, some_node(dice))
-    for asked in [some_pod(dice) for _ in range(80)]:
-        if never_needs_less_room(asked, state.node) and admits(state, asked):
-            for uid in state.pods:
-                assert admits(state.without(uid), asked), asked
-            assert admits(KubeletState.empty(state.node), asked), asked
 
 
 @pytest.mark.parametrize("seed", range(60))

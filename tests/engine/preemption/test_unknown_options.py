@@ -97,10 +97,9 @@ async def test_a_bare_pod_that_no_eviction_helps_evicts_no_pod(there: Sequence[t
     assert await make_room(world) == []
 
 
-async def test_why_it_waits_names_what_it_lacks_and_the_options() -> None:
+async def test_why_it_waits_names_what_it_lacks() -> None:
     world = crowded(HOPELESS)
     world.waits(ranked("pod", 10, 2))
     await make_room(world)
     why = said(world, "pod")
     assert "cannot align the pod" in why
-    assert "prefer-align-cpus-by-uncorecache is not known, and only pods that a controller replaces find out" in why

@@ -54,7 +54,6 @@ BROKE: Final = (
     ("no-options", 720868),  # what a container on two NUMA nodes takes over of one may leave a CPU of the other free
     ("any", 84516),  # late topologies showed two departed pods, and others of their names vouched for each other
     ("no-fingerprint-restarts", 66850),  # with more room a container took the CPUs beside the only free device
-    ("any", 940403),  # two pods left before others came, one of which then tied three NUMA nodes together
 )
 """Lives that broke a yes once, by kind and seed."""
 

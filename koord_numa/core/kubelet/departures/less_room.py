@@ -1,10 +1,10 @@
 """Which pods may be refused because there is more room: where several pods' departures have to be asked about."""
 
-from koord_numa.core.kubelet.demand import PodDemand
-from koord_numa.core.kubelet.inference.wanted_room import kinds_of
-from koord_numa.core.kubelet.room import STRICT
-from koord_numa.core.kubelet.state import KubeletNode
+from koord_numa.core.kubelet.demand import ContainerDemand, PodDemand
+from koord_numa.core.kubelet.room import STRICT, fits_on
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.resources import CPU
 
 
 def takes_turns(demand: PodDemand, node: KubeletNode) -> bool:
@@ -19,7 +19,7 @@ def takes_turns(demand: PodDemand, node: KubeletNode) -> bool:
         return False
     if config.topology_scope is not KubeletScope.CONTAINER or config.topology_policy not in STRICT:
         return False
-    units = [kinds for _, part in demand.containers if (kinds := kinds_of(part, node))]
+    units = [kinds for _, part in demand.containers if (kinds := _kinds_of(part, node))]
     taken = [kind for kinds in units for kind in kinds]
     return len(set(taken)) > 1 and len(set(taken)) < len(taken)
 
@@ -55,3 +55,28 @@ def hides_memory(demand: PodDemand, node: KubeletNode) -> bool:
     return any(
         kind not in known for _, part in demand.containers for kind, amount in (part.memory or {}).items() if amount
     )
+
+
+def _kinds_of(part: ContainerDemand, node: KubeletNode) -> list[str]:
+    """What the managers tie to NUMA nodes for a container; CPUs last."""
+    kinds = [name for name, count in part.devices.items() if count and name in node.devices]
+    kinds += [kind for kind, amount in (part.memory or {}).items() if amount and node.pins_memory]
+    return [*kinds, CPU] if part.cpus and node.pins_cpus else kinds
+
+
+def binds_freely(demand: PodDemand, node: KubeletNode) -> bool:
+    """Is memory of the pod bound of which the policy does not say that it comes from one NUMA node?"""
+    policy = node.config.topology_policy
+    if not node.pins_memory or policy is KubeletPolicy.SINGLE_NUMA_NODE:
+        return False
+    if not any(part.memory for _, part in demand.containers):
+        return False
+    by_pod = node.config.topology_scope is KubeletScope.POD
+    units = [demand.pod] if by_pod else [part for _, part in demand.containers]
+    return policy is not KubeletPolicy.RESTRICTED or not all(_fits_one(unit, node) for unit in units)
+
+
+def _fits_one(unit: ContainerDemand, node: KubeletNode) -> bool:
+    """May restricted align it on one NUMA node?"""
+    empty = KubeletState.empty(node).managers
+    return any(fits_on(node, empty, numa, unit) for numa in node.machine.numa_ids)

@@ -20,7 +20,7 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     released,
     variant_of,
 )
-from koord_numa.core.kubelet.inference.replay import Effort, Outcome, arrived
+from koord_numa.core.kubelet.inference.replay import Effort, Outcome, arrive
 from koord_numa.core.kubelet.inference.unlocated import Departed, without
 from koord_numa.core.kubelet.inference.variants import distinct
 from koord_numa.core.kubelet.spreading.places import TooManyWays
@@ -156,7 +156,7 @@ def unexplained(one: Hypothesis, uid: str, *, admitted: bool) -> Hypothesis:
     """The hypothesis with a pod in or out against what it foresees."""
     marked = one.unexplained | {uid}
     if admitted:
-        return replace(one, unplaced=one.unplaced | {uid}, unexplained=marked, packing=None)
+        return replace(one, unplaced=one.unplaced | {uid}, unexplained=marked)
     gone = released(one, uid)
     return replace(gone, gone={other: grant for other, grant in gone.gone.items() if other != uid}, unexplained=marked)
 
@@ -178,7 +178,7 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float], ef
         for away in _subsets(open_):
             uncertainty = sum(_uncertainty(arrival, left[uid], away=uid in away) for uid in open_)
             for before in without(there, away, departed):
-                for outcome, after in arrived(before, arrival.uid, arrival.request, effort):
+                for outcome, after in arrive(before, arrival.uid, arrival.request, effort).items():
                     held = _held_by_init(after, arrival.uid)
                     # An outcome with fewer pods gone stands for the same one with more: they leave later, with the same effect.
                     if not any(
@@ -250,7 +250,7 @@ def without_left(one: Hypothesis, left: Collection[str]) -> Iterator[Hypothesis]
 
 
 def forgetting(states: list[Hypothesis], uids: Collection[str]) -> list[Hypothesis]:
-    """The states without pods that left but for these, and those that tell of free devices or of sums; the same list where all stay."""
+    """The states without pods that left but for these; the same list where all stay."""
     found = [_forgetting(one, uids) for one in states]
     # By identity: what has been worked out for a list is kept with it.
     return states if all(after is one for after, one in zip(found, states, strict=True)) else found
@@ -258,9 +258,7 @@ def forgetting(states: list[Hypothesis], uids: Collection[str]) -> list[Hypothes
 
 def _forgetting(one: Hypothesis, uids: Collection[str]) -> Hypothesis:
     old = [uid for uid, grant in one.gone.items() if grant is not None and uid not in uids]
-    known = {uid for uid, _ in one.surely_free} if old else ()
-    away = {uid for uid in old if uid not in known}
-    return replace(one, gone={uid: it for uid, it in one.gone.items() if uid not in away}) if away else one
+    return replace(one, gone={uid: it for uid, it in one.gone.items() if uid not in old}) if old else one
 
 
 def bounded(hypotheses: Iterable[Hypothesis]) -> tuple[list[Hypothesis], str]:

@@ -15,9 +15,7 @@ from typing import Final
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.admit import Trust
-from koord_numa.core.kubelet.core_use import CoreUse
 from koord_numa.core.kubelet.demand import PodDemand
-from koord_numa.core.kubelet.sharing.given_back import Held, surely_free
 from koord_numa.core.kubelet.sharing.reach import Place, Reach, SharedPool, Sums, Wiring
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, places_of, reached
 from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode, KubeletState, ManagerState, MemoryTable
@@ -51,7 +49,7 @@ class Hypothesis(ValueObject):
     ``sharing`` are the resources whose devices may be near several NUMA nodes, and ``reach`` says for those that a pod holds or held, by
     its uid, near which ones; those of unlocated pods are ``SOMEONE``'s. The masks of other devices in the state's pools are one way in
     which they may be. ``sums`` is, by resource, what is known of some of the devices in use together. ``wiring`` is a guess that is likely
-    right, beside a hypothesis in which it is open. ``packing`` is how cores are in use, by place (``init_reuse.py``), where that is known.
+    right, beside a hypothesis in which it is open.
     """
 
     state: KubeletState
@@ -70,7 +68,6 @@ class Hypothesis(ValueObject):
     reach: Mapping[str, Mapping[Place, Reach]] = value_field(default_factory=dict)
     sums: Mapping[str, Sums] = value_field(default_factory=dict)
     wiring: Wiring = Wiring.OPEN
-    packing: tuple[CoreUse, ...] | None = None
 
     def has(self, uid: str) -> bool:
         """Did the kubelet admit this pod, and is it still there?"""
@@ -125,19 +122,11 @@ class Hypothesis(ValueObject):
         return (self.wiring, *reaches, *self.shared_sums)
 
     @property
-    def surely_free(self) -> Mapping[Held, Reach]:
-        """What is known of shared devices that are free, by who held them; nothing where it is open who holds or held which."""
-        if not self.sharing or self.unplaced or SOMEONE in self.reach:
-            return {}
-        return surely_free(self.reach, self.state.pods, (uid for uid, grant in self.gone.items() if grant is not None))
-
-    @property
     def shared_sums(self) -> Signature:
         """What is known of shared devices in use together, and of free ones."""
         return (
             *(shared.in_full for shared in self.sharing.values()),
             *((name, sums.held, tuple(sorted(sums.more.items()))) for name, sums in sorted(self.sums.items())),
-            *sorted((name, *each.key) for (_, (name, _)), each in self.surely_free.items()),
         )
 
     @property
@@ -169,7 +158,6 @@ class Hypothesis(ValueObject):
             cpus_by_numa(managers.cpus, node),
             # Loose CPUs may be held or free: they belong to the room on either side, and so does how many may be held together.
             cpus_by_numa(loose, node),
-            tuple(use.least_free for use in self.packing) if loose and self.packing is not None else (),
             tuple(
                 # Only what is near matters of a device, not its made-up id.
                 tuple(sorted(node.devices[name].devices[at].near for at in members(bits)))
@@ -282,7 +270,6 @@ def released(before: Hypothesis, uid: str) -> Hypothesis:
         spread=(before.spread | before.mixed if uid in before.mixed else before.spread) - {uid},
         mixed=frozenset() if uid in before.mixed else before.mixed,
         gone={**before.gone, uid: pod.grant},
-        packing=None if any(one.cpus for one in pod.grant.containers) else before.packing,
     )
 
 

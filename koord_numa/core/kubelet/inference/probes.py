@@ -14,29 +14,22 @@ have left, the init container goes to NUMA node 0, the app needs 10 CPUs around 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, takewhile
+from itertools import chain
 from typing import Final
 
 from koord_numa.core.kubelet.admit import DryRunAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.demand import pod_demand
-from koord_numa.core.kubelet.departures.all_at_first import never_needs_less_room
-from koord_numa.core.kubelet.departures.less_room import hides_memory, is_confined, takes_turns
+from koord_numa.core.kubelet.departures.less_room import binds_freely, hides_memory, is_confined, takes_turns
 from koord_numa.core.kubelet.departures.one_away import with_one_away, without_leaving
-from koord_numa.core.kubelet.departures.single_places import SinglePlaces
-from koord_numa.core.kubelet.departures.some_away import binds_freely, with_several_away
-from koord_numa.core.kubelet.enough_room import has_room_however_shared, has_room_in_all_ways, has_room_whoever_leaves
+from koord_numa.core.kubelet.enough_room import has_room_in_all_ways, has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
 from koord_numa.core.kubelet.inference.replay import orders
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import variants
-from koord_numa.core.kubelet.more_room import EFFORT, MoreRoom
 from koord_numa.core.kubelet.room import STRICT, everything, has_room
 from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways, wanted
 from koord_numa.core.kubelet.sharing.socket_cpus import packs_sockets
-from koord_numa.core.kubelet.spreading.asked_for import within_requests
-from koord_numa.core.kubelet.spreading.core_packing import without_excess
-from koord_numa.core.kubelet.spreading.packed_leftovers import as_packed
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.spreading.shares import Shares, shares_of
 from koord_numa.core.kubelet.state import KubeletState
@@ -102,26 +95,19 @@ class Question:
         """Raises ``TooManyWays``."""
         request, view, node = self._request, self._view, self._view.state.node
         confined = is_confined(self._demand, node)
-        for one in self._likely(confined=confined):
+        for one in self._likely():
             yield from self._each_way(one)
         if node.ids_are_real:
             return  # so is the state
-        if view.unfollowed and not confined and takes_turns(self._demand, node):
-            self._ask_whatever_is_free(view.rooms or view.hypotheses)
-        if not never_needs_less_room(request, node):
-            for one in self._with_pods_away(view.hypotheses, confined=confined):
-                yield from self._each_way(one)
+        turns = view.unfollowed and not confined and takes_turns(self._demand, node)
+        # Pods that are not known may have left unseen, with any amount of room.
+        if turns and not all(_fits_one_numa(one, request) for one in view.rooms or view.hypotheses):
+            raise TooManyWays
+        for one in self._with_pods_away(view.hypotheses, confined=confined):
+            yield from self._each_way(one)
         if confined and view.upper is not None:
             yield from [Probe(view.upper.state, Trust.INFERRED, order) for order in self._orders]
         yield from self._on_their_way(confined=confined)
-
-    def _ask_whatever_is_free(self, states: Iterable[Hypothesis]) -> None:
-        """On a node that is not followed pods may have left unseen that are not known. Raises ``TooManyWays`` where that may matter."""
-        places = SinglePlaces(self._request)
-        for one in states:
-            if not _fits_one_numa(one, self._request) and not places.admit_whatever_is_free(one):
-                raise TooManyWays
-        self.elsewhere |= places.reached
 
     def _on_their_way(self, *, confined: bool) -> Iterator[Probe]:
         """Where pods on their way went elsewhere because others had left, and where more left after they came."""
@@ -131,21 +117,15 @@ class Question:
         requested = self._view.state.requested
         states = [replace(one, state=replace(one.state, requested=requested)) for one in coming.states()]
         yield from chain.from_iterable(map(self._each_way, states))
-        # Of best-effort that would be too many for what it may refuse.
+        # Best-effort admits what it cannot align.
         if node.config.topology_policy in STRICT:
-            more = iter(()) if never_needs_less_room(request, node) else self._with_pods_away(states, confined=confined)
-        else:
-            further = coming.further_states() if binds_freely(self._demand, node) else ()
-            more = self._while_few(replace(one, state=replace(one.state, requested=requested)) for one in further)
-        yield from chain.from_iterable(map(self._each_way, more))
+            yield from chain.from_iterable(map(self._each_way, self._with_pods_away(states, confined=confined)))
 
-    def _likely(self, *, confined: bool) -> Iterator[Hypothesis]:
+    def _likely(self) -> Iterator[Hypothesis]:
         # ``rooms`` has one state for each way in which room is left: the others answer alike.
         for one in self._view.rooms or self._view.hypotheses:
             for after in self._surely_gone(one) if one.leaving else (one,):
-                # To pods that are tied to an init container's place more room may be less.
-                for each in within_requests(after if confined else without_excess(after), self._admits):
-                    yield from self._however_dealt(each)
+                yield from self._however_dealt(after)
 
     def _however_dealt(self, one: Hypothesis) -> Iterator[Hypothesis]:
         """The hypothesis and its variants, without those that CPUs are dealt out in where these are too many and amounts tell of all."""
@@ -182,20 +162,6 @@ class Question:
         return all(isinstance(answer, DryRunAdmitted) for answer in answers)
 
     def _each_way(self, one: Hypothesis) -> Iterator[Probe]:
-        """As ``_each_layout``, first with CPUs packed into cores where that is not known to be so."""
-        # To pods that are tied to an init container's place more room may be less.
-        if not one.loose or is_confined(self._demand, one.state.node):
-            yield from self._each_layout(one)
-            return
-        packed, unpacked = as_packed(one)
-        yield from self._each_layout(packed)
-        if unpacked is not None and not set(unpacked.options) <= set(self.unsettled):
-            if self._number < MOST_PROBES // 2:
-                yield from self._each_layout(unpacked)
-            else:
-                self._leave_open(unpacked.options)
-
-    def _each_layout(self, one: Hypothesis) -> Iterator[Probe]:
         """Of the hypothesis all states that the pod can tell apart from those that it was asked about."""
         if self._first is None:
             self._first = one
@@ -204,9 +170,7 @@ class Question:
         if self._told(one, has_room_in_all_ways):
             return
         laid_out = wanted(one, self._demand)
-        told = bool(laid_out) and has_room_however_shared(self._request, one)
-        self.elsewhere |= self._view.state.node.machine.numa_mask if told else 0
-        for laid in shared_in_all_ways(one, self._demand) if laid_out and not told else (one,):
+        for laid in shared_in_all_ways(one, self._demand) if laid_out else (one,):
             if not laid_out or self._is_new(self._sight.of(laid.state), one):
                 for order in self._orders:
                     yield Probe(laid.state, one.trust, order, one.options)
@@ -249,12 +213,9 @@ class Question:
         """What is left where pods may have gone, for a pod to which that matters: whichever pods left, equal room answers alike."""
         request, demand, node = self._request, self._demand, self._view.state.node
         states = [one for one in states if one.leaving or one.unlocated or one.state.pods]
-        states = [each for one in states for each in within_requests(one, self._admits)]
         if not states:
             return  # no pod of any is known, so none can go
         by_turns, hidden = takes_turns(demand, node), hides_memory(demand, node)
-        places = SinglePlaces(request)
-        several = {True: MoreRoom(request, self._orders, EFFORT // 4), False: MoreRoom(request, self._orders, EFFORT)}
         # An option that is not known may stay so: what it leaves open keeps none of the other states from being asked.
         for one in sorted(states, key=lambda one: bool(one.options)):
             if one.options and set(one.options) <= set(self.unsettled):
@@ -263,29 +224,13 @@ class Question:
                 continue
             # What fits one NUMA node as a whole needs nothing of any other.
             matters = confined or hidden or (by_turns and not _fits_one_numa(one, request))
-            if matters and places.admit(one):
-                self.elsewhere |= places.reached
-                continue
-            # Best-effort admits what it cannot align.
-            tied = (confined or hidden) and node.config.topology_policy in STRICT
+            # Memory groups come and go with pods, so that more room may be a refusal.
+            matters = matters or (binds_freely(demand, node) and not has_room_whoever_leaves(request, one))
             more = with_one_away(one) if matters else without_leaving(one, demand)
-            if binds_freely(demand, node) and not has_room_whoever_leaves(request, one):
-                single = () if matters else with_one_away(one)
-                more = chain(more, self._while_few(chain(single, with_several_away(one))))
             # What is left where a pod is gone may be where others are otherwise.
             more = chain.from_iterable(map(variants, more)) if one.spread and packs_sockets(node) else more
-            tied = tied and not has_room_whoever_leaves(request, one)
-            try:
-                for after in chain(more, several[bool(one.options)].states(one) if tied else ()):
-                    yield replace(after, state=replace(after.state, requested=one.state.requested))
-            except TooManyWays:
-                if not one.options:
-                    raise
-                self._leave_open(one.options)
-
-    def _while_few(self, states: Iterable[Hypothesis]) -> Iterator[Hypothesis]:
-        """Never so many that the pod would have to wait for them."""
-        return takewhile(lambda _: self._number < MOST_PROBES // 4, states)
+            for after in more:
+                yield replace(after, state=replace(after.state, requested=one.state.requested))
 
 
 def _fits_one_numa(one: Hypothesis, request: PodRequest) -> bool:

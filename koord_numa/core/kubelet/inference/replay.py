@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest
@@ -19,12 +18,10 @@ from koord_numa.core.kubelet.inference.hypothesis import (
 from koord_numa.core.kubelet.inference.variants import free_rooms, holding, standing_for, variants
 from koord_numa.core.kubelet.sharing.choices import arriving, wanted
 from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
-from koord_numa.core.kubelet.sharing.passed_over import with_passed_over
 from koord_numa.core.kubelet.sharing.socket_cpus import located, packs_sockets
-from koord_numa.core.kubelet.spreading.core_packing import by_threads, narrowed, packing_after
 from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherwise
 from koord_numa.core.kubelet.spreading.shares import answer, shares_of
-from koord_numa.core.kubelet.spreading.still_held import equally_sure, partly_freed, stands_for, still_held
+from koord_numa.core.kubelet.spreading.still_held import equally_sure, stands_for, still_held
 from koord_numa.core.kubelet.state import Grant, KubeletNode
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
@@ -72,23 +69,13 @@ def arrive(
                 after = still_held(before, freed, after, uid)
                 if after.uncertainty != uncertainty:
                     after = replace(after, uncertainty=uncertainty)
-                found[key] = with_passed_over(before, after, uid, request)
+                found[key] = after
                 continue
             one, after = equally_sure(found[key], after, uid)
             if freed and one.surely_held == after.surely_held and not stands_for(one, freed, after, uid):
                 one = standing_for(one, still_held(before, freed, after, uid))
             found[key] = replace(one, uncertainty=uncertainty) if uncertainty < one.uncertainty else one
     return found
-
-
-def arrived(before: Hypothesis, uid: str, request: PodRequest, effort: Effort) -> Iterable[tuple[Outcome, Hypothesis]]:
-    """As ``arrive``, for each number of threads that a core may have where the pod may be treated otherwise by what is loose."""
-    effort.left -= 1
-    found = arrive(before, uid, request, effort)
-    states = by_threads(before) if len(found) > 1 else ()
-    if len(states) < 2:
-        return found.items()
-    return [each for one in states for each in arrive(one, uid, request, effort).items()]
 
 
 def _loose(one: Hypothesis) -> int:
@@ -102,7 +89,7 @@ def _states(before: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
     """The hypothesis, then every state beside it that is possible as well and in which the pod may be treated otherwise."""
     demand = pod_demand(request)
     shared = before.sharing and wanted(before, demand)
-    for variant in chain(variants(before, request), partly_freed(before, request)):
+    for variant in variants(before, request):
         yield from arriving(variant, demand, _first_place(variant, request)) if shared else (variant,)
 
 
@@ -139,7 +126,7 @@ def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tup
     keys = [_outcome(before, each) for each in admitted]
     # Both extremes decide alike: one hypothesis stands for them, and the CPUs between them are loose.
     if len(admitted) == 2 and keys[0] == keys[1]:
-        yield keys[0], narrowed(_placed(before, uid, request, admitted[0], _left_over(before, admitted)))
+        yield keys[0], _placed(before, uid, request, admitted[0], _left_over(before, admitted))
     else:
         for key, each in zip(keys, admitted, strict=True):
             after = _placed(before, uid, request, each, 0)
@@ -238,7 +225,6 @@ def _placed(before: Hypothesis, uid: str, request: PodRequest, answer: DryRunAdm
         state=before.state.with_pod(uid, request, answer.grant, answer.managers),
         loose={**before.loose, uid: loose} if loose else before.loose,
         spread=spread,
-        packing=packing_after(before, answer.grant.containers),
     )
     return with_reach(before, after, uid, answer.grant.containers)
 

@@ -178,9 +178,8 @@ def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
         best, less = (one, known) if _loose_cpus(one) > _loose_cpus(known) else (known, one)
         best = standing_for(best, less)
         uncertainty = min(one.uncertainty, known.uncertainty)
-        packing = best.packing if one.packing == known.packing else None
-        if (best.uncertainty, best.packing) != (uncertainty, packing):
-            best = replace(best, uncertainty=uncertainty, packing=packing)
+        if best.uncertainty != uncertainty:
+            best = replace(best, uncertainty=uncertainty)
         found[key] = best
     return list(found.values())
 

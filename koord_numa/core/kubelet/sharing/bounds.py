@@ -34,24 +34,20 @@ class Bounds:
         count = shared.total - len(held)
         told = one.sums.get(name)
         known = told.held if told is not None else frozenset()
-        spare = [reach for (_, (resource, _)), reach in one.surely_free.items() if resource == name]
         gone = [each for each in known if each not in held]
         low, high = {}, {}
         for numa, there in free.items():
             able = {each for each, reach in held.items() if reach.may >> numa & 1}
             more = told.more.get(numa, 0) if told is not None else 0
-            surely = sum(reach.must >> numa & 1 for reach in spare)
-            elsewhere = sum(not (reach.must | reach.may) >> numa & 1 for reach in spare)
             # Each device that is gone had at most one of what was told.
-            least = max(0, more - len(gone), there - (count - elsewhere))
-            most = min(there - surely, len(able - known) + min(more, len(able & known)))
+            least = max(0, more - len(gone), there - count)
+            most = min(there, len(able - known) + min(more, len(able & known)))
             high[numa] = max(0, most)
             low[numa] = min(high[numa], least)
         if told is not None and not gone and all(reach.exact or each in known for each, reach in held.items()):
             return cls(low, high, sum(told.more.values()), sum(told.more.values()))
-        # The devices that are left are near some NUMA node each, and those of which more is known near these.
-        beyond = sum(max(reach.must.bit_count(), reach.width, 1) - 1 for reach in spare)
-        room = max(0, sum(free.values()) - count - beyond)
+        # The devices that are left are near some NUMA node each.
+        room = max(0, sum(free.values()) - count)
         fewest, widest = _widths(held.values())
         return cls(low, high, max(sum(low.values()), fewest), min(room, widest))
 

@@ -74,8 +74,7 @@ def settled_layout(one: Hypothesis) -> Hypothesis:
 
 
 def _narrowed(one: Hypothesis, name: str) -> Hypothesis:
-    free = {(uid, place): reach for (uid, (resource, place)), reach in one.surely_free.items() if resource == name}
-    found = narrowed({**held_reaches(one, name), **free}, one.sharing[name].counts)
+    found = narrowed(held_reaches(one, name), one.sharing[name].counts)
     if not found:
         return one
     reach = dict(one.reach)

@@ -10,56 +10,14 @@ Example: without alignment one CPU is free on NUMA node 1 and 2 are loose on NUM
 Replayed with both free it gets both; in truth it may have got one of them and the one of NUMA node 1, and none is free then.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import islice, product
-from typing import Final
+from collections.abc import Mapping, Sequence
 
 from koord_numa.core.bit_sets import lowest, members
-from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, held_by_init
-from koord_numa.core.kubelet.inference.variants import freed, holding
-from koord_numa.core.kubelet.room import STRICT
+from koord_numa.core.kubelet.inference.variants import holding
 from koord_numa.core.kubelet.spreading.owners import Owners, may_share, owners_of
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, places_of, reached
-from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.vocabulary import KubeletScope
 from koord_numa.core.value_objects import replace
-
-MOST_PARTS: Final = 32
-"""In so many ways are loose CPUs taken to be free in part, the higher NUMA nodes first."""
-
-
-def partly_freed(one: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
-    """
-    With some of the loose CPUs of some NUMA nodes free, where that lets containers of the pod go elsewhere than with all or none.
-
-    One unit is put on a NUMA node or not by whether its need is free there. Containers that are aligned one by one take of the same CPUs in
-    turn: which of them find room depends on how many are free, as against what some of them need together, and on each NUMA node alike.
-    Where none is refused for its place, as best-effort refuses only memory that is bound, so many states would be followed for nothing.
-    With align-by-socket CPUs come from sockets, so that a NUMA node's sums tell nothing.
-    """
-    node = one.state.node
-    if node.static_options.align_by_socket or (node.config.topology_policy not in STRICT and not node.pins_memory):
-        return
-    needs = [part.cpus for _, part in pod_demand(request).containers if part.cpus]
-    if not one.loose or len(needs) < 2 or not node.aligns or node.config.topology_scope is not KubeletScope.CONTAINER:
-        return
-    sums = {0}
-    for need in needs:
-        sums |= {least + need for least in sums}
-    loose = 0
-    for bits in one.loose.values():
-        loose |= bits
-    ways = [_telling(loose & here, one.state.managers.cpus & here, sums) for here in node.machine.numa_bits.values()]
-    for way in islice(product(*ways), 1, MOST_PARTS):
-        yield freed(one, sum(way))
-
-
-def _telling(loose: int, free: int, sums: Collection[int]) -> list[int]:
-    """None of these CPUs, and as many as make up each of these sums with the ones that are free, all of them for the largest."""
-    counts = sorted(need - free.bit_count() for need in sums)
-    found = [lowest(loose, count) for count in counts if 0 < count <= loose.bit_count()]
-    return [0, *found[:-1], loose] if found else [0]
 
 
 def still_held(before: Hypothesis, given: int, after: Hypothesis, uid: str) -> Hypothesis:

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.kubelet.admission import TOO_MANY, would_admit
+from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.admit import DryRunAdmitted, admit, dry_run
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
@@ -15,7 +15,6 @@ from koord_numa.core.kubelet.spreading.rooms import spread_rooms
 from koord_numa.core.kubelet.state import KubeletAdmission, KubeletNode, KubeletState
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, init, node, pod, sidecar
@@ -69,17 +68,3 @@ def test_a_yes_about_many_rooms_holds_in_each(seed: int, monkeypatch: pytest.Mon
             for way, order in product(ways, (CpuReuse.LEAST, CpuReuse.MOST) if tied else (CpuReuse.BY_ID,)):
                 assert isinstance(dry_run(way.state, asked, way.trust, order), DryRunAdmitted), asked
         monkeypatch.undo()
-
-
-def test_a_small_pod_need_not_wait_for_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seven of twelve CPUs are free wherever the wide pod's are, and the last NUMA node has memory that nothing is bound with."""
-    memory = {numa: {"memory": 8 * GI} for numa in range(3)}
-    here = node("3x1x4x1", KubeletPolicy.BEST_EFFORT, memory=memory, options=("distribute-cpus-across-cores",))
-    state = admit(KubeletState.empty(replace(here, ids_are_real=False)), "wide", pod(app(5))).state
-    view = KubeletView("n", (Hypothesis(state, spread=frozenset({"wide"})),))
-    monkeypatch.setattr(rooms, "MOST_ROOMS", -1)
-    assert isinstance(would_admit(pod(app(1)), view), KubeletAdmission)
-    # No NUMA node has the memory alone, and it may be bound to a part of the wide pod's.
-    wide = would_admit(pod(app(1, memory=9 * GI)), view)
-    assert isinstance(wide, Rejection)
-    assert wide.detail == TOO_MANY

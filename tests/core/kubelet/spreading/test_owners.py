@@ -11,7 +11,6 @@ from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa, released
 from koord_numa.core.kubelet.inference.replay import arrive
 from koord_numa.core.kubelet.inference.variants import distinct, holding, standing_for
-from koord_numa.core.kubelet.spreading.asked_for import within_requests
 from koord_numa.core.kubelet.spreading.owners import owners_of
 from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.value_objects import replace
@@ -61,34 +60,6 @@ def test_one_hypothesis_stands_for_both(seed: int) -> None:
     assert len(owners_of(both)) == max(len(owners_of(one)), len(owners_of(other)))
     kept = distinct([one, other])
     assert set().union(*map(_vectors, kept)) >= _vectors(one) | _vectors(other)
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_no_init_container_holds_more_than_was_asked_for(seed: int) -> None:
-    """Each asked for one CPU, so that of the ways in which loose CPUs may be held those with two of one pod drop out, and no others."""
-    one = _loose(dict(_draw(Random(seed))))
-    ways = within_requests(one)
-    within = {vector for vector in _vectors(one) if max(vector) <= 1}
-    assert set().union(*map(_vectors, ways)) >= within
-    # Each of them leaves as few CPUs free as may be.
-    free = one.state.managers.cpus.bit_count() + len(owners_of(one))
-    assert {way.state.managers.cpus.bit_count() for way in ways} == {free - max(map(sum, within))}
-
-
-def test_cpus_of_one_numa_node_and_owner_are_free_or_held_alike() -> None:
-    """Six CPUs are loose, of which ``a`` and ``b`` can hold one each: which of them these are makes no difference."""
-    (way,) = within_requests(_loose(dict.fromkeys(range(8, 14), "ab")))
-    assert len(owners_of(way)) == 2
-
-
-def test_many_ways_are_looked_at_where_the_pod_has_no_room_with_all_that_is_loose_held() -> None:
-    one = _loose({8: "ab", 9: "bc", 10: "cd", 11: "da", 12: "ac", 13: "bd", 14: "abc"})
-    assert within_requests(one, lambda held: held is one) == (one,)
-    ways = within_requests(one, lambda _: False)
-    assert len(ways) > 8
-    assert {len(owners_of(way)) for way in ways} == {4}
-    within = {vector for vector in _vectors(one) if max(vector) <= 1}
-    assert set().union(*map(_vectors, ways)) >= within
 
 
 def test_a_hypothesis_that_stands_for_another_stays_as_it_is() -> None:

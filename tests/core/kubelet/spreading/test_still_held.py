@@ -72,20 +72,6 @@ def test_no_more_is_surely_free_than_there_is(seed: int) -> None:
         )
 
 
-@pytest.mark.parametrize("seed", range(180))
-def test_what_is_free_on_each_numa_node_is_foreseen(seed: int) -> None:
-    """As above, with containers aligned one by one, each to one NUMA node."""
-    dice = Random(seed)
-    shape, policy = dice.choice(SHAPES[:2]), dice.choice((KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE))
-    options = dice.choice(((), (), ("distribute-cpus-across-cores",), ("prefer-align-cpus-by-uncorecache",)))
-    truth = KubeletState.empty(node(shape, policy, options=options))
-    states = [Hypothesis(KubeletState.empty(replace(node("4x1x4x1", policy), ids_are_real=False)))]
-    for uid in map(str, range(12)):
-        truth, states = _lived(dice, truth, states, uid, _several(dice))
-        free = cpus_by_numa(truth.managers.cpus, truth.node)
-        assert any(_covers(one, free) for one in states), f"{uid}: {free}"
-
-
 def _several(dice: Random) -> PodRequest:
     inits = [init(dice.randint(1, 3), f"i{place}") for place in range(dice.choice((0, 1, 1, 2)))]
     if dice.random() < 0.4:
