@@ -6,12 +6,11 @@ of their binds. News of verdicts and departures comes late, so the latest arriva
 an event shows them in another light. A topology whose pods are known drops the states that do not agree with it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, dropwhile
+from itertools import combinations
 from typing import Final
 
-from koord_numa.core.kubelet.published import Undated, agrees, may_agree_later, settled
 from koord_numa.core.kubelet.unknowns import (
     LIMITS,
     Budget,
@@ -24,7 +23,6 @@ from koord_numa.core.kubelet.unknowns import (
     released,
     unknown_pod,
 )
-from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.value_objects import ValueObject, replace
 
@@ -61,10 +59,7 @@ class Candidates:
     The candidates of one node. ``states`` are those after everything that is known, the likeliest first.
 
     ``verdicts`` are the kubelet's answers by pod, ``left`` when pods were seen gone. ``last`` are the candidates after the latest
-    arrival. ``truncated`` says that some were given up, empty while none were: no answer may rest on ``states`` then. ``is_exact``: they
-    begin with the kubelet's own state, which the node agent publishes. ``counts_requests``: the states have the requests of all pods that
-    the kubelet counts. ``is_used``: the node was in use when it was first seen, so that the sum of what pods hold is known and not what
-    each of them holds.
+    arrival. ``truncated`` says that some were given up, empty while none were: no answer may rest on ``states`` then.
     """
 
     states: list[CandidateState]
@@ -72,10 +67,6 @@ class Candidates:
     verdicts: dict[str, bool] = field(default_factory=dict)
     left: dict[str, float] = field(default_factory=dict)
     arrivals: list[Arrival] = field(default_factory=list)
-    undated: list[Undated] = field(default_factory=list)
-    is_used: bool = False
-    is_exact: bool = False
-    counts_requests: bool = False
     last: list[CandidateState] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,8 +100,6 @@ class Candidates:
     def judge(self, uid: str, when: float, *, admitted: bool) -> None:
         """Note the kubelet's verdict on a pod."""
         self.verdicts[uid] = admitted
-        if not admitted:
-            self.undated = [topology.without(uid, surely=True) for topology in self.undated]
         at = self._place(uid)
         if at is not None:
             self.arrivals[at].judged = when
@@ -139,96 +128,8 @@ class Candidates:
     def depart(self, uid: str, when: float) -> None:
         """Note that the pod is gone or has finished, now or shortly before."""
         self.left[uid] = min(when, self.left.get(uid, when))
-        self.undated = [
-            topology.without(uid, surely=False) if when - LIMITS.news_delay <= topology.when else topology
-            for topology in self.undated
-        ]
         first = next((at for at, arrival in enumerate(self.arrivals) if arrival.may_follow(when)), len(self.arrivals))
         self._replay(first)
-
-    def report(
-        self,
-        shown: Sequence[Collection[str]],
-        zones: Sequence[Zone],
-        counts: Callable[[str], bool],
-        when: float,
-        *,
-        certain: bool,
-    ) -> Collection[str] | None:
-        """
-        Drop the candidates that do not agree with a topology that was made while the pods of one of the sets ``shown`` were there.
-
-        ``counts`` reports of which pods the sets tell. ``certain``: there is one set, by the pod fingerprint. Return the first set that a
-        candidate agrees with, or ``None`` where there is none; no candidate is dropped then.
-        """
-        if certain:
-            return shown[0] if self._settle(shown[0], zones, counts, when) else None
-        topology = Undated.of(shown, zones, when)
-        kept = [state for state in self.states if topology.explains(state)]
-        if not kept:
-            return None
-        self.undated = [*self.undated[1 - LIMITS.undated_topologies :], topology]
-        self.last = [state for state in self.last if topology.allows(state)] or self.last
-        self.arrivals = list(dropwhile(lambda arrival: not arrival.may_follow(when), self.arrivals))
-        for arrival in self.arrivals:
-            arrival.before = [state for state in arrival.before if topology.allows(state)] or arrival.before
-        self._conclude()
-        return next(iter(pods for pods in shown if any(agrees(state, pods, zones) for state in kept)), shown[0])
-
-    def _settle(
-        self, shown: Collection[str], zones: Sequence[Zone], counts: Callable[[str], bool], when: float
-    ) -> bool:
-        """Keep the states that agree after the last arrival that the topology shows, and go on from there."""
-        place = max((at + 1 for at, arrival in enumerate(self.arrivals) if arrival.uid in shown), default=0)
-        absent = _not_shown(self._before(place), shown, counts)
-        if not place and any(self._stays(uid) for uid in absent):
-            # The topology is older than an arrival that is not remembered, or news of a departure is still to come. Where a pod is does
-            # not change, so the states before all arrivals must agree in both cases.
-            if kept := [state for state in self._before(0) if agrees(state, shown, zones)]:
-                self._begin(0, kept)
-            return bool(kept)
-        news = sorted(uid for uid in absent if uid not in self.left)
-        earlier = self.arrivals, self.last, self.states, dict(self.left), self.truncated
-        is_joined = bool(self.truncated) or any(state.unknown_placement for state in self._before(place))
-        if place and (news or is_joined):
-            # The topology would have to show the pods of ``news``: they left before it was made. States that it contradicts before its
-            # last pod has come are dropped on the way, so that more of the others can be followed.
-            self.left.update(dict.fromkeys(news, when))
-            self.arrivals = [replace(arrival, unseen=None) for arrival in self.arrivals]
-            self._replay(0, until=place, leads_on=lambda state: may_agree_later(state, shown, zones))
-            absent |= _not_shown(self._before(place), shown, counts)
-        there = [
-            state for state in self._before(place) if not state.unexplained and all(state.has(uid) for uid in shown)
-        ]
-        until = next(
-            (
-                at
-                for at in range(place, len(self.arrivals))
-                if self._stays(self.arrivals[at].uid) and counts(self.arrivals[at].uid)
-            ),
-            len(self.arrivals),
-        )
-        # Where later arrivals were refused or have left, the topology may be newer than they are, and pods may have left after them.
-        away = absent if until == place else set()
-        kept = distinct(
-            settled(state, shown, zones)
-            for state in (_without(state, away) for state in there)
-            if agrees(state, shown, zones)
-        )
-        if not kept:
-            self.arrivals, self.last, self.states, self.left, self.truncated = earlier
-            return False
-        latest = self.arrivals[until].bound if until < len(self.arrivals) else when
-        self.left.update({uid: min(latest, self.left.get(uid, when)) for uid in sorted(absent)})
-        self.arrivals = self.arrivals[place:]
-        self._begin(0, kept)
-        return True
-
-    def keep(self, uids: Collection[str]) -> None:
-        """Forget the grants of pods that left, but for these."""
-        self.states, self.last = _forgetting(self.states, uids), _forgetting(self.last, uids)
-        for arrival in self.arrivals:
-            arrival.before = _forgetting(arrival.before, uids)
 
     def with_unseen_departures(self, budget: Budget) -> list[CandidateState]:
         """
@@ -271,9 +172,6 @@ class Candidates:
         after = list(_advanced(state, arrival, self.left, budget))
         return after or [state]
 
-    def _stays(self, uid: str) -> bool:
-        return bool(self.verdicts.get(uid)) and uid not in self.left
-
     def _place(self, uid: str) -> int | None:
         return next((at for at, arrival in enumerate(self.arrivals) if arrival.uid == uid), None)
 
@@ -287,33 +185,24 @@ class Candidates:
             self.last = states
         self._replay(at)
 
-    def _replay(
-        self, first: int, until: int | None = None, leads_on: Callable[[CandidateState], bool] | None = None
-    ) -> None:
-        """Replay everything from this arrival on, or up to ``until``; without states that do not lead on, where any does."""
-        most = LIMITS.replay if leads_on is None else LIMITS.settle
+    def _replay(self, first: int) -> None:
+        """Replay everything from this arrival on."""
         if not first:
             self.truncated = ""
         budgets: dict[tuple[object, ...], Budget] = {}
-        end = len(self.arrivals) if until is None else until
-        for at in range(first, end):
+        for at in range(first, len(self.arrivals)):
             arrival = self.arrivals[at]
             arrival.unseen = None
-            states = self._advance(arrival, budgets, most)
-            for topology in self.undated:
-                if topology.speaks_of(arrival.uid):
-                    states = [state for state in states if topology.allows(state)] or states
-            if leads_on is not None:
-                states = [state for state in states if leads_on(state)] or states
-            after = self._bounded(states)
+            after = self._bounded(self._advance(arrival, budgets))
             if at + 1 < len(self.arrivals):
                 self.arrivals[at + 1].before = after
             else:
                 self.last = after
         self._conclude()
 
-    def _advance(self, arrival: Arrival, budgets: dict[tuple[object, ...], Budget], most: int) -> list[CandidateState]:
+    def _advance(self, arrival: Arrival, budgets: dict[tuple[object, ...], Budget]) -> list[CandidateState]:
         """The states after an arrival. Each variant of the node has a budget of its own, unlikely ones a small one."""
+        most = LIMITS.replay
         verdict = self.verdicts.get(arrival.uid)
         found: list[CandidateState] = []
         others: list[CandidateState] = []
@@ -471,16 +360,6 @@ def unexplained(state: CandidateState, uid: str, request: PodRequest | None, *, 
     return replace(unknown_pod(state, uid, request), unexplained=marked)
 
 
-def _not_shown(states: Iterable[CandidateState], shown: Collection[str], counts: Callable[[str], bool]) -> set[str]:
-    """The pods of these states of which a topology tells and that it does not show."""
-    return {
-        uid
-        for state in states
-        for uid in (*state.state.pods, *state.unlocated, *state.unknown_placement)
-        if uid not in shown and counts(uid)
-    }
-
-
 def distinct(states: Iterable[CandidateState]) -> list[CandidateState]:
     """Each set of placements once, in order; candidates that differ in what may be free or held besides are joined."""
     there = list(states)
@@ -520,32 +399,17 @@ def kinds_of_pods(state: CandidateState, left: Collection[str] = ()) -> Iterator
             yield uid
 
 
-def _forgetting(states: list[CandidateState], uids: Collection[str]) -> list[CandidateState]:
-    found = [
-        replace(state, departed=kept)
-        if len(kept := {uid: grant for uid, grant in state.departed.items() if uid in uids}) < len(state.departed)
-        else state
-        for state in states
-    ]
-    # The same list where nothing changed: what was worked out for a list is kept with it.
-    return states if all(after is state for after, state in zip(found, states, strict=True)) else found
-
-
 class Expected(ValueObject):
     """
     What decisions on a node rest on. ``states`` are the candidates, ``asked`` the same with unseen departures.
 
     ``truncated`` is why they are incomplete, empty where they are complete. ``arrived`` are the uids of the latest pods that were bound.
-    ``followed``, ``is_exact`` and ``counts_requests`` are as in ``Candidates``.
     """
 
     states: Sequence[CandidateState]
     asked: Sequence[CandidateState] = ()
     truncated: str = ""
     arrived: frozenset[str] = frozenset()
-    followed: bool = False
-    is_exact: bool = False
-    counts_requests: bool = False
 
 
 def expecting(candidates: Candidates, coming: Mapping[str, PodRequest]) -> Expected:
@@ -564,9 +428,6 @@ def expecting(candidates: Candidates, coming: Mapping[str, PodRequest]) -> Expec
         asked,
         truncated,
         frozenset(arrival.uid for arrival in candidates.arrivals),
-        not candidates.is_used,
-        candidates.is_exact,
-        candidates.counts_requests,
     )
 
 

@@ -39,11 +39,8 @@ class Limits:
     """
     ``news_delay``: seconds within which news of a pod's end or verdict comes. ``topology_delay``: seconds after which no topology is
     delivered any more that does not show an arrival. ``arrivals``: latest arrivals of a node that are replayed. ``leaving``: pods of
-    which every subset may have left before another one arrives. ``candidates``: states that are followed of one node. ``replay``,
-    ``settle`` and ``question``: dry runs of one replay, of one for a topology, and of one decision on one node, about 50 microseconds
-    each; both bound the worst case at about 20 ms. ``undated_topologies``: latest topologies without a pod fingerprint that replays are
-    compared with. ``pod_sets``: sets of pods that such a topology may show. ``devices_without_numa``: devices of one resource near no
-    NUMA node that are told apart.
+    which every subset may have left before another one arrives. ``candidates``: states that are followed of one node. ``replay`` and
+    ``question``: dry runs of one replay and of one decision on one node, about 50 microseconds each.
     """
 
     news_delay: float = 30.0
@@ -53,11 +50,7 @@ class Limits:
     candidates: int = 48
     unlikely_candidates: int = 2
     replay: int = 600
-    settle: int = 1500
     question: int = 400
-    undated_topologies: int = 4
-    pod_sets: int = 64
-    devices_without_numa: int = 16_384
 
 
 LIMITS: Final = Limits()
