@@ -6,7 +6,7 @@ each, constant lists and maps nothing, other list literals 10 and map literals 3
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from koord_numa.core.cel.compile.access import (
@@ -189,7 +189,7 @@ class _RowsByKinds(dict[tuple[type, ...], Row]):
         raise EvaluationError(NO_SUCH_OVERLOAD)
 
 
-@cache
+@lru_cache(maxsize=1_000)
 def _rows_by_kinds(name: str, member: bool, parameters: int) -> _RowsByKinds:
     """Return the same rows for every call, so that a program does not hold them."""
     return _RowsByKinds([_row(it) for it in TABLE[name, member] if len(it.parameters) == parameters])
