@@ -126,7 +126,7 @@ def _shaped_cpus(rules: NodeRules, offers: NumaOffers) -> PerNuma | None:
 
 
 def _in_shape(mask: int, shaped_cpus: PerNuma, rules: NodeRules, offers: NumaOffers) -> int:
-    """How many CPUs of the pod get the preferred shape on this set."""
+    """Count the CPUs that get the preferred shape on this set of NUMA nodes."""
     unit = _unit(rules, offers)
     if not mask & (mask - 1):
         return min(rules.cpus, shaped_cpus[offers.numa_ids.index(mask.bit_length() - 1)]) // unit * unit

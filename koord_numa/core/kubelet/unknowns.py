@@ -166,7 +166,7 @@ def total_by_numa(parts: Iterable[Amounts]) -> dict[int, dict[str, int]]:
 
 
 def cpus_by_numa(bits: int, node: KubeletNode) -> tuple[int, ...]:
-    """How many of these CPUs are on each NUMA node, in the machine's order."""
+    """Count these CPUs on each NUMA node, in the order of the machine."""
     return tuple([(bits & here).bit_count() for here in node.machine.numa_bits.values()])
 
 

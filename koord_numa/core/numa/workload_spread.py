@@ -56,7 +56,7 @@ class WorkloadSpread(ValueObject, gc=False):
         return [mask for mask, cost in zip(masks, costs, strict=True) if cost == least]
 
     def points(self, mask: int) -> int:
-        """How well a node meets the wish with this set, 0 to 100."""
+        """Score from 0 to 100 how well this set of NUMA nodes spreads or packs the workload."""
         touched = [count for _, count in self._touched(mask)]
         if not touched:
             return 0

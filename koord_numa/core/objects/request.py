@@ -70,7 +70,7 @@ class NumaSpec:
 
 @dataclass(frozen=True, slots=True)
 class NumaSpread:
-    """How the pods of one workload are distributed inside a node, from ``scheduling.koord-numa.io/numa-spread``."""
+    """Distribution of the pods of one workload inside a node, from ``scheduling.koord-numa.io/numa-spread``."""
 
     selector: LabelSelector
     namespace: str = "default"

@@ -158,7 +158,7 @@ def score_shape(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement
 
 
 def prefers_shape(ask: SchedulingRequest) -> bool:
-    """May the pod get CPUs of its own on some node without requiring their shape?"""
+    """Return whether the pod may get exclusive CPUs and only prefers their shape."""
     demand = ask.demand
     if isinstance(demand, Rejection) or demand.required is not CpuBindPolicy.NONE:
         return False
@@ -180,7 +180,7 @@ def wants_exclusivity(ask: SchedulingRequest) -> bool:
 
 
 def score_numa_spread(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
-    """How well the placement spreads or packs the pods of the workload inside the node, 0 to 100; 0 where a kubelet chooses."""
+    """Score from 0 to 100 how well the placement spreads or packs the workload inside the node; 0 on kubelet-owned nodes."""
     demand, offer = ask.demand, seen.offer
     if isinstance(demand, Rejection) or demand.spread is None or not isinstance(offer, Inventory):
         return 0
@@ -190,7 +190,7 @@ def score_numa_spread(ask: SchedulingRequest, seen: NodeSnapshot, placement: Pla
 
 
 def wants_numa_spread(ask: SchedulingRequest) -> bool:
-    """Does the pod ask for the pods of its workload to be spread or packed inside nodes?"""
+    """Return whether the pod has the annotation that spreads or packs its workload inside a node."""
     return ask.request.numa_spread is not None
 
 

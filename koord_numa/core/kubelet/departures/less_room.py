@@ -65,7 +65,7 @@ def _kinds_of(part: ContainerDemand, node: KubeletNode) -> list[str]:
 
 
 def binds_freely(demand: PodDemand, node: KubeletNode) -> bool:
-    """Is memory of the pod bound of which the policy does not say that it comes from one NUMA node?"""
+    """Return whether the memory manager may bind memory of the pod to several NUMA nodes under this policy."""
     policy = node.config.topology_policy
     if not node.pins_memory or policy is KubeletPolicy.SINGLE_NUMA_NODE:
         return False
@@ -77,6 +77,6 @@ def binds_freely(demand: PodDemand, node: KubeletNode) -> bool:
 
 
 def _fits_one(unit: ContainerDemand, node: KubeletNode) -> bool:
-    """May restricted align it on one NUMA node?"""
+    """Return whether one empty NUMA node can hold the unit."""
     empty = KubeletState.empty(node).managers
     return any(fits_on(node, empty, numa, unit) for numa in node.machine.numa_ids)

@@ -103,7 +103,7 @@ class PodSelection:
 
     @property
     def by_namespace_labels(self) -> bool:
-        """Does it depend on the labels of namespaces?"""
+        """Return whether the selection depends on the labels of namespaces."""
         return any(selector is not None for _, selector, _ in self.terms)
 
     def steps(self, _kind: PodKind) -> int:
@@ -157,7 +157,7 @@ class SelectedByTerms:
 
     @property
     def by_namespace_labels(self) -> bool:
-        """Does it depend on the labels of namespaces?"""
+        """Return whether the selection depends on the labels of namespaces."""
         return any(term.namespace_selector is not None for term in self.group.terms)
 
     def steps(self, _kind: PodKind) -> int:
