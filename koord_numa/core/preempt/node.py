@@ -15,10 +15,15 @@ ClaimId = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Nominee:
-    """A pod for which a node is being freed, and what it is to hold there."""
+    """
+    A pod for which a node is being freed, and what it is to hold there.
+
+    ``counted``: the pod counts for affinity and spreading, as one that is there.
+    """
 
     pod: Pod
     holding: Holding
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -305,7 +305,7 @@ class NodeInfo:
             allocatable=self.allocatable,
             ports=self._ports_with(nominees),
             barred=self.barred(),
-            nominated=tuple([it.pod for uid, it in nominees.items() if uid not in self.pods]),
+            nominated=tuple([it.pod for uid, it in nominees.items() if uid not in self.pods and not it.counted]),
         )
 
     def _kubelet_view(

@@ -166,6 +166,11 @@ class ClaimLister:
             for allocation in aside:
                 self._account(allocation, 1)
 
+    def count_tentatively(self, allocation: Allocation, sign: int) -> None:
+        """Count devices as in use (1), or no more (-1), within one turn of the event loop. Nothing is reported."""
+        self._account(allocation, sign)
+        self._index.touch_pools({PoolId(it.device.driver, it.device.pool) for it in allocation.results})
+
     async def change(self) -> None:
         """Return after the next change of any claim."""
         await self._changes.wait()

@@ -101,8 +101,12 @@ class NodeRanking:
             if self._cluster is not None:
                 self._cluster.begin_turn(None)
 
-    def choose(self, images: tuple[str, ...] = ()) -> Placement | None:
-        """The placement on the best node now, for a pod of the class with these images; ``None`` where none takes it (see ``explain``)."""
+    def choose(self, images: tuple[str, ...] = (), only: Bools | None = None) -> Placement | None:
+        """
+        The placement on the best node now, for a pod of the class with these images; ``None`` where none takes it (see ``explain``).
+
+        ``only`` is a mask of the rows that may be chosen: bool[rows of the table].
+        """
         self._catch_up()
         if self._cluster is not None:
             self._cluster.begin_turn(None if self._left is None else SELECTOR_LIMITS.turn)
@@ -110,9 +114,11 @@ class NodeRanking:
         raws = self._preferences.raws(images)
         if self._late is not None:
             self._late.refusals.clear()
-        if self._cluster is None and not raws:  # keys need no copy: nothing is added to them
+        if self._cluster is None and not raws and only is None:  # keys need no copy: nothing is added to them
             return self._best_alone()
         keys = self._keys.copy()
+        if only is not None:
+            keys[~only] = NO
         if blocked is not None:
             keys[blocked] = NO
         for preference, _, raw in raws:

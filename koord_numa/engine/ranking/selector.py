@@ -7,6 +7,7 @@ It reads the cluster state and changes nothing in it.
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 from cachetools import LRUCache
 
 from koord_numa.core.claims.extended_resources import name_classes
@@ -31,6 +32,7 @@ from koord_numa.core.scheduling.request import (
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
+from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.claims.budgets import ClaimBudgets
 from koord_numa.engine.claims.late_check import ClaimCheck, ExtendedAsk
@@ -38,6 +40,7 @@ from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
+from koord_numa.engine.ranking.columns.node_numbers import Bools
 from koord_numa.engine.ranking.columns.node_table import NodeTable
 from koord_numa.engine.ranking.node_ranking import NodeRanking
 from koord_numa.engine.ranking.profiles import profile_of
@@ -85,15 +88,37 @@ class NodeSelection:
         self.storage = listers.volumes
         self.claims = listers.claims
         self.budgets = ClaimBudgets(limits.clock)
+        self._last_rows: tuple[frozenset[str], Bools] | None = None  # of the nodes that were asked for last
         state.index.feed(columns.pods, state.nodes.values())
 
     def decide(self, request_class: RequestClass, images: tuple[str, ...] = ()) -> Placement | Unschedulable:
         """The best place for a pod of this class (with these images) in the state of this moment, or every node's refusal."""
         return self.choose(request_class, images) or self.explain(request_class)
 
-    def choose(self, request_class: RequestClass, images: tuple[str, ...] = ()) -> Placement | None:
-        """The best place for a pod of this class (with these images) in the state of this moment; ``None`` when no node takes it."""
-        return None if (ranking := self._unless_refused(request_class)) is None else ranking.choose(images)
+    def choose(
+        self, request_class: RequestClass, images: tuple[str, ...] = (), nodes: frozenset[str] | None = None
+    ) -> Placement | None:
+        """
+        The best place for a pod of this class (with these images) in the state of this moment; ``None`` when no node takes it.
+
+        With ``nodes`` the others take no pod.
+        """
+        if (ranking := self._unless_refused(request_class)) is None:
+            return None
+        return ranking.choose(images, None if nodes is None else self._rows(nodes))
+
+    def node_changed(self, record: NodeInfo) -> None:
+        """What is remembered of the node is out of date, although no event tells of a change."""
+        self._columns.changed(record)
+
+    def _rows(self, nodes: frozenset[str]) -> Bools:
+        """A mask of the rows of these nodes."""
+        columns = self._columns
+        if self._last_rows is None or self._last_rows[0] is not nodes or len(self._last_rows[1]) != len(columns.kinds):
+            mask = np.zeros(len(columns.kinds), dtype=np.bool_)
+            mask[[row for name in nodes if (row := columns.row_of.get(name)) is not None]] = True
+            self._last_rows = (nodes, mask)
+        return self._last_rows[1]
 
     def choose_some(
         self, request_class: RequestClass, limit: int, images: tuple[str, ...] = ()

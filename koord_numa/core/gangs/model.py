@@ -1,0 +1,171 @@
+"""
+Groups of pods that are placed together: one model for three dialects.
+
+A *gang* is a set of pods with a minimal count: a PodGroup of ``scheduling.k8s.io``, a gang of Koordinator, or a PodGroup of
+scheduler-plugins. A *group* is what is decided at once: one gang, or the gangs of a gang group of Koordinator.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Final
+
+from koord_numa.core.value_objects import ValueObject
+
+
+class Dialect(Enum):
+    """Who defines the objects and labels of a gang. The value is the name in messages."""
+
+    KUBERNETES = "scheduling.k8s.io"
+    KOORDINATOR = "scheduling.sigs.k8s.io"
+    SCHEDULER_PLUGINS = "scheduling.x-k8s.io"
+
+
+class MatchPolicy(Enum):
+    """Which members count for the minimal count (Koordinator's ``match-policy``)."""
+
+    ONLY_WAITING = "only-waiting"
+    WAITING_AND_RUNNING = "waiting-and-running"
+    ONCE_SATISFIED = "once-satisfied"
+
+
+class GangMode(Enum):
+    """
+    What becomes of members that fit while others do not (Koordinator's ``mode``).
+
+    Members are bound only when the whole group fits, and wait without holding anything, so that both modes have the same effect.
+    """
+
+    STRICT = "Strict"
+    NON_STRICT = "NonStrict"
+
+
+class GangKey(ValueObject, gc=False):
+    """One gang. Prints as ``namespace/name``."""
+
+    dialect: Dialect
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class TopologyLevel(ValueObject, gc=False):
+    """All members go to nodes with one value of this label. Without ``required`` the level is a preference."""
+
+    key: str
+    required: bool = True
+
+
+class GangSpec(ValueObject):
+    """
+    What is asked for a gang. ``basic`` gangs have no minimal count. ``group`` are the names (``namespace/name``) of the gangs of its gang
+    group, empty for the gang alone. ``problem`` says why the gang cannot be placed.
+    """
+
+    min_count: int = 1
+    basic: bool = False
+    match_policy: MatchPolicy = MatchPolicy.WAITING_AND_RUNNING
+    mode: GangMode = GangMode.STRICT
+    group: tuple[str, ...] = ()
+    levels: tuple[TopologyLevel, ...] = ()
+    problem: str = ""
+
+
+class GangRef(ValueObject):
+    """
+    What a pod says about its gang. ``spec`` is set where annotations of the pod define the gang; otherwise an object of the dialect does.
+    ``problem`` says why the pod cannot be placed.
+    """
+
+    key: GangKey
+    spec: GangSpec | None = None
+    problem: str = ""
+
+
+class GangCounts(ValueObject, gc=False):
+    """
+    Members of one gang. ``waiting`` have no node, ``scheduled`` have a node or have completed.
+
+    ``satisfied``: the gang had its minimal count at some time.
+    """
+
+    waiting: int = 0
+    scheduled: int = 0
+    satisfied: bool = False
+
+
+def missing(spec: GangSpec, counts: GangCounts) -> int:
+    """
+    Return how many waiting members have to be placed at once so that the gang keeps its rule.
+
+    A gang with some, but too few, scheduled members is completed under every policy: its binds were cut off, or members were lost.
+    """
+    if spec.basic:
+        return 0
+    if counts.scheduled < spec.min_count:
+        once = spec.match_policy is MatchPolicy.ONCE_SATISFIED and counts.satisfied
+        return 0 if once else spec.min_count - counts.scheduled
+    return spec.min_count if spec.match_policy is MatchPolicy.ONLY_WAITING else 0
+
+
+def wait_for_members(key: GangKey, spec: GangSpec, counts: GangCounts) -> str:
+    """Return why no member may be tried yet; empty when the gang is complete (kube-scheduler's GangScheduling PreEnqueue)."""
+    if missing(spec, counts) <= counts.waiting:
+        return ""
+    here = counts.waiting if spec.match_policy is MatchPolicy.ONLY_WAITING else counts.waiting + counts.scheduled
+    return (
+        f"waiting for minCount pods from a gang to appear in scheduling queue: "
+        f"{here} of {spec.min_count} pods of {key} exist"
+    )
+
+
+def wait_for_object(key: GangKey) -> str:
+    """Return the sentence for a pod whose PodGroup does not exist (kube-scheduler's GangScheduling PreEnqueue)."""
+    return f'waiting for pod\'s pod group "{key.name}" to appear in scheduling queue'
+
+
+MAX_GANGS: Final = 64
+"""Maximum gangs of a gang group. Bounds what one pod's annotation makes the scheduler look up."""
+
+
+def group_of(key: GangKey, specs: Mapping[GangKey, GangSpec]) -> tuple[tuple[GangKey, ...], str]:
+    """
+    Return the gangs that are decided on with this one, sorted, and why they cannot be (empty when they can).
+
+    ``specs`` has the gangs that are known. Every gang of a gang group has to name the same gangs.
+    """
+    spec = specs.get(key)
+    if spec is None:
+        return (key,), wait_for_object(key)
+    if spec.problem:
+        return (key,), spec.problem
+    if not spec.group or spec.group == (str(key),):
+        return (key,), ""
+    if len(spec.group) > MAX_GANGS:
+        return (key,), f"the gang group of {key} has {len(spec.group)} gangs; at most {MAX_GANGS} are supported"
+    if str(key) not in spec.group:
+        return (key,), f"the gang group of {key} does not contain {key} itself"
+    keys = tuple(sorted((_named(key.dialect, name) for name in set(spec.group)), key=str))
+    for other in keys:
+        its = specs.get(other)
+        if its is None:
+            return keys, f"waiting for gang {other} of the gang group of {key} to appear in scheduling queue"
+        if its.problem:
+            return keys, f"gang {other} of the same gang group: {its.problem}"
+        if set(its.group) != set(spec.group):
+            return keys, f"gangs {key} and {other} name different gang groups"
+    return keys, ""
+
+
+def _named(dialect: Dialect, name: str) -> GangKey:
+    namespace, _, own = name.partition("/")
+    return GangKey(dialect, namespace, own)
+
+
+def common_levels(specs: Iterable[GangSpec]) -> tuple[tuple[TopologyLevel, ...], str]:
+    """Return the topology levels of a group, and why there are none: its gangs disagree."""
+    found = {spec.levels for spec in specs}
+    if len(found) > 1:
+        return (), "the gangs of a gang group have different topology constraints"
+    return (found.pop() if found else ()), ""

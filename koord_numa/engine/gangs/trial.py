@@ -1,0 +1,141 @@
+"""
+The live state as a trial of a group: members are assumed in it one by one and taken out again, in one turn of the event loop.
+
+A member counts as room that is kept on its node (``NodeInfo.nominees``), so that the node's snapshot has it in the ledger and in the states
+of its kubelet, and as a counted pod for affinity, spreading and volumes. No event is reported, and no history of a node is written.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from koord_numa.core.gangs.decide import Domain, Member
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement, Rejection
+from koord_numa.core.preempt.node import Nominee
+from koord_numa.core.resources import CPU
+from koord_numa.core.state.ledger import holding_of
+from koord_numa.core.value_objects import replace
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.handle import Handle
+from koord_numa.engine.queue.request_class import RequestClass
+
+
+@dataclass(slots=True)
+class ClusterTrial:
+    """
+    ``core.gangs.decide.Trial`` on the cache. ``pods`` are the members by uid, ``scheduled`` the nodes of members that have one.
+
+    Use ``begun``: whatever happens inside, nothing stays assumed.
+    """
+
+    handle: Handle
+    pods: Mapping[str, Pod]
+    scheduled: frozenset[str] = frozenset()
+    _assumed: dict[str, tuple[NodeInfo, Pod, Placement, Nominee | None]] = field(default_factory=dict)
+    _domains: dict[tuple[str, ...], list[Domain]] = field(default_factory=dict)
+    _classes: dict[str, RequestClass] = field(default_factory=dict)
+    _changes_classes: bool = False  # do terms of a member put other members into other classes?
+
+    @contextmanager
+    def begun(self) -> Iterator["ClusterTrial"]:
+        """Decide inside; what is left assumed is undone."""
+        for uid, pod in self.pods.items():
+            demands = pod.request.constraints
+            terms = (
+                demands.affinity,
+                demands.anti_affinity,
+                demands.preferred_affinity,
+                demands.preferred_anti_affinity,
+            )
+            self._changes_classes = self._changes_classes or any(terms)
+            if (request_class := self.handle.classes.of(pod)) is not None:
+                self._classes[uid] = request_class
+        try:
+            yield self
+        finally:
+            for uid in reversed(list(self._assumed)):
+                self._undo(uid)
+
+    def class_of(self, uid: str) -> RequestClass:
+        """Return the class of a member beside those that are assumed now."""
+        if self._changes_classes:
+            found = self.handle.classes.of(self.pods[uid])
+            if found is not None:
+                return found
+        return self._classes[uid]
+
+    def choose(self, member: Member, nodes: frozenset[str] | None) -> Placement | None:
+        """As ``Trial.choose``."""
+        selector, request_class = self.handle.selector, self.class_of(member.uid)
+        if nodes is not None and len(nodes) == 1:
+            answer = selector.try_node(request_class, next(iter(nodes)))
+            return answer if isinstance(answer, Placement) else None
+        return selector.choose(request_class, self.pods[member.uid].images, nodes)
+
+    def refusal_at(self, uid: str, node: str) -> Rejection | None:
+        """Return why a node does not take a member beside those that are assumed now."""
+        answer = self.handle.selector.try_node(self.class_of(uid), node)
+        return answer if isinstance(answer, Rejection) else None
+
+    def assume(self, member: Member, placement: Placement) -> None:
+        """As ``Trial.assume``."""
+        pod, info = self.pods[member.uid], self.handle.cache.nodes[placement.node]
+        counted = pod
+        if placement.counted is not None:
+            counted = replace(pod, request=replace(pod.request, counted=placement.counted))
+        here = counted.placed(placement.node, placement.assignment)
+        self._assumed[member.uid] = (info, here, placement, info.nominees.get(member.uid))
+        info.nominees[member.uid] = Nominee(pod, holding_of(here, placement.assignment), counted=True)
+        if placement.explores:
+            info.history.evidence.explore(member.uid, placement.explores)
+        self.handle.cache.index.add(info, here)
+        self._count_devices(placement, 1)
+        self._changed(info)
+
+    def undo(self, member: Member) -> None:
+        """As ``Trial.undo``."""
+        self._undo(member.uid)
+
+    def domains(self, keys: Sequence[str]) -> Sequence[Domain]:
+        """As ``Trial.domains``. Nodes without one of the labels are in no domain."""
+        wanted = tuple(keys)
+        if wanted not in self._domains:
+            found: dict[tuple[str, ...], list[NodeInfo]] = {}
+            for info in self.handle.cache.nodes.values():
+                if info.node is not None and (values := _values(info.node, wanted)) is not None:
+                    found.setdefault(values, []).append(info)
+            domains = (_domain(wanted, values, infos) for values, infos in found.items())
+            self._domains[wanted] = [domain for domain in domains if self.scheduled <= domain.nodes]
+        return self._domains[wanted]
+
+    def _undo(self, uid: str) -> None:
+        info, here, placement, former = self._assumed.pop(uid)
+        del info.nominees[uid]
+        if former is not None:
+            info.nominees[uid] = former
+        if placement.explores:
+            info.history.evidence.decided(uid)
+        self.handle.cache.index.remove(info, here)
+        self._count_devices(placement, -1)
+        self._changed(info)
+
+    def _count_devices(self, placement: Placement, sign: int) -> None:
+        for allocation in placement.allocations:
+            self.handle.selector.claims.count_tentatively(allocation, sign)
+
+    def _changed(self, info: NodeInfo) -> None:
+        info.touch()
+        self.handle.selector.node_changed(info)
+
+
+def _values(node: Node, keys: Sequence[str]) -> tuple[str, ...] | None:
+    values = [node.labels.get(key) for key in keys]
+    return None if None in values else tuple(str(value) for value in values)
+
+
+def _domain(keys: Sequence[str], values: Sequence[str], infos: Sequence[NodeInfo]) -> Domain:
+    name = ", ".join(f"{key}={value}" for key, value in zip(keys, values, strict=True))
+    free = sum(max(0, info.free.get(CPU, 0)) for info in infos)
+    return Domain(name, frozenset(info.name for info in infos), free)
