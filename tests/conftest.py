@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--law-examples", type=int, default=100, help="lives of kubelet-owned nodes; above 100, new ones")
     parser.addoption("--stories", type=int, default=300, help="random stories of late events and preemption")
     parser.addoption("--shapes", type=int, default=240, help="pods of ever new shapes in the test of growth")
-    parser.addoption("--lifecycles", type=int, default=16_000, help="pods that come and go in the tests of growth")
+    parser.addoption("--lifecycles", type=int, default=2000, help="pods that come and go in the tests of growth")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

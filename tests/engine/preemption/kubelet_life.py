@@ -5,10 +5,12 @@ The engine watches pods and topologies. Each stream delivers in order; the test 
 when an exporter looks.
 """
 
+import json
 from collections import deque
 from collections.abc import Mapping
 from copy import deepcopy
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -61,9 +63,9 @@ class ApiServer(Server):
         self.version += 1
         obj = self.objects[uid]
         obj["metadata"]["resourceVersion"] = str(self.version)
-        self.news.append((event, deepcopy(obj)))
+        self.news.append((event, copied(obj)))
         if obj["spec"].get("nodeName"):
-            self.orders.append((event, deepcopy(obj)))
+            self.orders.append((event, copied(obj)))
         if event == DELETED:
             del self.objects[uid]
 
@@ -128,8 +130,10 @@ class KubeletLife:
         self.refused: set[str] = set()
         self.scans: deque[JsonObject] = deque()
         self.scanned: dict[str, JsonObject] = {}
+        self.changed = set(agents)  # nodes that admitted or ended a pod since their exporter looked
         self.heard: tuple[str, JsonObject] | None = None
         self.told: JsonObject | None = None
+        self.engine.handle.decisions._next = inf  # placements are not compared with others
         self.engine.handlers.budgets.replace([])
         for agent in agents.values():
             self.engine.handlers.nodes.observe(None, parse_node(node_of(agent.node)))
@@ -142,7 +146,8 @@ class KubeletLife:
         server = ApiServer()
         server.objects, server.version = deepcopy(self.server.objects), self.server.version
         fresh = KubeletLife.__new__(KubeletLife)
-        fresh._begin(server, deepcopy(self.agents), self.versions)
+        shared = [part for agent in self.agents.values() for part in (agent.node, agent.kubelet, agent._state)]
+        fresh._begin(server, deepcopy(self.agents, {id(part): part for part in shared}), self.versions)
         fresh.held, fresh.world.clock.now = set(self.held), self.world.clock.now
         fresh.relist()
         return fresh
@@ -208,7 +213,7 @@ class KubeletLife:
             self._tell(*self.heard)
 
     def _tell(self, event: str, obj: JsonObject) -> None:
-        pod, handlers = parse_pod(deepcopy(obj)), self.engine.handlers
+        pod, handlers = parse_pod(copied(obj)), self.engine.handlers
         if pod.node:
             handlers.bound_pods.observe(event, pod)
         else:
@@ -225,6 +230,7 @@ class KubeletLife:
             return
         event, obj = self.server.orders.popleft()
         uid, agent = obj["metadata"]["uid"], self.agents[obj["spec"]["nodeName"]]
+        self.changed.add(obj["spec"]["nodeName"])
         pod = parse_pod(obj)
         if event == DELETED or pod.deleting or pod.finished:
             agent.remove(uid)
@@ -252,10 +258,13 @@ class KubeletLife:
             self._scan(name)
 
     def _scan(self, name: str) -> None:
+        if name not in self.changed:
+            return
+        self.changed.discard(name)
         seen = self.agents[name].topology()
         if seen == self.scanned.get(name):
             return
-        self.scanned[name], self.versions = deepcopy(seen), self.versions + 1
+        self.scanned[name], self.versions = copied(seen), self.versions + 1
         seen["metadata"]["resourceVersion"] = str(self.versions)
         self.scans.append(seen)
 
@@ -267,20 +276,20 @@ class KubeletLife:
         """The oldest topology reaches the engine."""
         if self.scans:
             self.told = self.scans.popleft()
-            self.engine.handlers.topologies.observe("MODIFIED", parse_topology(deepcopy(self.told)))
+            self.engine.handlers.topologies.observe("MODIFIED", parse_topology(copied(self.told)))
 
     def again(self) -> None:
         """The last topology and the last news of a pod are told once more."""
         if self.heard is not None:
             self._tell(*self.heard)
         if self.told is not None:
-            self.engine.handlers.topologies.observe("MODIFIED", parse_topology(deepcopy(self.told)))
+            self.engine.handlers.topologies.observe("MODIFIED", parse_topology(copied(self.told)))
 
     def relist(self) -> None:
         """The watch of pods has ended; the next one begins with a list, and what the last one had on its way is lost."""
         self.server.news.clear()
         self.heard = None
-        pods = [parse_pod(deepcopy(obj)) for obj in self.server.objects.values()]
+        pods = [parse_pod(copied(obj)) for obj in self.server.objects.values()]
         self.engine.handlers.pending_pods.replace([pod for pod in pods if not pod.node])
         self.engine.handlers.bound_pods.replace([pod for pod in pods if pod.node])
 
@@ -292,6 +301,7 @@ class KubeletLife:
         obj = self.server.objects[uid]
         obj["status"]["phase"] = phase
         self.agents[obj["spec"]["nodeName"]].remove(uid)
+        self.changed.add(obj["spec"]["nodeName"])
         self.held.discard(uid)
         self.server.write(uid)
 
@@ -340,6 +350,12 @@ def node_of(node: NodeDescription) -> JsonObject:
     obj = node_object(node, "")
     obj["metadata"]["uid"] = f"uid-{node.name}"
     return obj
+
+
+def copied(obj: JsonObject) -> JsonObject:
+    """A copy of a JSON object, a third of the time of ``deepcopy``."""
+    copy: JsonObject = json.loads(json.dumps(obj))
+    return copy
 
 
 def time_of(seconds: float) -> str:

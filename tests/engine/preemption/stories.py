@@ -96,10 +96,10 @@ async def outcome(seed: int) -> Outcome | None:
     await play(story, dice, has_devices=any(device.resource == DEVICE for device in nodes[0].hardware.devices))
     life = story.life
     story.calm()
-    await life.rest(WAIT + BACKOFF if story.failed or life.refused else WAIT)
+    await rest(life, WAIT + BACKOFF if story.failed or life.refused else WAIT)
     # A rejection by a kubelet closes a node to its kind of pod for a while.
     refused = len(life.refused)
-    await life.rest(BACKOFF if len(life.refused) > refused else 0)
+    await rest(life, BACKOFF if len(life.refused) > refused else 0)
     if not (waiting := life.waiting()):
         return None
     fresh = life.restarted()
@@ -109,6 +109,14 @@ async def outcome(seed: int) -> Outcome | None:
     if not (helped or evictions):
         return None
     return Outcome(seed, tuple(waiting), tuple(helped), tuple(fresh.server.calls), tuple(life.refused))
+
+
+async def rest(life: KubeletLife, seconds: int) -> None:
+    """Seconds in which nothing is late; ends when no pod waits."""
+    for _ in range(seconds):
+        if not life.waiting():
+            return
+        await life.rest(1)
 
 
 async def play(story: Story, dice: Random, *, has_devices: bool) -> None:
