@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The size of the chaos runs: the defaults are what `make check` can afford, `make chaos` asks for more."""
-    parser.addoption("--chaos-seeds", type=int, default=2, help="how many random runs")
+    parser.addoption("--chaos-seeds", type=int, default=1, help="how many random runs")
     parser.addoption("--chaos-pods", type=int, default=300, help="pods in each of them; a fault for every five")
     parser.addoption(
         "--hostile-objects", type=int, default=1000, help="objects that mean no good, through the whole runtime"
@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--law-examples", type=int, default=100, help="lives of kubelet-owned nodes; above 100, new ones")
     parser.addoption("--stories", type=int, default=300, help="random stories of late events and preemption")
     parser.addoption("--shapes", type=int, default=240, help="pods of ever new shapes in the test of growth")
-    parser.addoption("--lifecycles", type=int, default=2000, help="pods that come and go in the tests of growth")
+    parser.addoption("--lifecycles", type=int, default=1000, help="pods that come and go in the tests of growth")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from cachetools import LRUCache
 
 from koord_numa.core.claims.search.inventory import NodeChoice, PoolId, ResourceSlice
 from koord_numa.core.objects.constraints import Constraints
@@ -228,7 +229,8 @@ async def test_nothing_grows_on_a_standby_or_a_leader_through_many_lifecycles(
 ) -> None:
     """Every container that can be reached from the scheduler is as large after a quarter of them as at the end."""
     lifecycles = request.config.getoption("--lifecycles")
-    world = make_world(make_node("node", cpu=4))
+    world = make_world(make_node("node", cpu=4), settings="{rememberedClasses: 16}")
+    world.engine.handle.placed = LRUCache(maxsize=16)  # classes of placed pods, full before a quarter
     world.lease.held = leads
     world.engine.handlers.budgets.replace([])
     early: dict[str, int] = {}
