@@ -1,4 +1,4 @@
-"""How large every container is that can be reached from an object, apart from caches that bound themselves."""
+"""How large every container is that can be reached from an object, apart from caches and deques that bound themselves."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
@@ -24,6 +24,8 @@ def container_sizes(root: object) -> dict[str, int]:
     while waiting:
         path, value = waiting.popleft()
         if id(value) in seen or isinstance(value, Cache | str | bytes | int | float):
+            continue
+        if isinstance(value, deque) and value.maxlen is not None:
             continue
         seen.add(id(value))
         if isinstance(value, Mapping | list | set | deque | tuple | frozenset | ndarray):

@@ -37,8 +37,6 @@ SPARE_MB = 30
 """Resident memory may vary by as much. Without bounds 15,000 further pods would take 130 MB."""
 CLASSES = 16
 """Classes of pods that are remembered, so that few pods fill these caches."""
-KEPT = "decisions.decisions[]"
-"""Parts of remembered decisions, which are a fixed number."""
 KEYED_BY_TYPES = {
     "koord_numa.core.cel.compile.compiler._row",
     "koord_numa.core.value_objects._constructor",
@@ -177,7 +175,7 @@ def deliver(world: World, server: ApiServer) -> None:
 def sizes(world: World) -> dict[str, int]:
     """Lengths of the containers that the scheduler and the modules of its program keep, caches apart."""
     gc.collect()
-    found = {f"engine{path}": size for path, size in container_sizes(world.engine).items() if KEPT not in path}
+    found = {f"engine{path}": size for path, size in container_sizes(world.engine).items()}
     for module in modules():
         for name, value in vars(module).items():
             if isinstance(value, dict | list | set) and not name.startswith("__"):
