@@ -64,6 +64,16 @@ async def test_an_aligned_pod_is_told_what_is_missing(nrt: Json) -> None:
     assert any("publish the NUMA nodes of n as zones" in remedy.text for remedy in remedies)
 
 
+@pytest.mark.parametrize("policy", ["SingleNUMANodePodLevel", "Restricted"])
+async def test_strict_kubelets_without_zones_take_only_what_they_do_not_align(policy: str) -> None:
+    there = cluster(node("n", 16), POOLS | {"topologyPolicies": [policy]})
+    burstable = pod("burstable", {"requests": {"cpu": "2"}, "limits": {"cpu": "4"}})
+    await there.create(burstable, pod("guaranteed", guaranteed("2")))
+    assert (there.node_of("burstable"), there.node_of("guaranteed")) == ("n", "")
+    assert "balloons" in there.why("guaranteed")
+    assert "aligns pods" in entry(there)["why"]
+
+
 async def test_cpus_without_zones_are_not_called_ok() -> None:
     there = cluster(node("n", 16), koordlet_without_zones())
     assert (entry(there)["cpusOf"], entry(there)["state"]) == ("scheduler", "uncertain")

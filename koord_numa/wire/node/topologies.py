@@ -77,13 +77,17 @@ def _read(top: Head) -> _Fields:
     if checkpoint is not None and checkpoint.cpu_policy == "static" and checkpoint.cpu_options is None:
         kubelet = replace(kubelet, cpu_policy=None, cpu_options={})
     usable = any(zone.capacity for zone in found_zones)
+    gap = "" if usable else _gap(listed, told, top)
+    # A kubelet that may refuse pods by NUMA nodes that are not known: only pods that it does not align can go there.
+    if gap and names.CPU_TOPOLOGY not in top.annotations and _refuses(kubelet):
+        raise top.path.error(f"it{gap}, but the kubelet aligns pods to NUMA nodes")
     fields: _Fields = {
         "zones": found_zones,
         "kubelet": kubelet,
         "distances": costs,
         "unread": tuple(_unread(top, attributes, listed.other_types)),
-        "gap": "" if usable else _gap(listed, told, top),
-        "describes_nodes": usable or names.CPU_TOPOLOGY in top.annotations or _refuses(kubelet),
+        "gap": f"its NodeResourceTopology{gap}" if gap else "",
+        "describes_nodes": usable or names.CPU_TOPOLOGY in top.annotations,
         "numa_by_root": numa_by_root(top.annotations, top.path),
         "differences": cpuset_differences(top.annotations, top.path),
         "pinning": pinning(top.annotations, top.path),
@@ -126,11 +130,12 @@ def _unread(top: Head, attributes: Sequence[AttributeModel], other_types: Sequen
 
 def _refuses(kubelet: KubeletConfig) -> bool:
     """Whether the published settings let the kubelet refuse a pod for its NUMA nodes, which then must be known."""
-    return kubelet.topology_policy not in (None, KubeletPolicy.NONE) or kubelet.memory_policy == "Static"
+    strict = kubelet.topology_policy in (KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE)
+    return strict or kubelet.memory_policy == "Static"
 
 
 def _gap(listed: ReadZones, told: Mapping[str, str], top: Head) -> str:
-    """Which part of a topology is missing. Names the publisher, as a person has to configure it: NRI plugins publish pools, for example."""
+    """The part of a topology that is missing, as the rest of a sentence with the publisher, such as an NRI plugin that publishes pools."""
     if listed.zones:
         what = "no resources of its NUMA nodes"
     elif listed.other_types:
@@ -138,7 +143,7 @@ def _gap(listed: ReadZones, told: Mapping[str, str], top: Head) -> str:
     else:
         what = "no zones"
     publisher = _publisher(told, top)
-    return f"its NodeResourceTopology{f', published by {publisher},' if publisher else ''} lists {what}"
+    return f"{f', published by {publisher},' if publisher else ''} lists {what}"
 
 
 def _publisher(told: Mapping[str, str], top: Head) -> str:

@@ -111,17 +111,10 @@ NRI_ZONES = [
         ),
         pytest.param(
             {},
-            {"zones": NRI_ZONES, "topologyPolicies": ["SingleNUMANode"]},
-            'its NodeResourceTopology lists zones of type "balloon", "virtual node" and none of type Node (NUMA nodes)',
-            True,
-            id="a-strict-kubelet-must-be-known",
-        ),
-        pytest.param(
-            {},
-            {"zones": [], "attributes": [{"name": "memoryManagerPolicy", "value": "Static"}]},
+            {"zones": [], "topologyPolicies": ["BestEffortPodLevel"]},
             "its NodeResourceTopology lists no zones",
-            True,
-            id="a-static-memory-manager-refuses-too",
+            False,
+            id="a-kubelet-that-refuses-nothing",
         ),
         pytest.param(
             {
@@ -139,6 +132,19 @@ NRI_ZONES = [
 def test_what_a_topology_lacks(metadata: Object, body: Object, gap: str, describes: bool) -> None:
     topology = parse_topology({"metadata": {"name": "n", **metadata}, **body})
     assert (topology.problem, topology.gap, topology.describes_nodes) == ("", gap, describes)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param({"zones": NRI_ZONES, "topologyPolicies": ["SingleNUMANode"]}, id="pools"),
+        pytest.param({"zones": [], "attributes": [{"name": "memoryManagerPolicy", "value": "Static"}]}, id="no-zones"),
+    ],
+)
+def test_numa_nodes_of_a_strict_kubelet_must_be_known(body: Object) -> None:
+    topology = parse_topology({"metadata": {"name": "n"}, **body})
+    assert topology.problem.startswith("NodeResourceTopology n: it lists ")
+    assert topology.problem.endswith(", but the kubelet aligns pods to NUMA nodes")
 
 
 def attributes(*pairs: tuple[str, str]) -> Object:
