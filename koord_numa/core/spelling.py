@@ -12,8 +12,8 @@ _LONGEST: Final = 128
 
 
 def plain(word: str) -> str:
-    """The word in lower case without the characters that separate its parts: ``qos-class`` and ``qosClass`` are equal."""
-    return word.lower().replace("-", "").replace("_", "").replace(".", "")
+    """The word in lower case without separators, with "policy" for "policies": ``qos-class`` and ``qosClass`` are equal."""
+    return word.lower().replace("-", "").replace("_", "").replace(".", "").replace("policies", "policy")
 
 
 def is_near(word: str, other: str, limit: int = NEAR) -> bool:

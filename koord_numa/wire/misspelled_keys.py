@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from koord_numa.core.objects.vocabulary import KubeletPolicy, PriorityClass, QosClass
+from koord_numa.core.resources import CPU, MEMORY
 from koord_numa.core.spelling import is_near, plain
 from koord_numa.wire import names
 from koord_numa.wire.errors import QUOTED, FieldPath, WireError
@@ -47,6 +48,8 @@ _POD_NAMES: Final[Mapping[str, str]] = {
             "numaallocatestrategy",
             "numaallocatepolicy",
             "singlenumanodeexclusive",
+            "topologyspec",
+            "topologypolicy",
         ),
         names.NUMA_TOPOLOGY_SPEC,
     ),
@@ -63,6 +66,16 @@ _ON_NODES: Final = (
     (ANNOTATION, names.AMPLIFICATION),
     (ANNOTATION, names.RESERVATION),
 )
+_NODE_NAMES: Final = {
+    **dict.fromkeys(("numapolicy", "numatopology", "numa", "topologypolicy"), (LABEL, names.NODE_NUMA_POLICY)),
+    **dict.fromkeys(("cpupolicy", "cpubind", "bindpolicy"), (LABEL, names.NODE_BIND_POLICY)),
+    **dict.fromkeys(("numastrategy", "allocatestrategy"), (LABEL, names.NODE_NUMA_STRATEGY)),
+    **dict.fromkeys(
+        ("amplification", "amplificationratio", "cpuamplificationratio"), (ANNOTATION, names.AMPLIFICATION)
+    ),
+    "reservedcpus": (ANNOTATION, names.RESERVATION),
+}
+"""Shorter names that people use for keys of a Node, under one of our prefixes."""
 _ON_TOPOLOGIES: Final = tuple(
     (ANNOTATION, key)
     for key in (
@@ -153,6 +166,14 @@ def unread_members(annotations: Mapping[str, str], models: Mapping[str, type[GoJ
             yield from _near_members(key, text, model)
 
 
+def unread_ratios(resources: Iterable[str]) -> Iterator[str]:
+    """A sentence for each resource of the amplification ratios that misspells one that is amplified."""
+    for name in resources:
+        meant = next((known for known in (CPU, MEMORY) if name != known and is_near(plain(name), known, 1)), "")
+        if meant:
+            yield f"annotation {names.AMPLIFICATION}.{name[:QUOTED]} is not read; use {meant}"
+
+
 @lru_cache(maxsize=1024)
 def _near_members(key: str, text: str, model: type[GoJson]) -> tuple[str, ...]:
     try:
@@ -179,9 +200,16 @@ def _meant_on_pod(key: str, kind: str) -> str:
     name = plain(key.rpartition("/")[2])
     known = next((known for known in _POD_NAMES if name == known or (len(known) > 5 and is_near(name, known))), "")
     if not known:
-        return ""
+        return _topic_on_pod(name) if _is_ours(key) else ""
     meant = _POD_NAMES[known]
     return meant if _is_ours(key) or meant in _WORDS or any(part in known for part in _DISTINCT) else ""
+
+
+def _topic_on_pod(name: str) -> str:
+    """The annotation about the subject of an unknown name under one of our prefixes: NUMA nodes, or policies of CPUs."""
+    if "numa" in name:
+        return names.NUMA_TOPOLOGY_SPEC
+    return names.RESOURCE_SPEC if "cpu" in name and "policy" in name else ""
 
 
 @lru_cache(maxsize=4096)
@@ -204,7 +232,8 @@ def _near_key(key: str, known: tuple[tuple[str, str], ...]) -> tuple[str, str] |
         same_name = _is_ours(key) and is_near(name, plain(other.rpartition("/")[2]))
         if same_name or is_near(key.lower(), other.lower()):
             return kind, other
-    return None
+    meant = _NODE_NAMES.get(name) if _is_ours(key) else None
+    return meant if meant in known else None
 
 
 @lru_cache(maxsize=1024)

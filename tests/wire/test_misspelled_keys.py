@@ -33,6 +33,11 @@ MISSPELLED: Final = {
     "qos-without-prefix": ("labels", "qosClass", "LSR", names.QOS_CLASS),
     "priority-class": ("labels", "scheduling.koordinator.sh/priorityClass", "koord-prod", names.PRIORITY_CLASS),
     "numa-spread": ("annotations", "scheduling.koordinator.sh/numa-spread", "{}", names.NUMA_SPREAD),
+    "a-part-of-the-name": ("annotations", "scheduling.koordinator.sh/numa-topology", SINGLE, NUMA_SPEC),
+    "another-part-of-the-name": ("annotations", "scheduling.koordinator.sh/topology-spec", SINGLE, NUMA_SPEC),
+    "subject-numa": ("annotations", "koordinator.sh/preferred-numa", "0", NUMA_SPEC),
+    "subject-cpus": ("annotations", "koordinator.sh/cpu-policy", "FullPCPUs", names.RESOURCE_SPEC),
+    "plural": ("annotations", "scheduling.koordinator.sh/cpu-bind-policies", "FullPCPUs", names.RESOURCE_SPEC),
     "rebind": ("annotations", "koord-numa.io/rebind", "false", names.REBIND),
 }
 
@@ -63,6 +68,10 @@ def test_a_pod_with_a_misspelled_demand_is_told_the_right_key(kind: str, key: st
         pytest.param("annotations", "example.com/rebind", "true", id="another-projects-rebind"),
         pytest.param("labels", "koordinator.sh/priority", "100", id="koordinators-sub-priority"),
         pytest.param("annotations", "scheduling.koordinator.sh/device-allocated", "{}", id="koordinators-devices"),
+        pytest.param("annotations", "koordinator.sh/cpuBurst", "{}", id="koordinators-cpu-burst"),
+        pytest.param(
+            "annotations", "gang.scheduling.koordinator.sh/network-topology-spec", "{}", id="koordinators-gangs"
+        ),
         pytest.param("annotations", names.RESOURCE_STATUS, "{}", id="resource-status"),
         pytest.param("annotations", "volcano.sh/queue-name", "q", id="volcano-queue"),
         pytest.param("labels", "x" * 5000, "y", id="endless"),
@@ -115,6 +124,10 @@ def test_members_match_without_regard_to_case_and_null_is_absent() -> None:
         ("labels", "koord-numa/dedicated", "true", f"label {names.DEDICATED}"),
         ("annotations", "node.koordinator.sh/reservations", "{}", f"annotation {names.RESERVATION}"),
         ("annotations", names.RESERVATION, '{"reservedCPU":"0"}', "use reservedCPUs"),
+        ("labels", "node.koordinator.sh/numa-policy", "Restricted", f"label {names.NODE_NUMA_POLICY}"),
+        ("labels", "node.koordinator.sh/cpu-policy", "FullPCPUsOnly", f"label {names.NODE_BIND_POLICY}"),
+        ("annotations", "node.koordinator.sh/amplification-ratio", '{"cpu":2}', f"annotation {names.AMPLIFICATION}"),
+        ("annotations", names.AMPLIFICATION, '{"cpus":2}', "use cpu"),
     ],
 )
 def test_misspelled_keys_of_a_node_are_reported(path: str, key: str, value: str, told: str) -> None:
@@ -128,6 +141,7 @@ def test_misspelled_keys_of_a_node_are_reported(path: str, key: str, value: str,
     [
         ("topologyManagerPolcy", "restricted", "use topologyManagerPolicy"),
         ("topology-manager-policy", "restricted", "use topologyManagerPolicy"),
+        ("topologyManagerPolicies", "restricted", "use topologyManagerPolicy"),
         ("TopologyPolicy", "single-numa-node", "use topologyManagerPolicy"),
         ("cpuManagerPolicyOption", "x=true", "use cpuManagerPolicyOptions"),
     ],

@@ -107,7 +107,8 @@ def trust_in(info: NodeInfo, seen: NodeSnapshot) -> tuple[str, str]:
     if info.topology is None:
         return "no-topology", gap or "no NodeResourceTopology is published"
     if isinstance(seen.offer, KubeletView) and (seen.offer.problem or not seen.offer.groups_known):
-        return "uncertain", seen.offer.problem or "memory in use is unexplained"
+        # A misspelled attribute may be the reason.
+        return "uncertain", "; ".join((seen.offer.problem or "memory in use is unexplained", *unread_of(info)))
     if isinstance(seen.offer, KubeletView) and seen.offer.overlooked:
         return "uncertain", seen.offer.overlooked.text
     if info.topology.problem:

@@ -14,7 +14,7 @@ from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.images import node_images
 from koord_numa.wire.metadata import Head, head
-from koord_numa.wire.misspelled_keys import unread_members, unread_node_keys
+from koord_numa.wire.misspelled_keys import unread_members, unread_node_keys, unread_ratios
 from koord_numa.wire.node.node_annotations import Reservation, amplification, reservation
 from koord_numa.wire.parsing import EnumReader, Problems, Quantity, Strict, T, read, read_time
 from koord_numa.wire.pod.pod_annotations import NUMA_POLICIES
@@ -113,6 +113,7 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
         unread=(
             *unread_node_keys(top.labels, top.annotations),
             *unread_members(top.annotations, {names.RESERVATION: Reservation}),
+            *unread_ratios(ratios or ()),
         ),
         # Another boot or another kubelet version is another life: what was learned of its options ends with it.
         kubelet=f"{life.node_info.boot_id or ''} {life.node_info.kubelet_version or ''}" if life.node_info else "",
