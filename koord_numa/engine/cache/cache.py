@@ -151,14 +151,43 @@ class Cache:
 
     def rebuild(self, name: str) -> bool:
         """Rebuild the state of a node's kubelet from what is published. Returns whether there is one that was inferred."""
-        info = self.nodes.get(name)
-        if info is None or info.inventory is not None or info.topology is None or info.history.exact is not None:
+        info = self._inferred(name)
+        if info is None:
             return False
         info.history.belief = None
         info.judge_again(self.clock())
         self._note_lag(info)
         self._knowledge_changed(info)
         return True
+
+    def rebuild_where(self, name: str, helps: Callable[[], bool]) -> bool:
+        """
+        As ``rebuild``, if ``helps()`` is true of the rebuilt state. The state that was followed is kept otherwise.
+
+        Both stand for all states that the kubelet may be in. Neither is always the narrower one.
+        """
+        info = self._inferred(name)
+        if info is None or info.history.belief is None:
+            return False
+        history, rebuilt = info.history, False
+        followed = history.belief, history.shown
+        history.belief = None
+        info.touch()
+        try:
+            rebuilt = helps()
+        finally:
+            if not rebuilt:
+                history.belief, history.shown = followed
+                info.touch()
+        if rebuilt:
+            self._knowledge_changed(info)
+        return rebuilt
+
+    def _inferred(self, name: str) -> NodeInfo | None:
+        """The node, if the state of its kubelet is inferred from events and published amounts."""
+        info = self.nodes.get(name)
+        inferred = info is not None and info.inventory is None and info.topology is not None
+        return info if inferred and info is not None and info.history.exact is None else None
 
     def expire_unreported(self, patience: float = RECENT) -> None:
         """Take pods to be shown whose state stayed unknown for ``patience`` seconds, so that no node waits for a silent exporter."""

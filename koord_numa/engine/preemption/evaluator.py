@@ -13,8 +13,8 @@ from cachetools import LRUCache
 
 from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.verdicts import Reason, Unschedulable
-from koord_numa.core.preempt.dry_run import EvictionTerms
+from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
+from koord_numa.core.preempt.dry_run import EvictionTerms, answer_of
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.pdb import protected
 from koord_numa.core.preempt.pick_node import rank
@@ -112,7 +112,8 @@ class Evaluator:
         if request_class.claims is not None:
             asked = self._with_devices(pod, verdict, asked)
         best: Found | None = None
-        for name in await self._candidates(known, Asking(pod, request_class, ask, terms), asked):
+        asking = Asking(pod, request_class, ask, terms)
+        for name in await self._candidates(known, asking, asked):
             # Its victims are counted as leaving once their evictions are accepted.
             if name in self.freeing:
                 await self.freeing.wait_for(name)
@@ -125,7 +126,34 @@ class Evaluator:
             found = known.tried[name]
             if found is not None and (best is None or found[0] < best[0]):
                 best = found
+        if best is None:
+            best = await self._found_after_rebuilding(known, asking, asked)
         return None if best is None else best[1]
+
+    async def _found_after_rebuilding(self, known: KnownNodes, asking: Asking, asked: Container[str]) -> Found | None:
+        """
+        Try out the nodes again whose kubelets' states were followed, each with a state that is rebuilt from what is published.
+
+        The first state that helps is kept. It may place the pod without evictions, and then the class is tried again.
+        """
+
+        def helps() -> bool:
+            node = self._preemption_node(asking.pod, asking.request_class, name)
+            if node is None:
+                return False
+            candidate = select_victims_on_node(asking.ask, node, asking.terms)
+            if candidate is not None:
+                known.tried[name] = rank(candidate), candidate
+                return True
+            return not isinstance(answer_of(asking.ask, node.seen, asking.terms.rules), Rejection)
+
+        for name in [name for name, found in known.tried.items() if found is None]:
+            if name in asked and name not in known.rebuilt and name not in self.freeing:
+                await asyncio.sleep(0)
+                known.rebuilt.add(name)
+                if self._handle.cache.rebuild_where(name, helps):
+                    return known.tried.get(name)
+        return None
 
     async def _look_at_changed(self, known: KnownNodes, pod: Pod, verdict: Unschedulable) -> None:
         """Put the nodes that have changed where their free CPU puts them, apart from those on which no eviction can help."""

@@ -20,13 +20,15 @@ class KnownNodes:
     All of it holds as of a ``position`` in the journal of changed nodes, except for ``unsettled`` nodes: what was found of them may become
     wrong without a change of the node, as when the bind of a pod is confirmed, which can be evicted from then on. With them are the uids
     of their pods whose bind was not confirmed when they were looked at; ``None``: they have to be looked at again. ``refused`` are
-    nodes on which no eviction helps by the ``verdict`` of that time.
+    nodes on which no eviction helps by the ``verdict`` of that time. ``rebuilt`` are nodes that were tried out with a rebuilt state of
+    their kubelets too.
     """
 
     position: int | None = None
     unsettled: dict[str, frozenset[str] | None] = field(default_factory=dict)
     tried: dict[str, Found | None] = field(default_factory=dict)
     helpful: set[str] = field(default_factory=set)
+    rebuilt: set[str] = field(default_factory=set)
     refused: dict[str, None] = field(default_factory=dict)
     verdict: Unschedulable | None = None
     _room: dict[str, int] = field(default_factory=dict)
@@ -46,6 +48,7 @@ class KnownNodes:
         """Nothing is known of this node any more."""
         self.tried.pop(node, None)
         self.refused.pop(node, None)
+        self.rebuilt.discard(node)
         self.unsettled.pop(node, None)
         self.dismiss(node)
 
@@ -68,6 +71,7 @@ class KnownNodes:
         self.tried.clear()
         self.refused.clear()
         self.helpful.clear()
+        self.rebuilt.clear()
         self.unsettled.clear()
         self._room.clear()
         self._emptiest.clear()

@@ -82,11 +82,6 @@ class Outcome:
     calls: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
 
-    @property
-    def needs_evictions(self) -> bool:
-        """The new scheduler places no pod without evicting another."""
-        return any(call.startswith("evict") for call in self.calls)
-
 
 async def outcome(seed: int) -> Outcome | None:
     """Play one story. ``None`` if no pod waits that a new scheduler would help."""

@@ -7,17 +7,18 @@ from tests.engine.preemption.kubelet_life import LOWS, KubeletLife
 from tests.engine.preemption.stories import outcome
 
 BATCHES = 6
-RARE = 1000
-"""Stories of which one may end with a pod for which only a new scheduler would evict others. 2 of 10,000 do."""
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 async def test_no_pod_waits_that_a_new_scheduler_places(batch: int, pytestconfig: pytest.Config) -> None:
     stories = int(pytestconfig.getoption("--stories"))
     found = [it for seed in range(batch, stories, BATCHES) if (it := await outcome(seed)) is not None]
-    assert [it for it in found if not it.needs_evictions] == []
-    # An inferred state that was followed for long may tell less of what an eviction frees than one that begins now.
-    assert len(found) <= stories // BATCHES // RARE, found
+    assert found == []
+
+
+async def test_evictions_are_found_in_a_rebuilt_state_of_a_kubelet() -> None:
+    """The state that was followed has two pods elsewhere than they are, so that no eviction seems to help."""
+    assert await outcome(9107) is None
 
 
 async def test_room_is_tried_again_before_it_is_given_to_lower_priority() -> None:
