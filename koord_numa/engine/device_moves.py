@@ -8,10 +8,9 @@ pod is evicted only under ``deviceMoves.evict``, and only while a waiting pod ne
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from logging import getLogger
-from time import time
 from typing import Final
 
 from koord_numa.core.objects.request import Pod
@@ -209,12 +208,11 @@ def _shares(numa: tuple[tuple[int, ResourceList], ...], resource: str) -> dict[i
 
 
 class DeviceMoves:
-    """The report of this moment (``moves``), and evictions where they are allowed. ``wall`` is the time of day."""
+    """The report of this moment (``moves``), and evictions where they are allowed. Limits hold by the monotonic clock."""
 
-    def __init__(self, scheduler: Scheduler, wall: Callable[[], float] = time) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._wall = wall
-        self._evicted: deque[float] = deque()  # times of day, of the last hour
+        self._evicted: deque[float] = deque()  # times of the last hour
         self._owners: dict[tuple[str, str], float] = {}  # (node, owner) -> when a pod was evicted
         self.moves: tuple[DeviceMove, ...] = ()
 
@@ -252,7 +250,8 @@ class DeviceMoves:
 
     async def evict(self) -> DeviceMove | None:
         """Evict the pod of at most one move. The Eviction API keeps PodDisruptionBudgets. Raises ``ClusterError``."""
-        scheduler, now = self._scheduler, self._wall()
+        scheduler = self._scheduler
+        now = scheduler.dependencies.clock()
         while self._evicted and self._evicted[0] <= now - HOUR:
             self._evicted.popleft()
         self._owners = {key: when for key, when in self._owners.items() if when > now - DAY}

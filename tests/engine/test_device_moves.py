@@ -71,7 +71,7 @@ def crowded(config: Settings) -> tuple[World, DeviceMoves]:
     world = make_world(gpu_node("a"), gpu_node("b"), settings=config)
     place(world, bound(gpu_pod("small", 1), "a"))
     place(world, bound(gpu_pod("large", 2, owner=""), "b"))
-    return world, DeviceMoves(world.engine, lambda: 0.0)
+    return world, DeviceMoves(world.engine)
 
 
 def allowed(**changes: object) -> Settings:

@@ -47,7 +47,7 @@ class AutomaticRebinds:
         self._scheduler = scheduler
         self._controller = controller
         self._ports = ports
-        self._created: deque[float] = deque()  # times of day, of the last hour
+        self._created: deque[float] = deque()  # times of the last hour, by the monotonic clock
         self._seen: dict[str, int] = {}  # node -> the revision of its ledger that was looked at
         self._last = ""  # the node that was looked at last
 
@@ -77,21 +77,21 @@ class AutomaticRebinds:
             # Planning took a while: what allowed it before may be over.
             if why and self._may_begin():
                 await self._ports.writer.create_rebind(name, why, dry_run=self.policy.mode is RebindMode.PROPOSE)
-                self._created.append(self._ports.wall())
+                self._created.append(self._scheduler.dependencies.clock())
                 self._scheduler.metrics.rebinds.automatic[self.policy.mode.value] += 1
                 log.info("RebindResource for node %s: %s", name, why)
                 return name
         return ""
 
     def _may_begin(self) -> bool:
-        scheduler, now = self._scheduler, self._ports.wall()
-        while self._created and self._created[0] <= now - HOUR:
+        scheduler = self._scheduler
+        while self._created and self._created[0] <= scheduler.dependencies.clock() - HOUR:
             self._created.popleft()
         return (
             scheduler.ready
             and scheduler.dependencies.lease.fresh()
             and len(self._created) < self.policy.max_per_hour
-            and not self.policy.is_quiet(datetime.fromtimestamp(now, UTC).time())
+            and not self.policy.is_quiet(datetime.fromtimestamp(self._ports.wall(), UTC).time())
             # One rebind at a time, whatever it was asked by.
             and all(rebind.is_answered for rebind in self._controller.known())
         )
