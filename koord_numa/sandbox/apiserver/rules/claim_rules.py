@@ -1,8 +1,6 @@
 """
 ResourceClaims: defaults, and which status is invalid or may not be written over another (resource/validation, 1.36). ResourceSlices:
-names and node selectors that Kubernetes 1.38 rejects. Selectors of claims, templates and classes: length and estimated cost.
-
-Selectors that do not compile are stored, as an older API server may have stored them.
+names and node selectors that Kubernetes 1.38 rejects. Selectors of claims, templates and classes: length, compilation and estimated cost.
 """
 
 import re
@@ -103,15 +101,12 @@ def _selector_causes(selectors: list[JsonObject] | None, path: str) -> Iterator[
             continue
         if len(expression.encode(errors="replace")) > LONGEST_EXPRESSION:
             yield too_long(place, LONGEST_EXPRESSION)
-        elif _estimate(expression) > MOST_EXPRESSION_COST:
-            yield forbidden_field(place, "too complex, exceeds cost limit")
-
-
-def _estimate(expression: str) -> int:
-    try:
-        return estimate_cost(expression)
-    except CompileError:
-        return 0
+            continue
+        try:
+            if estimate_cost(expression) > MOST_EXPRESSION_COST:
+                yield forbidden_field(place, "too complex, exceeds cost limit")
+        except CompileError as error:
+            yield invalid_value(place, expression, str(error))
 
 
 def slice_causes(each: JsonObject) -> Iterator[Cause]:

@@ -1,5 +1,6 @@
-"""Selectors of devices: an expression is stored only if its estimated cost and its length are within the limits."""
+"""Selectors of devices: an expression is stored only if it compiles, and its estimated cost and its length are within the limits."""
 
+import json
 from typing import Any
 
 import pytest
@@ -46,6 +47,18 @@ async def test_selectors_beyond_the_cost_limit(api: Api, kind: str, fields: list
     causes = [(cause["field"], cause["message"]) for cause in answer.body["details"]["causes"]]
     assert causes == [(f"{field}.cel.expression", TOO_COMPLEX) for field in fields]
     assert (await api.post(*_written(kind, "device.driver == 'gpu.example.com'"))).status == 201
+
+
+@pytest.mark.parametrize(
+    "expression", ["device.driver ==", "device.name == 'a'", "1", "device.attributes['d'].x in", "true; DROP"]
+)
+@pytest.mark.parametrize("kind", ["deviceclasses", "resourceclaims", "resourceclaimtemplates"])
+async def test_selectors_that_do_not_compile(api: Api, kind: str, expression: str) -> None:
+    answer = await api.post(*_written(kind, expression))
+    assert answer.status == 422
+    cause = answer.body["details"]["causes"][0]
+    assert cause["field"].endswith(".selectors[0].cel.expression")
+    assert cause["message"].startswith(f"Invalid value: {json.dumps(expression)}: compilation failed: ")
 
 
 async def test_selectors_beyond_the_length_limit(api: Api) -> None:
