@@ -17,7 +17,7 @@ from koord_numa.core.kubelet.enough_room import has_room_in_all_ways
 from koord_numa.core.kubelet.inference import probes
 from koord_numa.core.kubelet.inference.arrivals import Replayed
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways
+from koord_numa.core.kubelet.inference.variants import device_layouts
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.unseen_departures import OnTheirWay
 from koord_numa.core.kubelet.view import KubeletView
@@ -267,7 +267,7 @@ def test_where_amounts_tell_the_whole_procedure_says_the_same(seed: int, monkeyp
             return False
         told += 1
         demand = pod_demand(request)
-        for laid in shared_in_all_ways(one, demand):
+        for laid in device_layouts(one, request):
             for order in (CpuReuse.LEAST, CpuReuse.MOST):
                 assert foreseen(laid.state, demand, one.trust, order) is not None
         return True

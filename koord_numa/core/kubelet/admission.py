@@ -22,14 +22,13 @@ from koord_numa.core.kubelet.inference.probes import Question
 from koord_numa.core.kubelet.lower_places import lower_places
 from koord_numa.core.kubelet.options import THREADS
 from koord_numa.core.kubelet.refusals import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES, rejection_of
-from koord_numa.core.kubelet.sharing.choices import unknown_init_devices
 from koord_numa.core.kubelet.spreading.shares import answer
 from koord_numa.core.kubelet.state import Charge, Grant, KubeletAdmission, KubeletNode, KubeletState, ManagerState
 from koord_numa.core.kubelet.unsupported_policies import lost_to_sockets
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
-from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 from koord_numa.core.resources import CPU, MILLI, total
 from koord_numa.core.value_objects import ValueObject
 
@@ -158,10 +157,20 @@ def _unclear_places(request: PodRequest, demand: PodDemand, view: KubeletView) -
         return Rejection(Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE, UNEXPLAINED)
     if detail := lost_to_sockets(demand, view):
         return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)
-    if node.ids_are_real or not is_confined(demand, node):
+    if node.ids_are_real:
         return None
-    detail = unclear_devices(request, view.rooms) if view.followed else unknown_init_devices(demand, node)
+    detail = unclear_devices(request, view.rooms) if view.followed else _unknown_init_devices(demand, node)
     return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail) if detail else None
+
+
+def _unknown_init_devices(demand: PodDemand, node: KubeletNode) -> str:
+    """Of which shared devices init containers get some on a node of which only amounts are known, in words; empty where there are none."""
+    for container, part in demand.containers if is_confined(demand, node) else ():
+        for name, count in part.devices.items() if container.kind is ContainerKind.INIT else ():
+            pool = node.devices.get(name)
+            if count and pool is not None and any(device.near.bit_count() > 1 for device in pool.devices):
+                return f"container {container.name}: which {name} it gets, and near which NUMA nodes that is, is not published"
+    return ""
 
 
 def refuse_confined_below(demand: PodDemand, grant: Grant, view: KubeletView) -> Rejection | None:

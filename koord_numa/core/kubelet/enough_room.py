@@ -10,13 +10,11 @@ from collections.abc import Iterable
 
 from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.room import NOTHING, Bound, at_most, has_room_between, together
-from koord_numa.core.kubelet.sharing.bounds import Bounds
-from koord_numa.core.kubelet.sharing.choices import unclear
-from koord_numa.core.kubelet.sharing.layouts import reaches_of
-from koord_numa.core.kubelet.sharing.reach import Counts, without
-from koord_numa.core.kubelet.state import KubeletState, ManagerState
+from koord_numa.core.kubelet.inference.shared_devices import Counts, fewest_free
+from koord_numa.core.kubelet.room import NOTHING, Bound, at_most, everything, has_room_between, together
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState, ManagerState
 from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import KubeletScope
 from koord_numa.core.value_objects import replace
 
 
@@ -27,9 +25,19 @@ def has_room_in_all_ways(request: PodRequest, one: Hypothesis) -> bool:
 
 
 def unclear_devices(request: PodRequest, states: Iterable[Hypothesis]) -> str:
-    """Of which devices the pod may get some in more ways than can be asked, and be refused, in words; empty where there are none."""
-    ways = (unclear(one, pod_demand(request)) for one in states)
-    return next(filter(None, ways), "")
+    """Say which devices keep it open where the pod comes to, if it may be refused for that; else return an empty text."""
+    for one in states:
+        names = sorted(one.sharing.keys() & everything(request).devices.keys())
+        if names and not _is_aligned_once(request, one.state.node) and not has_room_in_all_ways(request, one):
+            return f"{', '.join(names)} may be near several NUMA nodes, and which ones is not published"
+    return ""
+
+
+def _is_aligned_once(request: PodRequest, node: KubeletNode) -> bool:
+    """Return whether one hint decides for the whole pod, so that asking about each NUMA node is enough."""
+    if node.config.topology_scope is KubeletScope.POD:
+        return True
+    return sum(1 for _, part in pod_demand(request).containers if part.cpus or part.memory or part.devices) == 1
 
 
 def has_room_whoever_leaves(request: PodRequest, one: Hypothesis, coming: ContainerDemand = NOTHING) -> bool:
@@ -57,8 +65,6 @@ def _ends(request: PodRequest, one: Hypothesis) -> tuple[Bound, Bound]:
     fewest: dict[str, Counts] = {}
     most: dict[str, Counts] = {}
     for name in one.sharing.keys() & at_most(request).devices.keys():
-        free = without(one.sharing[name].counts, (reach.must for reach in reaches_of(one, name).values()))
-        bounds = Bounds.of(one, name)
-        fewest[name] = {numa: count - bounds.high[numa] for numa, count in free.items()}
-        most[name] = {numa: count - bounds.low[numa] for numa, count in free.items()}
+        most[name] = one.sharing[name].counts
+        fewest[name] = fewest_free(one.sharing[name], one.state.managers.devices[name].bit_count())
     return Bound(one.state.managers, fewest), Bound(one.state.managers, most)

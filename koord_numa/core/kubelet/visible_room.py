@@ -14,9 +14,8 @@ from collections.abc import Sequence
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, cpus_by_numa, pins_init_cpus, variant_of
+from koord_numa.core.kubelet.inference.hypothesis import Signature, cpus_by_numa, pins_init_cpus, variant_of
 from koord_numa.core.kubelet.room import STRICT, everything
-from koord_numa.core.kubelet.sharing.layouts import reaches_of
 from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState, MemoryTable
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletScope
@@ -54,17 +53,6 @@ class Sight:
             if pool is not None:
                 seen.append(self._devices(name, most, pool, pool.healthy & ~managers.devices[name]))
         return tuple(seen)
-
-    def of_all_ways(self, one: Hypothesis) -> Signature:
-        """As ``of``, also of all ways in which shared devices may be near NUMA nodes."""
-        wanted = one.sharing.keys() & self._all.devices.keys()
-        if not wanted:
-            return self.of(one.state)
-        reaches = (
-            tuple(sorted((place, *reach.key) for place, reach in reaches_of(one, name).items()))
-            for name in sorted(wanted)
-        )
-        return (self.of(one.state), *reaches, *one.shared_sums, one.wiring)
 
     def _is_same_on_all_variants(self, node: KubeletNode) -> bool:
         """Do sockets, distances, and how CPUs are dealt out over several NUMA nodes, make no difference?"""

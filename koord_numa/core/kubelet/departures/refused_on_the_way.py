@@ -122,5 +122,5 @@ def _for_one_numa(unit: ContainerDemand, one: Hypothesis) -> ContainerDemand:
 
 def _most_near_one(one: Hypothesis, name: str) -> int:
     if name in one.sharing:
-        return one.sharing[name].most
+        return max(one.sharing[name].counts.values())
     return max((here.bit_count() for here in one.state.node.devices[name].on.values()), default=0)

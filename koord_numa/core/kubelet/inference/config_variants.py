@@ -11,8 +11,8 @@ from typing import Final
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
+from koord_numa.core.kubelet.inference.shared_devices import SharedPool, assumed_pool, deal
 from koord_numa.core.kubelet.options import CLOSEST_NUMA
-from koord_numa.core.kubelet.sharing.reach import SharedPool, Wiring, assumed_pool, deal
 from koord_numa.core.kubelet.state import Device, DevicePool, KubeletNode, KubeletState
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.objects.vocabulary import KubeletPolicy
@@ -20,12 +20,6 @@ from koord_numa.core.value_objects import replace
 
 ALIGN_BY_SOCKET: Final = "align-by-socket"
 MOST_VARIANTS: Final = 12
-
-SHARED: Final = 2
-"""NUMA nodes that devices are near in the wirings that are guessed."""
-
-GUESSED: Final = 1.0
-"""The uncertainty, in seconds of late news, that devices are shared otherwise than is guessed."""
 
 Variant = tuple[KubeletNode, tuple[str, ...]]
 """A node, and the options that are assumed on it although they are unlikely (alpha, off by default) and not published."""
@@ -156,19 +150,18 @@ def sharing_of(frame: NodeConfig) -> dict[str, SharedPool]:
     """
     if not frame.node.aligns:
         return {}
-    in_full = counts_in_full(frame.topology)
     found = {}
     for name in frame.devices:
         counts = {zone.numa: zone.allocatable.get(name, 0) for zone in frame.topology.zones}
         total = frame.allocatable.get(name, 0)
         # A device more than there are near one NUMA node would have to be counted there twice.
         if sum(counts.values()) > total >= max(counts.values()):
-            found[name] = SharedPool({numa: count for numa, count in counts.items() if count}, total, in_full)
+            found[name] = SharedPool({numa: count for numa, count in counts.items() if count}, total)
     return found
 
 
 def counts_in_full(topology: NodeResourceTopology) -> bool | None:
-    """Is a device in use counted on every NUMA node near it? ``None`` where that is not known (``sharing/counts.py``)."""
+    """Is a device in use counted on every NUMA node near it? ``None`` where that is not known (``most_used``)."""
     # Only resource-topology-exporter writes how it makes its fingerprint; one that does not may count either way.
     return True if topology.fingerprint_method else None
 
@@ -176,24 +169,10 @@ def counts_in_full(topology: NodeResourceTopology) -> bool | None:
 def starts(frame: NodeConfig) -> list[Hypothesis]:
     """The states that a kubelet may be in before the first pod, by all that is not published, the likeliest first."""
     sharing = sharing_of(frame)
-    found = []
-    for node, options in config_variants(frame):
-        one = Hypothesis(KubeletState.empty(node), options=options, sharing=sharing)
-        found.append(replace(one, uncertainty=GUESSED) if sharing else one)
-        # Guesses that make a replay short where they are right.
-        found += _wired(one) if sharing and not options else []
-    return sorted(found, key=lambda one: (len(one.options), one.uncertainty))
-
-
-def _wired(one: Hypothesis) -> Iterator[Hypothesis]:
-    """With each likely wiring that there can be."""
-    for wiring in (Wiring.PAIRS, Wiring.RING):
-        masks = {name: deal(shared.counts, shared.total, wiring=wiring) for name, shared in one.sharing.items()}
-        pools = {name: assumed_pool(name, tuple(near)) for name, near in masks.items()}
-        if any(mask.bit_count() != SHARED for near in masks.values() for mask in near):
-            continue
-        node = replace(one.state.node, devices={**one.state.node.devices, **pools})
-        yield replace(one, state=replace(one.state, node=node), wiring=wiring)
+    return [
+        Hypothesis(KubeletState.empty(node), options=options, sharing=sharing)
+        for node, options in config_variants(frame)
+    ]
 
 
 def _pools(frame: NodeConfig) -> dict[str, DevicePool]:
@@ -205,7 +184,7 @@ def device_pool(name: str, frame: NodeConfig) -> DevicePool:
     """
     The pool of one resource. ``Node`` allocatable counts every device once, zones count it on each NUMA node near it.
 
-    Where zones count more, the masks are one way to have these counts (``sharing/reach.py`` has the others); what they count too often
+    Where zones count more, the masks are one way to have these counts; what they count too often
     beyond that cannot be explained.
     """
     counts = {zone.numa: zone.allocatable.get(name, 0) for zone in frame.topology.zones}

@@ -16,7 +16,7 @@ from typing import Final
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.admit import Trust
 from koord_numa.core.kubelet.demand import PodDemand
-from koord_numa.core.kubelet.sharing.reach import Place, Reach, SharedPool, Sums, Wiring
+from koord_numa.core.kubelet.inference.shared_devices import SharedPool
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, places_of, reached
 from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode, KubeletState, ManagerState, MemoryTable
 from koord_numa.core.objects.request import PodRequest
@@ -46,10 +46,7 @@ class Hypothesis(ValueObject):
     ``options`` names what is assumed of the configuration although it is unlikely and not published. ``uncertainty`` is by how many seconds
     news must have been late in all for it to be true: where there are too many hypotheses the most doubtful are given up.
 
-    ``sharing`` are the resources whose devices may be near several NUMA nodes, and ``reach`` says for those that a pod holds or held, by
-    its uid, near which ones; those of unlocated pods are ``SOMEONE``'s. The masks of other devices in the state's pools are one way in
-    which they may be. ``sums`` is, by resource, what is known of some of the devices in use together. ``wiring`` is a guess that is likely
-    right, beside a hypothesis in which it is open.
+    ``sharing`` are the resources whose devices may be near several NUMA nodes; the masks in the state's pools are one way for them.
     """
 
     state: KubeletState
@@ -65,9 +62,6 @@ class Hypothesis(ValueObject):
     trust: Trust = Trust.EXACT
     uncertainty: float = 0.0
     sharing: Mapping[str, SharedPool] = value_field(default_factory=dict)
-    reach: Mapping[str, Mapping[Place, Reach]] = value_field(default_factory=dict)
-    sums: Mapping[str, Sums] = value_field(default_factory=dict)
-    wiring: Wiring = Wiring.OPEN
 
     def has(self, uid: str) -> bool:
         """Did the kubelet admit this pod, and is it still there?"""
@@ -95,7 +89,6 @@ class Hypothesis(ValueObject):
             self.mixed,
             self.options,
             variant_of(self.state.node),
-            self._shared_devices if self.sharing else (),
         )
 
     @property
@@ -116,26 +109,6 @@ class Hypothesis(ValueObject):
                 yield uid, tuple([(bits & place).bit_count() for place in places_of(self.state.node)])
 
     @property
-    def _shared_devices(self) -> Signature:
-        there = (uid for uid in sorted(self.reach) if uid in self.state.pods or uid == SOMEONE)
-        reaches = ((uid, _reach_keys(self.reach[uid])) for uid in there)
-        return (self.wiring, *reaches, *self.shared_sums)
-
-    @property
-    def shared_sums(self) -> Signature:
-        """What is known of shared devices in use together, and of free ones."""
-        return (
-            *(shared.in_full for shared in self.sharing.values()),
-            *((name, sums.held, tuple(sorted(sums.more.items()))) for name, sums in sorted(self.sums.items())),
-        )
-
-    @property
-    def _shared_room(self) -> Signature:
-        # How many shared devices are free on each NUMA node follows from those that pods hold.
-        keys = sorted(key for uid in (*self.state.pods, SOMEONE) for key in _reach_keys(self.reach.get(uid, {})))
-        return (*keys, *self.shared_sums)
-
-    @property
     def room(self) -> Signature:
         """Equal for hypotheses that leave the same room on every NUMA node, whichever pods hold the rest."""
         # Spread pods may lie otherwise, so that equal sums do not make equal room.
@@ -153,7 +126,6 @@ class Hypothesis(ValueObject):
         return (
             variant_of(node),
             self.options,
-            self._shared_room if self.sharing else (),
             tuple(bits.bit_count() for bits in managers.devices.values()),
             cpus_by_numa(managers.cpus, node),
             # Loose CPUs may be held or free: they belong to the room on either side, and so does how many may be held together.
@@ -173,11 +145,6 @@ def variant_of(node: KubeletNode) -> tuple[int, int]:
     """Equal for nodes that differ at most in which devices are near which NUMA nodes."""
     # By identity: variants of a node are made once, and comparing machines would cost more than all the rest.
     return id(node.machine), id(node.config)
-
-
-def _reach_keys(reach: Mapping[Place, Reach]) -> tuple[tuple[object, ...], ...]:
-    # Which of two devices it is nothing tells, only what they are near.
-    return tuple(sorted((name, *each.key) for (name, _), each in reach.items()))
 
 
 def free_memory(table: MemoryTable) -> tuple[int, ...]:

@@ -7,16 +7,15 @@ CPU and device ids are made up; only how many there are on each NUMA node is kno
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from koord_numa.core.bit_sets import lowest, members
+from koord_numa.core.bit_sets import lowest
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.inference.config_variants import config_variants, counts_in_full, sharing_of
-from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.init_reuse import with_loose_cpus
 from koord_numa.core.kubelet.inference.memory_groups import UNCLEAR, Block, bound_memory, explain_use, groupings
 from koord_numa.core.kubelet.inference.node_config import NodeConfig, first_cpus
-from koord_numa.core.kubelet.sharing.counts import most_used, settled_devices
-from koord_numa.core.kubelet.sharing.reach import Reach
+from koord_numa.core.kubelet.inference.shared_devices import most_used
 from koord_numa.core.kubelet.state import Device, DevicePool, KubeletNode, KubeletState, ManagerState, MemoryTable
 from koord_numa.core.numa.hints import mask_of_ids
 from koord_numa.core.objects.node import KubeletConfig, Zone
@@ -107,21 +106,8 @@ def used_starts(
         for memory in tables:
             state = KubeletState(node, ManagerState(managers.cpus, managers.devices, memory))
             start = Hypothesis(state, unlocated={**shown, **others}, options=options, sharing=sharing_of(frame))
-            found += [with_loose_cpus(one) for one in _with_reach(start, frame)]
+            found.append(with_loose_cpus(start))
     return found if len(found) <= MOST_STARTS else []
-
-
-def _with_reach(start: Hypothesis, frame: NodeConfig) -> list[Hypothesis]:
-    """With what the zones say of shared devices in use; none where these cannot be near NUMA nodes so."""
-    if not start.sharing:
-        return [start]
-    found = {}
-    for name, shared in start.sharing.items():
-        everywhere = sum(1 << numa for numa in shared.counts)
-        every = sum(1 << numa for numa, count in shared.counts.items() if count == shared.total)
-        for place in members(start.state.managers.devices[name]):
-            found[name, place] = Reach(every, everywhere & ~every)
-    return settled_devices(replace(start, reach={SOMEONE: found}), (), frame.topology.zones)
 
 
 def _managers_in_use(frame: NodeConfig, node: KubeletNode, due: ResourceList) -> ManagerState | None:
@@ -133,7 +119,7 @@ def _managers_in_use(frame: NodeConfig, node: KubeletNode, due: ResourceList) ->
     devices: dict[str, int] = {}
     for name, pool in node.devices.items():
         if pool.assumed:
-            # How many are in use follows from the pods alone; what they are near ``_with_reach`` works out.
+            # How many are in use follows from the pods alone.
             count = due.get(name, 0)
             if count > len(pool.devices) or (count and node.aligns and name not in sharing_of(frame)):
                 return None

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.demand import is_memory
+from koord_numa.core.kubelet.inference.socket_cpus import ANY_THREADS
 from koord_numa.core.kubelet.options import (
     FULL_CORES,
     LIKELY_THREADS,
@@ -19,7 +20,6 @@ from koord_numa.core.kubelet.options import (
     STATIC_MEMORY,
     likely_config,
 )
-from koord_numa.core.kubelet.sharing.socket_cpus import ANY_THREADS
 from koord_numa.core.kubelet.state import KubeletNode
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.resources import CPU, MILLI, ResourceList

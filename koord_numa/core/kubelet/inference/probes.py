@@ -14,7 +14,7 @@ have left, the init container goes to NUMA node 0, the app needs 10 CPUs around 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, product
 from typing import Final
 
 from koord_numa.core.kubelet.admit import DryRunAdmitted, Trust, dry_run
@@ -25,11 +25,10 @@ from koord_numa.core.kubelet.departures.one_away import with_one_away, without_l
 from koord_numa.core.kubelet.enough_room import has_room_in_all_ways, has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
 from koord_numa.core.kubelet.inference.replay import orders
+from koord_numa.core.kubelet.inference.socket_cpus import packs_sockets
 from koord_numa.core.kubelet.inference.unlocated import without
-from koord_numa.core.kubelet.inference.variants import variants
+from koord_numa.core.kubelet.inference.variants import device_layouts, variants
 from koord_numa.core.kubelet.room import STRICT, everything, has_room
-from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways, wanted
-from koord_numa.core.kubelet.sharing.socket_cpus import packs_sockets
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.spreading.shares import Shares, shares_of
 from koord_numa.core.kubelet.state import KubeletState
@@ -148,7 +147,7 @@ class Question:
         What they held is counted there, which is less room than there is: where that is too little, the pod is asked with them gone from
         each place where they may have been.
         """
-        ways = (laid for each in variants(one, self._request) for laid in shared_in_all_ways(each, self._demand))
+        ways = variants(one, self._request)
         try:
             if all(map(self._admits, ways)):
                 return [one]
@@ -165,17 +164,14 @@ class Question:
         """Of the hypothesis all states that the pod can tell apart from those that it was asked about."""
         if self._first is None:
             self._first = one
-        elif not self._is_new(self._sight.of_all_ways(one), one):
+        elif not self._is_new(self._sight.of(one.state), one):
             return
         if self._told(one, has_room_in_all_ways):
             return
-        laid_out = wanted(one, self._demand)
-        for laid in shared_in_all_ways(one, self._demand) if laid_out else (one,):
-            if not laid_out or self._is_new(self._sight.of(laid.state), one):
-                for order in self._orders:
-                    yield Probe(laid.state, one.trust, order, one.options)
-                    for shares in self._shares(laid, order):
-                        yield Probe(laid.state, one.trust, order, one.options, shares)
+        for laid, order in product(device_layouts(one, self._request), self._orders):
+            yield Probe(laid.state, one.trust, order, one.options)
+            for shares in self._shares(laid, order):
+                yield Probe(laid.state, one.trust, order, one.options, shares)
 
     def _shares(self, laid: Hypothesis, order: CpuReuse) -> Iterator[Shares]:
         """Of options that are unlikely only the likeliest way is looked at: what they refuse is explored."""
@@ -187,7 +183,7 @@ class Question:
         if self._seen is None:
             self._seen = Sight(self._request, self._view.state.node)
             if self._first is not None:
-                self._is_new(self._seen.of_all_ways(self._first), self._first)
+                self._is_new(self._seen.of(self._first.state), self._first)
         return self._seen
 
     def _is_new(self, seen: Signature, one: Hypothesis) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest
@@ -15,10 +16,8 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     pins_init_cpus,
     signature,
 )
-from koord_numa.core.kubelet.inference.variants import free_rooms, holding, standing_for, variants
-from koord_numa.core.kubelet.sharing.choices import arriving, wanted
-from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
-from koord_numa.core.kubelet.sharing.socket_cpus import located, packs_sockets
+from koord_numa.core.kubelet.inference.socket_cpus import located, packs_sockets
+from koord_numa.core.kubelet.inference.variants import device_layouts, free_rooms, holding, standing_for, variants
 from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherwise
 from koord_numa.core.kubelet.spreading.shares import answer, shares_of
 from koord_numa.core.kubelet.spreading.still_held import equally_sure, stands_for, still_held
@@ -53,7 +52,7 @@ def arrive(
     The first is the likeliest. A pod that the kubelet would refuse leaves the hypothesis as it was. What it takes is taken off ``effort``.
     """
     found: dict[Outcome, Hypothesis] = {}
-    for variant in _states(before, request):
+    for variant in chain.from_iterable(device_layouts(one, request) for one in variants(before, request)):
         still = _loose(variant)
         freed = _loose(before) & ~still
         # Each pod whose init CPUs the variant takes to be held makes it less likely; one CPU is held by one of its owners.
@@ -65,6 +64,8 @@ def arrive(
             # Where nothing is aligned outcomes say nothing of what init containers surely hold.
             key = outcome if outcome is None or before.state.node.aligns else (outcome, after.surely_held)
             # Variants come likeliest first, so that the first hypothesis with an outcome stays.
+            if before.sharing:
+                after = replace(after, state=replace(after.state, node=before.state.node))
             if key not in found:
                 after = still_held(before, freed, after, uid)
                 if after.uncertainty != uncertainty:
@@ -83,25 +84,6 @@ def _loose(one: Hypothesis) -> int:
     for each in one.loose.values():
         bits |= each
     return bits
-
-
-def _states(before: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
-    """The hypothesis, then every state beside it that is possible as well and in which the pod may be treated otherwise."""
-    demand = pod_demand(request)
-    shared = before.sharing and wanted(before, demand)
-    for variant in variants(before, request):
-        yield from arriving(variant, demand, _first_place(variant, request)) if shared else (variant,)
-
-
-def _first_place(before: Hypothesis, request: PodRequest) -> int:
-    """The NUMA node, as a mask, near which the first shared devices are that the pod gets; 0 where that is open."""
-    answer = dry_run(before.state, request, before.trust)
-    if isinstance(answer, DryRunAdmitted):
-        for one in answer.grant.containers:
-            if before.sharing.keys() & one.devices.keys():
-                mask = one.hint.mask or 0 if one.hint is not None and one.hint.preferred else 0
-                return mask if mask.bit_count() == 1 else 0
-    return 0
 
 
 def admitted(before: Iterable[Hypothesis], uid: str, request: PodRequest) -> list[Hypothesis]:
@@ -220,20 +202,17 @@ def _placed(before: Hypothesis, uid: str, request: PodRequest, answer: DryRunAdm
     spread = before.spread
     if any(may_lie_otherwise(one, before.state.node) for one in answer.grant.containers):
         spread = spread | {uid}
-    after = replace(
+    return replace(
         before,
         state=before.state.with_pod(uid, request, answer.grant, answer.managers),
         loose={**before.loose, uid: loose} if loose else before.loose,
         spread=spread,
     )
-    return with_reach(before, after, uid, answer.grant.containers)
 
 
 def _outcome(before: Hypothesis, answer: DryRunAdmitted) -> Signature:
     """Where the pod is put, and for memory of several NUMA nodes how much comes from each."""
     place = signature(answer.grant, before.state.node)
-    if before.sharing and (reach := reach_of(before, answer.grant.containers)):
-        place = (place, *sorted((name, *each.key) for (name, _), each in reach.items()))
     held, left = before.state.managers.memory, answer.managers.memory
     if (
         held is None

@@ -17,7 +17,6 @@ from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, released
 from koord_numa.core.kubelet.inference.variants import distinct
 from koord_numa.core.kubelet.room import STRICT
-from koord_numa.core.kubelet.sharing.reach import Place, Reach
 from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.state import (
     ContainerGrant,
@@ -42,12 +41,11 @@ Unit = Sequence[tuple[Container, ContainerDemand]]
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What unlocated pods hold: CPU bits, bytes by memory group and type, and bits of devices by resource, with what these are near."""
+    """What unlocated pods hold: CPU bits, bytes by memory group and type, and bits of devices by resource."""
 
     cpus: int
     memory: Mapping[int, Mapping[str, int]]
     devices: Mapping[str, int]
-    reach: Mapping[Place, Reach]  # of those that are near several NUMA nodes
 
 
 def rest_of(one: Hypothesis) -> Rest:
@@ -67,7 +65,7 @@ def rest_of(one: Hypothesis) -> Rest:
                 for block in given.memory:
                     if block.mask in memory:
                         memory[block.mask][block.resource] -= block.amount
-    return Rest(cpus, memory, devices, one.reach.get(SOMEONE, {}))
+    return Rest(cpus, memory, devices)
 
 
 def _in_use(table: MemoryTable) -> dict[int, dict[str, int]]:
@@ -125,19 +123,10 @@ def _departures(one: Hypothesis, uid: str) -> Iterator[Hypothesis]:
             state=replace(one.state, managers=managers),
             unlocated=unlocated,
             gone={**one.gone, uid: grant},
-            reach=_told_apart(one, uid, managers) if one.sharing else one.reach,
         )
     # The sums have no place for it: whatever it held stays counted, and the next topology will contradict.
     if not found:
         yield replace(one, unlocated=unlocated, gone={**one.gone, uid: None})
-
-
-def _told_apart(one: Hypothesis, uid: str, after: ManagerState) -> dict[str, Mapping[Place, Reach]]:
-    """What is known of shared devices, with those that are free now as this pod's."""
-    theirs = one.reach.get(SOMEONE, {})
-    freed = {place: reach for place, reach in theirs.items() if not after.devices[place[0]] >> place[1] & 1}
-    left = {place: reach for place, reach in theirs.items() if place not in freed}
-    return {**one.reach, SOMEONE: left, uid: freed}
 
 
 def _units(containers: Unit, node: KubeletNode) -> Iterator[Unit]:
@@ -242,7 +231,7 @@ def _taken(
             _grant(container, own, blocks, {name: ids for (to, name), ids in given.items() if to == at})
             for at, ((container, _), (own, blocks)) in enumerate(zip(unit, held, strict=True))
         ]
-        yield grants, Rest(cpus, memory, devices, rest.reach)
+        yield grants, Rest(cpus, memory, devices)
 
 
 def _handed_out(
@@ -262,20 +251,10 @@ def _handed_out(
 
 def _which(name: str, count: int, rest: Rest, pool: DevicePool, near: int) -> Iterator[int]:
     """The devices that a container may have that is aligned to ``near``, as bits; equal ones in one order only."""
-    there = rest.devices[name]
-    if not pool.assumed:
-        # Devices near no NUMA node are handed out wherever the pod is.
-        fitting = there & (pool.near(near) if pool.hosts else -1)
-        if fitting.bit_count() >= count:
-            yield lowest(fitting, count)
-        return
-    alike: dict[Reach, int] = {}
-    for place in members(there):
-        # Where nothing is aligned, it does not matter what they are near.
-        reach = rest.reach.get((name, place), Reach(near))
-        if (reach.must | reach.may) & near:
-            alike[reach] = alike.get(reach, 0) | 1 << place
-    yield from from_each(list(alike.values()), count)
+    # Devices near no NUMA node are handed out wherever the pod is, and those near several may be near this one.
+    fitting = rest.devices[name] & (pool.near(near) if pool.hosts and not pool.assumed else -1)
+    if fitting.bit_count() >= count:
+        yield lowest(fitting, count)
 
 
 def _grant(

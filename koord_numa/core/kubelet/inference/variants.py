@@ -5,15 +5,18 @@ from itertools import islice
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
+from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, Signature, signature
+from koord_numa.core.kubelet.inference.shared_devices import assumed_pool, deal, fewest_free
+from koord_numa.core.kubelet.inference.socket_cpus import Room
 from koord_numa.core.kubelet.options import OVER_NUMA
-from koord_numa.core.kubelet.sharing.socket_cpus import Room
+from koord_numa.core.kubelet.room import everything
 from koord_numa.core.kubelet.spreading.any_shares import may_deal_over_numa, splits_unknown
 from koord_numa.core.kubelet.spreading.owners import more_owners
 from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherwise
 from koord_numa.core.kubelet.spreading.rooms import spread_rooms
-from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode, KubeletState, ManagerState
+from koord_numa.core.kubelet.state import ContainerGrant, DevicePool, KubeletNode, KubeletState, ManagerState
 from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
@@ -55,6 +58,43 @@ def _dealt_otherwise(one: Hypothesis, request: PodRequest | None) -> Generator[H
     # Whether it is on an exploration of the first of them tells, so that no more are needed.
     yield from (replace(each, options=options) for each in rooms)
     return True
+
+
+def device_layouts(one: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
+    """
+    Yield states that bring a pod with devices near several NUMA nodes to each NUMA node to which it may come.
+
+    The kubelet chooses the lowest NUMA node on which enough devices are free. So for each NUMA node there is a state in which as few as
+    possible are free near those below it and as many as possible near the rest, and one in which few are free everywhere.
+    """
+    names = one.sharing.keys() & everything(request).devices.keys()
+    if not names:
+        yield one
+        return
+    node = one.state.node
+    seen = list[list[DevicePool]]()
+    for first in (*node.machine.numa_ids, MAX_NUMA_ID + 1):
+        pools = {name: _pool_with_few_below(one, name, first) for name in names}
+        if (key := list(pools.values())) not in seen:
+            seen.append(key)
+            yield replace(one, state=replace(one.state, node=replace(node, devices={**node.devices, **pools})))
+
+
+def _pool_with_few_below(one: Hypothesis, name: str, first: int) -> DevicePool:
+    """
+    Return the pool with as few free devices as possible near NUMA nodes below ``first``, and as many near the others.
+
+    Devices in use are near what is left: the narrowest hint depends on all devices (generateDeviceTopologyHints in topology_hints.go).
+    """
+    shared, taken = one.sharing[name], one.state.managers.devices[name]
+    in_use, few = taken.bit_count(), fewest_free(shared, taken.bit_count())
+    free = {
+        numa: min(count, shared.total - in_use) if numa >= first else few[numa] for numa, count in shared.counts.items()
+    }
+    used = {numa: count - free[numa] for numa, count in shared.counts.items()}
+    of_free, of_used = iter(deal(free, shared.total - in_use)), iter(deal(used, in_use))
+    near = (next(of_used if taken >> place & 1 else of_free) for place in range(shared.total))
+    return assumed_pool(name, tuple(near))
 
 
 def _freed_otherwise(one: Hypothesis) -> Iterator[Hypothesis]:
@@ -194,7 +234,7 @@ def one_of_each_kind(one: Hypothesis, uids: Iterable[str]) -> Iterator[str]:
     for uid in uids:
         pod = one.state.pods[uid]
         # The uid stands for itself where it is open what the pod holds.
-        own = uid if uid in one.spread or uid in one.loose or uid in one.reach else ""
+        own = uid if uid in one.spread or uid in one.loose else ""
         kind = (signature(pod.grant, one.state.node), *sorted(pod.requests.items()), own)
         if kind not in known:
             known.add(kind)

@@ -12,9 +12,8 @@ from operator import add
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.demand import is_memory
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
+from koord_numa.core.kubelet.inference.socket_cpus import is_located
 from koord_numa.core.kubelet.inference.unlocated import Rest, rest_of
-from koord_numa.core.kubelet.sharing.counts import shared_devices_agree
-from koord_numa.core.kubelet.sharing.socket_cpus import is_located
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
 from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode
 from koord_numa.core.objects.node import Zone
@@ -45,11 +44,7 @@ def agrees(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bo
     if node.pins_cpus and not _cpus_agree(use, published):
         return False
     _count_bound(use, one, shown)
-    return (
-        (not node.pins_memory or _memory_agrees(use, zones))
-        and _devices_agree(use, node, published)
-        and (use.partly or shared_devices_agree(one, shown, zones))
-    )
+    return (not node.pins_memory or _memory_agrees(use, zones)) and _devices_agree(use, node, published)
 
 
 def may_come_to(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bool:
@@ -203,7 +198,7 @@ def _count(use: Use, container: ContainerGrant, node: KubeletNode) -> None:
     for resource, ids in container.devices.items():
         pool = node.devices[resource]
         for place in map(pool.places.__getitem__, ids):
-            # Shared devices are compared on their own (``sharing/counts.py``).
+            # Which devices are near several NUMA nodes is not known, so their counts tell nothing.
             near = pool.masks[place]
             if near.bit_count() == 1:
                 key = members(near)[0], resource

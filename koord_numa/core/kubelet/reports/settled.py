@@ -9,11 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.socket_cpus import is_located, packs_sockets
 from koord_numa.core.kubelet.inference.variants import distinct, elsewhere, freed, holding
 from koord_numa.core.kubelet.reports.report import agrees, in_use, use_of
 from koord_numa.core.kubelet.room import STRICT
-from koord_numa.core.kubelet.sharing.counts import settled_devices
-from koord_numa.core.kubelet.sharing.socket_cpus import is_located, packs_sockets
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
 from koord_numa.core.kubelet.state import ContainerGrant, ManagerState
 from koord_numa.core.numa.hints import mask_of
@@ -24,9 +23,8 @@ from koord_numa.core.value_objects import replace
 
 
 def agreeing(states: Iterable[Hypothesis], shown: Collection[str], zones: Sequence[Zone]) -> list[Hypothesis]:
-    """Those of these states that agree, each once, with what the topology tells of spread CPUs and shared devices."""
-    kept = (settled(one, shown, zones) for one in states if agrees(one, shown, zones))
-    return distinct(after for one in kept for after in settled_devices(one, shown, zones))
+    """Those of these states that agree, each once, with what the topology tells of spread CPUs."""
+    return distinct(settled(one, shown, zones) for one in states if agrees(one, shown, zones))
 
 
 def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> Hypothesis:

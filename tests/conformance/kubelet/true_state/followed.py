@@ -8,14 +8,13 @@ more states than it follows, it says so of (``Belief.overflow``, ``Belief.shorte
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress, permutations
+from itertools import compress
 from typing import Final
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa, held_by_init
-from koord_numa.core.kubelet.sharing.reach import Reach
-from koord_numa.core.kubelet.sharing.socket_cpus import is_located
+from koord_numa.core.kubelet.inference.socket_cpus import is_located
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, reached
 from koord_numa.core.kubelet.state import AdmittedPod, ContainerGrant, KubeletNode, KubeletState
 from koord_numa.core.numa.hints import mask_of
@@ -165,9 +164,9 @@ def _devices_differ(one: Hypothesis, uid: str, truth: KubeletState) -> str:
     for name in node.devices:
         masks = true.get(name, [])
         if name in one.sharing:
-            reaches = [reach for (resource, _), reach in one.reach.get(uid, {}).items() if resource == name]
-            if len(reaches) != len(masks) or not _may_be_near(masks, reaches):
-                return f"{name} near {masks}, not {reaches}"
+            held = sum(len(given.devices.get(name, ())) for given in one.state.pods[uid].grant.containers)
+            if held != len(masks):
+                return f"{len(masks)} {name}, not {held}"
         elif node.aligns and sorted(masks) != sorted(known.get(name, [])):
             return f"{name} near {masks}, not {known.get(name, [])}"
     return ""
@@ -181,13 +180,3 @@ def _near(pod: AdmittedPod, node: KubeletNode) -> Mapping[str, list[int]]:
     return {
         name: [device.near for device in node.devices[name].devices if device.id in ids] for name, ids in found.items()
     }
-
-
-def _may_be_near(masks: Sequence[int], reaches: Sequence[Reach]) -> bool:
-    return len(masks) > MOST_DEVICES or any(
-        all(
-            not reach.must & ~mask and not mask & ~(reach.must | reach.may) and reach.width in (0, mask.bit_count())
-            for mask, reach in zip(order, reaches, strict=True)
-        )
-        for order in set(permutations(masks))
-    )

@@ -12,7 +12,7 @@ from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.inference.config_variants import config_variants
 from koord_numa.core.kubelet.inference.hypothesis import cpus_by_numa
 from koord_numa.core.kubelet.inference.node_config import NodeConfig, first_cpus
-from koord_numa.core.kubelet.sharing.socket_cpus import Room, located
+from koord_numa.core.kubelet.inference.socket_cpus import Room, located
 from koord_numa.core.kubelet.state import Grant, KubeletNode, KubeletState
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope

@@ -1,1 +1,0 @@
-"""What is near several NUMA nodes, where no exporter says how: devices, and the CPUs of a socket that is aligned as one."""
