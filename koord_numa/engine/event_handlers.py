@@ -17,6 +17,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Reason, Unschedulable
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.cache.listed_changes import ListedChanges
+from koord_numa.engine.gangs.group_queue import GroupQueue
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.object_handlers import ListerHandler, ObjectHandler
 from koord_numa.engine.preemption.executor import Executor
@@ -35,9 +36,15 @@ class PendingPodHandler:
     """The pods that want a node: who is queued, and who is forgotten. ``kick`` is called when there is a pod to try."""
 
     def __init__(
-        self, handle: Handle, preemption: Executor, kick: Callable[[], None], on_synced: Callable[[], None]
+        self,
+        handle: Handle,
+        groups: GroupQueue,
+        preemption: Executor,
+        kick: Callable[[], None],
+        on_synced: Callable[[], None],
     ) -> None:
         self._handle = handle
+        self._groups = groups
         self._preemption = preemption
         self._kick = kick
         self._on_synced = on_synced
@@ -93,7 +100,7 @@ class PendingPodHandler:
         # A real change of the object: it may fit now, so that its backoff ends.
         has_changed = known is not None and known.pod.resource_version != pod.resource_version
         pending = handle.pending.observe(pod, request_class, handle.dependencies.clock())
-        if known is None and pod.nominated and handle.settings.preemption.enabled:
+        if known is None and pod.nominated and pod.request.gang is None and handle.settings.preemption.enabled:
             handle.nominator.observe_own(pod)
         if pod.problem:
             # Not queued: a pod that cannot be read is not tried until it changes.
@@ -107,6 +114,9 @@ class PendingPodHandler:
         handle = self._handle
         if is_new and pending.backoff_until is not None and not pending.failed_binds:
             handle.queue.remove(pending)  # quarantined for what it was
+        if pending.pod.request.gang is not None:
+            self._groups.observe(pending)
+            return
         was_queued = pending.queued_in is not None
         verdict = handle.queue.add(pending)
         if verdict is not None and not was_queued:
@@ -123,12 +133,16 @@ class PendingPodHandler:
         if not handle.dependencies.lease.fresh():
             self._leads_from = now
             return
+        self._groups.tick()
         undecided = 0
         for pending in handle.pending:
             if not pending.untold or pending.binding:
                 continue
-            verdict = handle.queue.verdict(pending)
-            if verdict is not None and Reason.BIND_QUEUE not in reasons_of(verdict):
+            of_group = pending.pod.request.gang is not None
+            verdict = None if of_group else handle.queue.verdict(pending)
+            if of_group and (said := self._groups.message(pending)):
+                handle.conditions.waits(pending, said)
+            elif verdict is not None and Reason.BIND_QUEUE not in reasons_of(verdict):
                 self._tell(pending, verdict)
             elif now - max(pending.since, self._leads_from) < UNTOLD_SECONDS or pending.message:
                 continue

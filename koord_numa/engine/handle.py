@@ -2,6 +2,7 @@
 What the parts of one scheduler share (kube-scheduler's ``framework.Handle``): configuration, ports, cache, queue, and what tells people.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +14,7 @@ from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.decision_log import DecisionLog
+from koord_numa.engine.gangs.pod_groups import PodGroups
 from koord_numa.engine.metrics import Result, SchedulerMetrics
 from koord_numa.engine.pod_status.conditions import PodConditions
 from koord_numa.engine.pod_status.messages import Messages
@@ -47,6 +49,8 @@ class Handle:
     decisions: DecisionLog
     messages: Messages = field(default_factory=Messages)
     pending: PendingPods = field(default_factory=PendingPods)
+    pod_groups: PodGroups = field(default_factory=PodGroups)
+    on_forgotten: Callable[[str], None] = lambda _uid: None  # hears of pods that wait no more
     stopping: bool = False  # decide nothing more, and wait for nothing that may take long
     # The class in which a pod waited, by uid: binding changes what the pod shows of itself.
     placed: LRUCache[str, RequestClass] = field(default_factory=lambda: LRUCache(maxsize=REMEMBERED_PLACED))
@@ -59,6 +63,7 @@ class Handle:
         self.resource_claims.forget(uid)
         if pending is None:
             return
+        self.on_forgotten(uid)
         self.queue.remove(pending)
         self.conditions.forget(uid)
         self.quarantine.release(subject_of(pending.pod))

@@ -21,6 +21,8 @@ from koord_numa.core.objects.verdicts import Placement
 from koord_numa.engine.binding.binding_cycle import BindingCycle
 from koord_numa.engine.decision_log import RUNNERS_UP
 from koord_numa.engine.explainer import AfterUnschedulable, Explainer
+from koord_numa.engine.gangs.group_cycle import GroupCycle
+from koord_numa.engine.gangs.group_queue import GroupQueue
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.queue.pending_pod import PendingPod
@@ -53,10 +55,13 @@ BURST_SECONDS: Final = 0.002
 class SchedulingLoop:
     """Decides and binds what the queue offers."""
 
-    def __init__(self, handle: Handle, after_unschedulable: AfterUnschedulable | None = None) -> None:
+    def __init__(
+        self, handle: Handle, groups: GroupQueue, after_unschedulable: AfterUnschedulable | None = None
+    ) -> None:
         self._handle = handle
         self._rejections = Explainer(handle, after_unschedulable)
         self.binding = BindingCycle(handle, self.kick)
+        self._groups = GroupCycle(handle, groups, self.binding)
         self._deciding = 0
         self._idle: asyncio.Future[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -119,6 +124,9 @@ class SchedulingLoop:
         handle = self._handle
         if handle.pending.get(pending.uid) is not pending or pending.pod.problem:
             return
+        if pending.pod.request.gang is not None:
+            await self._schedule_group(pending)
+            return
         handle.queue.remove(pending)  # it may have changed since it was taken out, and then it was queued again
         began = handle.dependencies.clock()
         pending.attempts += 1
@@ -140,6 +148,16 @@ class SchedulingLoop:
             handle.attempted(Result.ERROR, pending.request_class, began)
             handle.queue.back_off(pending, until)
             handle.nominator.try_again(pending.uid)
+
+    async def _schedule_group(self, pending: PendingPod) -> None:
+        """Try the group of the pod. An exception quarantines this member; the others are tried again without it."""
+        handle, subject = self._handle, subject_of(pending.pod)
+        handle.queue.remove(pending)
+        with handle.quarantine.contained(subject):
+            await self._groups.run(pending)
+            handle.quarantine.release(subject)
+        if (until := handle.quarantine.until(subject)) and handle.pending.get(pending.uid) is pending:
+            handle.queue.back_off(pending, until)
 
     def _pause(self, pending: PendingPod, until: float) -> None:
         """The selectors of the pod's claims have used their budget: the class is tried again when the pause has ended."""

@@ -31,6 +31,8 @@ from koord_numa.engine.event_handlers import (
     NominatedPodHandler,
     PendingPodHandler,
 )
+from koord_numa.engine.gangs.group_queue import GroupQueue
+from koord_numa.engine.gangs.pod_groups import has_completed
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.metrics import SchedulerMetrics
@@ -57,7 +59,7 @@ from koord_numa.engine.readiness import Readiness, Source
 from koord_numa.engine.schedule_one import SchedulingLoop
 from koord_numa.engine.unreadable_topologies import UnreadableTopologies
 from koord_numa.ports import Dependencies
-from koord_numa.settings import DynamicResources, Settings
+from koord_numa.settings import DynamicResources, PodGroupSupport, Settings
 
 __all__ = ["DELETED", "Scheduler", "Source"]
 
@@ -110,12 +112,15 @@ class Scheduler:
             quarantine=Quarantine(dependencies.clock, lambda subject, why: tell_quarantine(self.handle, subject, why)),
             decisions=DecisionLog(dependencies.clock),
         )
+        self.handle.pod_groups.enabled = settings.pod_groups is not PodGroupSupport.OFF
+        self.groups = GroupQueue(self.handle)
+        self.handle.on_forgotten = self.groups.forget
         self.writers = ConflictingWriters(self.handle)
         self.unreadable = UnreadableTopologies(self.handle)
         self._node_table.on_error = self._quarantine_node
         self.preemption = Executor(self.handle)
         self._deallocation = Deallocation.through(dependencies, self.claims, resolver, self.cache.pods)
-        self.loop = SchedulingLoop(self.handle, self._after_unschedulable)
+        self.loop = SchedulingLoop(self.handle, self.groups, self._after_unschedulable)
         self.assumed_pods = AssumedPods(
             self.handle, self._node_table, self._node_backoff, lambda pod: self.handlers.bound_pods.observe(None, pod)
         )
@@ -128,7 +133,9 @@ class Scheduler:
         synced = {source: partial(self.synced, source) for source in Source}
         bound = BoundPodObjects(cache, quarantine, self._apply_bound_pod, synced[Source.BOUND])
         return EventHandlers(
-            pending_pods=PendingPodHandler(handle, self.preemption, self.loop.kick, synced[Source.WAITING]),
+            pending_pods=PendingPodHandler(
+                handle, self.groups, self.preemption, self.loop.kick, synced[Source.WAITING]
+            ),
             bound_pods=BoundPodHandler(handle, bound, self._after_pods, self.preemption),
             nominated_pods=NominatedPodHandler(handle),
             nodes=node_handler(cache, quarantine, synced[Source.NODES]),
@@ -228,6 +235,8 @@ class Scheduler:
         self.writers.pod_observed(event, pod)
         if event != DELETED and (said := resize_message(self.cache.pod(pod.key.uid), pod)):
             self._say_resized(pod, said)
+        if pod.request.gang is not None and has_completed(event, pod):
+            self.handle.pod_groups.note_completed(pod)
         self.cache.observe_pod(event, pod)
 
     def _say_resized(self, pod: Pod, message: str) -> None:
@@ -241,6 +250,8 @@ class Scheduler:
     def _on_change(self, event: ClusterEvent | None, info: NodeInfo, pod: Pod | None) -> None:
         """Results about this node are out of date, and classes that such a change may help are tried again."""
         self._node_table.changed(info)
+        if pod is not None and pod.request.gang is not None:
+            self._member_changed(pod)
         self.writers.node_changed(info)
         if pod is None:  # no pod changes the node's objects
             self.unreadable.node_changed(info)
@@ -254,6 +265,13 @@ class Scheduler:
         self.assumed_pods.say_cpu_conflict(info)
         if len(self.handle.pending):
             self.loop.kick()
+
+    def _member_changed(self, pod: Pod) -> None:
+        """A member of a gang got a node, or has none any more."""
+        uid = pod.key.uid
+        key = self.handle.pod_groups.note_node(pod, self.cache.node_of.get(uid), assumed=uid in self.cache.assumed)
+        if key is not None:
+            self.groups.changed(key)
 
     def _quarantine_node(self, name: str, error: Exception) -> None:
         """A decision cannot look at this node; other nodes are looked at all the same."""

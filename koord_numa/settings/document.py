@@ -106,6 +106,13 @@ class DynamicResources(StrEnum):
     OFF = "Off"
 
 
+class PodGroupSupport(StrEnum):
+    """Whether pods may be members of groups. ``Auto`` reads the PodGroups that the cluster serves."""
+
+    AUTO = "Auto"
+    OFF = "Off"
+
+
 class Settings(Section):
     """Everything that can be configured, with the defaults that hold without a configuration."""
 
@@ -131,6 +138,7 @@ class Settings(Section):
     remembered_classes: Annotated[int, Field(ge=1)] = 256
     preemption: PreemptionSettings = PreemptionSettings()
     dynamic_resources: Annotated[DynamicResources, BeforeValidator(off_is_a_word)] = DynamicResources.AUTO
+    pod_groups: Annotated[PodGroupSupport, BeforeValidator(off_is_a_word)] = PodGroupSupport.AUTO
     feature_gates: FeatureGateSettings = FeatureGateSettings()
     lease: LeaseSettings = LeaseSettings()
     events: EventSettings = EventSettings()

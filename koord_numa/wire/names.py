@@ -34,6 +34,27 @@ EXPLORES: Final = "koord-numa/explores"
 """The kubelet options that the pod is placed to find out about, comma-separated."""
 MIRROR: Final = "kubernetes.io/config.mirror"
 
+# Gangs: Koordinator's, and scheduler-plugins' label
+GANG_NAME: Final = "gang.scheduling.koordinator.sh/name"
+GANG_MIN: Final = "gang.scheduling.koordinator.sh/min-available"
+GANG_MODE: Final = "gang.scheduling.koordinator.sh/mode"
+GANG_GROUPS: Final = "gang.scheduling.koordinator.sh/groups"
+GANG_MATCH_POLICY: Final = "gang.scheduling.koordinator.sh/match-policy"
+GANG_MATCH_POLICY_ALIAS: Final = "pod-group.scheduling.sigs.k8s.io/match-policy"
+GANG_TOPOLOGY: Final = "gang.scheduling.koordinator.sh/network-topology-spec"
+POD_GROUP_LABEL: Final = "pod-group.scheduling.sigs.k8s.io"
+GANG_NAME_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/name"  # deprecated
+GANG_MIN_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/min-available"  # deprecated
+X_POD_GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
+TOPOLOGY_LAYERS: Final[Mapping[str, str]] = {
+    "datacenterLayer": "network.topology.nvidia.com/datacenter",
+    "spineLayer": "network.topology.nvidia.com/spine",
+    "blockLayer": "network.topology.nvidia.com/block",
+    "acceleratorLayer": "network.topology.nvidia.com/accelerator",
+    "nodeTopologyLayer": "kubernetes.io/hostname",
+}
+"""Layers of Koordinator's network topology, and the labels that NVIDIA topograph writes."""
+
 # Nodes
 NODE_NUMA_POLICY: Final = "node.koordinator.sh/numa-topology-policy"
 NODE_NUMA_POLICY_PROPOSED: Final = "node.koordinator.sh/numa-topology-alignment-policy"

@@ -96,14 +96,15 @@ class Placed(ValueObject):
 
 class Refused(ValueObject):
     """
-    The group does not fit. ``failed`` is the member that fits nowhere beside ``placed`` others; ``domains`` are the results by domain, the
-    best first, for groups with a topology constraint.
+    The group does not fit. ``failed`` is the member that fits nowhere ``beside`` the others that were placed, in this order; ``domains``
+    are the results by domain, the best first, for groups with a topology constraint. ``exhausted``: the search was cut off.
     """
 
     gang: GangKey
     failed: str
-    placed: int
+    beside: Mapping[str, Placement]
     missing: int
+    nodes: frozenset[str] | None = None
     domains: tuple[DomainResult, ...] = ()
     exhausted: bool = False
 
@@ -205,7 +206,7 @@ def decide_group(trial: Trial, group: Group, limits: Limits = LIMITS) -> Placed 
         if isinstance(answer, Placed):
             return answer
         first = first or answer
-    return first if first is not None else Refused(group.members[0].gang, "", 0, 0)
+    return first if first is not None else Refused(group.members[0].gang, "", {}, 0)
 
 
 def _level_sets(trial: Trial, levels: Sequence[TopologyLevel]) -> Iterator[tuple[str, ...]]:
@@ -226,7 +227,7 @@ def _in_domains(trial: Trial, group: Group, keys: Sequence[str], limits: Limits)
     for domain in domains[: limits.domains]:
         answer = _attempt(trial, group, domain.nodes, limits)
         if isinstance(answer, Refused):
-            results.append((DomainResult(domain.name, answer.placed, members, answer.failed), answer))
+            results.append((DomainResult(domain.name, len(answer.beside), members, answer.failed), answer))
             continue
         placements = answer.placements.values()
         aligned = sum(placement.alignment is not Alignment.UNALIGNED for placement in placements)
@@ -237,7 +238,7 @@ def _in_domains(trial: Trial, group: Group, keys: Sequence[str], limits: Limits)
     if best is not None:
         return best[1]
     if not results:
-        return Refused(group.members[0].gang, "", 0, sum(group.missing.values()))
+        return Refused(group.members[0].gang, "", {}, sum(group.missing.values()))
     results.sort(key=lambda result: -result[0].placed)
     return replace(results[0][1], domains=tuple(result for result, _ in results))
 
@@ -260,8 +261,8 @@ def _attempt(trial: Trial, group: Group, nodes: frozenset[str] | None, limits: L
             left = tuple(member.uid for member in group.members if member.uid not in done)
             return Placed(done, left)
         blocker = failed or order[0]
-        refused = Refused(blocker.gang, blocker.uid, len(done), sum(group.missing.values()))
-        best = refused if best is None or refused.placed > best.placed else best
+        refused = Refused(blocker.gang, blocker.uid, done, sum(group.missing.values()), nodes)
+        best = refused if best is None or len(refused.beside) > len(best.beside) else best
         search.spare -= len(done)
         following = sorted(order, key=lambda member: member.kind != blocker.kind)
         if not orders and failed is not None and following != order:

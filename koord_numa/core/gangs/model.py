@@ -83,6 +83,16 @@ class GangRef(ValueObject):
     problem: str = ""
 
 
+class PodGroup(ValueObject):
+    """A PodGroup of any dialect. ``satisfied``: its status says that it was scheduled once."""
+
+    key: GangKey
+    spec: GangSpec
+    uid: str = ""
+    resource_version: str = ""
+    satisfied: bool = False
+
+
 class GangCounts(ValueObject, gc=False):
     """
     Members of one gang. ``waiting`` have no node, ``scheduled`` have a node or have completed.

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from koord_numa.core.claims.pod_claims import PodResourceClaim
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.gangs.model import GangRef
 from koord_numa.core.objects.constraints import Constraints, LabelSelector
 from koord_numa.core.objects.vocabulary import (
     ContainerKind,
@@ -88,7 +89,7 @@ class PodRequest:
     ``pod_requests`` / ``pod_limits`` are pod-level resources (``spec.resources``), ``None`` when the pod has none. ``counted`` replaces the
     effective request of a running pod whose containers have not, or not yet, what the spec asks for (in-place resize). ``allocated`` are
     the containers with the requests that the kubelet has allocated, where these differ from the spec; the kubelet's resource managers
-    allocated for them.
+    allocated for them. ``gang`` decides when the pod goes, and not what a node makes of it: it is no part of the class.
     """
 
     containers: tuple[Container, ...] = ()
@@ -105,6 +106,7 @@ class PodRequest:
     namespace: str = "default"
     labels: tuple[tuple[str, str], ...] = ()  # only those that matter to spread and affinity: sorted pairs
     replaceable: bool = True  # a controller replaces the pod when it is lost
+    gang: GangRef | None = None
     counted: ResourceList | None = None  # what the pod counts for while a resize of it is under way
     allocated: tuple[Container, ...] | None = None
     derived: dict[Callable[["PodRequest"], Any], Any] = field(

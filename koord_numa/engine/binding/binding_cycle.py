@@ -9,8 +9,8 @@ The number of workers bounds how many requests are under way at once. Only the r
 the same node, and settling an unknown outcome do not.
 """
 
-from asyncio import CancelledError, Semaphore, sleep
-from collections.abc import Callable
+from asyncio import CancelledError, Future, Semaphore, get_running_loop, sleep
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Final
 
@@ -36,6 +36,46 @@ OUTAGE: Final = 3
 
 LONGEST_OUTAGE: Final = 30.0
 """Seconds that all pods wait at most, whatever a server asks for: one bad answer must not stop the scheduler."""
+
+
+class NotTogether(ClusterError):
+    """Another member of the pod's group cannot be bound: none is. Nothing was sent."""
+
+
+class BindTogether:
+    """
+    Members of a group whose binds begin when all of them are ready, in the order in which they were decided. Until then the failure of one
+    member is that of all: ``NotTogether``.
+    """
+
+    def __init__(self, uids: Iterable[str]) -> None:
+        self._turns: dict[str, Future[None] | None] = dict.fromkeys(uids)
+        self._begun = False
+        self._failed = ""
+
+    async def arrive(self, uid: str) -> None:
+        """Wait for the other members. Raises ``NotTogether``."""
+        if self._failed:
+            raise NotTogether(self._failed)
+        self._turns[uid] = get_running_loop().create_future()
+        if all(turn is not None for turn in self._turns.values()):
+            self._begun = True
+            # In the order of the decisions: kubelets admit pods in the order of their binds.
+            for turn in self._turns.values():
+                if turn is not None and not turn.done():
+                    turn.set_result(None)
+        turn = self._turns[uid]
+        if turn is not None:
+            await turn
+
+    def leave(self, uid: str) -> None:
+        """The member's cycle has ended. Before the binds have begun it ends that of the others too."""
+        if self._begun or self._failed:
+            return
+        self._failed = "another member of the group cannot be bound"
+        for other, turn in self._turns.items():
+            if other != uid and turn is not None and not turn.done():
+                turn.set_exception(NotTogether(self._failed))
 
 
 class BindingCycle:
@@ -65,33 +105,43 @@ class BindingCycle:
         if self._volumes is not None and self._handle.dependencies.lease.fresh():
             await self._volumes.expire(each.pod for each in self._handle.pending)
 
-    async def run(self, pending: PendingPod, placement: Placement, began: float) -> None:
-        """Bind one pod, whatever that takes. When it returns the pod is bound, gone, or queued again, and nothing else is held."""
+    async def run(
+        self, pending: PendingPod, placement: Placement, began: float, together: BindTogether | None = None
+    ) -> None:
+        """
+        Bind one pod, whatever that takes. When it returns the pod is bound, gone, or queued again, and nothing else is held.
+
+        With ``together`` no bind is sent before the PreBind steps of all members are done.
+        """
         handle, pod, request_class = self._handle, pending.pod, pending.request_class
         # Before the request: the class has found a node, whatever becomes of the bind.
-        handle.queue.placed(request_class)
+        handle.queue.placed(pending.queue_class)
         handle.placed[pod.key.uid] = request_class
         pending.binding = True
         started = handle.dependencies.clock()
         try:
-            await self._bind(pending, pod, placement)
+            await self._bind(pending, pod, placement, together)
             self._bound(pending, pod, placement)
             handle.attempted(Result.SCHEDULED, request_class, began)
         except ClusterError as error:
             handle.attempted(Result.ERROR, request_class, began)
             await self._failed(pending, error)
         finally:
+            if together is not None:
+                together.leave(pending.uid)
             pending.binding = False
             if handle.pending.get(pending.uid) is pending and pending.queued_in is None:
                 self._again(pending, 0.0)  # cancelled, or a bug: either way the pod is not lost
             handle.metrics.binding.add(handle.dependencies.clock() - started)
 
-    async def _bind(self, pending: PendingPod, pod: Pod, placement: Placement) -> None:
+    async def _bind(self, pending: PendingPod, pod: Pod, placement: Placement, together: BindTogether | None) -> None:
         handle = self._handle
         # In this order: what fails inside undoes steps first, then reservations, then the assumption.
         with handle.cache.assume(pod, placement) as assumed, reserved(self.steps, pod, placement) as steps:
             await sleep(0)  # the scheduling loop goes on to the next pod here; nothing before it may wait
             async with pre_bound(steps, pod, placement):
+                if together is not None:
+                    await together.arrive(pending.uid)
                 try:
                     await self._send(pod, placement)
                 except UnknownOutcome as error:
@@ -160,7 +210,7 @@ class BindingCycle:
             handle.forget(pending.uid)
             return
         # Not the pod's fault: it is tried at once by the next leader, or by this one when it leads again.
-        if isinstance(error, NotLeader):
+        if isinstance(error, NotLeader | NotTogether):
             self._again(pending, 0.0)
             return
         pending.failed_binds += 1

@@ -40,11 +40,17 @@ class PendingPod:
     provisional: bool = False
     preemption_failures: int = 0  # in a row
     preemption_from: float = 0.0  # no attempt to make room before this time
+    group_class: RequestClass | None = None  # of a member of a group: its class in the queue
 
     @property
     def uid(self) -> str:
         """The pod's uid."""
         return self.pod.key.uid
+
+    @property
+    def queue_class(self) -> RequestClass:
+        """The class in which the pod is queued: members of a group have classes of their own."""
+        return self.group_class or self.request_class
 
     @property
     def untold(self) -> bool:

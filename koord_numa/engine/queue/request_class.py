@@ -86,6 +86,15 @@ class RequestClasses:
             self._known[key] = known
         return known
 
+    def of_group(self, request_class: RequestClass, group: Hashable) -> RequestClass:
+        """The class in which members of a group are queued that are of this class otherwise."""
+        key = (request_class, group)
+        known = self._known.get(key)
+        if known is None:
+            self._count += 1
+            known = self._known[key] = replace(request_class, number=self._count, key=key)
+        return known
+
     def _default_spread(self, pod: Pod, profile: ProfileSettings) -> tuple[SpreadConstraint, ...]:
         """The default constraints of a pod that has none of its own, by what its workload selects."""
         if pod.request.constraints.spread:

@@ -79,7 +79,7 @@ class SchedulingQueue:
         Queue a pod, or take note that it changed. Returns, when its class is unschedulable, the verdict on it: the pod waits for the same
         reasons and need not be tried.
         """
-        former, request_class = pending.queued_in, pending.request_class
+        former, request_class = pending.queued_in, pending.queue_class
         if pending.backoff_until is not None and former is request_class:
             return None
         if former is not request_class:
@@ -126,7 +126,7 @@ class SchedulingQueue:
 
         Without a verdict the reasons are not known yet, and any change may help until they are ``explained``.
         """
-        request_class = pending.request_class
+        request_class = pending.queue_class
         chosen = self._class(request_class)
         self._enter(chosen, pending, first=True)
         moved = 1 if chosen.stage is Stage.UNSCHEDULABLE else len(chosen.pods)
@@ -172,7 +172,7 @@ class SchedulingQueue:
     def back_off(self, pending: PendingPod, until: float) -> None:
         """Try this pod again at ``until`` at the earliest; its class is not concerned."""
         self.remove(pending)
-        pending.queued_in, pending.backoff_until = pending.request_class, until
+        pending.queued_in, pending.backoff_until = pending.queue_class, until
         self._queued += 1
         self.arrivals[Stage.BACKOFF.value, cluster_events.FAILURE] += 1
         self._alone.set(pending, (until, self._queued))

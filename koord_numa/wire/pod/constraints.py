@@ -134,7 +134,7 @@ def constraints(top: Head, demands: ConstraintsModel, ports: Iterable[PortModel]
         ephemeral=mounted.ephemeral,
         disks=mounted.disks,
         features=_features(demands, restarts_all),
-        unsupported=mounted.unsupported + _unsupported_group(demands) + _unsupported_annotations(top.annotations),
+        unsupported=mounted.unsupported + _unsupported_annotations(top.annotations),
     )
 
 
@@ -171,10 +171,6 @@ def _features(demands: ConstraintsModel, restarts_all: bool) -> tuple[str, ...]:
     if demands.host_network and demands.host_users is False:
         needed.append("UserNamespacesHostNetworkSupport")
     return tuple(needed)
-
-
-def _unsupported_group(demands: ConstraintsModel) -> tuple[str, ...]:
-    return ("schedulingGroup (pods that are placed together or not at all)",) if demands.scheduling_group else ()
 
 
 def _spread(model: SpreadModel, pod: OwnPod, path: FieldPath) -> SpreadConstraint:

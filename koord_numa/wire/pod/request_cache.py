@@ -16,6 +16,7 @@ from koord_numa.core.objects.constraints import Constraints
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.wire import names
+from koord_numa.wire.gangs import ANNOTATIONS as GANG_ANNOTATIONS
 from koord_numa.wire.metadata import Head
 from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import Problems
@@ -30,6 +31,7 @@ ANNOTATIONS: Final = (
     names.RESERVATION_AFFINITY,
     names.DEVICE_JOINT_ALLOCATE,
     names.GPU_PARTITION_SPEC,
+    *GANG_ANNOTATIONS,
 )
 """Those that a request is read from."""
 

@@ -9,6 +9,7 @@ from koord_numa.core.objects.request import Container, CpuBind, NumaSpec, PodReq
 from koord_numa.core.objects.vocabulary import ContainerKind, PriorityClass, QosClass
 from koord_numa.core.resources import ResourceList
 from koord_numa.wire.errors import FieldPath, WireError
+from koord_numa.wire.gangs import gang_of_pod
 from koord_numa.wire.metadata import Head
 from koord_numa.wire.parsing import Problems, Quantity, Strict, read
 from koord_numa.wire.pod.constraints import ConstraintsModel, PortModel, constraints
@@ -74,6 +75,7 @@ def pod_request(top: Head, spec: dict[str, Any], priority: int, problems: Proble
         constraints=_constraints(top, spec, work, problems),
         namespace=top.namespace or "default",
         labels=label_pairs(top.labels),
+        gang=gang_of_pod(top, spec),
     )
 
 

@@ -189,19 +189,6 @@ def test_volumes() -> None:
     )
 
 
-UNSUPPORTED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "pods that are placed together": (
-        {"schedulingGroup": {"podGroupName": "gang"}},
-        ("schedulingGroup (pods that are placed together or not at all)",),
-    ),
-}
-
-
-@pytest.mark.parametrize(("spec", "sentences"), UNSUPPORTED.values(), ids=UNSUPPORTED.keys())
-def test_what_we_cannot_honour_is_said(spec: dict[str, Any], sentences: tuple[str, ...]) -> None:
-    assert constraints(**spec) == Constraints(unsupported=sentences)
-
-
 @pytest.mark.parametrize("name", ["reservation-affinity", "device-joint-allocate", "gpu-partition-spec"])
 def test_features_of_koordinator_that_we_lack_are_said(name: str) -> None:
     pod = parse_pod(annotated(POD, f"scheduling.koordinator.sh/{name}", "{}"))

@@ -1,0 +1,294 @@
+"""
+One attempt at a group: its members are decided on together, then bound together, or all of them wait and are told why.
+
+    popped ─▶ complete? ─▶ trial ─▶ placed ─▶ assumed one by one as decided ─▶ PreBind steps of all ─▶ binds
+                             └─▶ refused: every class of the group waits for what may help it
+
+The decision and all assumptions are made in one turn of the event loop. Binds that fail later are retried by the next attempt, which
+counts the members that are bound and stays in their topology domain.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from koord_numa.core.gangs.decide import Domain, Group, Member, Placed, Refused, decide_group
+from koord_numa.core.gangs.model import Dialect, GangKey
+from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
+from koord_numa.core.objects.vocabulary import CpuOwner
+from koord_numa.core.resources import CPU, MEMORY
+from koord_numa.engine.binding.binding_cycle import BindingCycle, BindTogether, NotTogether
+from koord_numa.engine.gangs.group_queue import GroupQueue
+from koord_numa.engine.gangs.pod_groups import COMPLETED
+from koord_numa.engine.gangs.trial import ClusterTrial
+from koord_numa.engine.handle import Handle
+from koord_numa.engine.metrics import Result
+from koord_numa.engine.pod_status.messages import why_everywhere
+from koord_numa.engine.queue.cluster_events import reasons_of
+from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.engine.queue.request_class import RequestClass
+
+EXPLAINED: Final = 128
+"""Maximum nodes that are asked why they refuse a member. Bounds the explanation at about 30 ms."""
+
+NEWS_SECONDS: Final = 60.0
+"""Members are told the same refusal with other numbers after so long."""
+
+SHOWN_DOMAINS: Final = 5
+
+
+@dataclass(slots=True)
+class GroupCycle:
+    """One per engine. ``_told`` has what the members of a group were told last, without numbers, and when."""
+
+    handle: Handle
+    queue: GroupQueue
+    binding: BindingCycle
+    _told: dict[tuple[GangKey, ...], tuple[object, float]] = field(default_factory=dict)
+
+    async def run(self, popped: PendingPod) -> None:
+        """Try the group of a member. When it returns, every member is bound, gone, queued again, or waits for its group."""
+        keys = self.queue.keys_of(popped)
+        if not keys:
+            return
+        members = self.queue.members(keys)
+        try:
+            cycles = self._begin(keys, members)
+            await asyncio.sleep(0)  # what is assumed is sent in the next turn, beside further decisions
+            await _all(cycles)
+        finally:
+            for pending in members:  # an exception: no member is lost
+                if self._waits(pending):
+                    self.handle.queue.back_off(pending, self.handle.dependencies.clock() + 1.0)
+
+    def _waits(self, pending: PendingPod) -> bool:
+        handle = self.handle
+        return handle.pending.get(pending.uid) is pending and pending.queued_in is None and not pending.binding
+
+    def _begin(self, keys: tuple[GangKey, ...], members: list[PendingPod]) -> list[Coroutine[Any, Any, None]]:
+        """Decide, and start the binding cycles up to their first suspension, where the members are assumed and reserved."""
+        handle, now = self.handle, self.handle.dependencies.clock()
+        missing = {key: handle.pod_groups.missing(key) for key in keys}
+        until = max((it.backoff_until for it in members if it.backoff_until is not None), default=now)
+        if until > now and any(missing.values()):
+            for pending in members:
+                handle.queue.back_off(pending, until)
+            return []
+        members[:] = [it for it in members if it.backoff_until is None or it.backoff_until <= now]
+        for pending in members:
+            handle.queue.remove(pending)
+            pending.attempts += 1
+        if why := _contradiction(members):
+            self._wait(keys, members, why, None)
+            return []
+        by_uid = {pending.uid: pending for pending in members}
+        trial = ClusterTrial(handle, {uid: it.pod for uid, it in by_uid.items()}, self._nodes_of(keys))
+        with trial.begun():
+            group = Group(tuple(_member(it) for it in members), missing, handle.pod_groups.levels(keys)[0])
+            answer = decide_group(trial, group)
+            refusal = None if isinstance(answer, Placed) else self._explain(trial, group, answer, by_uid)
+        if isinstance(answer, Placed):
+            cycles = self._assume(answer, by_uid, now, together=any(missing.values()))
+            if cycles is not None:
+                self._told.pop(keys, None)
+                self._leave_over(answer, by_uid)
+                return cycles
+            refusal = ("a node of the group changes; the group is tried again", None)
+        if refusal is not None:
+            self._refuse(keys, members, answer, refusal)
+        for pending in members:
+            handle.attempted(Result.UNSCHEDULABLE, pending.request_class, now)
+        return []
+
+    def _nodes_of(self, keys: Iterable[GangKey]) -> frozenset[str]:
+        groups = self.handle.pod_groups
+        return frozenset(node for key in keys for node in groups.gang(key).scheduled.values() if node != COMPLETED)
+
+    def _assume(
+        self, answer: Placed, by_uid: Mapping[str, PendingPod], began: float, *, together: bool
+    ) -> list[Coroutine[Any, Any, None]] | None:
+        """
+        Start the cycles in the order of the decisions; ``None``, with nothing assumed, when one cannot start.
+
+        The trial counts the members of a kubelet's node as expected pods. Assumed pods may leave more states to its kubelet, so that a
+        member that follows another one on such a node is asked again.
+        """
+        handle, started, used = self.handle, dict[str, Coroutine[Any, Any, None]](), set[str]()
+        gate = BindTogether(answer.placements) if together and len(answer.placements) > 1 else None
+        for uid, decided in answer.placements.items():
+            pending, placement = by_uid[uid], decided
+            if decided.node in used and self._is_kubelets(decided.node):
+                request_class = handle.classes.of(pending.pod) or pending.request_class
+                again = handle.selector.try_node(request_class, decided.node)
+                if not isinstance(again, Placement):
+                    self._abort(started)
+                    return None
+                placement = again
+            used.add(decided.node)
+            cycle = self.binding.run(pending, placement, began, gate)
+            handle.decisions.record(pending.pod.key, placement, dict)
+            cycle.send(None)
+            if not pending.binding:
+                self._abort(started)
+                return None
+            started[uid] = cycle
+        return list(started.values())
+
+    def _abort(self, started: Mapping[str, Coroutine[Any, Any, None]]) -> None:
+        for cycle in reversed(list(started.values())):
+            with suppress(StopIteration):
+                cycle.throw(NotTogether("another member of the group cannot be placed any more"))
+
+    def _is_kubelets(self, node: str) -> bool:
+        info = self.handle.cache.nodes.get(node)
+        return info is not None and info.topology is not None and info.topology.owner is CpuOwner.KUBELET
+
+    def _leave_over(self, answer: Placed, by_uid: Mapping[str, PendingPod]) -> None:
+        """Members beyond the minimal count that fit nowhere wait by themselves."""
+        left = [by_uid[uid] for uid in answer.left]
+        now = self.handle.dependencies.clock()
+        for request_class, members in _by_class(left).items():
+            verdict, clipped = self._verdict(members[0].request_class, None)
+            self.handle.queue.park(members[0], None if clipped else verdict, now)
+            for pending in members:
+                self.handle.queue.add(pending)
+                self.handle.conditions.waits(pending, why_everywhere(verdict))
+                self.handle.attempted(Result.UNSCHEDULABLE, request_class, now)
+
+    def _explain(
+        self, trial: ClusterTrial, group: Group, refused: Refused, by_uid: Mapping[str, PendingPod]
+    ) -> tuple[str, Unschedulable | None]:
+        """Say which member fits nowhere, and why, beside those that were placed."""
+        known = {member.uid: member for member in group.members}
+        scheduled = self.handle.pod_groups.gang(refused.gang).counts.scheduled
+        spec = self.handle.pod_groups.spec_of(refused.gang)
+        count = 1 if spec is None else spec.min_count
+        placed = sum(known[uid].gang == refused.gang for uid in refused.beside)
+        rest = sum(member.gang == refused.gang for member in group.members) - placed - bool(refused.failed)
+        why = (
+            f"gang {refused.gang}: minCount ({count}) cannot be satisfied: "
+            f"{scheduled + placed} scheduled, {max(0, rest)} remaining"
+        )
+        if group.levels:
+            why += f"; {_domains_text(trial, group, refused)}"
+        if refused.exhausted:
+            why += "; the search for another order was cut off"
+        if not refused.failed:
+            return why, None
+        for uid, placement in refused.beside.items():
+            trial.assume(known[uid], placement)
+        verdict, clipped = self._verdict(trial.class_of(refused.failed), refused.nodes)
+        beside = f"beside {len(refused.beside)} placed members " if refused.beside else ""
+        some = f" (of {len(self.handle.cache.nodes)} nodes {EXPLAINED} were asked)" if clipped else ""
+        text = (
+            f"{why}; pod {by_uid[refused.failed].pod.key.name} fits {beside}on no node{some}: {why_everywhere(verdict)}"
+        )
+        return text, None if clipped else verdict
+
+    def _verdict(self, request_class: RequestClass, nodes: frozenset[str] | None) -> tuple[Unschedulable, bool]:
+        """Return the refusals of nodes in the state of this moment, and whether not all nodes were asked."""
+        cache, selector = self.handle.cache, self.handle.selector
+        names = sorted(name for name in (cache.nodes if nodes is None else nodes) if cache.node_exists(name))
+        answers = {name: selector.try_node(request_class, name) for name in names[:EXPLAINED]}
+        rejections = {name: answer for name, answer in answers.items() if isinstance(answer, Rejection)}
+        return Unschedulable(rejections), len(names) > EXPLAINED or nodes is not None
+
+    def _refuse(
+        self,
+        keys: tuple[GangKey, ...],
+        members: Sequence[PendingPod],
+        answer: Placed | Refused,
+        refusal: tuple[str, Unschedulable | None],
+    ) -> None:
+        why, verdict = refusal
+        failed = answer.failed if isinstance(answer, Refused) else ""
+        now = self.handle.dependencies.clock()
+        blocking = next((it.queue_class for it in members if it.uid == failed), None)
+        for request_class, pods in _by_class(members).items():
+            # Whatever helps another member may let the group fit as well: it makes room where it moves.
+            self.handle.queue.park(pods[0], verdict if request_class is blocking else None, now)
+            for pending in pods[1:]:
+                self.handle.queue.add(pending)
+        if verdict is not None:
+            reasons = reasons_of(verdict)
+            for reason in reasons:
+                self.handle.metrics.rejections[reason.value] += 1
+            if Reason.BIND_QUEUE in reasons:
+                return  # a matter of milliseconds
+        placed = len(answer.beside) if isinstance(answer, Refused) else 0
+        messages = frozenset(it.message for it in verdict.rejections.values()) if verdict is not None else why
+        essence = (placed, len(members), messages)
+        told = self._told.get(keys)
+        if told is not None and told[0] == essence and now - told[1] < NEWS_SECONDS:
+            why = ""
+        else:
+            self._told[keys] = (essence, now)
+        for pending in members:
+            if why or pending.untold:
+                self.handle.conditions.waits(pending, why or members[0].message)
+
+    def _wait(
+        self, keys: tuple[GangKey, ...], members: Sequence[PendingPod], why: str, verdict: Unschedulable | None
+    ) -> None:
+        """All members wait for a change of one of them."""
+        self._told.pop(keys, None)
+        now = self.handle.dependencies.clock()
+        for pods in _by_class(members).values():
+            self.handle.queue.park(pods[0], verdict, now)
+            for pending in pods:
+                self.handle.queue.add(pending)
+                self.handle.conditions.waits(pending, why)
+
+
+async def _all(cycles: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run cycles that are suspended at their first turn to their ends."""
+    if cycles:
+        async with asyncio.TaskGroup() as tasks:
+            for cycle in cycles:
+                tasks.create_task(cycle)
+
+
+def _by_class(members: Iterable[PendingPod]) -> dict[RequestClass, list[PendingPod]]:
+    found: dict[RequestClass, list[PendingPod]] = {}
+    for pending in members:
+        found.setdefault(pending.queue_class, []).append(pending)
+    return found
+
+
+def _member(pending: PendingPod) -> Member:
+    request_class, ref = pending.request_class, pending.pod.request.gang
+    if ref is None:
+        raise AssertionError(f"pod {pending.pod.key} is in no gang")
+    amounts, demands = request_class.amounts, request_class.request.constraints
+    rare = bool(request_class.claims) or any(name not in (CPU, MEMORY) and "/" in name for name in amounts)
+    tied = bool(demands.node_selector or demands.node_terms or demands.anti_affinity)
+    # A pod that others follow by affinity comes first among equals: those that follow have the terms.
+    size = (int(not demands.affinity), int(rare), int(tied), amounts.get(CPU, 0), amounts.get(MEMORY, 0))
+    return Member(pending.uid, ref.key, request_class, size)
+
+
+def _contradiction(members: Sequence[PendingPod]) -> str:
+    """Return what kube-scheduler's podGroupCycle refuses before it looks at nodes; empty for most groups."""
+    names = {pending.pod.scheduler for pending in members}
+    if len(names) > 1:
+        return "all pods in a single pod group should have the same .spec.schedulerName set, got: " + " and ".join(
+            sorted(names)
+        )
+    kubernetes = [it for it in members if it.pod.request.gang and it.pod.request.gang.key.dialect is Dialect.KUBERNETES]
+    priorities = {pending.pod.request.priority for pending in kubernetes}
+    if len(priorities) > 1:
+        return "all pods in a single pod group should match the priority of the pod group, got: " + " and ".join(
+            map(str, sorted(priorities))
+        )
+    return ""
+
+
+def _domains_text(trial: ClusterTrial, group: Group, refused: Refused) -> str:
+    keys = [level.key for level in group.levels if level.required] or [level.key for level in group.levels]
+    domains: Sequence[Domain] = trial.domains(keys)
+    if not domains:
+        return f"0/0 placements are available: no domain by {', '.join(keys)} has all running members"
+    best = [f"{each.name} places {each.placed} of {each.members}" for each in refused.domains[:SHOWN_DOMAINS]]
+    return f"0/{len(domains)} placements are available{': ' if best else ''}{', '.join(best)}"

@@ -1,0 +1,149 @@
+"""
+Members of groups in the scheduling queue: they are queued when their group is complete, and are told what it waits for until then.
+
+Every kind of member of a group is a class of its own in the queue, so that whatever helps any member wakes the group. The group's turn is
+that of its first member; the members that are tried with it leave the queue together (``group_cycle``).
+"""
+
+from dataclasses import dataclass, field
+
+from koord_numa.core.gangs.model import Dialect, GangKey, PodGroup
+from koord_numa.engine.handle import Handle
+from koord_numa.engine.queue.pending_pod import PendingPod
+
+
+@dataclass(slots=True)
+class GroupQueue:
+    """One per engine. ``_stale`` are gangs whose members were told an earlier count than the present one."""
+
+    handle: Handle
+    _open: set[GangKey] = field(default_factory=set)  # gangs whose members are queued
+    _stale: dict[GangKey, int] = field(default_factory=dict)  # with the count of members when they became stale
+
+    def observe(self, pending: PendingPod) -> None:
+        """A member waits, or has changed."""
+        ref = pending.pod.request.gang
+        if ref is None:
+            return
+        groups = self.handle.pod_groups
+        if (left := groups.add_pending(pending)) is not None:
+            self.changed(left)
+        if ref.problem:
+            self._hold_back(pending, ref.problem)
+            return
+        keys, why = groups.group(ref.key)
+        if why:
+            self._close(ref.key)
+            self._hold_back(pending, why)
+        elif ref.key in self._open:
+            self._queue(pending, keys)
+        else:
+            for key in keys:
+                self._admit(key, keys)
+
+    def changed(self, key: GangKey) -> None:
+        """Something about a gang changed besides a member that waits."""
+        if not self.handle.pod_groups.gang(key).pending:
+            self._open.discard(key)
+            self._stale.pop(key, None)
+            return
+        keys, why = self.handle.pod_groups.group(key)
+        if why:
+            self._close(key)
+        elif key not in self._open:
+            for each in keys:
+                self._admit(each, keys)
+
+    def forget(self, uid: str) -> None:
+        """A pod waits no longer."""
+        key = self.handle.pod_groups.remove_pending(uid)
+        if key is not None and key in self._open:
+            self.changed(key)
+
+    def observe_group(self, event: str | None, group: PodGroup) -> None:
+        """A PodGroup came, changed or went."""
+        self.handle.pod_groups.observe(event, group)
+        self._reconsider(group.key)
+
+    def replace_groups(self, dialect: Dialect, groups: list[PodGroup]) -> None:
+        """These PodGroups of a dialect exist and no others."""
+        for key in self.handle.pod_groups.replace(dialect, groups):
+            self._reconsider(key)
+
+    def tick(self) -> None:
+        """Tell members the present count of their gang when it stands still. Called once a second."""
+        for key, count in list(self._stale.items()):
+            gang = self.handle.pod_groups.gang(key)
+            if len(gang.pending) != count:
+                self._stale[key] = len(gang.pending)
+                continue
+            del self._stale[key]
+            why = self.handle.pod_groups.group(key)[1]
+            for pending in list(gang.pending.values()) if why else ():
+                if pending.queued_in is None and not pending.binding:
+                    self._hold_back(pending, why)
+
+    def keys_of(self, pending: PendingPod) -> tuple[GangKey, ...]:
+        """Return the gangs that are decided on with a member; none where it may not be tried, which it is told then."""
+        ref = pending.pod.request.gang
+        if ref is None or ref.problem:
+            return ()
+        keys, why = self.handle.pod_groups.group(ref.key)
+        if not why:
+            return keys
+        self._close(ref.key)
+        self._hold_back(pending, why)
+        return ()
+
+    def message(self, pending: PendingPod) -> str:
+        """Return what another member of the gang was told, for a member that came later."""
+        ref = pending.pod.request.gang
+        others = () if ref is None else self.handle.pod_groups.gang(ref.key).pending.values()
+        return next((it.message for it in others if it.message and not it.provisional), "")
+
+    def members(self, keys: tuple[GangKey, ...]) -> list[PendingPod]:
+        """Return the members of these gangs that wait and may be tried, in the order in which they were queued."""
+        found = (it for key in keys for it in self.handle.pod_groups.gang(key).pending.values())
+        ready = [it for it in found if not (it.binding or it.deciding or it.pod.problem or self._is_broken(it))]
+        return sorted(ready, key=lambda pending: (pending.order, pending.uid))
+
+    def _is_broken(self, pending: PendingPod) -> bool:
+        ref = pending.pod.request.gang
+        return ref is None or bool(ref.problem)
+
+    def _reconsider(self, key: GangKey) -> None:
+        """The gang, and those of its group, by what is known now; members that still wait hear of it."""
+        groups = self.handle.pod_groups
+        keys = groups.group(key)[0]
+        for each in sorted({key, *keys}, key=str):
+            # Out of the queue first: members whose class waits for an event are tried again.
+            self._close(each)
+            self.changed(each)
+            if each not in self._open and groups.gang(each).pending:
+                self._stale[each] = len(groups.gang(each).pending)
+
+    def _admit(self, key: GangKey, keys: tuple[GangKey, ...]) -> None:
+        self._open.add(key)
+        self._stale.pop(key, None)
+        for pending in list(self.handle.pod_groups.gang(key).pending.values()):
+            if not (pending.binding or pending.deciding or pending.pod.problem or self._is_broken(pending)):
+                self._queue(pending, keys)
+
+    def _queue(self, pending: PendingPod, keys: tuple[GangKey, ...]) -> None:
+        handle = self.handle
+        pending.group_class = handle.classes.of_group(pending.request_class, keys)
+        handle.queue.add(pending)
+
+    def _close(self, key: GangKey) -> None:
+        """The gang is not complete any more: its members leave the queue, and hear of it soon."""
+        pending = self.handle.pod_groups.gang(key).pending
+        self._stale.setdefault(key, len(pending))
+        if key in self._open:
+            self._open.discard(key)
+            for each in list(pending.values()):
+                if not each.binding:
+                    self.handle.queue.remove(each)
+
+    def _hold_back(self, pending: PendingPod, why: str) -> None:
+        self.handle.queue.remove(pending)
+        self.handle.conditions.waits(pending, why)

@@ -1,0 +1,239 @@
+"""
+What is known of gangs: their PodGroups, their members that wait, and those that have a node or have completed. Facts only.
+
+Members are told by the handlers of pods and by the cache, PodGroups by an informer, in any order.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from koord_numa.core.gangs.model import (
+    MAX_GANGS,
+    Dialect,
+    GangCounts,
+    GangKey,
+    GangSpec,
+    PodGroup,
+    TopologyLevel,
+    common_levels,
+    group_of,
+    missing,
+    wait_for_members,
+)
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.value_objects import replace
+from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.ports import DELETED
+
+SWITCHED_OFF: Final = "koord-numa does not support: pods that are placed together or not at all (podGroups: Off)"
+COMPLETED: Final = ""
+"""The node of a member that has completed: it counts as scheduled, and is on no node."""
+
+
+def has_completed(event: str | None, pod: Pod) -> bool:
+    """
+    Whether an event of a pod with a node says that the pod has succeeded.
+
+    Watches leave succeeded pods out and report them as deleted, as they were before: running, and not being deleted.
+    """
+    return pod.phase == "Succeeded" or (event == DELETED and pod.started and not pod.deleting and not pod.finished)
+
+
+@dataclass(slots=True)
+class Gang:
+    """
+    One gang. ``scheduled`` has the node of members by uid, ``declared`` how many members define the gang in which way by annotations.
+
+    ``satisfied``: the minimal count was scheduled once.
+    """
+
+    pending: dict[str, PendingPod] = field(default_factory=dict)
+    scheduled: dict[str, str] = field(default_factory=dict)
+    declared: Counter[GangSpec] = field(default_factory=Counter)
+    satisfied: bool = False
+
+    @property
+    def counts(self) -> GangCounts:
+        """The members, for the rule of the gang. A member whose bind is under way is scheduled."""
+        waiting = len(self.pending) - len(self.pending.keys() & self.scheduled.keys())
+        return GangCounts(waiting, len(self.scheduled), self.satisfied)
+
+
+class PodGroups:
+    """All gangs by key. ``enabled`` is false where ``podGroups: Off``."""
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self.objects: dict[GangKey, PodGroup] = {}
+        self._gangs: dict[GangKey, Gang] = {}
+        self._spec_of: dict[str, tuple[GangKey, GangSpec | None]] = {}  # by uid of a member, what it declares
+
+    def __len__(self) -> int:
+        """How many gangs have members."""
+        return len(self._gangs)
+
+    def __iter__(self) -> Iterator[GangKey]:
+        return iter(list(self._gangs))
+
+    # Facts.
+
+    def observe(self, event: str | None, group: PodGroup) -> None:
+        """A PodGroup came, changed or went."""
+        if event == DELETED:
+            self.objects.pop(group.key, None)
+            self._forget_if_empty(group.key)
+            return
+        self.objects[group.key] = group
+        if group.satisfied and (gang := self._gangs.get(group.key)) is not None:
+            gang.satisfied = True
+
+    def replace(self, dialect: Dialect, groups: Iterable[PodGroup]) -> list[GangKey]:
+        """Take these PodGroups of a dialect as all there are. Returns the keys that came, changed or went."""
+        found = {group.key: group for group in groups}
+        former = {key: group for key, group in self.objects.items() if key.dialect is dialect}
+        changed = [key for key in {**former, **found} if former.get(key) != found.get(key)]
+        for key in former.keys() - found.keys():
+            self.observe(DELETED, former[key])
+        for group in found.values():
+            self.observe(None, group)
+        return changed
+
+    def add_pending(self, pending: PendingPod) -> GangKey | None:
+        """Note a member that waits. Returns the gang that it left for another one, if it did."""
+        ref = pending.pod.request.gang
+        if ref is None:
+            return None
+        known = self._spec_of.get(pending.uid)
+        left = known[0] if known is not None and known[0] != ref.key else None
+        if left is not None:
+            self.remove_pending(pending.uid)
+        self._declare(pending.pod)
+        self._gangs[ref.key].pending[pending.uid] = pending
+        return left
+
+    def remove_pending(self, uid: str) -> GangKey | None:
+        """Forget a member that waits no longer; returns its gang. One that did not wait is no error."""
+        known = self._spec_of.get(uid)
+        if known is None:
+            return None
+        self._gangs[known[0]].pending.pop(uid, None)
+        self._forget_member(uid)
+        return known[0]
+
+    def note_node(self, pod: Pod, node: str | None, *, assumed: bool) -> GangKey | None:
+        """Note the node of a member, ``None`` where it has none any more; returns its gang."""
+        ref, uid = pod.request.gang, pod.key.uid
+        if ref is None:
+            return None
+        if node is None:
+            gang = self._gangs.get(ref.key)
+            if gang is None or gang.scheduled.get(uid) == COMPLETED:
+                return None
+            gang.scheduled.pop(uid, None)
+            self._forget_member(uid)
+            return ref.key
+        self._declare(pod)
+        gang = self._gangs[ref.key]
+        gang.scheduled[uid] = node
+        spec = self.spec_of(ref.key)
+        if not assumed and spec is not None and len(gang.scheduled) >= spec.min_count:
+            gang.satisfied = True
+        return ref.key
+
+    def note_completed(self, pod: Pod) -> None:
+        """Note that a member has succeeded: it counts as scheduled for as long as the gang has other members."""
+        ref = pod.request.gang
+        if ref is not None and (gang := self._gangs.get(ref.key)) is not None and pod.key.uid in gang.scheduled:
+            gang.scheduled[pod.key.uid] = COMPLETED
+
+    # What decisions ask.
+
+    def spec_of(self, key: GangKey) -> GangSpec | None:
+        """Return what is asked for a gang, by its PodGroup or by annotations of its members."""
+        if (found := self.objects.get(key)) is not None:
+            return found.spec
+        gang = self._gangs.get(key)
+        if gang is None or not gang.declared:
+            return None
+        first = next(iter(gang.declared))
+        if len(gang.declared) > 1:
+            return replace(first, problem=f"the pods of gang {key} define it in {len(gang.declared)} different ways")
+        return first
+
+    def gang(self, key: GangKey) -> Gang:
+        """Return a gang; one without members is empty."""
+        return self._gangs.get(key) or Gang()
+
+    def group(self, key: GangKey) -> tuple[tuple[GangKey, ...], str]:
+        """Return the gangs that are decided on with this one, and why its members wait; empty when they may be tried."""
+        if not self.enabled:
+            return (key,), SWITCHED_OFF
+        specs: dict[GangKey, GangSpec] = {}
+        own = self.spec_of(key)
+        if own is not None:
+            specs[key] = own
+            for name in own.group[: MAX_GANGS + 1]:
+                namespace, _, other = name.partition("/")
+                named = GangKey(key.dialect, namespace, other)
+                if (spec := self.spec_of(named)) is not None:
+                    specs[named] = spec
+        keys, problem = group_of(key, specs)
+        if problem:
+            return keys, problem
+        for each in keys:
+            if problem := wait_for_members(each, specs[each], self.gang(each).counts):
+                return keys, problem
+        return keys, self.levels(keys)[1]
+
+    def levels(self, keys: Sequence[GangKey]) -> tuple[tuple[TopologyLevel, ...], str]:
+        """Return the topology levels of a group, and why there are none."""
+        specs = (self.spec_of(key) for key in keys)
+        return common_levels(spec for spec in specs if spec is not None)
+
+    def missing(self, key: GangKey) -> int:
+        """Return how many members have to be placed at once."""
+        spec = self.spec_of(key)
+        return 0 if spec is None else missing(spec, self.gang(key).counts)
+
+    def _declare(self, pod: Pod) -> None:
+        ref, uid = pod.request.gang, pod.key.uid
+        if ref is None:
+            return
+        gang = self._gangs.get(ref.key)
+        if gang is None:
+            object_ = self.objects.get(ref.key)
+            gang = self._gangs[ref.key] = Gang(satisfied=object_ is not None and object_.satisfied)
+        known = self._spec_of.get(uid)
+        if known is not None and known == (ref.key, ref.spec):
+            return
+        if known is not None:
+            self._undeclare(uid)
+        self._spec_of[uid] = (ref.key, ref.spec)
+        if ref.spec is not None:
+            gang.declared[ref.spec] += 1
+
+    def _undeclare(self, uid: str) -> None:
+        key, spec = self._spec_of.pop(uid)
+        gang = self._gangs.get(key)
+        if gang is not None and spec is not None:
+            gang.declared[spec] -= 1
+            if not gang.declared[spec]:
+                del gang.declared[spec]
+
+    def _forget_member(self, uid: str) -> None:
+        key = self._spec_of[uid][0] if uid in self._spec_of else None
+        gang = None if key is None else self._gangs.get(key)
+        if key is not None and gang is not None and uid not in gang.pending and uid not in gang.scheduled:
+            self._undeclare(uid)
+            self._forget_if_empty(key)
+
+    def _forget_if_empty(self, key: GangKey) -> None:
+        """Completed members alone are nothing that anybody waits for."""
+        gang = self._gangs.get(key)
+        if gang is None or gang.pending or any(node != COMPLETED for node in gang.scheduled.values()):
+            return
+        for uid in gang.scheduled:
+            self._spec_of.pop(uid, None)
+        del self._gangs[key]

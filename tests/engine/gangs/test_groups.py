@@ -1,0 +1,284 @@
+"""Groups in the engine: waiting for members, all or nothing, failures in the middle, and what members are told."""
+
+import pytest
+
+from koord_numa.core.gangs.model import Dialect, GangKey, GangRef, GangSpec, MatchPolicy, PodGroup, TopologyLevel
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.value_objects import replace
+from koord_numa.ports import Forbidden, Unavailable
+from tests.engine.binding.test_pre_bind import Step
+from tests.engine.gangs.groups import kubelet_topology, make_kind
+from tests.engine.world import World, bound, make_node, make_pod, make_world
+
+KEY = GangKey(Dialect.KUBERNETES, "default", "g")
+
+
+def member(name: str, key: GangKey = KEY, spec: GangSpec | None = None, cpu: int = 2000, **changes: object) -> Pod:
+    pod = make_pod(name, cpu=cpu, **changes)  # type: ignore[arg-type]  # changes are named fields
+    return replace(pod, request=replace(pod.request, gang=GangRef(key, spec)))
+
+
+def members(count: int, **changes: object) -> list[Pod]:
+    return [member(f"m{number}", **changes) for number in range(count)]  # type: ignore[arg-type]  # named fields
+
+
+def group(world: World, spec: GangSpec, key: GangKey = KEY) -> None:
+    world.engine.groups.observe_group("ADDED", PodGroup(key, spec))
+
+
+def placed(world: World) -> list[str]:
+    return sorted(name for name, node in world.nodes_of().items() if node)
+
+
+def said(world: World, name: str) -> str:
+    return next(message for who, _, message in reversed(world.diary.events) if who == name)
+
+
+async def test_members_wait_for_their_group_and_are_told_the_count() -> None:
+    world = make_world(make_node("a"), make_node("b"))
+    pods = members(4)
+    world.waits(pods[0])
+    assert said(world, "m0") == 'waiting for pod\'s pod group "g" to appear in scheduling queue'
+    group(world, GangSpec(4))
+    world.waits(*pods[1:3])
+    waiting = "waiting for minCount pods from a gang to appear in scheduling queue: {} of 4 pods of default/g exist"
+    assert said(world, "m2") == waiting.format(3)
+    for _ in range(2):
+        world.engine.handlers.pending_pods.tell_untold()
+    assert [said(world, f"m{number}") for number in range(3)] == [waiting.format(3)] * 3
+    await world.settle()
+    assert placed(world) == []
+    world.waits(pods[3])
+    await world.settle()
+    assert placed(world) == ["m0", "m1", "m2", "m3"]
+
+
+async def test_a_group_that_does_not_fit_binds_nothing_and_fits_when_a_node_comes() -> None:
+    world = make_world(make_node("a", cpu=4))
+    group(world, GangSpec(4))
+    world.waits(*members(4))
+    await world.settle()
+    assert placed(world) == []
+    assert not world.ledgers()["a"]
+    assert said(world, "m3").startswith(
+        "gang default/g: minCount (4) cannot be satisfied: 2 scheduled, 1 remaining; pod m2 fits beside 2 placed members on "
+        "no node: 0/1 nodes are available: 1 Insufficient cpu."
+    )
+    assert all("condition" in call for call in world.server.calls)
+    world.engine.handlers.nodes.observe("ADDED", make_node("b", cpu=4))
+    world.clock.now += 60
+    await world.settle()
+    assert len(placed(world)) == 4
+
+
+async def test_single_pods_are_not_held_up_by_a_hopeless_group() -> None:
+    world = make_world(make_node("a", cpu=4))
+    group(world, GangSpec(4))
+    world.waits(*members(4), make_pod("single", cpu=3000, created=9.0))
+    await world.settle()
+    assert placed(world) == ["single"]
+
+
+async def test_members_beyond_the_minimal_count_wait_alone() -> None:
+    world = make_world(make_node("a", cpu=4))
+    group(world, GangSpec(2))
+    world.waits(*members(3))
+    await world.settle()
+    assert len(placed(world)) == 2
+    assert sum("0/1 nodes are available: 1 Insufficient cpu" in text for _, _, text in world.diary.events) == 1
+    world.engine.handlers.nodes.observe("ADDED", make_node("b", cpu=4))
+    world.clock.now += 60
+    await world.settle()
+    assert len(placed(world)) == 3
+
+
+async def test_smaller_minimal_counts_let_a_waiting_group_go() -> None:
+    world = make_world(make_node("a", cpu=4))
+    group(world, GangSpec(4))
+    world.waits(*members(2))
+    await world.settle()
+    group(world, GangSpec(2))
+    await world.settle()
+    assert placed(world) == ["m0", "m1"]
+
+
+async def test_a_replaced_member_joins_the_domain_of_the_running_ones() -> None:
+    nodes = [make_node(f"{rack}{n}", cpu=4, labels={"rack": rack}) for rack in "pq" for n in range(2)]
+    world = make_world(*nodes)
+    group(world, GangSpec(2, levels=(TopologyLevel("rack"),)))
+    running = [bound(pod, "q0", started=True) for pod in members(2, cpu=1000)]
+    for pod in running:
+        world.engine.handlers.bound_pods.observe("ADDED", pod)
+    world.engine.handlers.bound_pods.observe("DELETED", replace(running[1], deleting=True))
+    world.waits(member("late", cpu=4000))
+    await world.settle()
+    assert world.nodes_of() == {"late": "q1"}
+    world.waits(member("later", cpu=4000))
+    await world.settle()
+    assert world.nodes_of()["later"] == ""
+    assert "0/1 placements are available: rack=q places 0 of 1" in said(world, "later")
+
+
+async def test_completed_members_count_as_scheduled() -> None:
+    world = make_world(make_node("a"))
+    group(world, GangSpec(3))
+    for pod in members(2):
+        world.engine.handlers.bound_pods.observe("ADDED", bound(pod, "a", started=True))
+    world.engine.handlers.bound_pods.observe("DELETED", bound(member("m0"), "a", started=True))
+    world.waits(member("late"))
+    await world.settle()
+    assert placed(world) == ["late"]
+
+
+async def test_a_kubelet_is_asked_for_all_members_together() -> None:
+    world = make_world(make_node("a", cpu=16, memory=200), make_node("b", cpu=16, memory=200))
+    for name in "ab":
+        world.engine.handlers.topologies.observe("ADDED", kubelet_topology(name, 2, 8))
+    group(world, GangSpec(5))
+    pods = [make_kind(f"m{number}", 5, aligned=False) for number in range(5)]
+    pods = [replace(pod, request=replace(pod.request, gang=GangRef(KEY))) for pod in pods]
+    world.waits(*pods)  # 25 of 32 CPUs, and one place on each of four NUMA nodes
+    await world.settle()
+    assert placed(world) == []
+    group(world, GangSpec(4))
+    world.clock.now += 60
+    await world.settle()
+    assert len(placed(world)) == 4
+
+
+GANG_GROUP = ("default/a", "default/b")
+A, B = (GangKey(Dialect.KOORDINATOR, "default", name) for name in "ab")
+
+
+async def test_the_gangs_of_a_gang_group_go_together() -> None:
+    world = make_world(make_node("n", cpu=6))
+    spec = GangSpec(2, match_policy=MatchPolicy.ONCE_SATISFIED, group=GANG_GROUP)
+    world.waits(*(member(f"a{number}", A, spec) for number in range(2)))
+    await world.settle()
+    assert (
+        said(world, "a1") == "waiting for gang default/b of the gang group of default/a to appear in scheduling queue"
+    )
+    world.waits(member("b0", B, replace(spec, min_count=1)))
+    await world.settle()
+    assert placed(world) == ["a0", "a1", "b0"]
+
+
+@pytest.mark.parametrize(
+    ("pods", "why"),
+    [
+        ([member("m0"), member("m1", scheduler="other")], ".spec.schedulerName set, got: koord-numa and other"),
+        ([member("m0"), replace(member("m1"), request=replace(member("m1").request, priority=7))], "got: 0 and 7"),
+        ([member("m0", A, GangSpec(2)), member("m1", A, GangSpec(1))], "define it in 2 different ways"),
+        ([replace(member("m0"), request=replace(member("m0").request, gang=GangRef(KEY, problem="two")))], "two"),
+    ],
+    ids=["schedulers", "priorities", "definitions", "broken"],
+)
+async def test_groups_that_contradict_themselves_say_so(pods: list[Pod], why: str) -> None:
+    settings = "profiles: [{schedulerName: koord-numa}, {schedulerName: other}]"
+    world = make_world(make_node("n"), settings=settings)
+    group(world, GangSpec(len(pods)))
+    world.waits(*pods)
+    await world.settle()
+    assert placed(world) == []
+    assert why in said(world, pods[-1].key.name)
+
+
+async def test_groups_can_be_switched_off() -> None:
+    world = make_world(make_node("n"), settings="podGroups: Off")
+    group(world, GangSpec(1))
+    world.waits(member("m0"))
+    await world.settle()
+    assert placed(world) == []
+    assert "podGroups: Off" in said(world, "m0")
+
+
+async def test_a_bind_that_fails_is_retried_and_the_others_stay() -> None:
+    world = make_world(make_node("a"), make_node("b"))
+    group(world, GangSpec(3))
+    failures = iter([Unavailable("busy"), Unavailable("busy")])
+
+    def fail(call: str) -> None:
+        if call == "bind before" and world.server.calls[-1].startswith("bind m1") and (error := next(failures, None)):
+            raise error
+
+    world.server.fail = fail
+    world.waits(*members(3))
+    await world.settle()
+    assert len(placed(world)) == 2
+    for _ in range(5):
+        world.clock.now += 10
+        await world.settle()
+    assert len(placed(world)) == 3
+
+
+async def test_no_bind_is_sent_while_a_step_of_any_member_fails() -> None:
+    world = make_world(make_node("a"), make_node("b"))
+    step = Step("volumes")
+    broken = [True]
+
+    async def do(pod: Pod, placement: object) -> None:
+        if pod.key.name == "m2" and broken[0]:
+            raise Forbidden("no", "update claims")
+
+    step.do = do  # type: ignore[method-assign]
+    world.engine.loop.binding.steps = (step,)
+    group(world, GangSpec(3))
+    world.waits(*members(3))
+    for _ in range(3):
+        await world.step()
+    assert not [call for call in world.server.calls if call.startswith("bind")]
+    assert not world.ledgers()["a"]
+    broken[0] = False
+    for _ in range(3):
+        world.clock.now += 300
+        await world.settle()
+    assert len(placed(world)) == 3
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+async def test_a_restart_in_the_middle_completes_the_group() -> None:
+    for cut in range(1, 4):
+        world = make_world(make_node("a"), make_node("b"))
+        group(world, GangSpec(4))
+        binds = 0
+
+        def fail(call: str, cut: int = cut) -> None:
+            nonlocal binds
+            binds += call == "bind before"
+            if binds > cut:
+                raise Killed
+
+        world.server.fail = fail
+        world.waits(*members(4))
+        with pytest.raises(BaseExceptionGroup):
+            await world.settle()
+        world.server.fail = lambda call: None
+        again = make_world(make_node("a"), make_node("b"), server=world.server)
+        group(again, GangSpec(4))
+        for pod in again.server.pods.values():
+            if pod.node:
+                again.engine.handlers.bound_pods.observe("ADDED", pod)
+            else:
+                again.engine.handlers.pending_pods.observe("ADDED", pod)
+        assert 0 < len(placed(again)) < 4
+        await again.settle()
+        assert len(placed(again)) == 4
+
+
+async def test_members_that_go_let_the_rest_wait() -> None:
+    world = make_world(make_node("a"))
+    group(world, GangSpec(3))
+    pods = members(3)
+    world.waits(*pods)
+    world.engine.handlers.pending_pods.observe("DELETED", pods[0])
+    await world.settle()
+    assert placed(world) == []
+    for _ in range(2):
+        world.engine.handlers.pending_pods.tell_untold()
+    assert "2 of 3 pods" in said(world, "m1")
+    for pod in pods[1:]:
+        world.engine.handlers.pending_pods.observe("DELETED", pod)
+    assert not len(world.engine.handle.pod_groups)
