@@ -38,7 +38,7 @@ SPARE_MB = 30
 CLASSES = 16
 """Classes of pods that are remembered, so that few pods fill these caches."""
 KEYED_BY_TYPES = {
-    "koord_numa.core.cel.compile.compiler._row",
+    "koord_numa.core.cel.compiler._row",
     "koord_numa.core.value_objects._constructor",
     "koord_numa.settings.document._known_keys",
 }

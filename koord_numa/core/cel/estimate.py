@@ -10,11 +10,17 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from koord_numa.core.cel.compile.checker import argument_type, loop_variables, overloads_of, type_of, unwrapped
-from koord_numa.core.cel.environment import GLOBAL_SCOPE, Scope
-from koord_numa.core.cel.program import compile_selector
-from koord_numa.core.cel.syntax.parser import parse
-from koord_numa.core.cel.syntax.syntax import (
+from koord_numa.core.cel.checker import (
+    GLOBAL_SCOPE,
+    Scope,
+    argument_type,
+    loop_variables,
+    overloads_of,
+    type_of,
+    unwrapped,
+)
+from koord_numa.core.cel.functions import DYN, INT, QUALIFIED, STRING, Type
+from koord_numa.core.cel.parser import (
     Bind,
     Call,
     Expr,
@@ -26,9 +32,9 @@ from koord_numa.core.cel.syntax.syntax import (
     MapLiteral,
     OptionalMap,
     Select,
+    parse,
 )
-from koord_numa.core.cel.values.functions import QUALIFIED
-from koord_numa.core.cel.values.types import DYN, INT, STRING, Type
+from koord_numa.core.cel.program import compile_selector
 
 UNKNOWN: Final = 2**64 - 1
 """The largest size and cost. Sums and products that exceed it are this value."""

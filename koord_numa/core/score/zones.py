@@ -14,8 +14,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope, KubeQos, ScoringType
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.score.least_numa_nodes import score_least_numa_nodes
-
-MAX_SCORE = 100
+from koord_numa.core.score.node_resources import MAX_SCORE
 
 Weights = Mapping[str, int]
 _ZoneScore = Callable[[ResourceList, ResourceList, Weights], int]

@@ -6,9 +6,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from koord_numa.core.cel.program import CelDevice
-from koord_numa.core.cel.values.semver import Semver, parse_semver
-from koord_numa.core.cel.values.values import EMPTY_MAP, NANO, MapValue, Unreadable
-from koord_numa.core.cel.values.values import Quantity as CelQuantity
+from koord_numa.core.cel.values import EMPTY_MAP, NANO, MapValue, Semver, Unreadable, parse_semver
+from koord_numa.core.cel.values import Quantity as CelQuantity
 from koord_numa.core.claims.search.inventory import (
     NOWHERE,
     Attribute,

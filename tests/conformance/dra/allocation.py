@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from koord_numa.core.cel.program import CelDevice, compile_selector
-from koord_numa.core.cel.values.semver import parse_semver
+from koord_numa.core.cel.values import parse_semver
 from koord_numa.core.claims.objects.capacity import own_name
 from koord_numa.core.claims.objects.claim import ClaimToAllocate, DeviceClass
 from koord_numa.core.claims.objects.features import Features

@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from koord_numa.core.cel.errors import CelError, CompileError
 from koord_numa.core.cel.program import CelDevice, compile_selector
+from koord_numa.core.cel.values import CelError, CompileError
 from koord_numa.wire.claims.resource_slices import parse_resource_slice
 from tests.conformance.deviations import Deviation
 from tests.conformance.vectors import Case, Oracle

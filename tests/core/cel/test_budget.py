@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.cel.compile.frame import Frame
-from koord_numa.core.cel.errors import CelError, CostExceededError, ValueTooLargeError
+from koord_numa.core.cel.frame import Frame
 from koord_numa.core.cel.program import CACHE, CelDevice, ProgramCache, compile_selector
-from koord_numa.core.cel.values.values import MapValue, OptionalValue, Uint, identity, same
+from koord_numa.core.cel.values import (
+    CelError,
+    CostExceededError,
+    MapValue,
+    OptionalValue,
+    Uint,
+    ValueTooLargeError,
+    identity,
+    same,
+)
 
 DEVICE = CelDevice("gpu.example.com", attributes=MapValue({"d": MapValue({"a": "x" * 64, "n": 1})}))
 

@@ -3,10 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.cel.errors import CelError
 from koord_numa.core.cel.program import CelDevice, compile_selector
-from koord_numa.core.cel.values.semver import parse_semver
-from koord_numa.core.cel.values.values import EMPTY_MAP, MapValue
+from koord_numa.core.cel.values import EMPTY_MAP, CelError, MapValue, parse_semver
 
 DEVICE = CelDevice("d", attributes=MapValue({"d": MapValue({"a": "x", "n": 1})}, default=EMPTY_MAP))
 ATOMS = st.sampled_from(

@@ -2,10 +2,17 @@
 
 import pytest
 
-from koord_numa.core.cel.errors import CompileError, CostExceededError, EvaluationError
 from koord_numa.core.cel.program import MAX_TREE_DEPTH, CelDevice, compile_selector
-from koord_numa.core.cel.values.semver import parse_semver
-from koord_numa.core.cel.values.values import EMPTY_MAP, MapValue, Quantity, Unreadable
+from koord_numa.core.cel.values import (
+    EMPTY_MAP,
+    CompileError,
+    CostExceededError,
+    EvaluationError,
+    MapValue,
+    Quantity,
+    Unreadable,
+    parse_semver,
+)
 
 GPU = CelDevice(
     "gpu.example.com",

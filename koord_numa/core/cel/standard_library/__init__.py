@@ -3,30 +3,20 @@
 from collections.abc import Mapping
 from typing import Final
 
-from koord_numa.core.cel.standard_library import (
-    conversions,
-    formats,
-    kubernetes,
-    lists,
-    network,
-    operators,
-    optionals,
-    strings,
-    times,
-)
-from koord_numa.core.cel.values.functions import Overload, table
+from koord_numa.core.cel.functions import Overload, table
+from koord_numa.core.cel.standard_library import kubernetes, lists, operators, strings
 
 TABLE: Final[Mapping[tuple[str, bool], tuple[Overload, ...]]] = table(
     (
         *operators.ROWS,
-        *conversions.ROWS,
+        *operators.CONVERSIONS,
         *strings.ROWS,
         *lists.ROWS,
-        *optionals.ROWS,
+        *operators.OPTIONALS,
         *kubernetes.ROWS,
-        *formats.ROWS,
-        *network.ROWS,
-        *times.ROWS,
+        *strings.NAMED_FORMATS,
+        *kubernetes.NETWORK,
+        *operators.TIMES,
     )
 )
 """Overloads by function name and whether the function has a receiver."""

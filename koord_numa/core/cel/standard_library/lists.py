@@ -4,12 +4,11 @@ from collections.abc import Callable
 from functools import cmp_to_key
 from typing import Any, Final
 
-from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.standard_library.costs import elements, joined, pairs
-from koord_numa.core.cel.values.functions import Overload, constant_time, row
-from koord_numa.core.cel.values.values import (
+from koord_numa.core.cel.functions import Overload, constant_time, elements, joined, pairs, row
+from koord_numa.core.cel.values import (
     NONE,
     Duration,
+    EvaluationError,
     OptionalValue,
     Uint,
     checked_int,

@@ -1,12 +1,27 @@
-"""Arithmetic, comparison and membership. The compiler evaluates equality, logic, membership and indexing itself: see there."""
+"""Operators, type conversions, optional values, durations and timestamps."""
 
+import math
+import re
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, Final
 
-from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.standard_library.costs import equality, joined
-from koord_numa.core.cel.values.functions import Overload, constant_time, row
-from koord_numa.core.cel.values.values import checked_int, checked_uint, compare
+from koord_numa.core.cel.functions import Overload, constant_time, equality, joined, row, traversal
+from koord_numa.core.cel.values import (
+    INT_MAX,
+    NONE,
+    TYPE_NAMES,
+    Duration,
+    EvaluationError,
+    MapValue,
+    OptionalValue,
+    Timestamp,
+    TypeValue,
+    Uint,
+    checked_int,
+    checked_uint,
+    compare,
+)
 
 
 def _quotient(left: int, right: int) -> int:
@@ -120,4 +135,243 @@ ROWS: Final = (
     row("@in(A, map(A, B)) -> bool", _unused),
     *[row(f"size({kind}) -> int", len, work=constant_time) for kind in _COUNTABLE],
     *[row(f"{kind}.size() -> int", len, work=constant_time) for kind in _COUNTABLE],
+)
+
+
+def _value(optional: OptionalValue) -> Any:
+    if not optional.present:
+        raise EvaluationError("optional.none() dereference")
+    return optional.value
+
+
+# Upstream evaluates these by itself and counts nothing for the call.
+def _free(*_: object) -> int:
+    return 0
+
+
+def _shallow(frame: Any, items: tuple[OptionalValue, ...]) -> None:
+    frame.charge(len(items))
+
+
+def _of_non_zero(value: Any) -> OptionalValue:
+    empty = value is None or (
+        isinstance(value, bool | int | float | str | bytes | tuple | MapValue) and not _filled(value)
+    )
+    return NONE if empty else OptionalValue(True, value)
+
+
+def _filled(value: Any) -> bool:
+    return len(value) > 0 if isinstance(value, MapValue) else bool(value)
+
+
+OPTIONALS: Final = (
+    row("optional.of(A) -> optional(A)", lambda value: OptionalValue(True, value), work=constant_time),
+    row("optional.ofNonZeroValue(A) -> optional(A)", _of_non_zero, work=constant_time),
+    row("optional.none() -> optional(A)", lambda: NONE),
+    row(
+        "optional.unwrap(list(optional(A))) -> list(A)",
+        lambda items: tuple(item.value for item in items if item.present),
+        work=_shallow,
+    ),
+    row(
+        "list(optional(A)).unwrapOpt() -> list(A)",
+        lambda items: tuple(item.value for item in items if item.present),
+        work=_shallow,
+    ),
+    row("optional(A).hasValue() -> bool", lambda optional: optional.present, _free, constant_time),
+    row("optional(A).value() -> A", _value, work=constant_time),
+    row(
+        "optional(A).or(optional(A)) -> optional(A)",
+        lambda first, other: first if first.present else other,
+        _free,
+        constant_time,
+    ),
+    row(
+        "optional(A).orValue(A) -> A",
+        lambda first, other: first.value if first.present else other,
+        _free,
+        constant_time,
+    ),
+)
+
+
+_INTEGER: Final = re.compile(r"[+-]?\d{1,20}", re.ASCII)
+_DOUBLE: Final = re.compile(
+    r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:inf|infinity|nan)", re.ASCII | re.IGNORECASE
+)
+_BOOLS: Final = dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True) | dict.fromkeys(
+    ("0", "f", "F", "false", "FALSE", "False"), False
+)
+
+
+def _to_int(value: str) -> int:
+    # Stricter than Python's ``int``, which takes spaces and underscores.
+    if not _INTEGER.fullmatch(value):
+        raise EvaluationError(f"strconv.ParseInt: parsing {value[:40]!r}: invalid syntax")
+    return checked_int(int(value))
+
+
+def _to_uint(value: str) -> Uint:
+    if not value.isascii() or not value.isdigit() or len(value) > 20:
+        raise EvaluationError(f"strconv.ParseUint: parsing {value[:40]!r}: invalid syntax")
+    return checked_uint(int(value))
+
+
+def _truncate(value: float) -> int:
+    # Infinity and NaN have no integer.
+    if not math.isfinite(value):
+        raise EvaluationError("integer overflow")
+    return checked_int(int(value))
+
+
+def _truncate_unsigned(value: float) -> Uint:
+    if not math.isfinite(value):
+        raise EvaluationError("unsigned integer overflow")
+    return checked_uint(int(value))
+
+
+def _to_double(value: str) -> float:
+    if not _DOUBLE.fullmatch(value):
+        raise EvaluationError(f"strconv.ParseFloat: parsing {value[:40]!r}: invalid syntax")
+    return float(value)
+
+
+def _to_bool(value: str) -> bool:
+    if value not in _BOOLS:
+        raise EvaluationError(f"strconv.ParseBool: parsing {value[:40]!r}: invalid syntax")
+    return _BOOLS[value]
+
+
+def format_double(value: float) -> str:
+    """As Go's ``FormatFloat(v, 'f', -1, 64)``: no exponent, no point where the value is whole."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")
+    # ``repr`` is the shortest text that reads back as the value; beyond 1e16 it has an exponent.
+    text = format(value, "f") if abs(value) >= 1e16 else repr(value)
+    if "e" in text:
+        text = f"{value:.340f}".rstrip("0")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _to_text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise EvaluationError("invalid UTF-8 in bytes, cannot convert to string") from None
+
+
+def _type(value: Any) -> TypeValue:
+    return TypeValue(TYPE_NAMES.get(type(value), "kubernetes.DRADevice"))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+CONVERSIONS: Final = (
+    row("int(int) -> int", _same),
+    row("int(uint) -> int", lambda value: checked_int(int(value))),
+    row("int(double) -> int", _truncate),
+    row("int(string) -> int", _to_int),
+    row("int(timestamp) -> int", lambda value: value.nanoseconds // 10**9),
+    row("uint(uint) -> uint", _same),
+    row("uint(int) -> uint", checked_uint),
+    row("uint(double) -> uint", _truncate_unsigned),
+    row("uint(string) -> uint", _to_uint),
+    row("double(double) -> double", _same),
+    row("double(int) -> double", float),
+    row("double(uint) -> double", float),
+    row("double(string) -> double", _to_double),
+    row("string(string) -> string", _same, work=constant_time),
+    row("string(int) -> string", str),
+    row("string(uint) -> string", lambda value: str(int(value))),
+    row("string(double) -> string", format_double),
+    row("string(bool) -> string", lambda value: "true" if value else "false"),
+    row("string(bytes) -> string", _to_text, traversal),
+    row("bytes(bytes) -> bytes", _same, work=constant_time),
+    row(
+        "bytes(string) -> bytes",
+        str.encode,
+        traversal,
+        lambda frame, text: frame.charge_text(4 * len(text) if not text.isascii() else len(text)),
+    ),
+    row("bool(bool) -> bool", _same),
+    row("bool(string) -> bool", _to_bool),
+    row("type(A) -> type", _type, work=constant_time),
+    row("dyn(A) -> dyn", _same, lambda _: 0, constant_time),
+)
+
+
+_SECOND: Final = 10**9
+_UNITS: Final = {"ns": 1, "us": 1000, "µs": 1000, "ms": 10**6, "s": _SECOND, "m": 60 * _SECOND, "h": 3600 * _SECOND}
+_PART: Final = re.compile(r"(\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(ns|us|µs|ms|s|m|h)", re.ASCII)
+_TIME: Final = re.compile(
+    r"(\d{4})-(\d{2})-(\d{2})T(\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,9})\d*)?(?:Z|([+-])(\d{2}):(\d{2}))", re.ASCII
+)
+_MONTHS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+
+def parse_duration(text: str) -> Duration:
+    """As Go's ``time.ParseDuration``. Raises ``EvaluationError``."""
+    body = text[1:] if text[:1] in ("-", "+") else text
+    if body == "0":
+        return Duration(0)
+    parts = _PART.findall(body)
+    if not parts or "".join(number + unit for number, unit in parts) != body:
+        raise EvaluationError(f"time: invalid duration {text[:40]!r}")
+    # Fractions, as 0.1 of a unit is no binary number; truncated to nanoseconds as in Go.
+    total = int(sum(Fraction(number) * _UNITS[unit] for number, unit in parts))
+    return _checked(-total if text[0] == "-" else total)
+
+
+def parse_timestamp(text: str) -> Timestamp:
+    """As RFC 3339. Raises ``EvaluationError``."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise EvaluationError(f"cannot parse {text[:40]!r} as a timestamp")
+    year, month, day, hour, minute, second = (int(match[group]) for group in range(1, 7))
+    # ``year`` 0 is refused, as Go's range of RFC 3339 times begins with 1.
+    if not (1 <= month <= 12 and 1 <= day <= _days(year, month) and hour < 24 and minute < 60 and second < 60 and year):
+        raise EvaluationError(f"cannot parse {text[:40]!r} as a timestamp")
+    seconds = _days_before(year, month, day) * 86400 + hour * 3600 + minute * 60 + second
+    if match[8]:
+        offset = int(match[9]) * 3600 + int(match[10]) * 60
+        seconds += offset if match[8] == "-" else -offset
+    return Timestamp(seconds * _SECOND + int((match[7] or "0").ljust(9, "0")))
+
+
+def _checked(nanoseconds: int) -> Duration:
+    if abs(nanoseconds) > INT_MAX:
+        raise EvaluationError("duration overflow")
+    return Duration(nanoseconds)
+
+
+def _leap(year: int) -> bool:
+    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+
+
+def _days(year: int, month: int) -> int:
+    return 29 if month == 2 and _leap(year) else _MONTHS[month - 1]
+
+
+def _days_before(year: int, month: int, day: int) -> int:
+    """Days since 1970-01-01 in the proleptic Gregorian calendar."""
+    past = year - 1
+    # 719162 days lie between 0001-01-01 and 1970-01-01.
+    days = past * 365 + past // 4 - past // 100 + past // 400 - 719162
+    return days + sum(_days(year, earlier) for earlier in range(1, month)) + day - 1
+
+
+TIMES: Final = (
+    row("duration(string) -> duration", parse_duration),
+    row("duration(duration) -> duration", lambda it: it),
+    row("timestamp(string) -> timestamp", parse_timestamp),
+    row("timestamp(int) -> timestamp", lambda seconds: Timestamp(seconds * _SECOND)),
+    row("timestamp(timestamp) -> timestamp", lambda it: it),
+    row("_+_(duration, duration) -> duration", lambda a, b: _checked(a.nanoseconds + b.nanoseconds)),
+    row("_+_(timestamp, duration) -> timestamp", lambda a, b: Timestamp(a.nanoseconds + b.nanoseconds)),
+    row("_+_(duration, timestamp) -> timestamp", lambda a, b: Timestamp(a.nanoseconds + b.nanoseconds)),
+    row("_-_(duration, duration) -> duration", lambda a, b: _checked(a.nanoseconds - b.nanoseconds)),
+    row("_-_(timestamp, timestamp) -> duration", lambda a, b: _checked(a.nanoseconds - b.nanoseconds)),
+    row("_-_(timestamp, duration) -> timestamp", lambda a, b: Timestamp(a.nanoseconds - b.nanoseconds)),
 )

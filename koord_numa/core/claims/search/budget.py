@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.cel.compile.frame import LIMITS
-from koord_numa.core.cel.errors import CelError
+from koord_numa.core.cel.frame import LIMITS
 from koord_numa.core.cel.program import CelDevice, Program, compile_selector, is_compiled
+from koord_numa.core.cel.values import CelError
 from koord_numa.core.claims.search.inventory import Device
 
 

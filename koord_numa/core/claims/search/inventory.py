@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from koord_numa.core.cel.errors import CelError
 from koord_numa.core.cel.program import CelDevice
+from koord_numa.core.cel.values import CelError
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.objects.constraints import NodeTerm
 from koord_numa.core.selectors import Labels, matches_term

@@ -1,6 +1,6 @@
 """What the claims at hand can tell devices apart by: two devices that look alike to them are interchangeable."""
 
-from koord_numa.core.cel.errors import CelError
+from koord_numa.core.cel.values import CelError
 from koord_numa.core.claims.objects.demands import Prepared
 from koord_numa.core.claims.search.budget import Selectors
 from koord_numa.core.claims.search.inventory import Device

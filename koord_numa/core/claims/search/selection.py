@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from koord_numa.core.cel.errors import CompileError
+from koord_numa.core.cel.values import CompileError
 from koord_numa.core.claims.objects.claim import ClaimToAllocate, DeviceClass, DeviceDemand
 from koord_numa.core.claims.search.budget import ClaimError, Selectors
 from koord_numa.core.claims.search.inventory import Device

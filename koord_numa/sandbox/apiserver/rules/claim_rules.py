@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from koord_numa.core.cel.errors import CompileError
 from koord_numa.core.cel.estimate import estimate_cost
+from koord_numa.core.cel.values import CompileError
 from koord_numa.sandbox.apiserver.errors import (
     Cause,
     duplicate,

@@ -1,30 +1,12 @@
-"""
-Trees to Python closures. A closure takes the frame of one evaluation and gives a value or raises ``EvaluationError``.
-
-Costs follow the runtime tracker of cel-go (interpreter/runtimecost.go): variables, selections and index operations cost one unit
-each, constant lists and maps nothing, other list literals 10 and map literals 30 units, calls what the library says.
-"""
+"""Compile a syntax tree to Python closures. A closure takes the frame of one evaluation and returns a value."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, Final
 
-from koord_numa.core.cel.compile.access import (
-    DEVICE_NAMES,
-    index_value,
-    optional_index,
-    optional_select,
-    select_value,
-    test_field,
-)
-from koord_numa.core.cel.compile.frame import Frame
-from koord_numa.core.cel.compile.logic import OPERATORS, contained, contained_in_constant
-from koord_numa.core.cel.compile.loops import LOOPS, Body
-from koord_numa.core.cel.compile.scope import Scope
-from koord_numa.core.cel.errors import NO_SUCH_OVERLOAD, CostExceededError, EvaluationError
-from koord_numa.core.cel.standard_library import TABLE
-from koord_numa.core.cel.syntax.literals import NoFrame, constant, make_list, make_map, once, present
-from koord_numa.core.cel.syntax.syntax import (
+from koord_numa.core.cel.frame import CelDevice, Frame
+from koord_numa.core.cel.functions import QUALIFIED, Overload, constant_time
+from koord_numa.core.cel.parser import (
     Bind,
     Call,
     Expr,
@@ -37,10 +19,148 @@ from koord_numa.core.cel.syntax.syntax import (
     OptionalMap,
     Select,
 )
-from koord_numa.core.cel.values.functions import QUALIFIED, Overload, constant_time
-from koord_numa.core.cel.values.values import NONE, OptionalValue, TypeValue
+from koord_numa.core.cel.runtime import (
+    DEVICE_NAMES,
+    LOOPS,
+    OPERATORS,
+    Body,
+    contained,
+    contained_in_constant,
+    index_value,
+    optional_index,
+    optional_select,
+    select_value,
+    test_field,
+)
+from koord_numa.core.cel.standard_library import TABLE
+from koord_numa.core.cel.values import (
+    NO_SUCH_OVERLOAD,
+    NONE,
+    CompileError,
+    CostExceededError,
+    EvaluationError,
+    MapValue,
+    OptionalValue,
+    TypeValue,
+)
+
+
+class Scope:
+    """A chain of bindings. Every binding of an expression has a slot of its own, so inner ones may hide outer ones."""
+
+    __slots__ = ("_counter", "_slots")
+
+    def __init__(self) -> None:
+        self._slots: dict[str, int] = {}
+        self._counter = [0]
+
+    @property
+    def size(self) -> int:
+        """Slots given out so far, in all scopes of the expression."""
+        return self._counter[0]
+
+    def slot(self, name: str) -> int | None:
+        """The slot of a variable; None for names that no macro bound."""
+        return self._slots.get(name)
+
+    def require(self, name: str) -> int:
+        """The slot of a variable that is bound."""
+        slot = self._slots.get(name)
+        if slot is None:
+            raise CompileError(f"undeclared reference to '{name}' (in container '')")
+        return slot
+
+    def bind(self, *names: str) -> "Scope":
+        """A scope within this one, with further variables."""
+        inner = Scope()
+        # One counter for the whole expression: slots of inner scopes must not overlap with outer ones.
+        inner._counter = self._counter
+        inner._slots = {**self._slots, **{name: self._counter[0] + at for at, name in enumerate(names)}}
+        self._counter[0] += len(names)
+        return inner
+
 
 Evaluate = Callable[[Frame], Any]
+
+_LIST_COST: Final = 10
+_MAP_COST: Final = 30
+
+
+class NoFrame(Frame):
+    """Constants are evaluated without a device."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(_NO_DEVICE, 0)
+
+
+_NO_DEVICE: Final = CelDevice("")
+
+
+def constant(node: Expr) -> bool:
+    """Is the node a literal through and through? Such lists and maps are made once."""
+    if isinstance(node, ListLiteral):
+        # A list with optional elements depends on their values.
+        return not node.optional and all(map(constant, node.elements))
+    if isinstance(node, MapLiteral):
+        return all(constant(key) and constant(value) and not optional for key, value, optional in node.entries)
+    return isinstance(node, Literal)
+
+
+def once(evaluate: Evaluate) -> Evaluate:
+    """The value of a constant, made now."""
+    value = evaluate(NoFrame())
+    return lambda _: value
+
+
+def present(value: Any) -> bool:
+    """Does the optional hold a value?"""
+    if not isinstance(value, OptionalValue):
+        raise EvaluationError(NO_SUCH_OVERLOAD)
+    return value.present
+
+
+def make_list(elements: Sequence[tuple[Evaluate, bool]]) -> Evaluate:
+    """A list of elements, of which the optional ones may be none."""
+
+    def evaluate(frame: Frame) -> Any:
+        frame.cost += _LIST_COST
+        values: list[Any] = []
+        for element, optional in elements:
+            value = element(frame)
+            if not optional:
+                values.append(value)
+            elif present(value):
+                values.append(value.value)
+        return frame.admit(tuple(values))
+
+    return evaluate
+
+
+def make_map(entries: Sequence[tuple[Evaluate, Evaluate, bool]]) -> Evaluate:
+    """A map of entries, of which the optional ones may be none. A repeated key is an error."""
+
+    def evaluate(frame: Frame) -> Any:
+        frame.cost += _MAP_COST
+        pairs: list[tuple[Any, Any]] = []
+        for key, value, optional in entries:
+            name, item = key(frame), value(frame)
+            # Doubles and null are no keys in CEL.
+            if not isinstance(name, bool | int | str):
+                raise EvaluationError("unsupported key type")
+            if not optional:
+                pairs.append((name, item))
+            elif present(item):
+                pairs.append((name, item.value))
+        made = MapValue(pairs)
+        # Repeated keys are noticed by the count: the map keeps one of them.
+        if len(made) != len(pairs):
+            raise EvaluationError("Failed with repeated key")
+        return frame.admit(made)
+
+    return evaluate
+
 
 FOLDED: Final = 64
 """Work units of a constant that a compiled program holds at most."""

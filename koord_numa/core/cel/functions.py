@@ -1,27 +1,130 @@
-"""
-Functions as rows: a signature in CEL's own notation, what it does, and what a call costs.
+"""Describe functions: signatures in CEL's notation, implementations and costs (cel-go checker/types.go)."""
 
-The checker reads the parameter types, the compiler the accepted Python types: one row is everything there is to say about an overload.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
-from typing import Any, Final
+from math import ceil
+from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult
 
-from koord_numa.core.cel.values.semver import Semver
-from koord_numa.core.cel.values.types import Type, read_type
-from koord_numa.core.cel.values.values import (
+from koord_numa.core.cel.values import (
     Duration,
     MapValue,
     NamedFormat,
     OptionalValue,
     Quantity,
+    Semver,
     Timestamp,
     TypeValue,
     Uint,
 )
+
+
+class Type(NamedTuple):
+    """A type and its parameters. A name of one capital letter is a type parameter of a signature."""
+
+    name: str
+    parameters: tuple["Type", ...] = ()
+
+    def __str__(self) -> str:
+        if not self.parameters:
+            return _SHOWN.get(self.name, self.name)
+        return f"{_SHOWN.get(self.name, self.name)}({', '.join(map(str, self.parameters))})"
+
+
+_SHOWN: Final = {
+    "null": "null_type",
+    "optional": "optional_type",
+    "quantity": "kubernetes.Quantity",
+    "semver": "kubernetes.Semver",
+    "device": "kubernetes.DRADevice",
+    "url": "kubernetes.URL",
+    "format": "kubernetes.NamedFormat",
+    "ip": "net.IP",
+    "cidr": "net.CIDR",
+    "timestamp": "google.protobuf.Timestamp",
+    "duration": "google.protobuf.Duration",
+}
+
+DYN: Final = Type("dyn")
+ANY: Final = Type("any")
+"""The type of an attribute: a scalar or a list. Like dyn, except as an element of list and map literals."""
+BOOL: Final = Type("bool")
+INT: Final = Type("int")
+STRING: Final = Type("string")
+NULL: Final = Type("null")
+
+Bindings = MutableMapping[str, Type]
+_PART: Final = re.compile(r"[A-Za-z]+|[(),]")
+
+
+def list_of(element: Type) -> Type:
+    """``list(element)``."""
+    return Type("list", (element,))
+
+
+def map_of(key: Type, value: Type) -> Type:
+    """``map(key, value)``."""
+    return Type("map", (key, value))
+
+
+def optional_of(value: Type) -> Type:
+    """``optional(value)``."""
+    return Type("optional", (value,))
+
+
+def is_dynamic(kind: Type) -> bool:
+    """Is the type only known at run time?"""
+    return kind.name in ("dyn", "any")
+
+
+@lru_cache(maxsize=1024)
+def read_type(text: str) -> Type:
+    """A type as signatures write it: ``map(string, A)``."""
+    return _read(iter(_PART.findall(text)), "")[0]
+
+
+def _read(parts: Iterator[str], name: str) -> tuple[Type, str]:
+    name = name or next(parts)
+    following = next(parts, "")
+    if following != "(":
+        return Type(name), following
+    parameters: list[Type] = []
+    while following in ("(", ","):
+        inner, following = _read(parts, "")
+        parameters.append(inner)
+    return Type(name, tuple(parameters)), next(parts, "")
+
+
+def unify(formal: Type, actual: Type, bindings: Bindings) -> bool:
+    """May a value of type ``actual`` stand where ``formal`` is asked for? Binds type parameters on the way."""
+    if is_dynamic(formal) or is_dynamic(actual):
+        # A type parameter that meets dyn stays open for what comes later.
+        if len(formal.name) == 1:
+            bindings.setdefault(formal.name, actual)
+        return True
+    if len(formal.name) == 1:
+        bound = bindings.setdefault(formal.name, actual)
+        if bound == actual:
+            return True
+        if unify(bound, actual, {}):
+            # dyn is the wider of the two, so that it is what remains.
+            bindings[formal.name] = DYN if is_dynamic(bound) else bound
+            return True
+        return False
+    if formal.name != actual.name or len(formal.parameters) != len(actual.parameters):
+        return False
+    return all(unify(left, right, bindings) for left, right in zip(formal.parameters, actual.parameters, strict=True))
+
+
+def substitute(formal: Type, bindings: Bindings) -> Type:
+    """The type with its parameters replaced; one that nothing bound is dyn."""
+    if len(formal.name) == 1:
+        return bindings.get(formal.name, DYN)
+    return Type(formal.name, tuple(substitute(parameter, bindings) for parameter in formal.parameters))
+
 
 Cost = Callable[..., int]
 Work = Callable[..., None]
@@ -168,3 +271,46 @@ def table(rows: Sequence[Overload]) -> Mapping[tuple[str, bool], tuple[Overload,
     for overload in rows:
         grouped.setdefault((overload.name, overload.member), []).append(overload)
     return {key: tuple(overloads) for key, overloads in grouped.items()}
+
+
+STRING_FACTOR: Final = 0.1
+REGEX_FACTOR: Final = 0.25
+
+
+def traversal(text: object, *_: object) -> int:
+    """Reading a text once."""
+    return ceil(len(text) * STRING_FACTOR)  # type: ignore[arg-type]  # calls are checked before
+
+
+def joined(left: object, right: object) -> int:
+    """Reading two texts or lists."""
+    return ceil((len(left) + len(right)) * STRING_FACTOR)  # type: ignore[arg-type]  # calls are checked before
+
+
+def search(text: object, part: object, *_: object) -> int:
+    """Looking for a text in another."""
+    # Both lengths are rounded up before they are multiplied, as in cel-go's estimator.
+    return ceil(len(text) * STRING_FACTOR) * ceil(len(part) * STRING_FACTOR)  # type: ignore[arg-type]  # calls are checked before
+
+
+def regex(text: object, pattern: object, *_: object) -> int:
+    """Running a regular expression over a text; an empty text counts as one character."""
+    return ceil((len(text) + 1) * STRING_FACTOR) * ceil(len(pattern) * REGEX_FACTOR)  # type: ignore[arg-type]  # calls are checked before
+
+
+def elements(items: object, *_: object) -> int:
+    """One unit an element."""
+    return len(items)  # type: ignore[arg-type]  # calls are checked before
+
+
+def pairs(left: object, right: object) -> int:
+    """Every element of one list against every element of the other."""
+    return len(left) * len(right) + 1  # type: ignore[arg-type]  # calls are checked before
+
+
+def equality(left: object, right: object) -> int:
+    """Comparing texts and collections costs by the shorter one, everything else one unit."""
+    try:
+        return ceil(min(len(left), len(right)) * STRING_FACTOR)  # type: ignore[arg-type]  # calls are checked before
+    except TypeError:
+        return 1

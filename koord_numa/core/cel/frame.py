@@ -12,9 +12,18 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult
 
-from koord_numa.core.cel.errors import CostExceededError, ValueTooLargeError
-from koord_numa.core.cel.values.semver import Semver
-from koord_numa.core.cel.values.values import EMPTY_MAP, Duration, MapValue, OptionalValue, Quantity, Timestamp, Uint
+from koord_numa.core.cel.values import (
+    EMPTY_MAP,
+    CostExceededError,
+    Duration,
+    MapValue,
+    OptionalValue,
+    Quantity,
+    Semver,
+    Timestamp,
+    Uint,
+    ValueTooLargeError,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,27 @@
-"""
-Static checking: the type of every node, and a ``CompileError`` where no overload takes the types of the operands.
-
-As cel-go checker/checker.go, with the validators of Kubernetes' environment: literals of lists and maps have elements of one type,
-and constant patterns, durations and timestamps are valid.
-"""
+"""Check types before an expression runs: the type of every node, or a `CompileError`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from koord_numa.core.cel.environment import DEVICE_FIELDS, GLOBAL_SCOPE, LITERALS, Scope
-from koord_numa.core.cel.errors import CompileError, EvaluationError
-from koord_numa.core.cel.standard_library import TABLE
-from koord_numa.core.cel.standard_library.strings import pattern
-from koord_numa.core.cel.standard_library.times import parse_duration, parse_timestamp
-from koord_numa.core.cel.syntax.syntax import (
+from koord_numa.core.cel.functions import (
+    ANY,
+    BOOL,
+    DYN,
+    INT,
+    NULL,
+    QUALIFIED,
+    STRING,
+    Bindings,
+    Overload,
+    Type,
+    is_dynamic,
+    list_of,
+    map_of,
+    optional_of,
+    substitute,
+    unify,
+)
+from koord_numa.core.cel.parser import (
     Bind,
     Call,
     Expr,
@@ -26,20 +34,32 @@ from koord_numa.core.cel.syntax.syntax import (
     OptionalMap,
     Select,
 )
-from koord_numa.core.cel.values.functions import QUALIFIED, Overload
-from koord_numa.core.cel.values.types import (
-    BOOL,
-    DYN,
-    INT,
-    Bindings,
-    Type,
-    is_dynamic,
-    list_of,
-    map_of,
-    optional_of,
-    substitute,
-    unify,
-)
+from koord_numa.core.cel.standard_library import TABLE
+from koord_numa.core.cel.standard_library.operators import parse_duration, parse_timestamp
+from koord_numa.core.cel.standard_library.strings import pattern
+from koord_numa.core.cel.values import CompileError, EvaluationError, Uint
+
+Scope = Mapping[str, Type]
+
+DEVICE_FIELDS: Final[Mapping[str, Type]] = {
+    "driver": STRING,
+    "allowMultipleAllocations": BOOL,
+    "attributes": map_of(STRING, map_of(STRING, ANY)),
+    "capacity": map_of(STRING, map_of(STRING, Type("quantity"))),
+}
+_TYPE_NAMES: Final = ("int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type")
+GLOBAL_SCOPE: Final[Scope] = {"device": Type("device"), **dict.fromkeys(_TYPE_NAMES, Type("type"))}
+LITERALS: Final[Mapping[type, Type]] = {
+    bool: BOOL,
+    int: INT,
+    Uint: Type("uint"),
+    float: Type("double"),
+    str: STRING,
+    bytes: Type("bytes"),
+    type(None): NULL,
+}
+"""The types of literals by the Python type of their value."""
+
 
 _MIXED: Final = "@mixed literals"
 """In the scope of arguments where literals may be mixed; no name of an expression can hide it."""

@@ -1,1 +1,0 @@
-"""From a syntax tree to a function."""

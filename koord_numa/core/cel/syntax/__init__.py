@@ -1,1 +1,0 @@
-"""From text to a syntax tree."""

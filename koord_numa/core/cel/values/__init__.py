@@ -1,1 +1,0 @@
-"""Values, their types and the functions on them."""
