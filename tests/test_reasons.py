@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from koord_numa.core.allocate import AllocateOptions, WithoutTopology
+from koord_numa.core.claims.allocation import DeviceUsage
 from koord_numa.core.claims.cpus import CpuSite
 from koord_numa.core.claims.device_hints import ClaimDevices
-from koord_numa.core.claims.objects.pools import gather_pools
-from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.claims.search.inventory import DeviceId
-from koord_numa.core.claims.search.node_devices import NodeDevices
-from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.claims.inventory import DeviceId
+from koord_numa.core.claims.pools import NodeDevices, gather_pools
+from koord_numa.core.claims.resource_claim import PodClaims
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import CpuSet
@@ -45,9 +44,8 @@ from koord_numa.core.objects.vocabulary import (
     QosClass,
 )
 from koord_numa.core.objects.volumes import CsiNode, NodeVolumes, PersistentVolume, PersistentVolumeClaim, Storage
-from koord_numa.core.scheduling.claim_devices import place_devices
 from koord_numa.core.scheduling.evaluate import evaluate, refuse_everywhere
-from koord_numa.core.scheduling.placement import place
+from koord_numa.core.scheduling.placement import place, place_devices
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate

@@ -24,8 +24,7 @@ from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.numa_free import accounts
-from koord_numa.core.state.numa_sums import numa_occupancy
+from koord_numa.core.state.numa_free import accounts, numa_occupancy
 from tests.conformance.koordinator.rm_cases import Question, load
 from tests.conformance.vectors import cases, folder
 from tests.core.allocation.nodes import GI, held, node, pod

@@ -12,15 +12,12 @@ from typing import Any, Final
 from bench.engine.engine import new_engine
 from bench.figure import Figure
 from koord_numa.core.cel.program import compile_selector
-from koord_numa.core.claims.objects.claim import DeviceClass
-from koord_numa.core.claims.objects.pools import gather_pools
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.pod_claims import PodResourceClaim
-from koord_numa.core.claims.search.allocator import Allocated, allocate
-from koord_numa.core.claims.search.inventory import DeviceId, DeviceTaint, ResourceSlice
-from koord_numa.core.claims.search.node_devices import NodeDevices
-from koord_numa.core.claims.search.usage import DeviceUsage
-from koord_numa.core.claims.taint_rules import DeviceTaintRule
+from koord_numa.core.claims.allocation import DeviceUsage
+from koord_numa.core.claims.allocator import Allocated, allocate
+from koord_numa.core.claims.claim import DeviceClass
+from koord_numa.core.claims.inventory import DeviceId, DeviceTaint, DeviceTaintRule, ResourceSlice
+from koord_numa.core.claims.pools import NodeDevices, gather_pools
+from koord_numa.core.claims.resource_claim import PodResourceClaim, ResourceClaim
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement

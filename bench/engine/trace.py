@@ -23,10 +23,9 @@ from koord_numa.cli.cluster.trace import GPU, Arrival, read_trace_nodes, read_tr
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.verdicts import Alignment
 from koord_numa.core.objects.vocabulary import ScoringType
-from koord_numa.core.rebind.arrangement.layout import NodeLayout
-from koord_numa.core.rebind.arrangement.numa_amounts import amounts_after
-from koord_numa.core.rebind.opportunity import Threshold, improvement
-from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
+from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.pinned_pods import amounts_after
+from koord_numa.core.rebind.plan import RebindPlan, Threshold, improvement, plan_rebind
 from koord_numa.core.resources import CPU
 from koord_numa.core.value_objects import replace
 from koord_numa.engine import Dependencies, Scheduler, Source

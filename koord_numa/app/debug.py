@@ -15,7 +15,7 @@ from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.core.state.numa_usage import largest_aligned, rooms
+from koord_numa.core.state.numa_free import largest_aligned, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.wire.pod.resource_status import quantities

@@ -41,7 +41,7 @@ from koord_numa.cluster.resources import (
 from koord_numa.cluster.watch.informer import Informer
 from koord_numa.cluster.watch.lister import ListedKind, list_first_served
 from koord_numa.cluster.watch.resync import Resync
-from koord_numa.core.claims.search.inventory import ResourceSlice
+from koord_numa.core.claims.inventory import ResourceSlice
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod

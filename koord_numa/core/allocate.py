@@ -7,14 +7,11 @@ Pure and repeatable: same request, inventory, ledger and options, same answer. T
 
 from typing import Final
 
-from koord_numa.core.allocation.demand import AllocationDemand, CpuUse, demand_of
-from koord_numa.core.allocation.device_hints import DeviceHints
-from koord_numa.core.allocation.empty_node import fewest_if_empty
+from koord_numa.core.allocation.demand import AllocateOptions, AllocationDemand, CpuUse, WithoutTopology, demand_of
 from koord_numa.core.allocation.grant import place
 from koord_numa.core.allocation.node_rules import NodeRules, node_rules
-from koord_numa.core.allocation.numa_offers import NumaOffers, offers
-from koord_numa.core.allocation.numa_selection import NO_DISTANCES, preferred, select_numa_nodes
-from koord_numa.core.allocation.options import AllocateOptions, WithoutTopology
+from koord_numa.core.allocation.numa_offers import DeviceHints, NumaOffers, offers
+from koord_numa.core.allocation.numa_selection import NO_DISTANCES, fewest_if_empty, preferred, select_numa_nodes
 from koord_numa.core.allocation.refusals import (
     amplified_shortage,
     kubelet_cores_shortage,
@@ -43,12 +40,19 @@ from koord_numa.core.objects.vocabulary import (
     RestrictedRule,
 )
 from koord_numa.core.resources import MILLI
-from koord_numa.core.score.numa_scores import Strategy as NumaScoring
+from koord_numa.core.score.node_scores import Strategy as NumaScoring
 from koord_numa.core.state.inventory import Inventory, NodeTraits
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.numa_free import EVERY_POD, Accounting, NumaAccounting, NumaFree, accounts
-from koord_numa.core.state.numa_sums import numa_occupancy
-from koord_numa.core.state.shared_pools import shared_pools, socket_of
+from koord_numa.core.state.numa_free import (
+    EVERY_POD,
+    Accounting,
+    NumaAccounting,
+    NumaFree,
+    accounts,
+    numa_occupancy,
+    shared_pools,
+    socket_of,
+)
 from koord_numa.core.value_objects import replace
 
 __all__ = [

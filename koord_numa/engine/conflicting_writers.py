@@ -15,7 +15,7 @@ from typing import Final
 
 from koord_numa.core.explain import bare_amount
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.core.rebind.double_hold import DoubleHold, double_holds
+from koord_numa.core.rebind.from_ledger import DoubleHold, double_holds
 from koord_numa.core.resources import CPU, MEMORY, NOTHING
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle

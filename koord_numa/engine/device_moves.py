@@ -17,8 +17,8 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.score.device_reserve import is_device
-from koord_numa.core.state.numa_usage import rooms
+from koord_numa.core.score.node_scores import is_device
+from koord_numa.core.state.numa_free import rooms
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.containment import Subject

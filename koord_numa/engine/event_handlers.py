@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.constraints import PodTerm
-from koord_numa.core.objects.namespaces import Namespace
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Reason, Unschedulable
+from koord_numa.core.objects.workloads import DisruptionBudget, Namespace
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.cache.listed_changes import ListedChanges
 from koord_numa.engine.gangs.group_queue import GroupQueue

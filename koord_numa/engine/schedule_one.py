@@ -16,7 +16,7 @@ from functools import partial
 from logging import getLogger
 from typing import Any, Final
 
-from koord_numa.core.claims.search.budget import SELECTOR_LIMITS
+from koord_numa.core.claims.budget import SELECTOR_LIMITS
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.engine.binding.binding_cycle import BindingCycle
 from koord_numa.engine.decision_log import RUNNERS_UP

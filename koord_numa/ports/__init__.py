@@ -26,7 +26,7 @@ from koord_numa.core.objects.rebind_request import PodRevision, RebindAnswer, Re
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.volumes import PersistentVolumeClaim
-from koord_numa.core.rebind.arrangement.numa_amounts import NumaAmounts
+from koord_numa.core.rebind.pinned_pods import NumaAmounts
 from koord_numa.ports.claim_writer import ClaimWriter
 
 T_contra = TypeVar("T_contra", contravariant=True)

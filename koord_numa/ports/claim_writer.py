@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from koord_numa.core.claims.extended_claim import RequestMapping
+from koord_numa.core.claims.allocation import Allocation
+from koord_numa.core.claims.claim import DeviceRequest
+from koord_numa.core.claims.extended_resources import RequestMapping
 from koord_numa.core.claims.node_allocatable import ClaimAmounts
-from koord_numa.core.claims.objects.claim import DeviceRequest
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.request import PodKey
 
 StillAllowed = Callable[[], Awaitable[bool]]

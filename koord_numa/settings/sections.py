@@ -7,7 +7,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
 
-from koord_numa.core.claims.objects.features import Features
+from koord_numa.core.claims.pools import Features
 from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS
 from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from koord_numa.core.fit.default_spread import SYSTEM_DEFAULTS
+from koord_numa.core.fit.spread import SYSTEM_DEFAULTS
 from koord_numa.core.objects.constraints import SpreadConstraint
 from koord_numa.settings.section import Section
 

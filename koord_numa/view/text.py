@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
+from koord_numa.core.claims.allocation import Allocation
 from koord_numa.core.claims.cpus import cpu_count, cpus_of, is_cpu_device
-from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement

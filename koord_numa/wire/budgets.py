@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.constraints import LabelSelector
+from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.wire.metadata import head
 from koord_numa.wire.parsing import Int64, Problems, Strict, read
 from koord_numa.wire.selectors import LabelSelectorModel, label_selector

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from koord_numa.core.objects.namespaces import Namespace
+from koord_numa.core.objects.workloads import Namespace
 from koord_numa.wire.metadata import head
 from koord_numa.wire.parsing import Problems
 

@@ -15,7 +15,7 @@ from koord_numa.core.objects.rebind_request import (
     RebindPhase,
     RebindRequest,
 )
-from koord_numa.core.rebind.arrangement.numa_amounts import NumaAmounts
+from koord_numa.core.rebind.pinned_pods import NumaAmounts
 from koord_numa.core.rebind.plan import NodeFigures
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath

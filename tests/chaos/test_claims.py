@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from koord_numa.app.runtime import Runtime
-from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.claims.allocation import DeviceUsage
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim

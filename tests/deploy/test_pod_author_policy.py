@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from koord_numa.core.allocation.demand import demand_of
-from koord_numa.core.allocation.options import AllocateOptions
+from koord_numa.core.allocation.demand import AllocateOptions, demand_of
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.quantity import amount
 from koord_numa.wire.pod.pods import parse_pod

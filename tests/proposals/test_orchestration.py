@@ -4,7 +4,7 @@ import pytest
 
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.shared_pools import shared_pools
+from koord_numa.core.state.numa_free import shared_pools
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
 
 FULL = {"node.koordinator.sh/cpu-bind-policy": "FullPCPUsOnly"}

@@ -2,13 +2,13 @@
 
 import pytest
 
-from koord_numa.core.claims.pod_claims import PodResourceClaim
+from koord_numa.core.claims.resource_claim import PodResourceClaim
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Assignment, NumaSpec, Pod, PodKey
 from koord_numa.core.objects.vocabulary import NumaExclusive, NumaPolicy, QosClass
-from koord_numa.core.preempt.node import Nominee
-from koord_numa.core.rebind.arrangement.layout import NodeLayout
+from koord_numa.core.preempt.dry_run import Nominee
+from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.plan import Move, RebindPlan, plan_rebind
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace

@@ -34,16 +34,13 @@ from koord_numa.cluster.resources import (
     Resource,
 )
 from koord_numa.cluster.watch.lister import ListedKind, list_first_served
-from koord_numa.core.claims.objects.claim import DeviceClass
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.search.inventory import ResourceSlice
-from koord_numa.core.claims.taint_rules import DeviceTaintRule
-from koord_numa.core.objects.budgets import DisruptionBudget
-from koord_numa.core.objects.namespaces import Namespace
+from koord_numa.core.claims.claim import DeviceClass
+from koord_numa.core.claims.inventory import DeviceTaintRule, ResourceSlice
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
-from koord_numa.core.objects.workloads import Workload, WorkloadKind
+from koord_numa.core.objects.workloads import DisruptionBudget, Namespace, Workload, WorkloadKind
 from koord_numa.ports import Forbidden
 from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.claims.claim_templates import ClaimTemplate, parse_claim_template

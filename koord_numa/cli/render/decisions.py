@@ -11,7 +11,7 @@ from koord_numa.core.kubelet.knowledge import known_of
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
-from koord_numa.core.state.numa_usage import largest_aligned
+from koord_numa.core.state.numa_free import largest_aligned
 from koord_numa.view.text import NONE, claimed_devices, count, numa_text, short_amounts
 
 _SHOWN: Final = 6

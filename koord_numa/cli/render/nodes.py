@@ -16,7 +16,7 @@ from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.core.state.numa_usage import NumaUsage, largest_aligned, rooms
+from koord_numa.core.state.numa_free import NumaUsage, largest_aligned, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.view import terminal
 from koord_numa.view.documents.claims import HeldClaim, claim_entries, node_claims, published_devices

@@ -11,11 +11,11 @@ from typing import Any, Final, TypeVar
 
 from koord_numa.cluster.client import MERGE_PATCH, Api, Body
 from koord_numa.cluster.resources import PODS, RESOURCE_CLAIMS, Call
-from koord_numa.core.claims.extended_claim import RequestMapping
+from koord_numa.core.claims.allocation import Allocation
+from koord_numa.core.claims.claim import DeviceRequest
+from koord_numa.core.claims.extended_resources import RequestMapping
 from koord_numa.core.claims.node_allocatable import ClaimAmounts
-from koord_numa.core.claims.objects.claim import DeviceRequest
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.request import PodKey
 from koord_numa.ports import Conflict, Forbidden, Gone, Invalid
 from koord_numa.ports.claim_writer import StillAllowed

@@ -12,7 +12,7 @@ from koord_numa.cluster.resources import PODS, REBINDS, Call
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.rebind_request import PodRevision, RebindAnswer, RebindRequest
 from koord_numa.core.objects.request import PodKey
-from koord_numa.core.rebind.arrangement.numa_amounts import NumaAmounts
+from koord_numa.core.rebind.pinned_pods import NumaAmounts
 from koord_numa.ports import Conflict, Gone, Invalid
 from koord_numa.wire import names
 from koord_numa.wire.errors import WireError

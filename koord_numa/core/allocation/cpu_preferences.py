@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
-from koord_numa.core.allocation.numa_offers import NumaOffers
-from koord_numa.core.allocation.split import split
+from koord_numa.core.allocation.numa_offers import NumaOffers, split
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.bind_policies import Downgrade
 from koord_numa.core.cpus.core_shapes import shaped

@@ -1,15 +1,10 @@
-"""
-What one pod demands, the same for every node: amounts, whether its CPUs are its own, which policies it names.
-
-Made once per request class. Rules of a node (label, kubelet, what is free) come later, in ``node_rules.py``.
-"""
+"""What one pod demands on any node: amounts, CPU binding and NUMA policy, with the configured defaults."""
 
 from collections.abc import Hashable
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from koord_numa.core.allocation.options import AllocateOptions
 from koord_numa.core.explain import needs_text
 from koord_numa.core.objects.request import CpuBind, NumaSpread, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
@@ -21,6 +16,7 @@ from koord_numa.core.objects.vocabulary import (
     NumaExclusive,
     NumaPolicy,
     QosClass,
+    RestrictedRule,
 )
 from koord_numa.core.pod_resources import effective_limits, effective_requests, is_limited, kube_qos
 from koord_numa.core.qos import (
@@ -31,7 +27,36 @@ from koord_numa.core.qos import (
     unequal_limits,
 )
 from koord_numa.core.resources import CPU, MILLI, ResourceList
+from koord_numa.core.score.node_scores import Strategy
+from koord_numa.core.state.numa_free import Accounting
 from koord_numa.core.value_objects import value_object
+
+
+class WithoutTopology(Enum):
+    """What becomes of a pod that wants NUMA alignment on a node without NUMA data."""
+
+    REFUSE = "refuse"
+    PERMIT = "permit"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateOptions:
+    """
+    The configured defaults. ``bind`` is for pods with own CPUs that name no policy (``NONE``: they get none of their own);
+    ``numa_policy`` for pods with own CPUs where neither pod nor node names one; ``exclusive`` for pods that name a NUMA policy
+    but no exclusivity; ``strategy`` for nodes that name none. ``scoring`` ranks equally wide sets of NUMA nodes.
+    ``restricted``: which sets Restricted prefers.
+    """
+
+    bind: CpuBindPolicy = CpuBindPolicy.FULL_PCPUS
+    numa_policy: NumaPolicy = NumaPolicy.BEST_EFFORT
+    exclusive: NumaExclusive = NumaExclusive.REQUIRED
+    strategy: NumaAllocateStrategy = NumaAllocateStrategy.LEAST_ALLOCATED
+    scoring: Strategy | None = field(default_factory=Strategy)
+    without_topology: WithoutTopology = WithoutTopology.REFUSE
+    accounting: Accounting = Accounting.EVERY_POD
+    restricted: RestrictedRule = RestrictedRule.EMPTY_NODE
+
 
 NOT_WHOLE = Rejection(Reason.CPU_COUNT, "the requested CPUs must be integer", resolvable=False)
 

@@ -9,9 +9,8 @@ from typing import Final
 
 from koord_numa.core.allocation.cpu_preferences import PCPU_LEVEL_BROKEN, cpu_shares, outcome
 from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
-from koord_numa.core.allocation.numa_offers import NumaOffers
+from koord_numa.core.allocation.numa_offers import NumaOffers, split
 from koord_numa.core.allocation.refusals import insufficient, not_enough_cpus
-from koord_numa.core.allocation.split import split
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.bind_policies import CpuPick, CpuPolicies, pick_cpus
 from koord_numa.core.cpus.cpu_request import CpuRequest, NotEnoughCpus

@@ -7,8 +7,7 @@ Labels, kubelet settings and the pod's own words meet here; nothing looks at wha
 from dataclasses import field
 from typing import Final
 
-from koord_numa.core.allocation.demand import NOT_WHOLE, AllocationDemand, CpuUse
-from koord_numa.core.allocation.options import WithoutTopology
+from koord_numa.core.allocation.demand import NOT_WHOLE, AllocationDemand, CpuUse, WithoutTopology
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.bind_policies import Downgrade
 from koord_numa.core.explain import cpus_text
@@ -26,7 +25,7 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MILLI, ResourceList
-from koord_numa.core.score.numa_scores import Counted, Strategy
+from koord_numa.core.score.node_scores import Counted, Strategy
 from koord_numa.core.state.inventory import NodeTraits
 from koord_numa.core.state.numa_free import Accounting
 from koord_numa.core.value_objects import ValueObject, replace, value_object

@@ -1,8 +1,8 @@
-"""What each NUMA node of one node can give to one pod now."""
+"""What each NUMA node of one node can give to one pod, and how an amount is split over NUMA nodes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from koord_numa.core.allocation.device_hints import DeviceHints
 from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
 from koord_numa.core.cpus.cpu_request import CpuOccupancy
 from koord_numa.core.numa.hints import mask_of, mask_of_ids
@@ -12,6 +12,47 @@ from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.state.inventory import PerNuma
 from koord_numa.core.state.numa_free import Accounting, NumaFree
 from koord_numa.core.value_objects import ValueObject, value_field
+
+
+class DeviceHints(Protocol):
+    """
+    Where the devices of a pod's claims can be allocated. Sets of NUMA nodes are masks, never empty.
+
+    A set that has too few devices cannot hold the pod, however much of everything else it has: that is how devices join the merge of
+    all other resources (KEP-693, "Hint Providers").
+    """
+
+    def fits(self, mask: int) -> bool:
+        """Can all claims be allocated on these NUMA nodes, beside what is in use?"""
+        ...
+
+    def fits_if_empty(self, mask: int) -> bool:
+        """Could they be if nothing were in use?"""
+        ...
+
+
+def split(amount: int, free: Sequence[int], unit: int = 1) -> tuple[int, ...] | None:
+    """
+    The share of each NUMA node, in the order of ``free``, or ``None`` when they cannot cover the amount in whole units.
+
+    Served from the one with the least free upwards, each with an equal part of what is left or all that it has; so a caller that has
+    more takes over what others lack, and the amount fits exactly when the free whole units add up. As Koordinator's
+    node_allocation.go, whose order compares positions instead of NUMA ids; here the order is the one it means.
+    """
+    # One member takes all or nothing; this is the common case and needs no sorting.
+    if len(free) == 1:
+        return None if amount % unit or amount > free[0] else (amount,)
+    shares = [0] * len(free)
+    rest = amount
+    waiting = len(free)
+    # ``sorted`` is stable: equal amounts keep the order of NUMA ids, so the same input gives the same shares.
+    for position in sorted(range(len(free)), key=free.__getitem__):
+        # Whole units only. What division leaves stays in ``rest`` and goes to those with more, which come later.
+        part = rest // unit // waiting * unit
+        shares[position] = min(part, free[position] // unit * unit)
+        rest -= shares[position]
+        waiting -= 1
+    return None if rest else tuple(shares)
 
 
 class NumaOffers(ValueObject):

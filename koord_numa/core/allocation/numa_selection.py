@@ -13,19 +13,21 @@ up to 8 and {1,2}, {1,3} to 10: too little. {0,2}, {0,3} and {2,3} hold it. With
 closest and wins; without distances the strategy's score decides, the smaller mask at equal score.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 from math import comb
 from typing import Final
 
 from koord_numa.core.allocation.cpu_preferences import best_shaped, honouring_first
-from koord_numa.core.allocation.empty_node import fewest_if_empty
 from koord_numa.core.allocation.node_rules import NodeRules
 from koord_numa.core.allocation.numa_offers import NumaOffers
 from koord_numa.core.allocation.numa_sets import NumaSets
+from koord_numa.core.numa.common_masks import common_masks
+from koord_numa.core.numa.counted import Counted, fewest_that_reach
 from koord_numa.core.numa.distances import Distances, spreads
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
-from koord_numa.core.numa.hints import Hint, masks_of_size
+from koord_numa.core.numa.hints import Hint, mask_of_ids, masks_of_size
 from koord_numa.core.numa.policies import KOORDINATOR, Decision, decide_koordinator
 from koord_numa.core.objects.vocabulary import (
     NUMA_REQUIRED,
@@ -33,11 +35,76 @@ from koord_numa.core.objects.vocabulary import (
     NumaPolicy,
     RestrictedRule,
 )
+from koord_numa.core.resources import CPU
+from koord_numa.core.state.inventory import PerNuma
+
+LISTED: Final = 2000
+"""More sets of one size than these are searched for instead of listed."""
+
+REMEMBERED: Final = 1024
+"""So many answers are kept: one for each kind of machine and request, of which there are few."""
+
+Needs = tuple[tuple[int, PerNuma], ...]
+"""By resource how much is needed, and the whole units of each NUMA node of the empty node."""
+
+
+def fewest_if_empty(rules: NodeRules, offers: NumaOffers) -> int | None:
+    """
+    The smallest number of NUMA nodes whose totals hold the whole request, the devices of its claims included; ``None`` when all of them
+    together do not.
+    """
+    needs, ids, devices = _needs(rules, offers), offers.numa_ids, offers.devices
+    if devices is None:
+        return _fewest(needs, ids)
+    sets = chain.from_iterable(_sets(needs, ids, size) for size in _sizes(needs, ids))
+    return next((mask.bit_count() for mask in sets if devices.fits_if_empty(mask)), None)
+
+
+def _needs(rules: NodeRules, offers: NumaOffers) -> Needs:
+    """CPUs of one's own weigh amplified."""
+    found = []
+    for name in offers.given:
+        ratio = rules.ratio if name == CPU and rules.binding is not None else 1
+        unit, totals = offers.units[name], offers.accounts.total[name]
+        # Totals are published amplified, own CPUs are counted bare: the same unit on both sides of the comparison.
+        amounts = tuple([int(amount / ratio) for amount in totals]) if ratio > 1 else totals
+        whole = tuple([amount // unit * unit for amount in amounts]) if unit > 1 else amounts
+        found.append((rules.amounts[name], whole))
+    return tuple(found)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _fewest(needs: Needs, ids: tuple[int, ...]) -> int | None:
+    return next((size for size in _sizes(needs, ids) if next(iter(_sets(needs, ids, size)), None) is not None), None)
+
+
+def _sizes(needs: Needs, ids: tuple[int, ...]) -> range:
+    """The sizes of the sets that may hold the request."""
+    # Amounts that do not add up over all NUMA nodes rule every size out, so no size needs a look.
+    if not needs or any(sum(amounts) < needed for needed, amounts in needs):
+        return range(0)
+    # Each resource alone needs at least this many NUMA nodes: the search starts at the largest of these bounds.
+    fewest = max(fewest_that_reach(dict(enumerate(amounts)), needed) for needed, amounts in needs)
+    return range(fewest, len(ids) + 1)
+
+
+def _sets(needs: Needs, ids: tuple[int, ...], size: int) -> Iterable[int]:
+    """The sets of so many NUMA nodes whose totals hold the request."""
+    # comb(n, size) sets: above the limit the search by amounts is cheaper than the list.
+    if comb(len(ids), size) > LISTED:
+        return common_masks([Counted(dict(zip(ids, amounts, strict=True)), needed) for needed, amounts in needs], size)
+    return (
+        mask
+        for mask in masks_of_size(mask_of_ids(ids), size)
+        if all(
+            sum([amount for numa, amount in zip(ids, amounts, strict=True) if mask >> numa & 1]) >= needed
+            for needed, amounts in needs
+        )
+    )
+
 
 WIDEST_LIST: Final = 8
 """Up to so many NUMA nodes all sets are listed when hint lists are needed: 255 of them. Upstream knows no larger machines."""
-
-LISTED: Final = 2000
 """More sets of one size than these are not listed but searched for."""
 
 NO_DISTANCES: Final[Distances] = {}

@@ -9,14 +9,13 @@ from functools import lru_cache
 from typing import Final
 
 from koord_numa.core.allocation.node_rules import NodeRules
-from koord_numa.core.allocation.numa_offers import NumaOffers
-from koord_numa.core.allocation.split import split
+from koord_numa.core.allocation.numa_offers import NumaOffers, split
 from koord_numa.core.numa.common_masks import common_masks
 from koord_numa.core.numa.counted import Counted, fewest_that_reach
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.objects.vocabulary import NumaPolicy
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.core.score.node_resources import score_parts
+from koord_numa.core.score.node_scores import score_parts
 from koord_numa.core.state.inventory import PerNuma
 from koord_numa.core.state.numa_free import Accounting
 

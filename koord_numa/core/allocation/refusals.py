@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from koord_numa.core.allocation.empty_node import fewest_if_empty
 from koord_numa.core.allocation.node_rules import NodeRules
 from koord_numa.core.allocation.numa_offers import NumaOffers
-from koord_numa.core.allocation.numa_selection import is_possible
+from koord_numa.core.allocation.numa_selection import fewest_if_empty, is_possible
 from koord_numa.core.cpus.cpu_request import NotEnoughCpus
 from koord_numa.core.explain import amounts_text, cpus_text, largest_that_fits, needs_text
 from koord_numa.core.numa.exclusive import Exclusivity

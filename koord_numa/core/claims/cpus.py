@@ -1,10 +1,4 @@
-"""
-The external allocator of dra-driver-cpu: which CPUs a claim gets, written into the allocation as the driver's configuration.
-
-The driver hands out exactly the cpuset that it finds there and refuses what does not fit, without a second try: so the account of CPU
-ids is kept here, from the configurations of all allocated claims. Source: dra-driver-cpu, ``allocator: external``. Both states of the
-driver are served: with ``dra.cpu/cpuIDs`` and ``dra.cpu/smtLayout`` and, before these, with ``numCPUs`` and a topology from elsewhere.
-"""
+"""Choose CPUs for claims of dra-driver-cpu, beside the CPU requests of containers."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,15 +6,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from koord_numa.core.claims.objects.claim import OpaqueConfig
-from koord_numa.core.claims.search.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
-from koord_numa.core.claims.search.inventory import Device, DeviceId
+from koord_numa.core.claims.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
+from koord_numa.core.claims.claim import OpaqueConfig
+from koord_numa.core.claims.inventory import Device, DeviceId
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
 from koord_numa.core.cpus.bind_policies import CpuPolicies, pick_cpus
 from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.numa.hints import numa_ids
+from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
+from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.value_objects import replace
 
 DRIVER: Final = "dra.cpu"
@@ -265,3 +261,37 @@ def layout_topology(layout: str) -> CpuTopology:
                 left -= CpuSet.of((cpu, sibling))
                 rows += [(cpu, cpu, 0, 0), (sibling, cpu, 0, 0)]
     return cpu_topology_of(rows)
+
+
+_TOLERATED: Final = 10
+"""Milli-CPU by which the two may differ (dra-driver-cpu, 0.01 CPUs)."""
+
+_FEWEST_SHARES: Final = 2
+"""CPU shares of a container that requests none: it is not compared. So many milli-CPU have no more shares."""
+
+
+def unequal_cpus(containers: Iterable[Container], allocations: Mapping[str, Allocation]) -> Iterator[str]:
+    """
+    A sentence for each container that the driver would not let start. ``allocations`` are by entry of the pod's ``resourceClaims``; a
+    container with claims beside these is not judged.
+    """
+    for container in containers:
+        if not container.claims or any(entry not in allocations for entry, _ in container.claims):
+            continue
+        cpus = sum(_allocated_cpus(allocations[entry], request) for entry, request in container.claims)
+        requested = container.requests.get(CPU, 0)
+        differs = abs(requested - MILLI * cpus) > _TOLERATED
+        if cpus and requested > _FEWEST_SHARES and differs:
+            yield (
+                f"container {container.name} requests {requested / MILLI:g} CPUs and claims {cpus}, "
+                "so that dra-driver-cpu does not let it start"
+            )
+
+
+def _allocated_cpus(allocation: Allocation, request: str) -> int:
+    """Return the number of CPUs of one request, of all for an empty name; alternatives count as their request."""
+    return sum(
+        cpu_count(result)
+        for result in allocation.results
+        if request in ("", result.request, result.request.partition("/")[0])
+    )

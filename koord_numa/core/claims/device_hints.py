@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from koord_numa.core.claims.allocation import Allocation, DeviceUsage
+from koord_numa.core.claims.allocator import ALTERNATIVES, Allocated, allocate
+from koord_numa.core.claims.claim import Classes
 from koord_numa.core.claims.cpus import (
     CpuClaimError,
     CpuSite,
@@ -15,15 +18,11 @@ from koord_numa.core.claims.cpus import (
     numas_of_cpus,
     takes_cpusets,
 )
+from koord_numa.core.claims.inventory import Device, DeviceId
 from koord_numa.core.claims.node_allocatable import ClaimAmounts, claim_amounts
-from koord_numa.core.claims.objects.claim import Classes
-from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.claims.search.allocation import Allocation
-from koord_numa.core.claims.search.allocator import ALTERNATIVES, Allocated, allocate
-from koord_numa.core.claims.search.inventory import Device, DeviceId
-from koord_numa.core.claims.search.node_devices import NodeDevices
-from koord_numa.core.claims.search.search import MAX_STEPS
-from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.claims.pools import NodeDevices
+from koord_numa.core.claims.resource_claim import PodClaims
+from koord_numa.core.claims.search import MAX_STEPS
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpuset import EMPTY, CpuSet

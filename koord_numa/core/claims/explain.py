@@ -4,14 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.claims.objects.capacity import CapacityShortage, capacity_shortage
-from koord_numa.core.claims.objects.claim import AllocationMode, ClaimToAllocate, Classes, DeviceConstraint
-from koord_numa.core.claims.objects.pools import Pool
-from koord_numa.core.claims.search.budget import ClaimError
-from koord_numa.core.claims.search.inventory import Device, DeviceTaint, NumaByRoot
-from koord_numa.core.claims.search.node_devices import NodeDevices
-from koord_numa.core.claims.search.selection import SelectorRows
-from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.claims.allocation import DeviceUsage
+from koord_numa.core.claims.budget import ClaimError
+from koord_numa.core.claims.capacity import CapacityShortage, capacity_shortage
+from koord_numa.core.claims.claim import AllocationMode, ClaimToAllocate, Classes, DeviceConstraint
+from koord_numa.core.claims.inventory import Device, DeviceTaint, NumaByRoot
+from koord_numa.core.claims.pools import NodeDevices, Pool
+from koord_numa.core.claims.selection import SelectorRows
 from koord_numa.core.value_objects import replace
 
 SHOWN_VALUES: Final = 4

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.claims.objects.capacity import own_name
-from koord_numa.core.claims.search.allocation import DeviceResult
-from koord_numa.core.claims.search.inventory import Device, DeviceId
+from koord_numa.core.claims.allocation import DeviceResult
+from koord_numa.core.claims.capacity import own_name
+from koord_numa.core.claims.inventory import Device, DeviceId
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MILLI, ResourceList

@@ -16,7 +16,7 @@ from koord_numa.core.objects.vocabulary import NumaSpreadMode, NumaSpreadScope
 from koord_numa.core.selectors import selects
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.numa_sums import numa_mask
+from koord_numa.core.state.numa_free import numa_mask
 from koord_numa.core.value_objects import ValueObject
 
 MAX_POINTS: Final = 100

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from koord_numa.core.claims.allocation import Allocation
 from koord_numa.core.claims.node_allocatable import ClaimAmounts
-from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import Assignment, SharedPool
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy

@@ -1,6 +1,7 @@
-"""The objects behind pods whose selectors say which pods belong together: Services and the controllers that make pods."""
+"""Services, controllers, PodDisruptionBudgets and namespaces, as far as decisions depend on them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from koord_numa.core.objects.constraints import LabelSelector
@@ -30,3 +31,31 @@ class Workload:
 
     key: WorkloadKey
     selector: LabelSelector | None
+
+
+@dataclass(frozen=True, slots=True)
+class DisruptionBudget:
+    """
+    How many of the pods that ``selector`` matches in ``namespace`` may be evicted now.
+
+    Pods that are not ready may be evicted beyond that: always with ``unhealthy_always`` (``unhealthyPodEvictionPolicy: AlwaysAllow``),
+    else while as many as desired are healthy (``healthy``).
+    """
+
+    namespace: str
+    name: str
+    selector: LabelSelector | None
+    allowed: int = 0  # status.disruptionsAllowed
+    disrupted: tuple[str, ...] = ()  # names of pods whose eviction is counted already
+    unhealthy_always: bool = False
+    healthy: bool = False  # status.currentHealthy is at least status.desiredHealthy, and that is above 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """What a ``namespaceSelector`` of an affinity term looks at."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""

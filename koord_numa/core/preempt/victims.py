@@ -1,28 +1,82 @@
-"""
-Whom a pod has to displace on one node: those of lower priority, the least important, and no one in vain.
-
-Theory. As kube-scheduler's ``SelectVictimsOnNode``: every pod of lower priority is removed; if the pod fits then, they are let back
-in one by one, those protected by budgets first and the most important first, and a pod that has to stay away is a victim. What is
-asked each time is the whole rule of a placement, NUMA nodes, CPUs and devices included, so victims free what an aligned placement
-needs and not merely amounts. Three differences: pods that are leaving anyway cost nothing; victims are offered their places until
-no pod can come back, because rules about NUMA nodes are not monotonous; and an alignment that the pod only prefers is kept
-when it costs no further pod.
-"""
+"""Choose the pods to evict on a node, and the node to evict from, within PodDisruptionBudgets."""
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from koord_numa.core.fit.storage.volumes import refuse_claims, storage_without
+from koord_numa.core.fit.volumes import refuse_claims, storage_without
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Alignment, Placement, Rejection
-from koord_numa.core.ordering import importance
-from koord_numa.core.preempt.dry_run import DryRun, EvictionTerms, FreedDevices, answer_of
-from koord_numa.core.preempt.eviction_cost import price
-from koord_numa.core.preempt.node import ClaimId, PreemptionNode
-from koord_numa.core.preempt.pdb import violating
+from koord_numa.core.objects.workloads import DisruptionBudget
+from koord_numa.core.ordering import candidate_order, importance
+from koord_numa.core.preempt.dry_run import ClaimId, DryRun, EvictionTerms, FreedDevices, PreemptionNode, answer_of
 from koord_numa.core.resources import ResourceList, subtract
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
 from koord_numa.core.scheduling.request import SchedulingRequest, on_node
+from koord_numa.core.selectors import selects
+
+LIFT: Final = 1 << 31
+"""Added to every priority before they are summed, so that negative ones do not make many victims look cheap (as kube-scheduler)."""
+
+Price = tuple[int, int, int, int]
+
+
+def price(victims: Sequence[Pod], violations: int) -> Price:
+    """What these victims cost: violations, highest priority, sum of priorities, number. No victim at all is cheapest."""
+    priorities = [pod.request.priority for pod in victims]
+    # Below every possible priority: no victim costs less than any.
+    return (violations, max(priorities, default=-LIFT - 1), sum(each + LIFT for each in priorities), len(victims))
+
+
+def latest_start(victims: Sequence[Pod]) -> float:
+    """When the oldest of the most important victims was created; later is better, and none is best."""
+    if not victims:
+        return float("inf")
+    highest = max(pod.request.priority for pod in victims)
+    return min(pod.created for pod in victims if pod.request.priority == highest)
+
+
+def violating(victims: Iterable[Pod], budgets: Sequence[DisruptionBudget]) -> frozenset[str]:
+    """
+    The uids of those whose eviction breaks a budget when all of these are evicted in this order.
+
+    As kube-scheduler's ``filterPodsWithPDBViolation``: every covered victim uses up one allowed disruption of its budget, unless
+    its eviction is counted already. Beyond that as the API server's ``registry/core/pod/storage/eviction.go``: a pod under two budgets
+    breaks one in any case, one that is still Pending breaks none, and one that is not ready none that lets it go.
+    """
+    allowed = [budget.allowed for budget in budgets]
+    broken = set()
+    for pod in victims:
+        covering = [index for index, budget in enumerate(budgets) if covers(budget, pod)]
+        if pod.phase == "Pending":
+            continue
+        # The eviction API refuses a pod under two budgets ("does not support"), so it always counts as a violation.
+        if len(covering) > 1:
+            broken.add(pod.key.uid)
+        for index in covering:
+            # Named in ``disruptedPods``: the eviction controller has counted it, and its status will follow.
+            if pod.key.name in budgets[index].disrupted or (len(covering) == 1 and lets_go(budgets[index], pod)):
+                continue
+            allowed[index] -= 1
+            if allowed[index] < 0:
+                broken.add(pod.key.uid)
+    return frozenset(broken)
+
+
+def protected(pod: Pod, budgets: Iterable[DisruptionBudget]) -> bool:
+    """Does any budget cover this pod?"""
+    return any(covers(budget, pod) for budget in budgets)
+
+
+def covers(budget: DisruptionBudget, pod: Pod) -> bool:
+    """Is the pod one of those that the budget protects?"""
+    return budget.namespace == pod.key.namespace and selects(budget.selector, dict(pod.labels))
+
+
+def lets_go(budget: DisruptionBudget, pod: Pod) -> bool:
+    """May a pod that is not ready be evicted whatever the budget still allows?"""
+    return not pod.ready and (budget.unhealthy_always or budget.healthy)
+
 
 Suits = Callable[[Placement], bool]
 
@@ -227,3 +281,18 @@ def _dearer(one: PreemptionCandidate, other: PreemptionCandidate) -> bool:
 
 def _uids(pods: Sequence[Pod]) -> list[str]:
     return [pod.key.uid for pod in pods]
+
+
+Rank = tuple[Price, bool, bool, float, str]
+
+
+def rank(candidate: PreemptionCandidate) -> Rank:
+    """Sort key of a candidate, the best first."""
+    return candidate_order(
+        price(candidate.victims, candidate.violations),
+        # More awaited than evicted: pods there are leaving anyway, so that waiting may be all that is needed.
+        is_waited_for=len(candidate.awaited) > len(candidate.victims),
+        is_aligned=candidate.placement.alignment is Alignment.ALIGNED,
+        latest_start=latest_start(candidate.victims),
+        node=candidate.node,
+    )

@@ -4,18 +4,175 @@ Ways to change an arrangement a little, from the cheapest to the widest. Each na
 Whether a change is allowed and better is decided by the search; nothing here looks at figures, only at who sits badly.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest
-from koord_numa.core.ordering import emptiest_first
-from koord_numa.core.rebind.arrangement.layout import NodeLayout
-from koord_numa.core.rebind.arrangement.regression import Changes, EvaluatedLayout
-from koord_numa.core.rebind.pick import choose_cpus, exclusive_neighbours
-from koord_numa.core.rebind.place_pod import Counts, best_single, over, place, useful
-from koord_numa.core.rebind.repack import largest_first
+from koord_numa.core.cpus.cpu_request import CpuRequest
+from koord_numa.core.cpus.take import take_cpus
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.objects.vocabulary import NumaAllocateStrategy
+from koord_numa.core.ordering import emptiest_first, repacking_order
+from koord_numa.core.rebind.layout import Arrangement, ConflictCount, Figures, NodeLayout
+from koord_numa.core.rebind.place_pod import Counts, best_single, choose_cpus, exclusive_neighbours, over, place, useful
+
+Changes = Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedLayout:
+    """
+    One CPU set per pod of a layout, the CPUs that stay free, and how good that is.
+
+    ``pod_regression`` is the part of ``regression`` that pods have seen alone, without their neighbours.
+    """
+
+    layout: NodeLayout
+    assigned: Arrangement
+    free: int
+    pod_regression: int
+    regression: int
+    figures: Figures
+    conflict_count: ConflictCount
+
+    @property
+    def rank(self) -> tuple[int, Figures]:
+        """Smaller is better."""
+        return self.regression, self.figures
+
+    def improved(self, changes: Changes) -> "EvaluatedLayout | None":
+        """The evaluated layout after these changes if it is better than this one. CPU sets that change must fit what is then free."""
+        layout, figures = self.layout, self.figures
+        assigned, free, taken = list(self.assigned), self.free, 0
+        pod_regression, crossings, splits, moves = (
+            self.pod_regression,
+            figures.crossings,
+            figures.split_cores,
+            figures.moves,
+        )
+        concerns = False
+        for index, bits in changes.items():
+            old, new = layout.shape_of(index, assigned[index]), layout.shape_of(index, bits)
+            crossings += new.numa_nodes - old.numa_nodes
+            splits += new.split_cores - old.split_cores
+            pod_regression += new.regression - old.regression
+            moves += (bits != layout.now[index]) - (assigned[index] != layout.now[index])
+            # The old CPUs are free from here on; ``taken`` is subtracted at the end, as later changes may use them.
+            free |= assigned[index]
+            taken |= bits
+            assigned[index] = bits
+            concerns = concerns or index in layout.constrained
+        # The cheap part first: blocks and neighbours are counted only for changes that may be better.
+        if pod_regression > self.regression or (
+            pod_regression == self.regression and (crossings, splits) > figures[:2]
+        ):
+            return None
+        # Neighbours are recounted only where a pod changes whose place matters to others.
+        conflict_count = layout.conflict_count(assigned) if concerns else self.conflict_count
+        free &= ~taken
+        block, most = layout.largest_block(free)
+        made = EvaluatedLayout(
+            layout=layout,
+            assigned=tuple(assigned),
+            free=free,
+            pod_regression=pod_regression,
+            regression=pod_regression
+            + conflict_count.regression
+            + layout.shrunk(crossings, block)
+            + layout.overdrawn(free)
+            + layout.overloaded(assigned),
+            figures=Figures(crossings, splits, conflict_count.total, -block, -most, moves),
+            conflict_count=conflict_count,
+        )
+        return made if made.rank < self.rank else None
+
+
+def evaluate(layout: NodeLayout, assigned: Arrangement) -> EvaluatedLayout:
+    """A whole arrangement counted from nothing. Sizes and CPUs per NUMA node must be as the pods need them."""
+    free, figures, conflict_count = layout.free(assigned), layout.figures(assigned), layout.conflict_count(assigned)
+    pod_regression = sum(layout.shape_of(index, bits).regression for index, bits in enumerate(assigned))
+    shrunk = layout.shrunk(figures.crossings, -figures.minus_block)
+    regression = (
+        pod_regression + conflict_count.regression + shrunk + layout.overdrawn(free) + layout.overloaded(assigned)
+    )
+    return EvaluatedLayout(layout, assigned, free, pod_regression, regression, figures, conflict_count)
+
+
+_PREFERRED: Final = 8
+"""So many of the largest pods are placed before all others, each in one repacking."""
+
+
+def repackings(layout: NodeLayout) -> Iterator[Arrangement]:
+    """
+    Every pod placed again: in the documented order, largest first, and first those that cross no NUMA border today.
+
+    Last comes what the proposal itself describes: one after the other in that order, as if they were new. Pods whose CPUs per
+    NUMA node are fixed come before the others.
+    """
+    in_order = list(layout.in_order)
+    by_size = _by_size(layout)
+    keeping = sorted(by_size, key=lambda i: layout.qualities_now[i].numa_nodes > 1)
+    for order in (in_order, by_size, keeping):
+        if (assigned := _placed(layout, _numa_bound_first(layout, order))) is not None:
+            yield assigned
+    if (assigned := _taken(layout, _numa_bound_first(layout, in_order))) is not None:
+        yield assigned
+
+
+def largest_first_but_one(layout: NodeLayout) -> Iterator[Arrangement]:
+    """Every pod placed again, the largest first but for one of the larger ones, which comes before all others: one after the other."""
+    by_size = _by_size(layout)
+    for position in range(1, min(len(by_size), _PREFERRED)):
+        order = [by_size[position], *by_size[:position], *by_size[position + 1 :]]
+        if (assigned := _placed(layout, _numa_bound_first(layout, order))) is not None:
+            yield assigned
+
+
+def _by_size(layout: NodeLayout) -> list[int]:
+    return sorted(range(len(layout.pods)), key=largest_first(layout))
+
+
+def largest_first(layout: NodeLayout) -> Callable[[int], tuple[object, ...]]:
+    """Sort key of pods by their index: larger ones first."""
+    return lambda index: repacking_order(len(layout.pods[index].cpus), layout.pods[index].order, index)
+
+
+def _numa_bound_first(layout: NodeLayout, order: list[int]) -> list[int]:
+    # Those tied to NUMA nodes have the least choice, so they choose first.
+    return sorted(order, key=lambda index: layout.pods[index].cpus_per_numa is None)
+
+
+def _placed(layout: NodeLayout, order: Iterable[int]) -> Arrangement | None:
+    assigned, free = [0] * len(layout.pods), layout.usable
+    for index in order:
+        bits = place(layout, assigned, index, free)
+        if bits is None:
+            # An order that leaves one pod without CPUs is no start.
+            return None
+        assigned[index] = bits
+        free &= ~bits
+    return tuple(assigned)
+
+
+def _taken(layout: NodeLayout, order: Iterable[int]) -> Arrangement | None:
+    """As new pods get their CPUs, the fullest NUMA node first."""
+    assigned, free = [0] * len(layout.pods), layout.usable
+    for index in order:
+        pinned = layout.pods[index]
+        parts = [(free, len(pinned.cpus))]
+        if pinned.cpus_per_numa is not None:
+            parts = [(free & layout.machine.numa_bits[numa], count) for numa, count in pinned.cpus_per_numa.items()]
+        for here, count in parts:
+            request = CpuRequest(count, pinned.bind, pinned.exclusive, NumaAllocateStrategy.MOST_ALLOCATED)
+            taken = take_cpus(request, layout.machine, CpuSet(here))
+            if not isinstance(taken, CpuSet):
+                return None
+            assigned[index] |= taken.bits
+        free &= ~assigned[index]
+    return tuple(assigned)
+
 
 _SETS: Final = 6
 """So many sets of NUMA nodes of one size are tried for a pod that no single one can hold."""
@@ -283,3 +440,6 @@ def _span(evaluated: EvaluatedLayout, index: int) -> int:
 
 def _counts(layout: NodeLayout, bits: int) -> Counts:
     return {numa: count for numa, here in layout.machine.numa_bits.items() if (count := (bits & here).bit_count())}
+
+
+"""New CPU bits by the index of the pod."""

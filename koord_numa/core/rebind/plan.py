@@ -12,10 +12,12 @@ from typing import Final
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import PodKey
-from koord_numa.core.rebind.arrangement.layout import Arrangement, Figures, NodeLayout
-from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
+from koord_numa.core.rebind.layout import Arrangement, Figures, NodeLayout
+from koord_numa.core.rebind.pinned_pods import PinnedPod, amounts_after
 from koord_numa.core.rebind.search import SearchBudget, better_arrangements, improvements, other_arrangements, ranked
 from koord_numa.core.rebind.sequence import Route, Step, joined, route
+from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.value_objects import replace
 
 _EFFORT: Final = 3_000
 """Evaluations of arrangements when a node is first looked at."""
@@ -182,4 +184,35 @@ def _moves(layout: NodeLayout, steps: Sequence[Step]) -> tuple[Move, ...]:
             intermediate=last[step.pinned] != position,
         )
         for position, step in enumerate(steps)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """By how many NUMA crossings, or by how many CPUs of its largest free block, a node must improve."""
+
+    crossings: int = 1
+    block: int = 4
+
+
+def improvement(plan: RebindPlan, least: Threshold) -> str:
+    """What the plan improves, in one clause; empty when that is too little to move pods for."""
+    fewer = plan.before.crossings - plan.after.crossings
+    # Crossings before blocks, as in the figures by which plans are compared.
+    if fewer >= least.crossings:
+        return f"NUMA crossings {plan.before.crossings} → {plan.after.crossings}"
+    before, after = (max(figures.largest_block.values(), default=0) for figures in (plan.before, plan.after))
+    return f"largest free block {before} → {after} CPUs" if after - before >= least.block else ""
+
+
+def ledger_after(ledger: Ledger, layout: NodeLayout, plan: RebindPlan) -> Ledger:
+    """The ledger of the node as it would be at the end of the plan."""
+    ends = {move.pod.uid: move.after for move in plan.moves}
+    return Ledger.of(
+        replace(
+            holding, cpus=ends[holding.pod.uid], numa=amounts_after(holding.numa, layout.machine, ends[holding.pod.uid])
+        )
+        if holding.pod.uid in ends
+        else holding
+        for holding in ledger
     )

@@ -24,10 +24,15 @@ from math import comb
 from typing import Final
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.arrangement.layout import Arrangement, NodeLayout
-from koord_numa.core.rebind.arrangement.regression import Changes, EvaluatedLayout, evaluate
-from koord_numa.core.rebind.local_moves import LOCAL_MOVES
-from koord_numa.core.rebind.repack import largest_first_but_one, repackings
+from koord_numa.core.rebind.layout import Arrangement, NodeLayout
+from koord_numa.core.rebind.local_moves import (
+    LOCAL_MOVES,
+    Changes,
+    EvaluatedLayout,
+    evaluate,
+    largest_first_but_one,
+    repackings,
+)
 
 _EXHAUSTIVE: Final = 50_000
 """Up to this many arrangements are all looked at: every node of eight CPUs, and simple larger ones."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from koord_numa.core.bit_sets import lowest
-from koord_numa.core.rebind.arrangement.layout import Arrangement, Figures, NodeLayout
+from koord_numa.core.rebind.layout import Arrangement, Figures, NodeLayout
 from koord_numa.core.rebind.search import SearchBudget
 
 

@@ -10,35 +10,53 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from koord_numa.core.fit.features import fits_features
-from koord_numa.core.fit.node_affinity import fits_node_affinity
-from koord_numa.core.fit.node_name import fits_node_name
+from koord_numa.core.fit.node_filters import (
+    fits_features,
+    fits_node_affinity,
+    fits_node_name,
+    fits_ports,
+    fits_resources,
+    fits_taints,
+    fits_unschedulable,
+)
 from koord_numa.core.fit.pod_affinity import fits_pod_affinity
-from koord_numa.core.fit.ports import fits_ports
-from koord_numa.core.fit.resources import fits_resources
 from koord_numa.core.fit.spread import fits_spread
-from koord_numa.core.fit.storage.volume_binding import fits_volume_binding
-from koord_numa.core.fit.storage.volume_limits import fits_volume_limits
-from koord_numa.core.fit.storage.volume_restrictions import fits_volume_restrictions
-from koord_numa.core.fit.storage.volume_zone import fits_volume_zone
-from koord_numa.core.fit.storage.volumes import refuse_claims
-from koord_numa.core.fit.taints import fits_taints, fits_unschedulable
+from koord_numa.core.fit.volume_binding import fits_volume_binding
+from koord_numa.core.fit.volumes import fits_volume_limits, fits_volume_restrictions, fits_volume_zone, refuse_claims
 from koord_numa.core.objects.request import PodRequest, once_per_request
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.volumes import Storage
-from koord_numa.core.scheduling.events import (
-    ON_CAPACITY,
-    ON_CLAIMS,
-    ON_NODE,
-    ON_PODS,
-    ON_TOPOLOGY,
-    ON_VOLUMES,
-    ClusterEvent,
-    Events,
-)
 from koord_numa.core.scheduling.placement import place
 from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.state.node_snapshot import NodeSnapshot
+
+
+class ClusterEvent(Enum):
+    """A change that may let an unschedulable pod go somewhere."""
+
+    NODE_ADDED = "node added"
+    NODE_CHANGED = "node changed"  # labels, taints, cordon, allocatable
+    TOPOLOGY_CHANGED = "topology changed"
+    CAPACITY_FREED = "capacity freed"
+    POD_BOUND = "pod bound"  # one more to be near to, or to spread around
+    POD_GONE = "pod gone"
+    NAMESPACE_CHANGED = "namespace changed"  # its labels, which affinity terms may select
+    VOLUME_CHANGED = "volume changed"
+    CLAIM_CHANGED = "claim changed"  # devices, their classes, or resource claims
+    NODE_UNLOCKED = "node unlocked"
+    BACKOFF_ENDED = "node backoff ended"  # after a kubelet's rejection
+    BINDS_DONE = "binds done"  # the line of binds to a node is short again
+
+
+Events = frozenset[ClusterEvent]
+
+ON_NODE: Final[Events] = frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_CHANGED})
+ON_CAPACITY: Final[Events] = ON_NODE | {ClusterEvent.TOPOLOGY_CHANGED, ClusterEvent.CAPACITY_FREED}
+ON_TOPOLOGY: Final[Events] = ON_NODE | {ClusterEvent.TOPOLOGY_CHANGED}
+ON_PODS: Final[Events] = ON_NODE | {ClusterEvent.POD_BOUND, ClusterEvent.POD_GONE}
+ON_CLAIMS: Final[Events] = ON_NODE | {ClusterEvent.CLAIM_CHANGED}
+ON_VOLUMES: Final[Events] = ON_NODE | {ClusterEvent.VOLUME_CHANGED, ClusterEvent.POD_GONE}
+
 
 Check = Callable[[SchedulingRequest, NodeSnapshot], Rejection | None]
 

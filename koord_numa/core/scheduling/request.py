@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from koord_numa.core.allocate import demand_of
-from koord_numa.core.allocation.demand import AllocationDemand
-from koord_numa.core.allocation.options import AllocateOptions
-from koord_numa.core.claims.extended_claim import claims_at, served_by_claim, without
-from koord_numa.core.claims.pod_claims import PodClaims
+from koord_numa.core.allocation.demand import AllocateOptions, AllocationDemand
+from koord_numa.core.claims.extended_resources import claims_at, served_by_claim, without
+from koord_numa.core.claims.resource_claim import PodClaims
 from koord_numa.core.fit.pod_affinity import PodAffinityCounts
 from koord_numa.core.fit.spread import SpreadCounts
 from koord_numa.core.objects.images import PodImages

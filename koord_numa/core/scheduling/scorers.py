@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 
 from koord_numa.core.allocation.cpu_preferences import has_preferred_shape
 from koord_numa.core.allocation.demand import CpuUse
-from koord_numa.core.fit.node_affinity import preferred_weight
+from koord_numa.core.fit.node_filters import preferred_weight, soft_taints
 from koord_numa.core.fit.pod_affinity import pod_preference
 from koord_numa.core.fit.spread import crowding
-from koord_numa.core.fit.taints import soft_taints
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.numa.hints import mask_of_ids
 from koord_numa.core.numa.workload_spread import workload_spread
@@ -43,14 +42,21 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
-from koord_numa.core.score.composite import score_fewest, score_node
-from koord_numa.core.score.device_reserve import score_sparing
-from koord_numa.core.score.image_locality import score_images
-from koord_numa.core.score.node_resources import FILLING, MAX_SCORE, score_filling
-from koord_numa.core.score.normalize import as_given, between_extremes, fewest_first, least_crowded, most_first
-from koord_numa.core.score.numa_scores import Strategy
-from koord_numa.core.score.placed import Placed
-from koord_numa.core.score.zones import score_zones
+from koord_numa.core.score.least_numa_nodes import Placed
+from koord_numa.core.score.node_scores import (
+    FILLING,
+    MAX_SCORE,
+    Strategy,
+    as_given,
+    between_extremes,
+    fewest_first,
+    least_crowded,
+    most_first,
+    score_filling,
+    score_images,
+    score_sparing,
+)
+from koord_numa.core.score.zones import score_fewest, score_node, score_zones
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 

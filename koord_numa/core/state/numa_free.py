@@ -1,27 +1,124 @@
-"""
-What is free on each NUMA node of one node: the inventory less everything that the ledger knows.
+"""Free and used amounts and CPUs on each NUMA node of one node."""
 
-Theory. Koordinator subtracts recorded NUMA amounts only. Pods placed without a NUMA policy then vanish from the NUMA nodes'
-accounts, and mixed policies overcommit them. Under ``Accounting.EVERY_POD`` they count: CPUs of a pod without amounts are
-charged where they sit; amounts whose NUMA node no pod knows ("unplaced") may be anywhere, so all NUMA nodes together must still
-cover them. That is conservative for the node and claims nothing about a single NUMA node.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import reduce
+from operator import or_
 from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.core_shapes import shaped
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.objects.vocabulary import CpuBindPolicy
+from koord_numa.core.kubelet.state import KubeletState, free_on
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.numa.exclusive import NumaOccupancy
+from koord_numa.core.objects.request import SharedPool
+from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.objects.vocabulary import SINGLE_NUMA_NODE, CpuBindPolicy, NodeBindPolicy
 from koord_numa.core.pod_resources import amplify
-from koord_numa.core.resources import CPU, MILLI, NOTHING, add
+from koord_numa.core.resources import CPU, MEMORY, MILLI, NOTHING, ResourceList, add
 from koord_numa.core.state.inventory import Inventory, PerNuma
-from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.numa_sums import numa_left
+from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import value_object
+
+LEFT: Final = "left"
+USERS: Final = "users"
+"""What they are called among the sums of a ledger."""
+
+
+@dataclass(slots=True, eq=False)
+class NumaLeft:
+    """
+    ``left[resource][place]`` is what no recorded amount covers of ``totals``, below zero where more is recorded than there is.
+
+    ``places`` are the places of NUMA ids in both.
+    """
+
+    totals: Mapping[str, PerNuma]
+    places: Mapping[int, int]
+    left: dict[str, list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left = {name: list(amounts) for name, amounts in self.totals.items()}
+
+    def count(self, holding: Holding, sign: int) -> None:
+        """A pod came (1) or went (-1)."""
+        for numa, amounts in holding.numa:
+            self.take(numa, amounts, sign)
+
+    def take(self, numa: int, amounts: ResourceList, sign: int = 1) -> None:
+        """So much more of a NUMA node is covered, or less. What no NUMA node lists is left out."""
+        left, place = self.left, self.places.get(numa)
+        if place is None:
+            return
+        for name, amount in amounts.items():
+            if name in left:
+                left[name][place] -= sign * amount
+
+
+@dataclass(slots=True, eq=False)
+class NumaUsers:
+    """
+    By set of NUMA nodes (a mask), how many pods span it (``several``), and how many sit on it alone and name SingleNUMANode (``single``).
+
+    Pods with CPUs of their own and pods that share a pool count alike, by where their CPUs and amounts are (pod-level NUMA
+    policy, "Goal"). Koordinator's node_allocation.go counts pods with own CPUs only, whatever policy they name.
+    """
+
+    machine: CpuTopology | None
+    single: dict[int, int] = field(default_factory=dict)
+    several: dict[int, int] = field(default_factory=dict)
+
+    def count(self, holding: Holding, sign: int) -> None:
+        """A pod came (1) or went (-1)."""
+        if not (holding.mask or holding.cpus.bits):
+            return  # on whichever NUMA nodes it is, nothing tells
+        mask = numa_mask(holding, self.machine)
+        if mask & (mask - 1):
+            # Several bits set: the pod spans NUMA nodes, whatever policy it names.
+            users = self.several
+        elif holding.request is not None and holding.request.numa.policy is SINGLE_NUMA_NODE:
+            users = self.single
+        else:
+            return
+        users[mask] = users.get(mask, 0) + sign
+        if not users[mask]:
+            del users[mask]
+
+
+def numa_left(inventory: Inventory, ledger: Ledger) -> Mapping[str, list[int]]:
+    """What no recorded amount covers on each NUMA node, by resource, in the order of ``numa_ids``. Not to be changed."""
+    known = ledger.sums.get(LEFT)
+    # By identity: the totals are replaced when anything of the node changes.
+    if isinstance(known, NumaLeft) and known.totals is inventory.totals:
+        return known.left
+    places = {numa: place for place, numa in enumerate(inventory.numa_ids)}
+    made = NumaLeft(inventory.totals, places)
+    # The ledger has added up already what is recorded.
+    for numa, amounts in ledger.numa.items():
+        made.take(numa, amounts)
+    ledger.sums[LEFT] = made
+    return made.left
+
+
+def numa_occupancy(ledger: Ledger, machine: CpuTopology | None) -> NumaOccupancy:
+    """Which NUMA nodes have pods that name SingleNUMANode and sit on one NUMA node, and which have pods over several."""
+    known = ledger.sums.get(USERS)
+    if not isinstance(known, NumaUsers) or known.machine is not machine:
+        known = ledger.sums[USERS] = NumaUsers(machine)
+        for holding in ledger:
+            known.count(holding, 1)
+    return NumaOccupancy(reduce(or_, known.single, 0), reduce(or_, known.several, 0))
+
+
+def numa_mask(holding: Holding, machine: CpuTopology | None) -> int:
+    """The NUMA nodes of what the pod holds: of its CPUs, and of its amounts."""
+    if machine is None or not holding.cpus.bits:
+        return holding.mask
+    return holding.mask | machine.numa_of(holding.cpus)
+
 
 ACCOUNTS: Final = "accounts"
 """What they are called among what is remembered of a ledger."""
@@ -167,3 +264,106 @@ def _takeable(accounts: NumaFree, policy: CpuBindPolicy) -> PerNuma:
     usable = shaped(policy, accounts.machine, accounts.free_cpus).bits
     there = accounts.machine.numa_bits
     return tuple([(usable & there.get(numa, 0)).bit_count() for numa in accounts.numa_ids])
+
+
+@dataclass(frozen=True, slots=True)
+class NumaUsage:
+    """One NUMA node: what it has for pods at all, and what is left of it. In our units."""
+
+    numa: int
+    total: ResourceList
+    free: ResourceList
+
+
+def rooms(candidate: NodeSnapshot) -> tuple[NumaUsage, ...]:
+    """Every NUMA node of the node, ascending; none where no topology is published or the node takes no pods at all."""
+    offer = candidate.offer
+    if isinstance(offer, Rejection):
+        return ()
+    if isinstance(offer, KubeletView):
+        return tuple(_kubelet_rooms(offer))
+    return tuple(_own_rooms(offer, candidate.ledger))
+
+
+def largest_aligned(candidate: NodeSnapshot) -> dict[str, int]:
+    """
+    The CPUs, memory and devices of the NUMA node with most CPUs left, then memory: the largest request that one could serve.
+
+    CPUs are whole, in whole cores where the node gives nothing else, and no more than the node as a whole has left. Empty
+    without a known NUMA node.
+    """
+    found = rooms(candidate)
+    if not found:
+        return {}
+    unit = _unit(candidate)
+    left = {name: amount - candidate.ledger.amounts.get(name, 0) for name, amount in candidate.allocatable.items()}
+
+    def usable(room: NumaUsage) -> dict[str, int]:
+        # The node as a whole may have less left than its NUMA nodes say: pods without NUMA amounts hold the rest.
+        free = {name: max(0, min(amount, left.get(name, amount))) for name, amount in room.free.items()}
+        return {**free, CPU: free.get(CPU, 0) // unit * unit}
+
+    return max(map(usable, found), key=lambda free: (free[CPU], free.get(MEMORY, 0)))
+
+
+def _own_rooms(inventory: Inventory, ledger: Ledger) -> Iterator[NumaUsage]:
+    accounting = accounts(inventory, ledger)
+    # Cores that are half taken serve no pod where cores are given whole.
+    whole = accounting.takeable(CpuBindPolicy.FULL_PCPUS) if _whole_cores(inventory) and inventory.machine else None
+    for at, numa in enumerate(accounting.numa_ids):
+        free = {name: row[at] for name, row in accounting.free.items()}
+        if whole is not None and CPU in free:
+            free[CPU] = min(free[CPU], whole[at] * MILLI)
+        yield NumaUsage(numa, {name: row[at] for name, row in accounting.total.items()}, free)
+
+
+def _kubelet_rooms(view: KubeletView) -> Iterator[NumaUsage]:
+    node = view.state.node
+    empty = KubeletState.empty(node).managers
+    for numa in node.machine.numa_ids:
+        yield NumaUsage(numa, free_on(node, empty, numa), free_on(node, view.state.managers, numa))
+
+
+def _whole_cores(inventory: Inventory) -> bool:
+    return inventory.bind is NodeBindPolicy.FULL_PCPUS_ONLY
+
+
+def _unit(candidate: NodeSnapshot) -> int:
+    offer = candidate.offer
+    if isinstance(offer, KubeletView):
+        # A kubelet's node whose options are unknown counts in the cores that a pod would have to fill.
+        return MILLI * max(1, offer.cores.threads)
+    if isinstance(offer, Inventory) and offer.machine and _whole_cores(offer):
+        return MILLI * max(1, offer.machine.threads_per_core)
+    return MILLI
+
+
+def shared_pools(inventory: Inventory, ledger: Ledger) -> tuple[SharedPool, ...]:
+    """
+    The pools of LS and Burstable pods, by socket and then NUMA node: every CPU that no pod has for itself.
+
+    CPUs reserved for the kubelet belong to them (fine-grained CPU orchestration, "Basic CPU orchestration principles").
+    """
+    return _pools(inventory, ledger.cpus)
+
+
+def _pools(inventory: Inventory, taken: CpuSet) -> tuple[SharedPool, ...]:
+    if inventory.machine is None:
+        return ()
+    free = inventory.machine.all - taken - inventory.kept_from_pools
+    pools = (
+        SharedPool(socket=socket_of(inventory, numa), numa=numa, cpus=CpuSet(bits) & free)
+        for numa, bits in inventory.machine.numa_bits.items()
+        if bits
+    )
+    # By socket first, as Koordinator's node agent publishes them.
+    return tuple(sorted(pools, key=lambda pool: (pool.socket, pool.numa)))
+
+
+def socket_of(inventory: Inventory, numa: int) -> int:
+    """The socket of a NUMA node: the lowest that any of its CPUs is in; 0 when it has none or none are known."""
+    machine = inventory.machine
+    if machine is None:
+        return 0
+    here = machine.numa_bits.get(numa, 0)
+    return min((socket for socket, bits in machine.socket_bits.items() if bits & here), default=0)

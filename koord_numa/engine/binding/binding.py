@@ -20,7 +20,7 @@ from itertools import count
 from typing import Final
 from weakref import WeakValueDictionary
 
-from koord_numa.core.fit.taints import fits_unschedulable
+from koord_numa.core.fit.node_filters import fits_unschedulable
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.engine.binding.pre_bind import PreBindStep

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Final
 
-from koord_numa.core.fit.storage.volume_binding import VolumePlan, plan_volumes
+from koord_numa.core.fit.volume_binding import VolumePlan, plan_volumes
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection

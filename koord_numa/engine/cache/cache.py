@@ -18,7 +18,7 @@ from koord_numa.core.kubelet.options import StatedOptions
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
-from koord_numa.core.preempt.node import Nominee
+from koord_numa.core.preempt.dry_run import Nominee
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.ledger import Holding, holding_of
 from koord_numa.core.value_objects import replace

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from koord_numa.core.objects.namespaces import Namespace
+from koord_numa.core.objects.workloads import Namespace
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.ports import DELETED
 

@@ -21,7 +21,7 @@ from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Reason, Rejection
-from koord_numa.core.preempt.node import Nominee, PreemptionNode
+from koord_numa.core.preempt.dry_run import Nominee, PreemptionNode
 from koord_numa.core.resources import PODS, ResourceList
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger

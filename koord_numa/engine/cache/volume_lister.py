@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from koord_numa.core.fit.storage.volume_binding import VolumePlan
+from koord_numa.core.fit.volume_binding import VolumePlan
 from koord_numa.core.objects.volumes import (
     ClaimKey,
     CsiDriver,

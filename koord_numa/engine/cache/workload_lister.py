@@ -9,7 +9,7 @@ from typing import Final
 
 from cachetools import LRUCache
 
-from koord_numa.core.fit.default_spread import default_selector
+from koord_numa.core.fit.spread import default_selector
 from koord_numa.core.objects.constraints import LabelSelector, PodTerm
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.workloads import Workload, WorkloadKey, WorkloadKind

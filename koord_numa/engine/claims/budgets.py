@@ -11,8 +11,8 @@ from typing import Final
 
 from cachetools import LRUCache
 
-from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.claims.search.budget import SELECTOR_LIMITS, SelectorBudget
+from koord_numa.core.claims.budget import SELECTOR_LIMITS, SelectorBudget
+from koord_numa.core.claims.resource_claim import PodClaims
 from koord_numa.ports import Clock
 
 FIRST_PAUSE: Final = 1.0

@@ -18,10 +18,10 @@ from functools import partial
 from logging import getLogger
 from typing import Self
 
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Unschedulable
-from koord_numa.core.scheduling.claim_devices import NOT_TOGETHER
+from koord_numa.core.scheduling.placement import NOT_TOGETHER
 from koord_numa.engine.claims.late_check import UNAVAILABLE
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 
-from koord_numa.core.claims.extended_claim import Served
-from koord_numa.core.claims.extended_resources import ClassByResource, class_by_resource
-from koord_numa.core.claims.objects.claim import Classes
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
+from koord_numa.core.claims.claim import Classes
+from koord_numa.core.claims.extended_resources import ClassByResource, Served, class_by_resource
+from koord_numa.core.claims.resource_claim import ResourceClaim
 
 ClaimKey = tuple[str, str]
 """Namespace and name."""

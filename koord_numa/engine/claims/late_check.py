@@ -11,25 +11,25 @@ from dataclasses import dataclass
 from time import thread_time
 from typing import Final, Self
 
+from koord_numa.core.claims.allocator import NO_SOLUTION
+from koord_numa.core.claims.budget import BudgetUsedError, Selectors, TurnOverError
 from koord_numa.core.claims.cpus import CpuSite
-from koord_numa.core.claims.device_counts import count_devices
 from koord_numa.core.claims.device_hints import ClaimDevices
 from koord_numa.core.claims.explain import numbers_of, runs_short
-from koord_numa.core.claims.extended_claim import Served, claims_at, served_by_claim
+from koord_numa.core.claims.extended_resources import Served, claims_at, served_by_claim
 from koord_numa.core.claims.node_allocatable import AllocatableError, added_amounts, check_pod_level, counted_with
-from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.claims.search.allocator import NO_SOLUTION
-from koord_numa.core.claims.search.budget import BudgetUsedError, Selectors, TurnOverError
-from koord_numa.core.claims.search.node_devices import NodeDevices
+from koord_numa.core.claims.pools import NodeDevices
+from koord_numa.core.claims.resource_claim import PodClaims
+from koord_numa.core.claims.selection import count_devices
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import EMPTY
-from koord_numa.core.fit.resources import fits_resources
+from koord_numa.core.fit.node_filters import fits_resources
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
-from koord_numa.core.scheduling.claim_devices import HARD, place_devices, policy_of_devices
+from koord_numa.core.scheduling.placement import HARD, place_devices, policy_of_devices
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, on_node
 from koord_numa.core.scheduling.scorers import scored_by_claim
 from koord_numa.core.selectors import matches_term

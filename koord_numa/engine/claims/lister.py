@@ -10,15 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from koord_numa.core.claims.allocation import Allocation, DeviceUsage
+from koord_numa.core.claims.claim import Classes, DeviceClass
 from koord_numa.core.claims.cpus import CPU_ID, DRIVER, cpus_of, is_cpu_device
-from koord_numa.core.claims.objects.claim import Classes, DeviceClass
-from koord_numa.core.claims.objects.features import ALL_FEATURES
-from koord_numa.core.claims.objects.pools import Pool
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.search.allocation import Allocation
-from koord_numa.core.claims.search.inventory import DeviceId, PoolId, ResourceSlice
-from koord_numa.core.claims.search.usage import DeviceUsage
-from koord_numa.core.claims.taint_rules import DeviceTaintRule
+from koord_numa.core.claims.inventory import DeviceId, DeviceTaintRule, PoolId, ResourceSlice
+from koord_numa.core.claims.pools import ALL_FEATURES, Pool
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.cpuset import MAX_CPU, CpuSet
 from koord_numa.core.objects.node import Node
 from koord_numa.engine.claims.extended import ClaimKey, ExtendedClaims

@@ -4,14 +4,12 @@ From a pod's entries to its claims, and what they mean for its request class (ku
 
 from collections.abc import Iterator, Sequence
 
+from koord_numa.core.claims.allocation import Allocation, DeviceResult
+from koord_numa.core.claims.claim import ClaimToAllocate
 from koord_numa.core.claims.cpus import cpus_of
-from koord_numa.core.claims.extended_claim import Served
-from koord_numa.core.claims.extended_resources import extended_requests
-from koord_numa.core.claims.objects.claim import ClaimToAllocate
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.pod_claims import MadeClaim, PodClaims, PodResourceClaim
-from koord_numa.core.claims.search.allocation import Allocation, DeviceResult
-from koord_numa.core.claims.search.inventory import DeviceId
+from koord_numa.core.claims.extended_resources import Served, extended_requests
+from koord_numa.core.claims.inventory import DeviceId
+from koord_numa.core.claims.resource_claim import MadeClaim, PodClaims, PodResourceClaim, ResourceClaim
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
-from koord_numa.core.claims.objects.pools import Pool, gather_pools
-from koord_numa.core.claims.search.inventory import Device, DeviceId, PoolId, ResourceSlice
-from koord_numa.core.claims.taint_rules import DeviceTaintRule, TaintRules
+from koord_numa.core.claims.inventory import Device, DeviceId, DeviceTaintRule, PoolId, ResourceSlice, TaintRules
+from koord_numa.core.claims.pools import Pool, gather_pools
 from koord_numa.core.objects.node import Node
 
 Revision = tuple[int, int]

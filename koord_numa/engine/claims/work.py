@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from koord_numa.core.claims.extended_claim import IN_MEMORY, ExtendedClaim, extended_claim
-from koord_numa.core.claims.objects.claim import ClaimSpec
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.claims.allocation import Allocation
+from koord_numa.core.claims.claim import ClaimSpec
+from koord_numa.core.claims.extended_resources import IN_MEMORY, ExtendedClaim, extended_claim
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.value_objects import replace

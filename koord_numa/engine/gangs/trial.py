@@ -13,7 +13,7 @@ from koord_numa.core.gangs.decide import Domain, Member
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
-from koord_numa.core.preempt.node import Nominee
+from koord_numa.core.preempt.dry_run import Nominee
 from koord_numa.core.resources import CPU
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace

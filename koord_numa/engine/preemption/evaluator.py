@@ -11,14 +11,18 @@ from typing import Final
 
 from cachetools import LRUCache
 
-from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
-from koord_numa.core.preempt.dry_run import EvictionTerms, answer_of
-from koord_numa.core.preempt.node import PreemptionNode
-from koord_numa.core.preempt.pdb import protected
-from koord_numa.core.preempt.pick_node import rank
-from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, select_victims_on_node, still_right
+from koord_numa.core.objects.workloads import DisruptionBudget
+from koord_numa.core.preempt.dry_run import EvictionTerms, PreemptionNode, answer_of
+from koord_numa.core.preempt.victims import (
+    PreemptionCandidate,
+    may_help,
+    protected,
+    rank,
+    select_victims_on_node,
+    still_right,
+)
 from koord_numa.core.resources import CPU
 from koord_numa.core.scheduling.evaluate import refuse_everywhere
 from koord_numa.core.scheduling.request import SchedulingRequest, depends_on_other_pods

@@ -10,7 +10,7 @@ from logging import getLogger
 from typing import Final
 
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.core.preempt.pdb import protected, violating
+from koord_numa.core.preempt.victims import protected, violating
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.preemption.evaluator import Evaluator
 from koord_numa.engine.queue.nominator import Nomination

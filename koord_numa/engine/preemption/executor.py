@@ -15,9 +15,9 @@ from functools import partial
 from logging import getLogger
 from typing import Final
 
-from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Unschedulable
+from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.preemption.agenda import Agenda

@@ -8,13 +8,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from koord_numa.core.claims.allocator import NO_SOLUTION
 from koord_numa.core.claims.device_hints import MOST_STEPS
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.search.allocator import NO_SOLUTION
-from koord_numa.core.claims.search.inventory import PoolId
+from koord_numa.core.claims.inventory import PoolId
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
-from koord_numa.core.preempt.node import ClaimId, PreemptionNode
+from koord_numa.core.preempt.dry_run import ClaimId, PreemptionNode
 from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.claims.late_check import ClaimCheck

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from koord_numa.core.objects.verdicts import Unschedulable
-from koord_numa.core.preempt.pick_node import Rank
-from koord_numa.core.preempt.victims import PreemptionCandidate
+from koord_numa.core.preempt.victims import PreemptionCandidate, Rank
 
 Found = tuple[Rank, PreemptionCandidate]
 

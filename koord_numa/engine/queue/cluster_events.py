@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from koord_numa.core.objects.verdicts import Reason, Unschedulable
-from koord_numa.core.scheduling.events import ON_CAPACITY, ClusterEvent
 from koord_numa.core.scheduling.filters import EVENTS as LIFTED_BY
+from koord_numa.core.scheduling.filters import ON_CAPACITY, ClusterEvent
 
 __all__ = [
     "ANY_EVENT",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.preempt.node import ClaimId, Nominee
+from koord_numa.core.preempt.dry_run import ClaimId, Nominee
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace

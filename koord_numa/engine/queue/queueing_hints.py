@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from koord_numa.core.fit.node_affinity import fits_node_affinity
-from koord_numa.core.fit.node_name import fits_node_name
-from koord_numa.core.fit.taints import fits_taints, fits_unschedulable
+from koord_numa.core.fit.node_filters import fits_node_affinity, fits_node_name, fits_taints, fits_unschedulable
 from koord_numa.core.objects.constraints import PodTerm
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakValueDictionary
 
-from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.fit.default_spread import constraints_for
+from koord_numa.core.claims.resource_claim import PodClaims
+from koord_numa.core.fit.spread import constraints_for
 from koord_numa.core.objects.constraints import LabelSelector, PodTerm, SpreadConstraint
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.pod_resources import effective_requests

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from koord_numa.core.fit.node_filters import fits_taints
 from koord_numa.core.fit.pod_affinity import refused_beside
 from koord_numa.core.fit.spread import fits_spread
-from koord_numa.core.fit.storage.volumes import uses_volumes
-from koord_numa.core.fit.taints import fits_taints
+from koord_numa.core.fit.volumes import uses_volumes
 from koord_numa.core.objects.constraints import PodTerm, SpreadConstraint
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection

@@ -20,11 +20,11 @@ from typing import Final
 
 import numpy as np
 
-from koord_numa.core.claims.search.budget import SELECTOR_LIMITS, TurnOverError
+from koord_numa.core.claims.budget import SELECTOR_LIMITS, TurnOverError
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate_alone
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
-from koord_numa.core.score.normalize import MISSING, as_given
+from koord_numa.core.score.node_scores import MISSING, as_given
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
 from koord_numa.engine.ranking.columns.name_order import SPACE
 from koord_numa.engine.ranking.columns.node_numbers import Bools, Ints

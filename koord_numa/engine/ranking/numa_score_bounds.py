@@ -36,9 +36,9 @@ from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.scheduling.scorers import UNKNOWN_NUMA_NODES, alignment_points
-from koord_numa.core.score.composite import NUMA_STEP
 from koord_numa.core.score.least_numa_nodes import normalized
-from koord_numa.core.score.node_resources import MAX_SCORE
+from koord_numa.core.score.node_scores import MAX_SCORE
+from koord_numa.core.score.zones import NUMA_STEP
 from koord_numa.engine.ranking.columns.node_class import NodeClass
 
 NOTHING_LISTED: Final = 0

@@ -5,10 +5,10 @@ from typing import Final
 
 import numpy as np
 
-from koord_numa.core.fit.taints import soft_taints
+from koord_numa.core.fit.node_filters import soft_taints
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.scheduling.scorers import PREFERENCES, Preference, spreads_by_default, weight_of
-from koord_numa.core.score.normalize import MISSING
+from koord_numa.core.score.node_scores import MISSING
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
 from koord_numa.engine.ranking.columns.node_numbers import Ints
 from koord_numa.engine.ranking.columns.node_table import NodeTable

@@ -16,8 +16,7 @@ from koord_numa.core.objects.vocabulary import ScoringType
 from koord_numa.core.resources import CPU, MEMORY, PODS
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.scheduling.scorers import scored_by_claim
-from koord_numa.core.score.device_reserve import is_device
-from koord_numa.core.score.node_resources import ALWAYS_SCORED, MAX_SCORE
+from koord_numa.core.score.node_scores import ALWAYS_SCORED, MAX_SCORE, is_device
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.ranking.columns.amount_table import MOST_HELD, MOST_LINES, AmountTable
 from koord_numa.engine.ranking.columns.node_numbers import COMMON, DIVISORS, FREE, SPARES, Ints

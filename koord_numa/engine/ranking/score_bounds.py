@@ -45,7 +45,7 @@ from koord_numa.core.scheduling.scorers import (
     wants_own_cpus,
     weight_of,
 )
-from koord_numa.core.score.node_resources import MAX_SCORE
+from koord_numa.core.score.node_scores import MAX_SCORE
 from koord_numa.engine.ranking.columns.node_class import NodeClass, compares_numbers
 from koord_numa.engine.ranking.columns.node_numbers import FREE, UNLIMITED, Bools, Ints
 from koord_numa.engine.ranking.columns.node_table import NodeTable

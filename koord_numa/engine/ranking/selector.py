@@ -11,16 +11,15 @@ import numpy as np
 from cachetools import LRUCache
 
 from koord_numa.core.claims.extended_resources import name_classes
-from koord_numa.core.claims.pod_claims import PodClaims
+from koord_numa.core.claims.resource_claim import PodClaims
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
 from koord_numa.core.fit.spread import spread_counts
-from koord_numa.core.fit.storage.volumes import uses_volumes
+from koord_numa.core.fit.volumes import uses_volumes
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.objects.volumes import Storage
-from koord_numa.core.scheduling.decide import answers
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere, score_parts
+from koord_numa.core.scheduling.evaluate import ScoredPlacement, answers, evaluate, refuse_everywhere, score_parts
 from koord_numa.core.scheduling.request import (
     Profile,
     SchedulingRequest,

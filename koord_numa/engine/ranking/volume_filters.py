@@ -12,10 +12,14 @@ from typing import Final
 
 import numpy as np
 
-from koord_numa.core.fit.storage.volume_binding import NO_VOLUME, WRONG_NODE, fits_volume_binding
-from koord_numa.core.fit.storage.volume_limits import fits_volume_limits
-from koord_numa.core.fit.storage.volume_restrictions import fits_volume_restrictions
-from koord_numa.core.fit.storage.volume_zone import NO_ZONE, SUCCESSORS, TOPOLOGY_LABELS
+from koord_numa.core.fit.volume_binding import NO_VOLUME, WRONG_NODE, fits_volume_binding
+from koord_numa.core.fit.volumes import (
+    NO_ZONE,
+    SUCCESSORS,
+    TOPOLOGY_LABELS,
+    fits_volume_limits,
+    fits_volume_restrictions,
+)
 from koord_numa.core.objects.constraints import NodeTerm, Operator, Requirement
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import PodRequest

@@ -14,9 +14,8 @@ from logging import getLogger
 from typing import Final
 
 from koord_numa.core.objects.verdicts import Rejection
-from koord_numa.core.rebind.arrangement.layout import NodeLayout
-from koord_numa.core.rebind.opportunity import Threshold, improvement, ledger_after
-from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
+from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.plan import RebindPlan, Threshold, improvement, ledger_after, plan_rebind
 from koord_numa.core.scheduling.evaluate import evaluate
 from koord_numa.core.scheduling.request import scheduling_request
 from koord_numa.engine.cache.node_info import NodeInfo

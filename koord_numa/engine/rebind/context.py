@@ -7,7 +7,7 @@ from logging import getLogger
 from time import time
 
 from koord_numa.core.objects.rebind_request import RebindAnswer, RebindRequest
-from koord_numa.core.rebind.arrangement.layout import NodeLayout
+from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.containment import Subject
 from koord_numa.engine.queue.backoff import pause

@@ -9,8 +9,7 @@ from logging import getLogger
 from typing import Final
 
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.core.rebind.arrangement.from_ledger import Defaults
-from koord_numa.core.rebind.double_hold import DoubleHold, replacement_cpus
+from koord_numa.core.rebind.from_ledger import Defaults, DoubleHold, replacement_cpus
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.engine.conflicting_writers import HELD_TWICE
 from koord_numa.engine.containment import Subject

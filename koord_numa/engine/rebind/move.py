@@ -16,8 +16,8 @@ from typing import Final
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.rebind_request import PodRevision
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.core.rebind.arrangement.layout import NodeLayout
-from koord_numa.core.rebind.arrangement.numa_amounts import amounts_after
+from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.pinned_pods import amounts_after
 from koord_numa.core.rebind.plan import Move
 from koord_numa.engine.rebind.context import RebindContext, Stopped
 from koord_numa.engine.rebind.snapshot import obstacle

@@ -13,7 +13,7 @@ from itertools import count
 from logging import getLogger
 
 from koord_numa.core.objects.rebind_request import RebindPhase, RebindRequest
-from koord_numa.core.rebind.arrangement.layout import NodeLayout
+from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, node_figures, plan_rebind
 from koord_numa.engine.containment import MOST_TEXT
 from koord_numa.engine.rebind.context import RebindContext, Stopped, rebind_subject

@@ -4,9 +4,9 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import CpuOwner
-from koord_numa.core.rebind.arrangement.from_ledger import Defaults, layout_of_ledger
-from koord_numa.core.rebind.arrangement.layout import NodeLayout
-from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
+from koord_numa.core.rebind.from_ledger import Defaults, layout_of_ledger
+from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.pinned_pods import PinnedPod
 from koord_numa.core.rebind.plan import Move
 from koord_numa.core.state.inventory import inventory
 from koord_numa.core.value_objects import replace

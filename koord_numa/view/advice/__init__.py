@@ -16,7 +16,7 @@ from typing import Final
 from koord_numa.core.explain import closest_nodes
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Rejection
-from koord_numa.core.rebind.arrangement.layout import NodeLayout
+from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.advice.departures import departures

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
-from koord_numa.core.preempt.dry_run import DryRun
-from koord_numa.core.preempt.node import PreemptionNode
+from koord_numa.core.preempt.dry_run import DryRun, PreemptionNode
 from koord_numa.view.advice.probe import Probe, Remedy, where
 
 

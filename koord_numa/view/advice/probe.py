@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.fit.node_affinity import fits_node_affinity
-from koord_numa.core.fit.node_name import fits_node_name
-from koord_numa.core.fit.taints import CORDONED, fits_taints
+from koord_numa.core.fit.node_filters import CORDONED, fits_node_affinity, fits_node_name, fits_taints
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.value_objects import replace

@@ -5,7 +5,7 @@ from typing import Final
 
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.preempt.dry_run import answer_of
-from koord_numa.core.rebind.arrangement.layout import NodeLayout
+from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import replace

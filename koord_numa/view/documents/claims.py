@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from koord_numa.core.claims.allocation import Allocation
+from koord_numa.core.claims.claim import AllocationMode, DeviceDemand
 from koord_numa.core.claims.cpus import CAPACITY, NANO, cpu_count, is_cpu_device
-from koord_numa.core.claims.extended_claim import IN_MEMORY, Served
-from koord_numa.core.claims.extended_resources import extended_requests
-from koord_numa.core.claims.objects.claim import AllocationMode, DeviceDemand
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.search.allocation import Allocation
-from koord_numa.core.claims.search.inventory import Device, DeviceId
+from koord_numa.core.claims.extended_resources import IN_MEMORY, Served, extended_requests
+from koord_numa.core.claims.inventory import Device, DeviceId
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.constraints import NodeTerm, Operator

@@ -9,7 +9,7 @@ from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, is_hugepages
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.core.state.numa_usage import NumaUsage, largest_aligned, rooms
+from koord_numa.core.state.numa_free import NumaUsage, largest_aligned, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.device_moves import DeviceMove
 from koord_numa.engine.unreadable_topologies import unread_of

@@ -9,7 +9,7 @@ from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.core.state.numa_usage import rooms
+from koord_numa.core.state.numa_free import rooms
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.lister import ClaimLister

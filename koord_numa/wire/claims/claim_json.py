@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import orjson
 
-from koord_numa.core.claims.extended_claim import RequestMapping
+from koord_numa.core.claims.allocation import AllocatedConfig, Allocation, DeviceResult
+from koord_numa.core.claims.claim import DeviceRequest, DeviceToleration
+from koord_numa.core.claims.extended_resources import RequestMapping
 from koord_numa.core.claims.node_allocatable import ClaimAmounts, Overhead
-from koord_numa.core.claims.objects.claim import DeviceRequest, DeviceToleration
-from koord_numa.core.claims.search.allocation import AllocatedConfig, Allocation, DeviceResult
 from koord_numa.core.objects.constraints import NodeTerm, Requirement
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.quantity import format_nano

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import orjson
 
-from koord_numa.core.claims.objects.claim import (
+from koord_numa.core.claims.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
+from koord_numa.core.claims.claim import (
     AllocationMode,
     ClaimConfig,
     ClaimSpec,
@@ -16,9 +17,8 @@ from koord_numa.core.claims.objects.claim import (
     DeviceToleration,
     OpaqueConfig,
 )
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.search.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
-from koord_numa.core.claims.search.inventory import DeviceId
+from koord_numa.core.claims.inventory import DeviceId
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.wire.claims.resource_claim_models import (
     AllocatedDevicesModel,
     AllocationModel,

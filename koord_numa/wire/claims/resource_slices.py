@@ -8,7 +8,7 @@ from typing import Any, Final
 from koord_numa.core.cel.program import CelDevice
 from koord_numa.core.cel.values import EMPTY_MAP, NANO, MapValue, Semver, Unreadable, parse_semver
 from koord_numa.core.cel.values import Quantity as CelQuantity
-from koord_numa.core.claims.search.inventory import (
+from koord_numa.core.claims.inventory import (
     NOWHERE,
     Attribute,
     Capacity,

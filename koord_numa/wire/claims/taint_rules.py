@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from koord_numa.core.claims.search.inventory import DeviceTaint
-from koord_numa.core.claims.taint_rules import DeviceTaintRule
+from koord_numa.core.claims.inventory import DeviceTaint, DeviceTaintRule
 from koord_numa.wire.claims.resource_slice_models import DeviceTaintModel
 from koord_numa.wire.metadata import head
 from koord_numa.wire.parsing import Problems, Strict, read

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from koord_numa.core.claims.node_allocatable import ClaimAmounts, Overhead, counted_with
-from koord_numa.core.claims.pod_claims import PodResourceClaim
+from koord_numa.core.claims.resource_claim import PodResourceClaim
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import QosClass
 from koord_numa.core.qos import OWN_CPUS

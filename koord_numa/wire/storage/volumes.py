@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from koord_numa.core.fit.storage.volume_limits import MIGRATED
+from koord_numa.core.fit.volumes import MIGRATED
 from koord_numa.core.objects.constraints import DiskKind, NodeTerm, Operator, Requirement
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koord_numa.wire import names

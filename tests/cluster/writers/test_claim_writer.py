@@ -4,9 +4,9 @@ import pytest
 
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.writers.claim_writer import ApiClaimWriter
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.search.allocation import Allocation, DeviceResult
-from koord_numa.core.claims.search.inventory import DeviceId
+from koord_numa.core.claims.allocation import Allocation, DeviceResult
+from koord_numa.core.claims.inventory import DeviceId
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.value_objects import replace
 from koord_numa.ports import Conflict, Gone, NotLeader

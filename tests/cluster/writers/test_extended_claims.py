@@ -7,11 +7,11 @@ import pytest
 from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.resources import Call
 from koord_numa.cluster.writers.claim_writer import ApiClaimWriter
-from koord_numa.core.claims.extended_claim import RequestMapping
-from koord_numa.core.claims.objects.claim import DeviceDemand, DeviceRequest
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.search.allocation import Allocation, DeviceResult
-from koord_numa.core.claims.search.inventory import DeviceId
+from koord_numa.core.claims.allocation import Allocation, DeviceResult
+from koord_numa.core.claims.claim import DeviceDemand, DeviceRequest
+from koord_numa.core.claims.extended_resources import RequestMapping
+from koord_numa.core.claims.inventory import DeviceId
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.request import PodKey
 from koord_numa.ports import Conflict, Forbidden, Invalid, UnknownOutcome
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault

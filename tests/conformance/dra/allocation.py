@@ -12,14 +12,12 @@ from typing import Any
 
 from koord_numa.core.cel.program import CelDevice, compile_selector
 from koord_numa.core.cel.values import parse_semver
-from koord_numa.core.claims.objects.capacity import own_name
-from koord_numa.core.claims.objects.claim import ClaimToAllocate, DeviceClass
-from koord_numa.core.claims.objects.features import Features
-from koord_numa.core.claims.objects.pools import gather_pools
-from koord_numa.core.claims.search.allocator import INVALID_POOLS, Allocated, NotAllocated, allocate
-from koord_numa.core.claims.search.inventory import DeviceId, PoolId, ResourceSlice
-from koord_numa.core.claims.search.node_devices import NodeDevices
-from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.claims.allocation import DeviceUsage
+from koord_numa.core.claims.allocator import INVALID_POOLS, Allocated, NotAllocated, allocate
+from koord_numa.core.claims.capacity import own_name
+from koord_numa.core.claims.claim import ClaimToAllocate, DeviceClass
+from koord_numa.core.claims.inventory import DeviceId, PoolId, ResourceSlice
+from koord_numa.core.claims.pools import Features, NodeDevices, gather_pools
 from koord_numa.core.quantity import parse_quantity
 from koord_numa.wire.claims.claim_json import allocation_json
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim

@@ -30,7 +30,7 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.pod_resources import amplify_all
 from koord_numa.core.resources import CPU
-from koord_numa.core.score.numa_scores import Strategy
+from koord_numa.core.score.node_scores import Strategy
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.state.numa_free import Accounting, NumaAccounting, accounts

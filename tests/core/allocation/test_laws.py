@@ -29,11 +29,10 @@ from koord_numa.core.objects.vocabulary import (
     RestrictedRule,
     ScoringType,
 )
-from koord_numa.core.score.numa_scores import Strategy
+from koord_numa.core.score.node_scores import Strategy
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger, holding_of
-from koord_numa.core.state.numa_free import Accounting, NumaAccounting, accounts
-from koord_numa.core.state.numa_sums import numa_occupancy
+from koord_numa.core.state.numa_free import Accounting, NumaAccounting, accounts, numa_occupancy
 from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import GI, node, pod
 from tests.strategies import any_of

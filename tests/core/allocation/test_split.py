@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.allocation.split import split
+from koord_numa.core.allocation.numa_offers import split
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from koord_numa.core.claims.container_cpus import unequal_cpus
-from koord_numa.core.claims.search.allocation import Allocation, DeviceResult
-from koord_numa.core.claims.search.inventory import DeviceId
+from koord_numa.core.claims.allocation import Allocation, DeviceResult
+from koord_numa.core.claims.cpus import unequal_cpus
+from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import ContainerKind
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord_numa.core.claims.allocator import Allocated
 from koord_numa.core.claims.cpus import CpuClaimError, CpuSite, assign_cpus, cpus_of, layout_topology
-from koord_numa.core.claims.search.allocator import Allocated
-from koord_numa.core.claims.search.inventory import ResourceSlice
+from koord_numa.core.claims.inventory import ResourceSlice
 from koord_numa.core.cpu_topology import regular_topology
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest

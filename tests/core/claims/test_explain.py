@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
+from koord_numa.core.claims.allocation import DeviceUsage
 from koord_numa.core.claims.explain import numbers_of
-from koord_numa.core.claims.objects.pools import gather_pools
-from koord_numa.core.claims.search.inventory import DeviceId
-from koord_numa.core.claims.search.node_devices import NodeDevices
-from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.claims.inventory import DeviceId
+from koord_numa.core.claims.pools import NodeDevices, gather_pools
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import NODE, Json, claim_object, device, device_class, published, request
 

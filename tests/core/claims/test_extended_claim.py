@@ -5,7 +5,8 @@ which resources of a node it is for.
 
 import pytest
 
-from koord_numa.core.claims.extended_claim import (
+from koord_numa.core.claims.claim import ClaimToAllocate
+from koord_numa.core.claims.extended_resources import (
     IN_MEMORY,
     OTHER_NODES,
     RequestMapping,
@@ -13,8 +14,7 @@ from koord_numa.core.claims.extended_claim import (
     extended_claim,
     served_by_claim,
 )
-from koord_numa.core.claims.objects.claim import ClaimToAllocate
-from koord_numa.core.claims.pod_claims import MadeClaim, PodClaims
+from koord_numa.core.claims.resource_claim import MadeClaim, PodClaims
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import ContainerKind
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from koord_numa.core.claims.allocation import DeviceResult
+from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.claims.node_allocatable import (
     AllocatableError,
     ClaimAmounts,
@@ -14,8 +16,6 @@ from koord_numa.core.claims.node_allocatable import (
     claim_amounts,
     counted_with,
 )
-from koord_numa.core.claims.search.allocation import DeviceResult
-from koord_numa.core.claims.search.inventory import DeviceId
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from tests.core.claims.worlds import device, published

@@ -3,13 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from koord_numa.core.claims.objects.claim import DeviceClass
-from koord_numa.core.claims.objects.features import ALL_FEATURES, Features
-from koord_numa.core.claims.objects.pools import gather_pools
-from koord_numa.core.claims.search.allocator import Allocated, NotAllocated, allocate
-from koord_numa.core.claims.search.inventory import PoolId, ResourceSlice
-from koord_numa.core.claims.search.node_devices import NodeDevices
-from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.claims.allocation import DeviceUsage
+from koord_numa.core.claims.allocator import Allocated, NotAllocated, allocate
+from koord_numa.core.claims.claim import DeviceClass
+from koord_numa.core.claims.inventory import PoolId, ResourceSlice
+from koord_numa.core.claims.pools import ALL_FEATURES, Features, NodeDevices, gather_pools
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.claims.resource_slices import parse_resource_slice
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.fit.default_spread import SYSTEM_DEFAULTS, constraints_for, default_selector
+from koord_numa.core.fit.spread import SYSTEM_DEFAULTS, constraints_for, default_selector
 from koord_numa.core.objects.constraints import LabelSelector, Operator, Requirement
 from koord_numa.core.objects.workloads import Workload, WorkloadKey, WorkloadKind
 

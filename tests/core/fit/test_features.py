@@ -1,6 +1,6 @@
 """Features that nodes declare."""
 
-from koord_numa.core.fit.features import fits_features
+from koord_numa.core.fit.node_filters import fits_features
 from koord_numa.core.objects.constraints import Constraints
 from koord_numa.core.objects.node import Node
 from tests.core.fit.builders import asks

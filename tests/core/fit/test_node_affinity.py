@@ -2,8 +2,7 @@
 
 import pytest
 
-from koord_numa.core.fit.node_affinity import fits_node_affinity, preferred_weight
-from koord_numa.core.fit.node_name import fits_node_name
+from koord_numa.core.fit.node_filters import fits_node_affinity, fits_node_name, preferred_weight
 from koord_numa.core.objects.constraints import Constraints, NodeTerm, Operator, PreferredNodeTerm
 from tests.core.fit.builders import asks, label, node
 

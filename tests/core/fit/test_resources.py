@@ -2,8 +2,7 @@
 
 import pytest
 
-from koord_numa.core.fit.ports import fits_ports
-from koord_numa.core.fit.resources import fits_resources
+from koord_numa.core.fit.node_filters import fits_ports, fits_resources
 from koord_numa.core.objects.constraints import Constraints, HostPort
 from tests.core.fit.builders import asks
 

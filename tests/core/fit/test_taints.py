@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.fit.taints import fits_taints, fits_unschedulable, soft_taints
+from koord_numa.core.fit.node_filters import fits_taints, fits_unschedulable, soft_taints
 from koord_numa.core.objects.constraints import Constraints, Operator, TaintEffect, Toleration
 from koord_numa.core.objects.node import Node, Taint
 from koord_numa.core.value_objects import replace

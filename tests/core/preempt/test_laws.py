@@ -3,12 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Alignment
 from koord_numa.core.objects.vocabulary import NumaPolicy
-from koord_numa.core.preempt.dry_run import DryRun
-from koord_numa.core.preempt.node import PreemptionNode
+from koord_numa.core.objects.workloads import DisruptionBudget
+from koord_numa.core.preempt.dry_run import DryRun, PreemptionNode
 from koord_numa.core.preempt.victims import PreemptionCandidate, select_victims_on_node, still_right
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate
 from koord_numa.core.scheduling.request import SchedulingRequest

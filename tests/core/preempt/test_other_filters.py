@@ -15,7 +15,7 @@ from koord_numa.core.objects.constraints import (
 )
 from koord_numa.core.objects.verdicts import Alignment
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, Storage
-from koord_numa.core.preempt.node import PreemptionNode
+from koord_numa.core.preempt.dry_run import PreemptionNode
 from koord_numa.core.preempt.victims import select_victims_on_node, still_right
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
 from koord_numa.core.value_objects import replace

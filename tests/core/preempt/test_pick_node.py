@@ -2,14 +2,12 @@
 
 import pytest
 
-from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.constraints import LabelSelector
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Alignment, Placement
+from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.ordering import importance
-from koord_numa.core.preempt.pdb import protected, violating
-from koord_numa.core.preempt.pick_node import rank
-from koord_numa.core.preempt.victims import PreemptionCandidate
+from koord_numa.core.preempt.victims import PreemptionCandidate, protected, rank, violating
 from koord_numa.core.value_objects import replace
 from tests.core.preempt.preemption_nodes import budget, running
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from koord_numa.core.preempt.node import PreemptionNode
+from koord_numa.core.preempt.dry_run import PreemptionNode
 from koord_numa.core.preempt.victims import select_victims_on_node, still_right
 from koord_numa.core.value_objects import replace
 from tests.core.preempt.preemption_nodes import UNEVEN, ask, barred, budget, nominee, owned_site, running, terms

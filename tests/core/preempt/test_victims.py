@@ -8,8 +8,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.verdicts import Alignment, Rejection
 from koord_numa.core.preempt import dry_run, victims
-from koord_numa.core.preempt.dry_run import EvictionTerms, answer_of
-from koord_numa.core.preempt.node import PreemptionNode
+from koord_numa.core.preempt.dry_run import EvictionTerms, PreemptionNode, answer_of
 from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, select_victims_on_node
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest

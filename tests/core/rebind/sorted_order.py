@@ -6,7 +6,7 @@ from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import NumaAllocateStrategy
-from koord_numa.core.rebind.arrangement.layout import Arrangement, NodeLayout
+from koord_numa.core.rebind.layout import Arrangement, NodeLayout
 
 
 def in_sorted_order(node: NodeLayout) -> Arrangement | None:

@@ -10,7 +10,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.vocabulary import CpuOwner
-from koord_numa.core.rebind.double_hold import double_holds, replacement_cpus
+from koord_numa.core.rebind.from_ledger import double_holds, replacement_cpus
 from koord_numa.core.state.inventory import Inventory, inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 

@@ -4,9 +4,8 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy
-from koord_numa.core.rebind.arrangement.layout import NodeLayout
-from koord_numa.core.rebind.pick import choose_cpus, exclusive_neighbours
-from koord_numa.core.rebind.place_pod import over, place, useful
+from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.place_pod import choose_cpus, exclusive_neighbours, over, place, useful
 from tests.core.rebind.nodes import FULL, SPREAD, layout, pinned
 from tests.machines import machine
 

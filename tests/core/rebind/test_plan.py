@@ -4,7 +4,7 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
-from koord_numa.core.rebind.arrangement.layout import Arrangement, NodeLayout
+from koord_numa.core.rebind.layout import Arrangement, NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
 from koord_numa.core.value_objects import replace
 from tests.core.rebind.nodes import SPREAD, beset, fragmented, layout, pinned, with_pods_that_stay

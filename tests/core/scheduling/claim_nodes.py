@@ -6,13 +6,12 @@ The machine has two NUMA nodes of eight CPUs: 0-7 and 8-15, two neighbours a cor
 
 from collections.abc import Iterable
 
+from koord_numa.core.claims.allocation import DeviceUsage
 from koord_numa.core.claims.cpus import CpuSite, cpus_of
 from koord_numa.core.claims.device_hints import ClaimDevices
-from koord_numa.core.claims.objects.pools import gather_pools
-from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.claims.search.inventory import DeviceId, PoolId, ResourceSlice
-from koord_numa.core.claims.search.node_devices import NodeDevices
-from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.claims.inventory import DeviceId, PoolId, ResourceSlice
+from koord_numa.core.claims.pools import NodeDevices, gather_pools
+from koord_numa.core.claims.resource_claim import PodClaims
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import CpuSet
@@ -21,8 +20,7 @@ from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopolo
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuOwner, KubeletPolicy, QosClass
-from koord_numa.core.scheduling.claim_devices import HARD, place_devices, policy_of_devices
-from koord_numa.core.scheduling.placement import place
+from koord_numa.core.scheduling.placement import HARD, place, place_devices, policy_of_devices
 from koord_numa.core.scheduling.request import Profile, scheduling_request, with_claims
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate

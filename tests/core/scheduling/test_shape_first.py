@@ -19,10 +19,9 @@ from koord_numa.core.objects.vocabulary import (
     NumaPolicy,
     ScoringType,
 )
-from koord_numa.core.scheduling.decide import decide
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate
+from koord_numa.core.scheduling.evaluate import ScoredPlacement, decide, evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request
-from koord_numa.core.score.numa_scores import Strategy
+from koord_numa.core.score.node_scores import Strategy
 from koord_numa.core.state.inventory import inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate

@@ -11,15 +11,15 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import NodeScoring, NumaPolicy, QosClass, ScoringType
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.score.composite import (
+from koord_numa.core.score.least_numa_nodes import Placed
+from koord_numa.core.score.node_scores import Strategy
+from koord_numa.core.score.zones import (
     METHODS,
     score_cpu_allocation,
     score_node,
     score_numa_topology,
     score_orchestration,
 )
-from koord_numa.core.score.numa_scores import Strategy
-from koord_numa.core.score.placed import Placed
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import replace

@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.score.device_reserve import score_sparing
+from koord_numa.core.score.node_scores import score_sparing
 
 GPU = "nvidia.com/gpu"
 NODE = {"cpu": 10_000, "memory": 100, GPU: 4, "pods": 110}

@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.core.objects.images import Image, PodImages
-from koord_numa.core.score.image_locality import MIB, score_images
+from koord_numa.core.score.node_scores import MIB, score_images
 from tests.engine.world import make_node
 
 NGINX = Image(("nginx:1", "nginx@sha256:0"), 250 * MIB)

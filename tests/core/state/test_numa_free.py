@@ -7,8 +7,7 @@ from koord_numa.core.objects.request import PodRequest, SharedPool
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, QosClass
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
-from koord_numa.core.state.numa_free import Accounting, NumaAccounting, NumaFree, accounts
-from koord_numa.core.state.shared_pools import shared_pools, socket_of
+from koord_numa.core.state.numa_free import Accounting, NumaAccounting, NumaFree, accounts, shared_pools, socket_of
 from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import held, node
 

@@ -10,7 +10,7 @@ from koord_numa.core.objects.request import NumaSpec, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import NumaPolicy
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
-from koord_numa.core.state.numa_sums import numa_left, numa_occupancy
+from koord_numa.core.state.numa_free import numa_left, numa_occupancy
 
 MACHINE = regular_topology(1, 4, 4, 1)
 NODE = Inventory("node", machine=MACHINE, zones=tuple((numa, {"cpu": 4000, "memory": 100}) for numa in range(4)))

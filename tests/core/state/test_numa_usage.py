@@ -11,7 +11,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NodeBind
 from koord_numa.core.state.inventory import inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
-from koord_numa.core.state.numa_usage import NumaUsage, largest_aligned, rooms
+from koord_numa.core.state.numa_free import NumaUsage, largest_aligned, rooms
 from tests.machines import machine
 
 GI = 2**30

@@ -9,7 +9,7 @@ from koord_numa.core.kubelet.demand import SMT_ALIGNMENT
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
-from koord_numa.core.preempt.node import Nominee
+from koord_numa.core.preempt.dry_run import Nominee
 from koord_numa.core.resources import CPU, PODS
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace

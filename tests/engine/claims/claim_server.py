@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from koord_numa.core.claims.extended_claim import RequestMapping
+from koord_numa.core.claims.allocation import Allocation
+from koord_numa.core.claims.claim import DeviceRequest
+from koord_numa.core.claims.extended_resources import RequestMapping
 from koord_numa.core.claims.node_allocatable import ClaimAmounts
-from koord_numa.core.claims.objects.claim import DeviceRequest
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister

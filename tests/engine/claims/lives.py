@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+from koord_numa.core.claims.allocation import Allocation, DeviceUsage
 from koord_numa.core.claims.cpus import cpus_of
-from koord_numa.core.claims.pod_claims import PodResourceClaim
-from koord_numa.core.claims.search.allocation import Allocation
-from koord_numa.core.claims.search.inventory import Device, DeviceId
-from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.claims.inventory import Device, DeviceId
+from koord_numa.core.claims.resource_claim import PodResourceClaim
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.pod_claims import PodClaims, PodResourceClaim
-from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.claims.allocation import DeviceUsage
+from koord_numa.core.claims.resource_claim import PodClaims, PodResourceClaim, ResourceClaim
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology
 from koord_numa.core.objects.request import NumaSpec, Pod, PodKey, PodRequest

@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.claims.objects.claim import DeviceClass
-from koord_numa.core.claims.search.allocation import Allocation, DeviceResult
-from koord_numa.core.claims.search.inventory import DeviceId
+from koord_numa.core.claims.allocation import Allocation, DeviceResult
+from koord_numa.core.claims.claim import DeviceClass
+from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Container, Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection

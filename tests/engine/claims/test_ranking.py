@@ -9,20 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koord_numa.core.claims.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
+from koord_numa.core.claims.claim import OpaqueConfig
 from koord_numa.core.claims.cpus import cpus_of
-from koord_numa.core.claims.objects.claim import OpaqueConfig
-from koord_numa.core.claims.pod_claims import PodResourceClaim
-from koord_numa.core.claims.search.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
-from koord_numa.core.claims.search.inventory import DeviceId
+from koord_numa.core.claims.inventory import DeviceId
+from koord_numa.core.claims.resource_claim import PodResourceClaim
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
-from koord_numa.core.scheduling.claim_devices import HARD
-from koord_numa.core.scheduling.decide import choose
-from koord_numa.core.scheduling.events import ClusterEvent
-from koord_numa.core.scheduling.filters import EVENTS
+from koord_numa.core.scheduling.evaluate import choose
+from koord_numa.core.scheduling.filters import EVENTS, ClusterEvent
+from koord_numa.core.scheduling.placement import HARD
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.dry_run import dry_run

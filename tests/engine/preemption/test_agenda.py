@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.preempt.node import Nominee
+from koord_numa.core.preempt.dry_run import Nominee
 from koord_numa.core.preempt.victims import may_help
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace

@@ -2,11 +2,10 @@
 
 import pytest
 
-from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.constraints import LabelSelector
+from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.preempt import victims
-from koord_numa.core.preempt.dry_run import EvictionTerms
-from koord_numa.core.preempt.node import PreemptionNode
+from koord_numa.core.preempt.dry_run import EvictionTerms, PreemptionNode
 from koord_numa.core.preempt.victims import PreemptionCandidate, select_victims_on_node
 from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.value_objects import replace

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import ContainerKind
-from koord_numa.core.scheduling.events import ON_CAPACITY
+from koord_numa.core.scheduling.filters import ON_CAPACITY
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.queue.backoff import pause
 from koord_numa.engine.queue.class_queue import QueueNumbers

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.fit.node_affinity import fits_node_affinity
-from koord_numa.core.fit.node_name import fits_node_name
+from koord_numa.core.fit.node_filters import fits_node_affinity, fits_node_name
 from koord_numa.core.objects.constraints import Constraints, NodeTerm, Operator, Requirement
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import PodRequest

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.fit.storage.volumes import fits_volumes, refuse_claims
+from koord_numa.core.fit.volumes import fits_volumes, refuse_claims
 from koord_numa.core.objects.constraints import (
     Constraints,
     DiskKind,

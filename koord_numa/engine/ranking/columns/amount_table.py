@@ -5,8 +5,7 @@ from typing import Final
 import numpy as np
 
 from koord_numa.core.resources import CPU, MEMORY, NOTHING, PODS, ResourceList
-from koord_numa.core.score.device_reserve import is_device
-from koord_numa.core.score.node_resources import MAX_SCORE
+from koord_numa.core.score.node_scores import MAX_SCORE, is_device
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.engine.ranking.columns.node_numbers import (
     DIVISORS,

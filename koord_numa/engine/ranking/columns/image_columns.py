@@ -12,8 +12,7 @@ import numpy as np
 from cachetools import LRUCache
 
 from koord_numa.core.objects.images import Image, PodImages
-from koord_numa.core.score.image_locality import LEAST, MOST
-from koord_numa.core.score.node_resources import MAX_SCORE
+from koord_numa.core.score.node_scores import LEAST, MAX_SCORE, MOST
 from koord_numa.engine.ranking.columns.node_numbers import Ints, longer
 
 REMEMBERED_IMAGES: Final = 1024

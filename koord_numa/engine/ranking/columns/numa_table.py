@@ -16,7 +16,7 @@ from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.state.inventory import STATIC, Inventory
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.numa_sums import numa_left
+from koord_numa.core.state.numa_free import numa_left
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.ranking.columns.node_numbers import UNLIMITED, Ints, NodeNumbers
 

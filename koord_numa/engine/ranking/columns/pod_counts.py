@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from cachetools import LRUCache
 
-from koord_numa.core.claims.search.budget import TurnOverError
+from koord_numa.core.claims.budget import TurnOverError
 from koord_numa.core.objects.constraints import LabelSelector, PodTerm
 from koord_numa.core.objects.request import Pod, PodRequest, once_per_request
 from koord_numa.core.selectors import Labels, selects

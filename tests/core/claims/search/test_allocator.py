@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.claims.objects.features import Features
-from koord_numa.core.claims.search.allocation import NEW_SHARE, Allocation
-from koord_numa.core.claims.search.allocator import Allocated, NotAllocated
-from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.claims.allocation import NEW_SHARE, Allocation, DeviceUsage
+from koord_numa.core.claims.allocator import Allocated, NotAllocated
+from koord_numa.core.claims.pools import Features
 from tests.core.claims.worlds import cel, claim_object, decide, device, devices_of, published, request
 
 GI = 2**30 * 10**9

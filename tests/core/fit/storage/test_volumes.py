@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.fit.storage.volumes import fits_volumes, refuse_claims
+from koord_numa.core.fit.volumes import fits_volumes, refuse_claims
 from koord_numa.core.objects.constraints import Constraints, NodeTerm
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, Storage, StorageClass

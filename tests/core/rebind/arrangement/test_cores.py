@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from koord_numa.core.bit_sets import each, lowest
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.arrangement.cores import cores_of
+from koord_numa.core.rebind.pinned_pods import cores_of
 from tests.machines import machine
 from tests.strategies import cpusets_of, machines
 

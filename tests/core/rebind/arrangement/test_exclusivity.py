@@ -3,9 +3,8 @@
 import pytest
 
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, NumaExclusive
-from koord_numa.core.rebind.arrangement.exclusivity import FixedPods
-from koord_numa.core.rebind.arrangement.layout import NodeLayout
-from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
+from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.pinned_pods import FixedPods, PinnedPod
 from koord_numa.core.rebind.plan import plan_rebind
 from koord_numa.core.value_objects import replace
 from tests.core.rebind.nodes import layout, pinned

@@ -15,9 +15,8 @@ from koord_numa.core.objects.vocabulary import (
     QosClass,
 )
 from koord_numa.core.ordering import reallocation_order
-from koord_numa.core.rebind.arrangement.exclusivity import FixedPods
-from koord_numa.core.rebind.arrangement.from_ledger import Defaults, layout_of_ledger
-from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
+from koord_numa.core.rebind.from_ledger import Defaults, layout_of_ledger
+from koord_numa.core.rebind.pinned_pods import FixedPods, PinnedPod
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import replace

@@ -2,7 +2,7 @@
 
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import PodKey
-from koord_numa.core.score.device_reserve import score_sparing
+from koord_numa.core.score.node_scores import score_sparing
 from koord_numa.core.state.ledger import Holding
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.ranking.columns.node_table import FIRST_ROWS, NodeTable

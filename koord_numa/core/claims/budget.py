@@ -1,0 +1,141 @@
+"""The budget of one decision for CEL selectors, and the answers that selectors have given so far."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from koord_numa.core.cel.frame import LIMITS
+from koord_numa.core.cel.program import CelDevice, Program, compile_selector, is_compiled
+from koord_numa.core.cel.values import CelError
+from koord_numa.core.claims.inventory import Device
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorLimits:
+    """Limits of selectors. A unit takes 0.1 to 0.6 microseconds."""
+
+    claim: int = LIMITS.cost
+    """Units of the claims of a pod before they pause: one expensive evaluation, or 100,000 ordinary ones. At most half a second of CPU."""
+    turn: int = 30_000
+    """Units before other work has its turn: at most 20 ms."""
+    evaluation: int = 10
+    """Units of an evaluation, besides those of its operations."""
+    character: int = 20
+    """Units of compiling a character of an expression."""
+    driver_answers: int = 4096
+    """Remembered answers of selectors that depend on the name of a driver alone."""
+
+
+SELECTOR_LIMITS: Final = SelectorLimits()
+
+
+class ClaimError(Exception):
+    """The claim cannot be decided on this node: an expression fails, a class is missing, a limit is passed."""
+
+
+class BudgetUsedError(ClaimError):
+    """The selectors of a claim have used their budget. They are evaluated further after a pause."""
+
+
+class TurnOverError(Exception):
+    """Other work has its turn. The decision is made again later, with the answers that were found so far."""
+
+
+@dataclass(slots=True)
+class SelectorBudget:
+    """The budget of the claims of a pod. ``name`` is what messages call them."""
+
+    name: str
+    left: int = SELECTOR_LIMITS.claim
+
+    @property
+    def used(self) -> bool:
+        """Whether nothing is left."""
+        return self.left <= 0
+
+
+@dataclass(slots=True)
+class Selectors:
+    """
+    The selectors of one decision. Without a ``budget`` nothing bounds them together.
+
+    ``clock`` gives CPU seconds of the thread, for the deadline of an evaluation.
+    """
+
+    budget: SelectorBudget | None = None
+    clock: Callable[[], float] | None = None
+    _turn: int | None = None  # units left in this turn, None for no bound
+    _answers: dict[tuple[Device, str], bool | CelError] = field(default_factory=dict)
+
+    def begin_turn(self, units: int | None = SELECTOR_LIMITS.turn) -> None:
+        """Raise ``TurnOverError`` after so many units from now on; never for None."""
+        self._turn = units
+
+    def forget_answers(self) -> None:
+        """The decision about a node has ended."""
+        self._answers.clear()
+
+    def program(self, expression: str) -> Program:
+        """The compiled selector. Raises ``CompileError``."""
+        if not is_compiled(expression):
+            self._check()
+            self._charge(SELECTOR_LIMITS.character * len(expression))
+        return compile_selector(expression)
+
+    def answer(self, device: Device, expression: str) -> bool | CelError:
+        """The answer of a selector for a device, or why it has none."""
+        answer = device.memory.get(expression)
+        if answer is None:
+            answer = self._answers.get((device, expression))
+        if answer is None:
+            answer = self._evaluate(expression, device.cel)
+            device.remember(expression, answer)
+            self._answers[device, expression] = answer
+        return answer
+
+    def driver_answer(self, expression: str, driver: str) -> bool | None:
+        """The answer of a selector that depends on the driver's name alone; None for other selectors and for broken ones."""
+        key = (expression, driver)
+        if key not in _DRIVER_ANSWERS:
+            try:
+                by_driver = self.program(expression).reads.driver_only
+            except CelError:
+                by_driver = False
+            answer = self._evaluate(expression, CelDevice(driver)) if by_driver else None
+            if len(_DRIVER_ANSWERS) >= SELECTOR_LIMITS.driver_answers:
+                _DRIVER_ANSWERS.clear()
+            _DRIVER_ANSWERS[key] = None if isinstance(answer, CelError) else answer
+        return _DRIVER_ANSWERS[key]
+
+    def _evaluate(self, expression: str, device: CelDevice) -> bool | CelError:
+        self._check()
+        try:
+            program = self.program(expression)
+        except CelError as error:
+            return error
+        frame = program.frame_for(device, self.clock)
+        try:
+            return program.run(device, frame)[0]
+        except CelError as error:
+            return error
+        finally:
+            self._charge(SELECTOR_LIMITS.evaluation + frame.units)
+
+    def _check(self) -> None:
+        """Before anything is compiled or evaluated: is there a budget and a turn for it?"""
+        if self.budget is not None and self.budget.used:
+            raise BudgetUsedError(
+                f"claim {self.budget.name}: its CEL selectors have used their budget of {SELECTOR_LIMITS.claim} units; "
+                "they are evaluated further after a pause that grows"
+            )
+        if self._turn is not None and self._turn <= 0:
+            raise TurnOverError
+
+    def _charge(self, units: int) -> None:
+        if self.budget is not None:
+            self.budget.left -= units
+        if self._turn is not None:
+            self._turn -= units
+
+
+_DRIVER_ANSWERS: Final[dict[tuple[str, str], bool | None]] = {}

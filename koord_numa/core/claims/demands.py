@@ -1,0 +1,169 @@
+"""Claims checked and made ready for the search: their classes, the devices of ``All`` requests, and the limits."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from koord_numa.core.claims.allocation import DeviceUsage
+from koord_numa.core.claims.budget import ClaimError
+from koord_numa.core.claims.capacity import room_for
+from koord_numa.core.claims.claim import (
+    MAX_RESULTS,
+    AllocationMode,
+    ClaimToAllocate,
+    Classes,
+    DeviceClass,
+    DeviceDemand,
+    DeviceRequest,
+)
+from koord_numa.core.claims.pools import Candidate, Features, NodeDevices, Pool
+from koord_numa.core.claims.selection import SelectorRows
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """
+    One way to satisfy a request. ``count`` devices are needed; ``every`` lists them for the mode ``All``, and is None else.
+    """
+
+    request: DeviceRequest
+    index: int
+    demand: DeviceDemand
+    device_class: DeviceClass
+    selectors: SelectorRows
+    count: int
+    every: tuple[Candidate, ...] | None = None
+
+    @property
+    def result_name(self) -> str:
+        """The request's name in results."""
+        return self.request.result_name(self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All claims with the alternatives of each of their requests."""
+
+    claims: tuple[ClaimToAllocate, ...]
+    alternatives: tuple[tuple[tuple[Alternative, ...], ...], ...]  # by claim and request
+    prioritized: frozenset[tuple[int, int]]  # claim and request of prioritized lists
+
+    def every_alternative(self) -> Iterator[Alternative]:
+        """The alternatives of all requests of all claims."""
+        for requests in self.alternatives:
+            for alternatives in requests:
+                yield from alternatives
+
+    def concerned_by(self, pool: Pool) -> bool:
+        """Could a device of the pool be for any of the requests?"""
+        return any(concerns(pool, alternative.selectors) for alternative in self.every_alternative())
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What claims are decided against: the classes of the cluster, one node, and what is in use."""
+
+    classes: Classes
+    node: NodeDevices
+    usage: DeviceUsage
+
+
+def prepare(claims: Sequence[ClaimToAllocate], setting: Setting) -> Prepared:
+    """Check the claims. Raises ``ClaimError`` with kube-scheduler's sentence."""
+    prepared: list[tuple[tuple[Alternative, ...], ...]] = []
+    for claim in claims:
+        requests = tuple(
+            tuple(_alternative(claim, request, index, setting) for index in range(len(request.alternatives)))
+            for request in claim.spec.requests
+        )
+        # The smallest alternative: if even that is too many, no choice keeps the limit.
+        least = sum(min((it.count for it in alternatives), default=0) for alternatives in requests)
+        if least > MAX_RESULTS:
+            raise ClaimError(
+                f"claim {claim}: number of requested devices {least} exceeds the claim limit of {MAX_RESULTS}"
+            )
+        for at, constraint in enumerate(claim.spec.constraints):
+            if constraint.attribute is None or (constraint.distinct and setting.node.features.stable_allocator):
+                raise ClaimError(f"claim {claim}, constraint #{at}: empty constraint (unsupported constraint type?)")
+        prepared.append(requests)
+    prioritized = frozenset(
+        (at, number)
+        for at, claim in enumerate(claims)
+        for number, request in enumerate(claim.spec.requests)
+        if request.prioritized
+    )
+    return Prepared(tuple(claims), tuple(prepared), prioritized)
+
+
+def _alternative(claim: ClaimToAllocate, request: DeviceRequest, index: int, setting: Setting) -> Alternative:
+    demand = request.alternatives[index]
+    where = f"claim {claim}, request {demand.name}"
+    for at, selector in enumerate(demand.selectors):
+        if selector is None:
+            raise ClaimError(f"{where}, selector #{at}: CEL expression empty (unsupported selector type?)")
+    _check_gates(claim, request, demand, setting.node.features)
+    if not demand.device_class:
+        raise ClaimError(f"{where}: missing device class name (unsupported request type?)")
+    device_class = setting.classes.get(demand.device_class)
+    if device_class is None:
+        raise ClaimError(
+            f"{where}: could not retrieve device class {demand.device_class}: "
+            f'deviceclass.resource.k8s.io "{demand.device_class}" not found'
+        )
+    if device_class.problem:
+        raise ClaimError(f"{where}: device class {device_class.name} cannot be read: {device_class.problem}")
+    selectors = SelectorRows(claim, device_class, demand, setting.node.selectors)
+    # Kept as written: an unknown mode has to reach the message.
+    if demand.mode == AllocationMode.EXACT_COUNT:
+        return Alternative(request, index, demand, device_class, selectors, demand.count)
+    if demand.mode != AllocationMode.ALL:
+        raise ClaimError(f"{where}: unsupported count mode {demand.mode}")
+    every = _every(where, selectors, setting)
+    return Alternative(request, index, demand, device_class, selectors, len(every), every)
+
+
+def _check_gates(claim: ClaimToAllocate, request: DeviceRequest, demand: DeviceDemand, features: Features) -> None:
+    if request.prioritized and not features.prioritized_list:
+        raise ClaimError(
+            f"claim {claim}, request {request.name}: has subrequests, but the DRAPrioritizedList feature is disabled"
+        )
+    if demand.admin_access and not features.admin_access:
+        raise ClaimError(
+            f"claim {claim}, request {demand.name}: admin access is requested, but the feature is disabled"
+        )
+    # The stable allocator does not know the field and ignores it.
+    if demand.capacity is not None and not features.consumable_capacity and not features.stable_allocator:
+        kind = "subrequest" if request.prioritized else "request"
+        raise ClaimError(
+            f"claim {claim}, {kind} {demand.name}: has capacity requests, but the DRAConsumableCapacity feature is disabled"
+        )
+
+
+def _every(where: str, selectors: SelectorRows, setting: Setting) -> tuple[Candidate, ...]:
+    """All devices that the request selects. What is missing from a pool could be one of them, so it must be whole."""
+    node, demand = setting.node, selectors.demand
+    found: list[Candidate] = []
+    for pool in node.pools:
+        if not concerns(pool, selectors):
+            continue
+        if pool.incomplete:
+            raise ClaimError(f"{where}: asks for all devices, but resource pool {pool.id} is currently being updated")
+        if pool.invalid:
+            raise ClaimError(f"{where}: asks for all devices, but resource pool {pool.id} is currently invalid")
+        selected = (it for it in pool.candidates() if selectors.select(it.device) and offered(it, node))
+        found.extend(it for it in selected if room_for(it.device, demand, setting.usage, node.features, {}) is not None)
+    return tuple(found)
+
+
+def concerns(pool: Pool, selectors: SelectorRows) -> bool:
+    """Could the pool hold a device for the request? Upstream lets every pool of the cluster with counters count."""
+    return not pool.foreign and not selectors.excludes_driver(pool.id.driver)
+
+
+def offered(candidate: Candidate, node: NodeDevices) -> bool:
+    """
+    Whether this node can use the device: where devices choose their nodes themselves, and where binding conditions are not served.
+    """
+    device = candidate.device
+    if device.binding_conditions and not node.features.binding_conditions:
+        return False
+    return not candidate.slice.per_device or device.nodes.includes(node.name, node.labels)

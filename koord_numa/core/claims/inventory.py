@@ -1,0 +1,328 @@
+"""Devices that drivers publish in ResourceSlices, with the taints of DeviceTaintRules."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Final, NamedTuple
+
+from koord_numa.core.cel.program import CelDevice
+from koord_numa.core.cel.values import CelError
+from koord_numa.core.cpu_topology import MAX_NUMA_ID
+from koord_numa.core.objects.constraints import NodeTerm
+from koord_numa.core.selectors import Labels, matches_term
+from koord_numa.core.value_objects import replace
+
+
+class PoolId(NamedTuple):
+    """A pool is known by its driver and its name: two drivers may both name theirs after the node."""
+
+    driver: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.name}"
+
+
+class DeviceId(NamedTuple):
+    """A device is known by its driver, pool and name."""
+
+    driver: str
+    pool: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}/{self.device}"
+
+
+class Attribute(NamedTuple):
+    """
+    A device attribute of kind ``int``, ``bool``, ``string`` or ``version``; versions are texts. A scalar has one value.
+
+    The kind is empty for a type that this version does not know. Such an attribute has no values.
+    """
+
+    kind: str
+    values: tuple[int | bool | str, ...]
+    listed: bool = False
+
+    @property
+    def scalar(self) -> int | bool | str | None:
+        """The value of a scalar; None for a list."""
+        return self.values[0] if len(self.values) == 1 and not self.listed else None
+
+    @property
+    def set(self) -> frozenset[tuple[str, int | bool | str]]:
+        """The values as a set for constraints. The kind keeps ``true`` apart from 1, and versions apart from strings."""
+        return frozenset((self.kind, value) for value in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityRange:
+    """Which requests a range admits, in 10^-9 units. ``step`` rounds requests up from ``minimum``."""
+
+    minimum: int
+    maximum: int | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPolicy:
+    """How a request of a consumable capacity is rounded and bounded, in 10^-9 units."""
+
+    default: int | None = None
+    valid_values: tuple[int, ...] = ()
+    valid_range: CapacityRange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a device has of something, in 10^-9 units."""
+
+    value: int
+    policy: CapacityPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAllocatable:
+    """
+    What a device takes of one resource of the node (KEP-5517), in 10^-9 units.
+
+    ``multiplier`` is for each unit of the consumed capacity ``capacity_key``, or for the device where the key is empty.
+    """
+
+    resource: str
+    capacity_key: str = ""
+    multiplier: int | None = None  # None without a mapping
+    per_pod: int | None = None
+    per_container: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTaint:
+    """
+    A taint of a device; ``effect`` is kept as written, since unknown effects are to be ignored. ``rule`` is the DeviceTaintRule that sets
+    the taint, empty where the driver publishes it.
+    """
+
+    key: str
+    value: str
+    effect: str
+    rule: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        value = f"={self.value}" if self.value else ""
+        by_rule = f" by DeviceTaintRule {self.rule}" if self.rule else ""
+        return f"{self.key}{value}:{self.effect}{by_rule}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChoice:
+    """Which nodes a slice or device can be reached from: one by name, all, or those that match a selector."""
+
+    name: str = ""
+    everywhere: bool = False
+    term: NodeTerm | None = None
+
+    def includes(self, node: str, labels: Labels) -> bool:
+        """Can this node use it?"""
+        if self.name:
+            return self.name == node
+        if self.everywhere:
+            return True
+        return self.term is not None and matches_term(self.term, node, labels)
+
+
+NOWHERE: Final = NodeChoice()
+Amounts = Mapping[str, int]
+"""Amounts by name in 10^-9 units: capacities and counters."""
+
+_MOST_MEMORIES: Final = 64
+
+NUMA_ATTRIBUTES: Final = ("resource.kubernetes.io/numaNode", "dra.cpu/numaNodeID", "dra.net/numaNode")
+"""The standard attribute of a device's NUMA node first, then the names that drivers used before it."""
+
+BARE_NUMA_ATTRIBUTES: Final = ("numaNode", "numaNodeID", "numa")
+"""Names in the driver's own domain."""
+
+PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
+
+NumaByRoot = Mapping[str, int]
+"""The NUMA node by PCIe root, as the node agent publishes it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Device:
+    """
+    One device. ``nodes`` is its own choice of nodes where the slice leaves that to its devices.
+
+    ``consumes`` are amounts by counter set. ``memory`` remembers the answers of selectors: a device never changes, since a new
+    generation of a slice makes new devices.
+    """
+
+    id: DeviceId
+    attributes: Mapping[str, Attribute]
+    cel: CelDevice
+    capacity: Mapping[str, Capacity] = field(default_factory=dict)
+    consumes: tuple[tuple[str, Amounts], ...] = ()
+    taints: tuple[DeviceTaint, ...] = ()
+    nodes: NodeChoice = NOWHERE
+    shared: bool = False  # allowMultipleAllocations
+    binds_to_node: bool = False
+    binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
+    allocatable: tuple[NodeAllocatable, ...] = ()
+    memory: dict[str, bool | CelError] = field(default_factory=dict, repr=False)
+    own_numa: tuple[int, ...] = field(init=False)  # NUMA nodes that the driver publishes, the physical one first
+    pcie_roots: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "own_numa", self._own_numa())
+        roots = self.attribute(PCIE_ROOT)
+        names = roots.values if roots is not None and roots.kind == "string" else ()
+        object.__setattr__(self, "pcie_roots", tuple(map(str, names)))
+
+    def _own_numa(self) -> tuple[int, ...]:
+        for name in (*NUMA_ATTRIBUTES, *(f"{self.id.driver}/{bare}" for bare in BARE_NUMA_ATTRIBUTES)):
+            value = self.attribute(name)
+            if value is not None and value.kind == "int":
+                # -1 is "no NUMA node" in sysfs; ids beyond those of Linux are no masks.
+                return tuple(int(numa) for numa in value.values if 0 <= int(numa) <= MAX_NUMA_ID)
+        return ()
+
+    def numas(self, roots: NumaByRoot) -> tuple[int, ...]:
+        """
+        Return the NUMA nodes that the device is near, the physical one first; none where they are unknown.
+
+        The attribute of the driver counts (KEP-6072), else the NUMA nodes of the device's PCIe roots.
+        """
+        return self.own_numa or tuple(dict.fromkeys(roots[root] for root in self.pcie_roots if root in roots))
+
+    def numa(self, roots: NumaByRoot) -> int | None:
+        """Return the physical NUMA node, None where it is unknown."""
+        return next(iter(self.numas(roots)), None)
+
+    def attribute(self, name: str) -> Attribute | None:
+        """By its full name; names without a domain belong to the driver's domain (allocator, ``lookupAttribute``)."""
+        found = self.attributes.get(name)
+        if found is None:
+            domain, _, bare = name.partition("/")
+            # A name in the driver's own domain may be written with and without it.
+            if domain == self.id.driver:
+                found = self.attributes.get(bare)
+        return found
+
+    def remember(self, expression: str, answer: bool | CelError) -> None:
+        """Keep the answer of one selector; a device that meets ever new expressions forgets the old ones."""
+        # Cleared as a whole: an order of use would cost more than evaluating 64 selectors again.
+        if len(self.memory) >= _MOST_MEMORIES:
+            self.memory.clear()
+        self.memory[expression] = answer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResourceSlice:
+    """One slice of a pool. With ``per_device`` each device chooses its nodes itself."""
+
+    name: str
+    pool: PoolId
+    generation: int
+    slice_count: int  # of the whole pool in this generation
+    nodes: NodeChoice = NOWHERE
+    per_device: bool = False
+    devices: tuple[Device, ...] = ()
+    counters: tuple[tuple[str, Amounts], ...] = ()  # counter sets with their amounts
+    problem: str = ""  # why the slice cannot be used; it then counts for the pool's completeness only
+    plain: bool = field(init=False)  # of one node, with devices that contradict nothing: no counters, no name twice
+    binds_late: bool = field(init=False)  # has any device binding conditions?
+
+    def __post_init__(self) -> None:
+        names = {device.id.device for device in self.devices}
+        draws = bool(self.counters) or any(device.consumes for device in self.devices)
+        plain = bool(self.nodes.name) and not (self.per_device or draws or self.problem)
+        # Names are unique, so one slice of one node cannot contradict itself.
+        object.__setattr__(self, "plain", plain and len(names) == len(self.devices))
+        object.__setattr__(self, "binds_late", any(device.binding_conditions for device in self.devices))
+
+    def reaches(self, node: str, labels: Labels) -> bool:
+        """Does the slice offer devices to this node?"""
+        if not self.per_device:
+            return self.nodes.includes(node, labels)
+        return any(device.nodes.includes(node, labels) for device in self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTaintRule:
+    """
+    A taint for the devices that match driver, pool and device name; None matches every one (resource/v1 ``DeviceTaintSelector``).
+
+    ``selects`` is false for a rule without a selector, which taints no device.
+    """
+
+    name: str
+    taint: DeviceTaint
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+    selects: bool = True
+
+
+class TaintRules:
+    """All rules of the cluster, by driver and pool, and the slices that they change, made once."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, DeviceTaintRule] = {}
+        self._by_pool: dict[tuple[str | None, str | None], dict[str, DeviceTaintRule]] = {}
+        self._tainted: dict[str, tuple[ResourceSlice, tuple[DeviceTaintRule, ...], ResourceSlice]] = {}
+
+    def __iter__(self) -> Iterator[DeviceTaintRule]:
+        """Every rule."""
+        return iter(self._rules.values())
+
+    def put(self, rule: DeviceTaintRule) -> DeviceTaintRule | None:
+        """Add or change a rule. Return the former rule of the name."""
+        former = self.remove(rule.name)
+        self._rules[rule.name] = rule
+        if rule.selects:
+            self._by_pool.setdefault((rule.driver, rule.pool), {})[rule.name] = rule
+        return former
+
+    def remove(self, name: str) -> DeviceTaintRule | None:
+        """Delete a rule. Return the rule, if there was one."""
+        rule = self._rules.pop(name, None)
+        if rule is not None and rule.selects:
+            key = (rule.driver, rule.pool)
+            del self._by_pool[key][name]
+            if not self._by_pool[key]:
+                del self._by_pool[key]
+        return rule
+
+    def forget_slices(self, names: Iterable[str]) -> None:
+        """Forget slices that are gone."""
+        for name in names:
+            self._tainted.pop(name, None)
+
+    def tainted(self, published: ResourceSlice) -> ResourceSlice:
+        """Return the slice with the taints of all rules for its devices, after the taints that the driver publishes."""
+        if not self._by_pool:
+            return published
+        rules = self._rules_of(published)
+        if not rules:
+            return published
+        known = self._tainted.get(published.name)
+        if known is not None and known[0] is published and known[1] == rules:
+            return known[2]
+        devices = []
+        for device in published.devices:
+            taints = tuple(rule.taint for rule in rules if rule.device in (None, device.id.device))
+            devices.append(replace(device, taints=device.taints + taints) if taints else device)
+        # A rule for other devices of the driver or pool changes nothing here.
+        same = all(device is former for device, former in zip(devices, published.devices, strict=True))
+        changed = published if same else replace(published, devices=tuple(devices))
+        self._tainted[published.name] = (published, rules, changed)
+        return changed
+
+    def _rules_of(self, published: ResourceSlice) -> tuple[DeviceTaintRule, ...]:
+        """Return the rules that can concern devices of the slice, by name."""
+        driver, pool = published.pool
+        found = [rule for key in product((driver, None), (pool, None)) for rule in self._by_pool.get(key, {}).values()]
+        return tuple(sorted(found, key=lambda rule: rule.name))

@@ -1,1 +1,0 @@
-"""Pools, devices, claims and results as values."""

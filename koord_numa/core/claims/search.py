@@ -1,0 +1,356 @@
+"""Search devices for claims depth first, over claims, requests, alternatives and devices (upstream: allocator_incubating.go)."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from koord_numa.core.cel.values import CelError
+from koord_numa.core.claims.allocation import DeviceUsage
+from koord_numa.core.claims.budget import ClaimError, Selectors
+from koord_numa.core.claims.capacity import room_for
+from koord_numa.core.claims.claim import MAX_RESULTS, DeviceConstraint
+from koord_numa.core.claims.demands import Alternative, Prepared, concerns, offered
+from koord_numa.core.claims.inventory import Device, DeviceId
+from koord_numa.core.claims.pools import Candidate, CounterAccounts, NodeDevices
+
+Values = frozenset[tuple[str, int | bool | str]]
+
+
+@dataclass(slots=True)
+class ConstraintState:
+    """
+    A constraint and the values of the devices picked so far (KEP-5491; structured/internal/experimental/constraint.go).
+
+    A scalar is a set of one value. ``matchAttribute``: the intersection of all sets is not empty. ``distinctAttribute``: the sets
+    are pairwise disjoint. A device without the attribute, or with a value of an unknown type, satisfies neither.
+    """
+
+    constraint: DeviceConstraint
+    values: list[Values] = field(default_factory=list)  # matchAttribute: the intersection after each pick
+
+    def add(self, device: Device) -> bool:
+        """Take the values of the device if the constraint allows it."""
+        attribute = device.attribute(self.constraint.attribute or "")
+        added = attribute.set if attribute is not None else frozenset()
+        if self.constraint.distinct:
+            if not added or any(added & earlier for earlier in self.values):
+                return False
+        elif self.values:
+            added &= self.values[-1]
+        if not added:
+            return False
+        self.values.append(added)
+        return True
+
+    def remove(self) -> None:
+        """Give back the values taken last."""
+        self.values.pop()
+
+
+class DeviceLooks:
+    """
+    Devices as the selectors and constraints of some claims see them.
+
+    Attributes that no expression and no constraint reads, such as a serial number, make no difference; an expression that reads in
+    ways its text does not tell makes all of them count.
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._known: dict[int, object] = {}  # by identity: the node's pools keep the devices alive
+        self._names: set[str] | None = set()
+        for claim in prepared.claims:
+            self._names.update(constraint.attribute or "" for constraint in claim.spec.constraints)
+        for alternative in prepared.every_alternative():
+            for expression in alternative.selectors.expressions():
+                self._add(expression, alternative.selectors.run)
+
+    def _add(self, expression: str, run: Selectors) -> None:
+        # All attributes count already.
+        if self._names is None:
+            return
+        try:
+            reads = run.program(expression).reads
+        except CelError:
+            return  # an error, whatever the device looks like
+        # The text reads attributes in a way that its names do not tell, such as a map over all of them.
+        if reads.everything:
+            self._names = None
+        else:
+            self._names.update(f"{domain}/{name}" for domain, name in reads.names)
+
+    def of(self, device: Device) -> object:
+        """A value that is equal for devices that look alike."""
+        found = self._known.get(id(device))
+        if found is None:
+            found = self._known[id(device)] = self._look(device)
+        return found
+
+    def _look(self, device: Device) -> object:
+        if self._names is None:
+            attributes = tuple(sorted((name, str(value)) for name, value in device.attributes.items()))
+        else:
+            attributes = tuple((name, str(device.attribute(name))) for name in sorted(self._names))
+        return (
+            device.shared,
+            attributes,
+            tuple(sorted(device.capacity.items(), key=lambda item: item[0])),
+            tuple((name, tuple(sorted(amounts.items()))) for name, amounts in device.consumes),
+            device.taints,
+        )
+
+
+MAX_STEPS: Final = 20_000
+"""
+Devices that one search looks at: 20 to 80 ms, and ten times what any recorded search of kube-scheduler's needs to its end.
+
+kube-scheduler stops after ten seconds; a bound by steps gives the same answer on every machine.
+"""
+
+
+class _TooManyResultsError(Exception):
+    """This way leads beyond the limit of a claim; alternatives with fewer devices may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A device for a request; ``consumed`` are amounts of a shared device by capacity, None without sharing."""
+
+    claim: int
+    alternative: Alternative
+    candidate: Candidate
+    consumed: dict[str, int] | None
+
+
+class Search:
+    """The state of one search."""
+
+    def __init__(self, prepared: Prepared, node: NodeDevices, usage: DeviceUsage, most: int) -> None:
+        """``most`` is how many steps it may take."""
+        self._prepared = prepared
+        self._node = node
+        self._usage = usage
+        self._candidates: dict[int, list[Candidate]] = {}  # by identity of the alternative, which the claims keep alive
+        self._constraints = [[ConstraintState(it) for it in claim.spec.constraints] for claim in prepared.claims]
+        self._counters = CounterAccounts(usage)
+        self._looks = DeviceLooks(prepared)
+        self._picks: list[Pick] = []
+        self._holders: dict[DeviceId, list[int]] = {}  # claims whose picks hold the device
+        self._held: dict[DeviceId, dict[str, int]] = {}  # capacity of shared devices that picks hold
+        self.chosen: dict[tuple[int, int], int] = {}  # the alternative taken, by claim and request
+        self.steps = 0
+        self._most = most
+
+    def run(self) -> bool:
+        """Is there a solution? It is in ``picks_of`` and ``chosen`` then."""
+        try:
+            return self._request(0, 0)
+        except _TooManyResultsError:
+            return False
+
+    def picks_of(self, claim: int) -> list[Pick]:
+        """The devices of one claim."""
+        return [pick for pick in self._picks if pick.claim == claim]
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps > self._most:
+            raise ClaimError(f"gave up after {self._most} steps of trying combinations of devices")
+
+    def _request(self, claim: int, number: int) -> bool:
+        self._step()
+        # All claims have their devices: the picks are the solution.
+        if claim == len(self._prepared.claims):
+            return True
+        requests = self._prepared.alternatives[claim]
+        if number == len(requests):
+            try:
+                return self._request(claim + 1, 0)
+            # The next claim's limit is not this one's: here it is only a dead end.
+            except _TooManyResultsError:
+                return False
+        alternatives = requests[number]
+        # A plain request has one alternative; a failure is the failure of the request.
+        if (claim, number) not in self._prepared.prioritized:
+            return self._alternative(claim, number, alternatives[0])
+        too_many = 0
+        for alternative in alternatives:
+            try:
+                if self._alternative(claim, number, alternative):
+                    return True
+            except _TooManyResultsError:
+                too_many += 1
+        if too_many == len(alternatives):
+            raise _TooManyResultsError  # other devices for earlier requests would change nothing
+        return False
+
+    def _alternative(self, claim: int, number: int, alternative: Alternative) -> bool:
+        self._step()
+        # ``All`` of nothing is no solution.
+        if alternative.every is not None and not alternative.every:
+            return False
+        # Checked before any device is taken, since the count is known.
+        if len(self.picks_of(claim)) + alternative.count > MAX_RESULTS:
+            raise _TooManyResultsError
+        mark = len(self._picks)
+        self.chosen[claim, number] = alternative.index
+        try:
+            if alternative.every is not None:
+                done = self._all_devices(claim, number, alternative, 0)
+            else:
+                done = self._devices(claim, number, alternative, 0, 0)
+        except _TooManyResultsError:
+            # Picks of this alternative are undone before the limit is reported to the prioritized list above.
+            self._release_to(mark)
+            raise
+        if not done:
+            del self.chosen[claim, number]
+        return done
+
+    def _all_devices(self, claim: int, number: int, alternative: Alternative, have: int) -> bool:
+        assert alternative.every is not None  # noqa: S101  (the caller looked)
+        if have == alternative.count:
+            return self._request(claim, number + 1)
+        self._step()
+        candidate = alternative.every[have]
+        # Every device of an ``All`` request is needed, so that one that is taken fails the request at once.
+        if not self._near(candidate.device) or not self._available(claim, alternative, candidate):
+            return False
+        if not self._take(claim, alternative, candidate, must=True):
+            return False
+        if self._all_devices(claim, number, alternative, have + 1):
+            return True
+        self._release_to(len(self._picks) - 1)
+        return False
+
+    def _devices(self, claim: int, number: int, alternative: Alternative, have: int, start: int) -> bool:
+        if have == alternative.count:
+            return self._request(claim, number + 1)
+        self._step()
+        candidates = self._candidates_for(alternative)
+        failed: set[object] = set()
+        for at in range(start, len(candidates)):
+            candidate = candidates[at]
+            # The cheap look first; a CEL selector costs microseconds.
+            if not self._available(claim, alternative, candidate):
+                continue
+            # Each device that is looked at counts: a call with thousands of them is no one step.
+            self._step()
+            if not (alternative.selectors.select(candidate.device) and offered(candidate, self._node)):
+                continue
+            if failed and self._likeness(candidate) in failed:
+                continue
+            if not self._take(claim, alternative, candidate, must=False):
+                continue
+            # ``at + 1``: sets of devices and not sequences.
+            if self._devices(claim, number, alternative, have + 1, at + 1):
+                return True
+            self._release_to(len(self._picks) - 1)
+            failed.add(self._likeness(candidate))
+        return False
+
+    def _candidates_for(self, alternative: Alternative) -> list[Candidate]:
+        """Devices of all pools that may be allocated from and whose driver the request does not rule out."""
+        found = self._candidates.get(id(alternative))
+        if found is None:
+            pools = [it for it in self._node.pools if it.usable and concerns(it, alternative.selectors)]
+            found = self._candidates[id(alternative)] = [
+                candidate for pool in pools for candidate in pool.candidates() if self._near(candidate.device)
+            ]
+        return found
+
+    def _near(self, device: Device) -> bool:
+        mask = self._node.numa_mask
+        return not mask or all(mask & place for place in self._node.places.get(device.id, ()))
+
+    def _likeness(self, candidate: Candidate) -> object:
+        """
+        Devices of one likeness are interchangeable: where one led nowhere, another one leads nowhere too.
+
+        This keeps the search for many equal devices from trying all their combinations; the solution found first stays the same.
+        """
+        device = candidate.device
+        state = (
+            tuple(self._holders.get(device.id, ())),
+            tuple(sorted(self._held.get(device.id, {}).items())),
+            self._usage.shared_by_some(device.id),
+            tuple(sorted(self._usage.consumed_of(device.id).items())),
+        )
+        return candidate.pool.id, candidate.slice.per_device and device.nodes, self._looks.of(device), state
+
+    def _shared(self, device: Device) -> bool:
+        return device.shared and self._node.features.consumable_capacity
+
+    def _available(self, claim: int, alternative: Alternative, candidate: Candidate) -> bool:
+        """Whether the device is free. With admin access only picks of the same claim count, and none of a shared device."""
+        device = candidate.device
+        holders = self._holders.get(device.id, ())
+        if alternative.demand.admin_access:
+            return self._shared(device) or claim not in holders
+        if self._usage.in_use(device.id):
+            return False
+        return self._shared(device) or not (holders or self._usage.shared_by_some(device.id))
+
+    def _take(self, claim: int, alternative: Alternative, candidate: Candidate, must: bool) -> bool:
+        """Pick the device if capacity, counters, taints and constraints allow it."""
+        device, demand = candidate.device, alternative.demand
+        consumed = room_for(device, demand, self._usage, self._node.features, self._held.get(device.id, {}))
+        if consumed is None or (
+            device.taints and self._node.features.device_taints and demand.first_untolerated(device.taints) is not None
+        ):
+            return False
+        # Counters are drawn once for a device, however many shares of it are taken.
+        draws = device.consumes and not self._counted(device.id)
+        if draws and not (self._node.features.partitionable_devices and self._counters.draw(candidate)):
+            return False
+        # Constraints last: they change state, and a pick that fails them has only counters to give back.
+        if not self._constrain(claim, alternative, candidate):
+            if draws:
+                self._counters.give_back(candidate)
+            if must:
+                where = f"claim {self._prepared.claims[claim]}, request {demand.name}"
+                raise ClaimError(
+                    f"{where}: cannot add device {device.id} because a claim constraint would not be satisfied"
+                )
+            return False
+        self._holders.setdefault(device.id, []).append(claim)
+        shared = self._shared(device)
+        # Admin access counts too until the claim is allocated (``allocatingCapacity``).
+        if shared:
+            held = self._held.setdefault(device.id, {})
+            for name, amount in consumed.items():
+                held[name] = held.get(name, 0) + amount
+        self._picks.append(Pick(claim, alternative, candidate, consumed if shared else None))
+        return True
+
+    def _counted(self, device: DeviceId) -> bool:
+        """Does another share of the device hold its counters already?"""
+        return self._usage.shared_by_some(device) or device in self._holders
+
+    def _constrain(self, claim: int, alternative: Alternative, candidate: Candidate) -> bool:
+        taken: list[ConstraintState] = []
+        for state in self._constraints[claim]:
+            if not state.constraint.concerns(alternative.request.name, alternative.result_name):
+                continue
+            if not state.add(candidate.device):
+                for earlier in taken:
+                    earlier.remove()
+                return False
+            taken.append(state)
+        return True
+
+    def _release_to(self, mark: int) -> None:
+        while len(self._picks) > mark:
+            pick = self._picks.pop()
+            device = pick.candidate.device
+            # In the reverse order of ``_take``.
+            for state in self._constraints[pick.claim]:
+                if state.constraint.concerns(pick.alternative.request.name, pick.alternative.result_name):
+                    state.remove()
+            holders = self._holders[device.id]
+            holders.pop()
+            if not holders:
+                del self._holders[device.id]
+            if pick.consumed is not None:
+                for name, amount in pick.consumed.items():
+                    self._held[device.id][name] -= amount
+            if device.consumes and not self._counted(device.id):
+                self._counters.give_back(pick.candidate)

@@ -1,1 +1,0 @@
-"""The predicates on volumes: kube-scheduler's VolumeBinding, VolumeZone, VolumeRestrictions and NodeVolumeLimits."""

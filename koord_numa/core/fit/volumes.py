@@ -1,0 +1,219 @@
+"""Filters on volumes: kube-scheduler's NodeVolumeLimits, VolumeRestrictions and VolumeZone."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from koord_numa.core.fit.volume_binding import fits_volume_binding
+from koord_numa.core.objects.constraints import DiskKind, InlineDisk
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import Pod, PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.volumes import ClaimKey, NodeVolumes, PersistentVolume, PersistentVolumeClaim, Storage
+from koord_numa.core.value_objects import replace
+
+MIGRATED: Final[Mapping[DiskKind, str]] = {
+    DiskKind.GCE: "pd.csi.storage.gke.io",
+    DiskKind.AWS: "ebs.csi.aws.com",
+}
+"""CSI drivers that serve disks of kinds which were once built into Kubernetes."""
+
+_Handle = tuple[str, str]  # driver and volume handle: a volume that several pods use is attached once
+_UNUSED = NodeVolumes()
+
+
+def fits_volume_limits(request: PodRequest, node: Node, storage: Storage) -> Rejection | None:
+    """Can the node attach what the pod needs and what is not attached there already?"""
+    csi_node = storage.csi_nodes.get(node.name)
+    if csi_node is None or not csi_node.limits:
+        return None
+    claims = ((request.namespace, name) for name in request.constraints.claims)
+    wanted = set(_handles(claims, request.constraints.disks, storage))
+    if not wanted:
+        return None
+    used = storage.on_node.get(node.name, _UNUSED)
+    attached = set(_handles(used.claims, used.disks, storage))
+    attached.update(_of_volumes(storage.attached.get(node.name, ()), storage))
+    new, there = Counter(driver for driver, _ in wanted - attached), Counter(driver for driver, _ in attached)
+    for driver, limit in csi_node.limits:
+        if new[driver] and there[driver] + new[driver] > limit:
+            detail = f"{there[driver]} of {limit} volumes of {driver} are attached; needs {new[driver]} more"
+            return Rejection(Reason.VOLUME_LIMIT, "node(s) exceed max volume count", detail)
+    return None
+
+
+def _handles(claims: Iterable[ClaimKey], disks: Iterable[InlineDisk], storage: Storage) -> Iterator[_Handle]:
+    for key in claims:
+        claim = storage.claims.get(key)
+        if claim is None:
+            continue
+        volume = storage.volumes.get(claim.volume)
+        if volume is not None:
+            yield from _of(volume)
+        elif (storage_class := storage.classes.get(claim.storage_class or "")) and storage_class.provisioner:
+            yield (storage_class.provisioner, f"claim {claim.namespace}/{claim.name}")
+    for disk in disks:
+        if disk.kind in MIGRATED:
+            yield (MIGRATED[disk.kind], disk.identity)
+
+
+def _of_volumes(names: Iterable[str], storage: Storage) -> Iterator[_Handle]:
+    for name in names:
+        if (volume := storage.volumes.get(name)) is not None:
+            yield from _of(volume)
+
+
+def _of(volume: PersistentVolume) -> Iterator[_Handle]:
+    if volume.driver:
+        yield (volume.driver, volume.handle)
+
+
+def fits_volume_restrictions(request: PodRequest, node: Node, storage: Storage) -> Rejection | None:
+    """Is every inline disk of the pod free on this node?"""
+    for disk in request.constraints.disks:
+        for used in storage.on_node.get(node.name, _UNUSED).disks:
+            if _conflict(disk, used):
+                return Rejection(
+                    Reason.DISK_CONFLICT, "node(s) had no available disk", f"{disk.kind.value} {disk.identity}"
+                )
+    return None
+
+
+def _conflict(disk: InlineDisk, used: InlineDisk) -> bool:
+    """As volume_restrictions.go ``isVolumeConflict``: reading a disk together is allowed, except on AWS."""
+    if disk.kind is not used.kind or disk.identity != used.identity:
+        return False
+    if disk.kind is DiskKind.RBD and disk.monitors.isdisjoint(used.monitors):
+        return False
+    return disk.kind is DiskKind.AWS or not (disk.read_only and used.read_only)
+
+
+SUCCESSORS: Final[Mapping[str, str]] = {
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+}
+"""Beta labels of zones and regions, and what they are called since."""
+
+TOPOLOGY_LABELS: Final = (*SUCCESSORS.values(), *SUCCESSORS)
+NO_ZONE: Final = "node(s) had no available volume zone"
+
+
+def fits_volume_zone(request: PodRequest, node: Node, storage: Storage) -> Rejection | None:
+    """
+    Is the node in a zone of every bound volume?
+
+    As volume_zone.go: a node with none of the four labels is in every zone; one with any of them must have each label of the volume,
+    where a beta label of the volume is also met by the label that replaced it.
+    """
+    if not any(label in node.labels for label in TOPOLOGY_LABELS):
+        return None
+    for name in request.constraints.claims:
+        claim = storage.claims[request.namespace, name]
+        volume = storage.volumes.get(claim.volume) if claim.bound else None
+        if volume is not None and not _in_zone(volume, node.labels):
+            detail = f"volume {volume.name} of claim {name}"
+            return Rejection(Reason.VOLUME_ZONE, NO_ZONE, detail, resolvable=False)
+    return None
+
+
+def _in_zone(volume: PersistentVolume, labels: Mapping[str, str]) -> bool:
+    return all(labels.get(label, labels.get(SUCCESSORS.get(label, ""))) in values for label, values in volume.zones)
+
+
+def uses_volumes(request: PodRequest) -> bool:
+    """Does the answer of a node depend on volumes?"""
+    return bool(request.constraints.claims or request.constraints.disks)
+
+
+def refuse_claims(request: PodRequest, storage: Storage) -> Rejection | None:
+    """What stands against the pod on every node: a claim that is absent, not its own, lost, going, in use, or to be bound first."""
+    demands = request.constraints
+    if demands.claims and not storage.known:
+        return _rejection("volumes are not known yet", "PersistentVolumeClaims have not been listed")
+    owners = dict(demands.ephemeral)
+    for name in demands.claims:
+        claim = storage.claims.get((request.namespace, name))
+        rejection = _refuse_owner(name, claim, owners) or (None if claim is None else _refuse_claim(claim, storage))
+        if rejection is not None:
+            return rejection
+    return None
+
+
+def fits_volumes(request: PodRequest, node: Node, storage: Storage) -> Rejection | None:
+    """Can the pod have its volumes on this node? ``refuse_claims`` must have had no objection."""
+    return (
+        fits_volume_restrictions(request, node, storage)
+        or fits_volume_limits(request, node, storage)
+        or fits_volume_binding(request, node, storage)
+        or fits_volume_zone(request, node, storage)
+    )
+
+
+def storage_without(storage: Storage, node: str, gone: Iterable[Pod]) -> Storage:
+    """What is known of volumes once these pods are gone from the node."""
+    used = NodeVolumes()
+    for pod in gone:
+        used.claims.update((pod.key.namespace, claim) for claim in pod.request.constraints.claims)
+        used.disks.update(pod.request.constraints.disks)
+    if not used.claims and not used.disks:
+        return storage
+    here = storage.on_node.get(node, NodeVolumes())
+    # A difference of Counters drops what is zero.
+    left = NodeVolumes(here.claims - used.claims, here.disks - used.disks)
+    in_use = Counter(storage.in_use) - used.claims
+    return replace(storage, in_use=in_use, on_node={**storage.on_node, node: left})
+
+
+def _refuse_owner(name: str, claim: PersistentVolumeClaim | None, owners: dict[str, str]) -> Rejection | None:
+    if claim is None:
+        if name in owners:
+            return _rejection(f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"')
+        return _rejection(f'persistentvolumeclaim "{name}" not found')
+    if name in owners and claim.owner != owners[name]:
+        return _rejection(
+            f'persistentvolumeclaim "{name}" was not created for the pod',
+            "an ephemeral volume needs a claim that its pod owns; delete the claim, or rename the volume",
+        )
+    return None
+
+
+def _refuse_claim(claim: PersistentVolumeClaim, storage: Storage) -> Rejection | None:
+    if claim.deleting:
+        return _rejection(f'persistentvolumeclaim "{claim.name}" is being deleted')
+    if claim.problem:
+        return _rejection(f'persistentvolumeclaim "{claim.name}" is malformed', claim.problem)
+    if claim.lost:
+        return _rejection(
+            f'persistentvolumeclaim "{claim.name}" bound to non-existent persistentvolume "{claim.volume}"'
+        )
+    rejection = _refuse_bound(claim, storage) if claim.bound else _refuse_unbound(claim, storage)
+    if rejection is None and claim.read_write_once_pod and claim.key in storage.in_use:
+        return Rejection(
+            Reason.VOLUME,
+            "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
+            f"claim {claim.name}",
+        )
+    return rejection
+
+
+def _refuse_bound(claim: PersistentVolumeClaim, storage: Storage) -> Rejection | None:
+    volume = storage.volumes.get(claim.volume)
+    if volume is None:
+        return _rejection(f'persistentvolume "{claim.volume}" not found', f"claim {claim.name} is bound to it")
+    if volume.problem:
+        return _rejection(f'persistentvolume "{volume.name}" is malformed', volume.problem)
+    return None
+
+
+def _refuse_unbound(claim: PersistentVolumeClaim, storage: Storage) -> Rejection | None:
+    """Only a claim of a WaitForFirstConsumer class that names no volume is bound for the pod (``GetPodVolumeClaims``)."""
+    storage_class = storage.classes.get(claim.storage_class or "")
+    if storage_class is not None and storage_class.problem:
+        return _rejection(f'storageclass "{storage_class.name}" is malformed', storage_class.problem)
+    if storage_class is None or not storage_class.waits or claim.volume:
+        return _rejection("pod has unbound immediate PersistentVolumeClaims", f"claim {claim.name} is not bound")
+    return None
+
+
+def _rejection(message: str, detail: str = "") -> Rejection:
+    return Rejection(Reason.VOLUME, message, detail, resolvable=False)
