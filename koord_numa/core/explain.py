@@ -131,7 +131,8 @@ def largest_that_fits(
     The largest size of a request that one of the rooms holds, in the shape of the request: with some of each resource that it wants.
 
     ``units`` are the smallest shares of resources, such as a whole core; 1 otherwise. Of several rooms the one wins whose scarcest resource
-    covers most of what is wanted, and of equal ones the first. Empty where no room has some of each.
+    covers most of what is wanted, and of equal ones the first. Empty where no room has some of each, and where one holds the whole
+    request, which is then rejected for another reason than its size.
     """
     best, covered = {}, Fraction(0)
     for room in rooms:
@@ -142,7 +143,7 @@ def largest_that_fits(
         )
         if share > covered:
             best, covered = size, share
-    return best
+    return best if covered < 1 else {}
 
 
 def _unit(resource: str, amount: int) -> str:

@@ -145,6 +145,7 @@ def test_amounts(resource: str, amount: int, there: str, needed: str) -> None:
         pytest.param({"cpu": 4000}, [{"cpu": 3000}], {"cpu": 2000}, {"cpu": 2000}, id="whole-cores"),
         pytest.param({"cpu": 4000}, [{"cpu": 1000}], {"cpu": 2000}, {}, id="no-whole-core"),
         pytest.param({"cpu": 4000, "x": 0}, [{"cpu": 3000}], {}, {"cpu": 3000, "x": 0}, id="nothing-wanted-of-one"),
+        pytest.param({"cpu": 4000, "x": 0}, [{"cpu": 8000}], {}, {}, id="the-size-is-not-the-reason"),
         pytest.param(
             {"cpu": 4000, "x": 4},
             [{"cpu": 9000, "x": 1}, {"cpu": 2000, "x": 2}],
@@ -167,7 +168,8 @@ def test_the_largest_that_fits_has_the_shape_of_the_request(
 def test_the_largest_that_fits_is_some_of_each_and_fits(wanted: dict[str, int], rooms: list[dict[str, int]]) -> None:
     size = largest_that_fits(wanted, rooms)
     somewhere = any(all(room.get(name, 0) >= bool(amount) for name, amount in wanted.items()) for room in rooms)
-    assert bool(size) == (somewhere and any(wanted.values()))
+    whole = any(all(room.get(name, 0) >= amount for name, amount in wanted.items()) for room in rooms)
+    assert bool(size) == (somewhere and any(wanted.values()) and not whole)
     if size:
         assert size.keys() == wanted.keys()
         assert all(bool(size[name]) == bool(amount) and size[name] <= amount for name, amount in wanted.items())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, node, pod, zone
+from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
 
 NIC = "vendor/nic"
 
@@ -79,3 +79,40 @@ async def test_a_request_of_no_devices_needs_no_free_ones(taken: str) -> None:
         assert there.node_of("nics") == "n"
     await there.create(pod("none", guaranteed("2", **{NIC: "0"}), qos="LSR"))
     assert there.node_of("none") == "n", there.why("none")
+
+
+PAGES = ("hugepages-2Mi", "hugepages-1Gi")
+
+
+@pytest.mark.parametrize("policy", ["single-numa-node", "none"])
+@pytest.mark.parametrize("memory", ["", "Static", "None"])
+@pytest.mark.parametrize(
+    ("listed", "wanted"),
+    [
+        pytest.param("memory", {PAGES[0]: "1Gi"}, id="pages-that-no-zone-lists"),
+        pytest.param("memory", {PAGES[0]: "0"}, id="no-pages"),
+        pytest.param(PAGES[1], {PAGES[1]: "1Gi"}, id="memory-that-no-zone-lists"),
+        pytest.param(PAGES[1], {PAGES[0]: "1Gi", PAGES[1]: "1Gi"}, id="one-page-size-of-two"),
+        pytest.param("cpu", {PAGES[0]: "1Gi"}, id="neither"),
+    ],
+)
+async def test_kubelets_bind_the_memory_types_that_zones_list(
+    listed: str, wanted: dict[str, str], memory: str, policy: str
+) -> None:
+    zones = [zone(numa, {"cpu": "8", listed: "8Gi" if listed != "cpu" else "8"}) for numa in range(2)]
+    made = node("n", 16)
+    made["status"]["allocatable"] |= {PAGES[0]: "2Gi", PAGES[1]: "16Gi"}
+    attributes = {"memoryManagerPolicy": memory} if memory else {}
+    there = cluster(made, kubelet_nrt("n", zones, policy, cpuManagerPolicyOptions="", **attributes))
+    await there.create(pod("a", guaranteed("2", **wanted)), pod("many", guaranteed("2", **{PAGES[0]: "3Gi"})))
+    assert there.node_of("a") == "n", there.why("a")
+    assert "Insufficient hugepages-2Mi" in there.why("many")
+
+
+async def test_a_kubelet_aligns_a_request_of_no_devices() -> None:
+    nrt = kubelet_nrt("n", [zone(0, {"cpu": "8"}), zone(1, {"cpu": "8", NIC: "4"})], "single-numa-node")
+    there = cluster(node("n", 16), nrt)
+    await there.create(pod("a", guaranteed("8", **{NIC: "0"})), pod("b", guaranteed("8", **{NIC: "0"})))
+    why = there.why("b")
+    assert "must have vendor/nic (a request of 0 is aligned too)" in why
+    assert "the largest that fits" not in there.explain("b")

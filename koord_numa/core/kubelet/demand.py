@@ -5,8 +5,8 @@ The amounts are those that the managers generate hints for. They have no overhea
 scheduler sums.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from koord_numa.core.objects.request import Container, PodRequest, once_per_request
@@ -77,6 +77,7 @@ class PodDemand:
     counts: tuple[int, ...] = field(init=False, repr=False, compare=False)
     lasting: ResourceList = field(init=False, repr=False, compare=False)
     leftovers: ResourceList = field(init=False, repr=False, compare=False)
+    memory_types: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         lasting = total(
@@ -86,6 +87,20 @@ class PodDemand:
         object.__setattr__(self, "counts", tuple(demand.cpus for _, demand in self.containers if demand.cpus))
         object.__setattr__(self, "lasting", lasting)
         object.__setattr__(self, "leftovers", {name: amount for name, amount in excess.items() if amount > 0})
+        types = frozenset(name for _, demand in self.containers for name in demand.memory or ())
+        object.__setattr__(self, "memory_types", types)
+
+    def of_memory_types(self, listed: Collection[str]) -> "PodDemand":
+        """Return the requests without the memory types that are not listed."""
+
+        def of_unit(unit: ContainerDemand) -> ContainerDemand:
+            if unit.memory is None:
+                return unit
+            kept = {name: amount for name, amount in unit.memory.items() if name in listed}
+            return replace(unit, memory=kept or None)
+
+        containers = tuple((container, of_unit(unit)) for container, unit in self.containers)
+        return replace(self, containers=containers, pod=of_unit(self.pod))
 
 
 @once_per_request

@@ -65,7 +65,7 @@ def _exceeds(unit: ContainerDemand, node: KubeletNode, numa: int) -> bool:
         return False
     there = node.memory.get(numa, NOTHING)
     for kind, amount in unit.memory.items():
-        if amount > there.get(kind, 0):
+        if amount > there.get(kind, amount):
             break
     else:
         return False

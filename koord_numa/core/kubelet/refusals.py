@@ -44,6 +44,9 @@ def rejection_of(request: PodRequest, refused: NotAdmitted, view: KubeletView, s
         numbers = _decisive(numbers)
         unit, colon, _ = detail.rpartition(": ")  # in the container scope, which container it is
         detail = f"{unit}{colon}needs {needs_text(wanted)} in one NUMA node"
+        # The device manager's hints for 0 devices are the NUMA nodes with such devices (devicemanager/topology_hints.go).
+        if tied := [name for name, amount in wanted.items() if not amount and name in state.node.devices]:
+            detail += f", which must have {', '.join(tied)} (a request of 0 is aligned too)"
     if view.overlooked:
         detail += f"; {needs_text(view.overlooked.amounts)} of running pods that the exporter overlooks may be on any NUMA node"
     core = view.cores.threads if view.cores.free is not None else 1

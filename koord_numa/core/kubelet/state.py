@@ -27,7 +27,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import INIT, ContainerKind, KubeletPolicy, KubeQos
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.resources import CPU, MILLI, PODS, ResourceList, add, subtract, without_zeros
+from koord_numa.core.resources import CPU, MILLI, NOTHING, PODS, ResourceList, add, subtract, without_zeros
 from koord_numa.core.value_objects import ValueObject, replace, value_field, value_object
 
 
@@ -153,8 +153,16 @@ class KubeletNode:
             object.__setattr__(self, "whole_cores", WholeCoreRule(self.machine.threads_per_core, spoiled=spoiled))
 
     def demand_of(self, request: PodRequest) -> PodDemand:
-        """Return the requests of a pod to the managers of this node."""
-        return pod_level_demand(request) if self.pod_level_managers else pod_demand(request)
+        """
+        Return the requests of a pod to the managers of this node.
+
+        A memory type that no zone lists is not known to be bound, and is counted for the whole node only.
+        """
+        demand = pod_level_demand(request) if self.pod_level_managers else pod_demand(request)
+        if self.ids_are_real or not self.pins_memory or not demand.memory_types:
+            return demand
+        listed = next(iter(self.memory.values()), NOTHING)
+        return demand if demand.memory_types <= listed.keys() else demand.of_memory_types(listed)
 
 
 class ContainerAffinity(ValueObject, gc=False):
