@@ -88,6 +88,12 @@ def test_every_field_is_read_by_its_documented_name(tmp_path: Path) -> None:
         pytest.param(
             "lease: {durationn: 15}", "lease.durationn: there is no such setting; did you mean duration?", id="nested"
         ),
+        pytest.param("scoringStrategy: {}", "did you mean profiles[].scoringStrategy?", id="another section"),
+        pytest.param(
+            "profiles: [{numaTopologyPolicy: x}]",
+            "did you mean defaultNUMAAlignmentPolicy?",
+            id="of a pod's annotation",
+        ),
         pytest.param("leaderElection: {}", "did you mean lease?", id="of kube-scheduler"),
         pytest.param("podMaxBackoffSeconds: 3", "did you mean backoff.max?", id="of kube-scheduler too"),
         pytest.param(

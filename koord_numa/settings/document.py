@@ -4,11 +4,11 @@ The scheduler's configuration: one frozen, validated object, read from a ``Koord
 Nothing here decides; a mistake is a ``SettingsError`` whose message names the path inside the document.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args, get_origin
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
@@ -62,6 +62,9 @@ _UPSTREAM: Final = {
     "podInitialBackoffSeconds": "backoff.initial",
     "podMaxBackoffSeconds": "backoff.max",
     "defaultConstraints": "podTopologySpread",
+    "numaTopologyPolicy": "profiles[].defaultNUMAAlignmentPolicy",
+    "cpuBindPolicy": "profiles[].defaultCPUBindPolicy",
+    "preferredCPUBindPolicy": "profiles[].defaultCPUBindPolicy",
 }
 """Arguments of kube-scheduler and Koordinator whose name says nothing about ours."""
 
@@ -232,20 +235,26 @@ def _pointer(error: ErrorDetails) -> str:
     """Which setting is meant by a key that does not exist, if that can be told."""
     if error["type"] != "extra_forbidden":
         return ""
-    key = str(error["loc"][-1])
-    meant = _UPSTREAM.get(key) or closest(key, _known_keys(Settings))
-    return f"; did you mean {meant}?" if meant else ""
+    *section, key = error["loc"]
+    place = "".join("[]" if isinstance(step, int) else f".{step}" for step in section).removeprefix(".")
+    known = _known_keys(Settings)
+    meant = _UPSTREAM.get(str(key)) or known.get(closest(str(key), known), "")
+    # Only a setting of another section needs its path.
+    return f"; did you mean {meant.removeprefix(f'{place}.')}?" if meant else ""
 
 
 @cache
-def _known_keys(section: type[BaseModel]) -> tuple[str, ...]:
-    """The keys of a section and of the sections in it."""
-    found: dict[str, None] = {}
+def _known_keys(section: type[BaseModel], path: str = "") -> Mapping[str, str]:
+    """The keys of a section and of the sections in it, with their paths; ``[]`` stands for any entry of a list."""
+    known: dict[str, str] = {}
+    inner: dict[str, str] = {}
     for name, field in section.model_fields.items():
-        found[field.alias or name] = None
+        key = field.alias or name
+        known[key] = f"{path}{key}"
+        is_list = get_origin(field.annotation) is tuple
         for part in _sections_in(field.annotation):
-            found |= dict.fromkeys(_known_keys(part))
-    return tuple(found)
+            inner = {**_known_keys(part, f"{path}{key}{'[]' if is_list else ''}."), **inner}
+    return {**inner, **known}
 
 
 def _sections_in(annotation: Any) -> Iterator[type[BaseModel]]:

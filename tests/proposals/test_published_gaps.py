@@ -78,3 +78,11 @@ async def test_cpus_without_zones_are_not_called_ok() -> None:
     there = cluster(node("n", 16), koordlet_without_zones())
     assert (entry(there)["cpusOf"], entry(there)["state"]) == ("scheduler", "uncertain")
     assert "Koordinator" in entry(there)["why"]
+
+
+async def test_an_unpublished_policy_is_not_called_none() -> None:
+    nrt = koordlet_nrt("n")
+    del nrt["metadata"]["annotations"]["node.koordinator.sh/cpu-topology"]
+    there = cluster(node("n", 16), nrt)
+    await there.create(pod("aligned", guaranteed("4"), qos="LSR", numa={"numaTopologyPolicy": "SingleNUMANode"}))
+    assert "the policy of the node's kubelet is not published" in there.why("aligned")

@@ -80,7 +80,12 @@ def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection
         return None
     # A stricter kubelet would refuse pods that BestEffort promises to run, a laxer one aligns less than is asked.
     if has is not _KEEPS[wanted]:
-        detail = f"the pod wants {wanted}, the node's kubelet has {has}"
+        published = (
+            f"the node's kubelet has {has}"
+            if config.topology_policy
+            else "the policy of the node's kubelet is not published"
+        )
+        detail = f"the pod wants {wanted}, {published}"
         return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
     # topologymanager generates hints for Guaranteed pods only: others run anywhere.
     if wanted is not NumaPolicy.BEST_EFFORT and kube_qos(request) is not KubeQos.GUARANTEED:
