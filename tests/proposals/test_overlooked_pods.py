@@ -80,6 +80,40 @@ async def test_devices_count_too() -> None:
     assert "4 CPUs, 6 nvidia.com/gpu of running pods: default/g0, default/g1" in trust(there)[1]
 
 
+def memory_zones(*available: str, allocatable: str = "32Gi") -> list[Json]:
+    return [zone(numa, {"cpu": "16", "memory": free}, memory=allocatable) for numa, free in enumerate(available)]
+
+
+def large(name: str, memory: str) -> Json:
+    """A Guaranteed pod whose memory is bound to a NUMA node, with a fractional helper."""
+    return pod(name, guaranteed("2", memory), guaranteed("15m", "60Mi"))
+
+
+@pytest.mark.parametrize("policy", [{}, {"memoryManagerPolicy": "Static"}])
+async def test_memory_that_is_not_published_is_charged_to_every_numa_node(policy: dict[str, str]) -> None:
+    """24 and 20 GiB run, none is published: 32 and 32 GiB free are 8 and 12, and 14 GiB fit nowhere although 20 are free in all."""
+    there = seen(memory_zones("32Gi", "32Gi"), large("a", "24Gi"), large("b", "20Gi"), **policy)
+    await there.create(pod("wide", guaranteed("2", "14Gi")), pod("small", guaranteed("2", "3Gi")))
+    assert (there.node_of("wide"), there.node_of("small")) == ("", "n")
+    assert "that the exporter overlooks may be on any NUMA node" in there.why("wide")
+    assert "4 CPUs, 44.2Gi memory of running pods: default/a, default/b" in trust(there)[1]
+
+
+async def test_memory_of_one_pod_of_two_is_overlooked() -> None:
+    zones = memory_zones("8Gi", "32Gi")
+    for each in zones:
+        each["resources"] = [one for one in each["resources"] if one["name"] != "cpu"]
+    there = seen(zones, pod("a", guaranteed("2", "24Gi")), large("b", "20Gi"), cpuManagerPolicy="none")
+    await there.create(pod("wide", guaranteed("2", "13Gi")), pod("small", guaranteed("2", "3Gi")))
+    assert (there.node_of("wide"), there.node_of("small")) == ("", "n")
+    assert trust(there)[1].startswith("the exporter overlooks 20.1Gi memory of running pods: default/b")
+
+
+async def test_zones_that_list_memory_without_a_memory_manager_overlook_nothing() -> None:
+    published = [zone(numa, {"cpu": free, "memory": "32Gi"}, cpu="16") for numa, free in enumerate(("14", "16"))]
+    assert trust(seen(published, pod("a", guaranteed("2", "24Gi"))))[0] == "ok"
+
+
 @pytest.mark.parametrize(
     ("available", "pods"),
     [

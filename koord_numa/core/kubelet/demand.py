@@ -66,8 +66,8 @@ class PodDemand:
     Requests of a pod: one per container in the kubelet's order, and one for the whole pod.
 
     ``counts`` lists the exclusive CPUs of the containers that have any. ``lasting`` is the sum of CPUs (milli) and devices of the
-    containers that keep running, ``leftovers`` the excess of init containers over that sum. ``pod_level`` means that ``pod`` is what
-    ``spec.resources`` requests, and that the managers allocate it as one under scope pod.
+    containers that keep running, ``lasting_memory`` of their bound memory. ``leftovers`` is the excess of init containers over ``lasting``.
+    ``pod_level`` means that ``pod`` is what ``spec.resources`` requests, and that the managers allocate it as one under scope pod.
     """
 
     qos: KubeQos
@@ -77,6 +77,7 @@ class PodDemand:
     counts: tuple[int, ...] = field(init=False, repr=False, compare=False)
     lasting: ResourceList = field(init=False, repr=False, compare=False)
     leftovers: ResourceList = field(init=False, repr=False, compare=False)
+    lasting_memory: ResourceList = field(init=False, repr=False, compare=False)
     memory_types: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -87,6 +88,10 @@ class PodDemand:
         object.__setattr__(self, "counts", tuple(demand.cpus for _, demand in self.containers if demand.cpus))
         object.__setattr__(self, "lasting", lasting)
         object.__setattr__(self, "leftovers", {name: amount for name, amount in excess.items() if amount > 0})
+        memory = total(
+            demand.memory for container, demand in self.containers if demand.memory and container.kind in _LONG_RUNNING
+        )
+        object.__setattr__(self, "lasting_memory", memory)
         types = frozenset(name for _, demand in self.containers for name in demand.memory or ())
         object.__setattr__(self, "memory_types", types)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.bit_sets import members
+from koord_numa.core.explain import needs_text
 from koord_numa.core.kubelet.demand import UNEXPECTED_ADMISSION, AdmitRejection
 from koord_numa.core.kubelet.state import ContainerAffinity, ContainerGrant, MemoryBlock, MemoryTable
 from koord_numa.core.numa.counted import fewest_that_reach
@@ -72,10 +73,10 @@ class MemoryStock:
         if mask is None:
             best = _best(self.hints(demand), within=0)
             if best is None:
-                return AdmitRejection(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {amounts_text(demand)}")
+                return AdmitRejection(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {needs_text(demand)}")
             if preferred and not best.preferred:
                 return AdmitRejection(
-                    UNEXPECTED_ADMISSION, f"no preferred set of NUMA nodes has free {amounts_text(demand)}"
+                    UNEXPECTED_ADMISSION, f"no preferred set of NUMA nodes has free {needs_text(demand)}"
                 )
             mask, preferred = best.mask or 0, best.preferred
         # The kubelet compares with free memory alone; reusable bytes do not count here.
@@ -83,7 +84,7 @@ class MemoryStock:
             best = _best(self.hints(demand), within=mask)
             if best is None or (preferred and not best.preferred):
                 return AdmitRejection(
-                    UNEXPECTED_ADMISSION, f"no set around NUMA nodes {_ids_text(mask)} has {amounts_text(demand)}"
+                    UNEXPECTED_ADMISSION, f"no set around NUMA nodes {_ids_text(mask)} has {needs_text(demand)}"
                 )
             mask = best.mask or 0
         if mask.bit_count() > 1 and not self.table.allows(mask):
@@ -155,11 +156,6 @@ def release_reused(blocks: tuple[MemoryBlock, ...], earlier: list[ContainerGrant
                     old = replace(old, amount=old.amount - part)
                 remaining.append(old)
             earlier[index] = replace(grant, memory=tuple(remaining))
-
-
-def amounts_text(demand: ResourceList) -> str:
-    """Return the amounts as ``memory 4096, hugepages-2Mi 2097152``."""
-    return ", ".join(f"{resource} {amount}" for resource, amount in sorted(demand.items()))
 
 
 def _sum(amounts: Mapping[int, ResourceList], mask: int, resource: str) -> int:

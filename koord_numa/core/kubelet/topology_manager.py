@@ -8,10 +8,11 @@ A unit is a container, or a whole pod with scope ``pod``. Policies are the rows 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from koord_numa.core.explain import needs_text
 from koord_numa.core.kubelet.cpu_manager import CpuStock
 from koord_numa.core.kubelet.demand import TOPOLOGY_AFFINITY, UNEXPECTED_ADMISSION, AdmitRejection, ContainerDemand
 from koord_numa.core.kubelet.device_manager import DeviceStock
-from koord_numa.core.kubelet.memory_manager import MemoryStock, ReusableMemory, amounts_text
+from koord_numa.core.kubelet.memory_manager import MemoryStock, ReusableMemory
 from koord_numa.core.kubelet.state import ContainerAffinity, KubeletNode, ManagerState, MemoryTable
 from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.numa.policies import admitted_affinity
@@ -50,7 +51,7 @@ def align_unit(
         answer = memory_hints(managers.memory, demand.memory, left.memory)
         # Without hints the kubelet's Allocate fails later. A lower bound of free memory must not count as no preference.
         if answer is None and not exact:
-            detail = f"no set of NUMA nodes has free {amounts_text(demand.memory)}"
+            detail = f"no set of NUMA nodes has free {needs_text(demand.memory)}"
             return AdmitRejection(UNEXPECTED_ADMISSION, detail)
         answers.append(answer)
     return align(node, answers)

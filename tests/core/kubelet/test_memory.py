@@ -50,19 +50,19 @@ CHOICES: dict[str, tuple[MemoryTable, int, ContainerAffinity, int | AdmitRejecti
         table((5, 1), (5, 2), numa=2),
         6,
         ContainerAffinity(0b01, preferred=True),
-        AdmitRejection(UNEXPECTED_ADMISSION, "no set around NUMA nodes 0 has memory 6"),
+        AdmitRejection(UNEXPECTED_ADMISSION, "no set around NUMA nodes 0 has 6 memory"),
     ),
     "no place at all": (
         table((5, 1), (5, 2), numa=2),
         6,
         ANY,
-        AdmitRejection(UNEXPECTED_ADMISSION, "no set of NUMA nodes has free memory 6"),
+        AdmitRejection(UNEXPECTED_ADMISSION, "no set of NUMA nodes has free 6 memory"),
     ),
     "single-numa-node wants a preferred one": (
         table((5, 1), (5, 2), (5, 4)),
         11,
         ContainerAffinity(None, preferred=True),
-        AdmitRejection(UNEXPECTED_ADMISSION, "no set of NUMA nodes has free memory 11"),
+        AdmitRejection(UNEXPECTED_ADMISSION, "no set of NUMA nodes has free 11 memory"),
     ),
     "a forced mask across single users": (
         table((1, 1)),

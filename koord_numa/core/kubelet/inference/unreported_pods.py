@@ -14,7 +14,7 @@ from typing import Final
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.explain import needs_text
-from koord_numa.core.kubelet.demand import ContainerDemand, PodDemand, pod_demand
+from koord_numa.core.kubelet.demand import ContainerDemand, PodDemand, is_memory, pod_demand
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.options import CLOSEST_NUMA
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
@@ -159,29 +159,23 @@ NONE_OVERLOOKED: Final = Overlooked()
 
 def overlooked_use(frame: NodeConfig, running: Iterable[tuple[PodKey, PodDemand]]) -> Overlooked:
     """Compare the published use of all zones with what pods hold that run and that the topology should show."""
-    zones, counted = frame.topology.zones, frame.devices if not frame.node.pins_cpus else (CPU, *frame.devices)
-    held: dict[str, int] = {}
+    zones, node = frame.topology.zones, frame.node
     pods = list(running)
-    for _, demand in pods:
-        for name, amount in demand.lasting.items():
-            held[name] = held.get(name, 0) + amount
-    missing: dict[str, int] = {}
-    for name in counted:
-        if not (wanted := held.get(name, 0)):
-            continue
-        there = sum([zone.allocatable.get(name, 0) for zone in zones])
-        used = there - sum([zone.available.get(name, 0) for zone in zones])
-        # Devices near no NUMA node are in no zone.
-        elsewhere = 0 if name == CPU else max(0, frame.allocatable.get(name, 0) - there)
-        if wanted > used + elsewhere:
-            missing[name] = wanted - used - elsewhere
+    counted = [*frame.devices, *([CPU] if node.pins_cpus else ())]
+    missing = _missing(frame, counted, total(demand.lasting for _, demand in pods))
+    if node.pins_memory:
+        memory = total(demand.lasting_memory for _, demand in pods)
+        kinds = [name for name in memory if any(name in zone.allocatable for zone in zones)]
+        # Zones that list memory without a memory manager show none in use. A dead exporter overlooks CPUs or devices too.
+        is_bound = missing or frame.topology.kubelet.memory_policy is not None or any(map(_memory_in_use, zones))
+        missing |= _missing(frame, kinds, memory) if is_bound else {}
     if not missing:
         return NONE_OVERLOOKED
-    holders = [(pod, demand) for pod, demand in pods if demand.lasting.keys() & missing.keys()]
+    holders = [(pod, demand) for pod, demand in pods if _lasting(demand).keys() & missing.keys()]
     # Pods with fractional containers are the known case: they alone are named where they explain everything.
     partly = [(pod, demand) for pod, demand in holders if len(demand.containers) > len(demand.counts)]
     explains = all(
-        sum([demand.lasting.get(name, 0) for _, demand in partly]) >= amount for name, amount in missing.items()
+        sum([_lasting(demand).get(name, 0) for _, demand in partly]) >= amount for name, amount in missing.items()
     )
     named = tuple(sorted((pod for pod, _ in (partly if explains else holders)), key=str))
     # Only under this policy each container is on one NUMA node.
@@ -192,15 +186,38 @@ def overlooked_use(frame: NodeConfig, running: Iterable[tuple[PodKey, PodDemand]
     )
 
 
+def _missing(frame: NodeConfig, counted: Iterable[str], held: ResourceList) -> dict[str, int]:
+    """The amounts of these resources that pods hold and that no zone shows in use."""
+    missing: dict[str, int] = {}
+    for name in counted:
+        if not (wanted := held.get(name, 0)):
+            continue
+        there = sum([zone.allocatable.get(name, 0) for zone in frame.topology.zones])
+        used = there - sum([zone.available.get(name, 0) for zone in frame.topology.zones])
+        # Devices near no NUMA node are in no zone.
+        elsewhere = 0 if name == CPU or is_memory(name) else max(0, frame.allocatable.get(name, 0) - there)
+        if wanted > used + elsewhere:
+            missing[name] = wanted - used - elsewhere
+    return missing
+
+
+def _lasting(demand: PodDemand) -> ResourceList:
+    return {**demand.lasting, **demand.lasting_memory} if demand.lasting_memory else demand.lasting
+
+
+def _memory_in_use(zone: Zone) -> bool:
+    return any(zone.available.get(name, 0) < amount for name, amount in zone.allocatable.items() if is_memory(name))
+
+
 def _sets_of(name: str, amount: int, demands: Sequence[PodDemand]) -> Sequence[Sequence[int]]:
     """What the containers hold of each set of these pods that holds exactly the amount together."""
     pods = [
         (
-            demand.lasting[name],
+            _lasting(demand)[name],
             [held for container, part in demand.containers if container.kind is not INIT and (held := _of(part, name))],
         )
         for demand in demands
-        if demand.lasting.get(name)
+        if _lasting(demand).get(name)
     ]
     if len(pods) > MOST_HOLDERS:
         return ()
@@ -213,7 +230,9 @@ def _sets_of(name: str, amount: int, demands: Sequence[PodDemand]) -> Sequence[S
 
 
 def _of(part: ContainerDemand, name: str) -> int:
-    return part.cpus * MILLI if name == CPU else part.devices.get(name, 0)
+    if name == CPU:
+        return part.cpus * MILLI
+    return (part.memory or NOTHING).get(name, 0) if is_memory(name) else part.devices.get(name, 0)
 
 
 def without_overlooked(zones: Sequence[Zone], overlooked: Overlooked, published: Sequence[Zone]) -> tuple[Zone, ...]:
