@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-seeds", type=int, default=1, help="how many random runs")
     parser.addoption("--chaos-pods", type=int, default=300, help="pods in each of them; a fault for every five")
     parser.addoption(
-        "--hostile-objects", type=int, default=1000, help="objects that mean no good, through the whole runtime"
+        "--hostile-objects", type=int, default=600, help="objects that mean no good, through the whole runtime"
     )
     parser.addoption("--law-examples", type=int, default=100, help="lives of kubelet-owned nodes; above 100, new ones")
     parser.addoption("--stories", type=int, default=300, help="random stories of late events and preemption")

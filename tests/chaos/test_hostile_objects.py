@@ -19,7 +19,9 @@ import pytest
 
 from koord_numa.app.runtime import Runtime
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions
+from koord_numa.sandbox.apiserver.store import storage
 from tests.chaos.hostile.objects import RESOURCES, Hostile
+from tests.chaos.hostile.raw import HostileRecord
 from tests.chaos.hostile.workloads import priority_classes
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, World, shared, world
@@ -126,14 +128,17 @@ def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("seed", "share"), [(1, 0.0), (2, 0.5)], ids=["valid", "raw"])
 async def test_no_object_stops_the_scheduler(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    seed: int, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     objects = request.config.getoption("--hostile-objects") // 2
     for logger in [getLogger(name) for name in ("koord_numa", "kopf", "kopf.objects", "aiohttp.server")]:
         monkeypatch.setattr(logger, "level", CRITICAL)
         logger.manager._clear_cache()  # type: ignore[attr-defined]  # levels are remembered
+    monkeypatch.setattr(storage, "Record", HostileRecord)
+    monkeypatch.setattr(HostileRecord, "dice", Random(seed))
+    monkeypatch.setattr(HostileRecord, "share", share)
     async with (
         world(tmp_path, ONE_NODE, history=HISTORY) as cluster,
         operating(cluster.server, tmp_path, monkeypatch) as runtime,

@@ -54,7 +54,17 @@ def test_one_deep_object_does_not_make_a_list_unreadable() -> None:
     assert (value, depth) == (1, DEPTH)
 
 
-@pytest.mark.parametrize("text", [b"", b"<html>", b"[" * DEPTH, b"[" * DEPTH + b"}" * DEPTH, b"\xff"])
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_number_is_read_as_text(text: str) -> None:
+    """Go writes none of them, and other servers may. Parsers reject the text where they expect a number."""
+    assert decoded(CALL, f'{{"items":[{{"a":{text},"b":[{text}, 1]}}]}}'.encode()) == {
+        "items": [{"a": text, "b": [text, 1]}]
+    }
+
+
+@pytest.mark.parametrize(
+    "text", [b"nan", b"+Infinity", b"NaN1", b"", b"<html>", b"[" * DEPTH, b"[" * DEPTH + b"}" * DEPTH, b"\xff"]
+)
 def test_what_is_no_json_is_an_error(text: bytes) -> None:
     with pytest.raises(Invalid, match="not JSON"):
         decoded(CALL, text)

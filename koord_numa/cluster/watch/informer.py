@@ -227,7 +227,9 @@ class Informer(Generic[T]):
         return BatchedChunks(aiter(content.iter_chunked(CHUNK)), CHUNK, self.kind.pause)
 
     def _handle(self, call: Call, event: Mapping[str, Any]) -> None:
-        kind, raw = event.get("type"), event.get("object") or {}
+        kind, raw = event.get("type"), event.get("object")
+        if not isinstance(raw, Mapping):
+            raw = {}
         if kind == "ERROR":
             # The server ends a watch in this way: its status is the reason.
             raise refusal(call, int(raw.get("code") or 500), {}, orjson.dumps(raw))
@@ -268,7 +270,8 @@ def _version(raw: Mapping[str, Any]) -> object:
     # Of an unread object no more is decoded than that.
     if isinstance(raw, UnreadObject):
         return raw.identity.resource_version
-    return (raw.get("metadata") or {}).get("resourceVersion")
+    metadata = raw.get("metadata")
+    return metadata.get("resourceVersion") if isinstance(metadata, Mapping) else None
 
 
 def _is_ending() -> bool:

@@ -15,7 +15,7 @@ from koord_numa.cluster.client import Api
 from koord_numa.cluster.resources import Call, Resource
 from koord_numa.cluster.watch.unread import unread_page
 from koord_numa.ports import Gone
-from koord_numa.wire.errors import WireError
+from koord_numa.wire.errors import FieldPath, WireError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -108,6 +108,8 @@ class ListedKind(Generic[T]):
     def read(self, raw: Mapping[str, Any]) -> T | None:
         """The parsed object; ``None`` also when it is too malformed to be identified, which is said in the log."""
         try:
+            if not isinstance(raw, Mapping):
+                raise FieldPath("an object").error("is not a JSON object")
             return self.parse(raw)
         except WireError as error:
             _log.warning("%s: an object is ignored: %s", self.resource, error)

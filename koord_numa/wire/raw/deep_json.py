@@ -12,6 +12,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # absent from
 from typing import Any, Final
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
+_NO_NUMBER: Final = re.compile(r"NaN|-?Infinity", re.ASCII)
 _SCALAR: Final = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 
 
@@ -24,7 +25,11 @@ class _Next(Enum):
 
 
 def loads(raw: bytes) -> Any:
-    """The value of a JSON text of any depth. Raises ``ValueError``."""
+    """
+    The value of a JSON text of any depth. Raises ``ValueError``.
+
+    ``NaN`` and ``Infinity``, which are not JSON and which some encoders write, become texts: parsers of objects reject them by name.
+    """
     return _Decoder(raw.decode()).decode()
 
 
@@ -89,6 +94,9 @@ class _Decoder:
             value, self._at = scanstring(self._text, self._at + 1, True)
             return value
         found = _SCALAR.match(self._text, self._at)
+        if found is None and (found := _NO_NUMBER.match(self._text, self._at)) is not None:
+            self._at = found.end()
+            return found[0]
         if found is None:
             raise ValueError(f"no value at {self._at}")
         self._at = found.end()

@@ -1,12 +1,17 @@
 """An informer whose list or watch fails: what it shows meanwhile, and how it recovers."""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.resources import PODS
+from koord_numa.cluster.resources import PODS, Call
 from koord_numa.cluster.watch.informer import Informer
 from koord_numa.cluster.watch.lister import ListedKind
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
+from koord_numa.wire.errors import FieldPath
 from tests.cluster.objects import pod, until
 from tests.cluster.watch.watched import QUICK, Picture, delete, mirror_of, seen
 
@@ -24,6 +29,23 @@ async def test_a_relist_after_410_drops_what_vanished_meanwhile(server: ApiServe
         server.faults.remove(outage)
         await watched.shows("b", "c")
         assert (watched.picture.lists, watched.picture.syncs, watched.informer.problem) == (2, 1, "")
+
+
+@pytest.mark.parametrize("metadata", [None, 5, "x", [], {"resourceVersion": 7, "name": []}])
+@pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "UNHEARD-OF", None])
+def test_events_of_any_shape_are_left_out(kind: str | None, metadata: object) -> None:
+    picture = Picture()
+    informer = Informer(cast("Api", None), ListedKind(PODS, read), picture)
+    for event in ({"type": kind, "object": {"metadata": metadata}}, {"type": kind, "object": metadata}, {"type": kind}):
+        informer._handle(Call("watch", PODS), event)
+    assert picture.objects == {}
+
+
+def read(raw: Mapping[str, Any]) -> tuple[str, str]:
+    """As the parsers of ``wire``."""
+    if not isinstance(metadata := raw.get("metadata"), Mapping) or not isinstance(metadata.get("name"), str):
+        raise FieldPath("Pod").error("has no name")
+    return seen(raw)
 
 
 async def test_an_error_event_410_lists_again(server: ApiServer, api: Api) -> None:
