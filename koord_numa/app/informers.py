@@ -11,6 +11,7 @@ of a class do not change its pods.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from koord_numa.app.callbacks import Callbacks
@@ -27,6 +28,7 @@ from koord_numa.cluster.resources import (
     DEVICE_CLASSES,
     NAMESPACES,
     NODES,
+    POD_GROUPS,
     PODS,
     REBINDS,
     RESOURCE_CLAIMS,
@@ -42,6 +44,7 @@ from koord_numa.cluster.watch.informer import Informer
 from koord_numa.cluster.watch.lister import ListedKind, list_first_served
 from koord_numa.cluster.watch.resync import Resync
 from koord_numa.core.claims.inventory import ResourceSlice
+from koord_numa.core.gangs.model import Dialect, PodGroup
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
@@ -50,11 +53,12 @@ from koord_numa.engine.scheduler import Scheduler, Source
 from koord_numa.handlers.dispatch import meta
 from koord_numa.handlers.settings import waiting_pods
 from koord_numa.ports import EventHandler
-from koord_numa.settings import DynamicResources, PodSource
+from koord_numa.settings import DynamicResources, PodGroupSupport, PodSource
 from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.claims.resource_slices import parse_resource_slice
 from koord_numa.wire.claims.taint_rules import parse_taint_rule
+from koord_numa.wire.gangs import KINDS, parse_pod_group
 from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.pod.pods import parse_pod
@@ -107,7 +111,7 @@ def informers_of(api: Api, scheduler: Scheduler, stores: KopfStores, parsers: Ko
     """Everything that feeds this scheduler, by its ``podSource``."""
     essential: tuple[Informer[Any], ...] = (_nodes(api, scheduler), _namespaces(api, scheduler))
     claims = _resource_claims(api, scheduler)
-    other = (_budgets(api, scheduler), *_volumes(api, scheduler), *claims)
+    other = (_budgets(api, scheduler), *_volumes(api, scheduler), *claims, *_pod_groups(api, scheduler))
     of_claims = claims[0] if claims else None
     # Only where a default constraint may refuse a node does a decision need workloads.
     if scheduler.settings.needs_workloads:
@@ -243,6 +247,28 @@ def _resource_claims(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...
         ),
     )
     return tuple(_listed(api, scheduler, kind, handler) for kind, handler in kinds)
+
+
+def _pod_groups(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
+    """One informer a dialect. Members of a PodGroup that is not known wait for it, so that no decision waits for these."""
+    if scheduler.settings.pod_groups is PodGroupSupport.OFF:
+        return ()
+    return tuple(_pod_groups_of(api, scheduler, dialect) for dialect in Dialect)
+
+
+def _pod_groups_of(api: Api, scheduler: Scheduler, dialect: Dialect) -> Informer[PodGroup]:
+    groups, versions = scheduler.groups, POD_GROUPS[dialect]
+
+    def replace(found: Iterable[PodGroup]) -> None:
+        groups.replace_groups(dialect, list(found))
+        scheduler.kick()
+
+    def observe(event: str | None, group: PodGroup) -> None:
+        groups.observe_group(event, group)
+        scheduler.kick()
+
+    kind = KindToList(KINDS[dialect], versions[0], partial(parse_pod_group, dialect), optional=True, older=versions[1:])
+    return _listed(api, scheduler, kind, Callbacks(replace, observe))
 
 
 def _slice(raw: Mapping[str, Any]) -> ResourceSlice | None:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
+from koord_numa.core.gangs.model import Dialect
 from koord_numa.core.objects.workloads import WorkloadKind
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.wire import names
@@ -82,6 +83,14 @@ WORKLOADS: Final = {
 }
 """The kinds that pods are spread by."""
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
+POD_GROUPS: Final = {
+    Dialect.KUBERNETES: tuple(
+        Resource("scheduling.k8s.io", version, "podgroups") for version in ("v1beta1", "v1alpha2")
+    ),
+    Dialect.KOORDINATOR: (Resource("scheduling.sigs.k8s.io", "v1alpha1", "podgroups"),),
+    Dialect.SCHEDULER_PLUGINS: (Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups"),),
+}
+"""The versions of each dialect, the newest first: Kubernetes 1.36 serves v1alpha2 only."""
 PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
 TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", namespaced=False)
 ACCESS_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False)

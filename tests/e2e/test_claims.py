@@ -12,6 +12,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, Effect, Fault
 from koord_numa.sandbox.apiserver.rules.claim_rules import claim_causes
 from koord_numa.sandbox.devices import ClaimController, ClaimKubelets, device_classes, slices_of
+from koord_numa.sandbox.devices.simulated_devices import published
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, World, ended, world
@@ -81,14 +82,16 @@ def pod(name: str, kind: str) -> JsonObject:
 class Devices:
     """Drivers, the claim controller and the kubelets' side of claims, beside a world's machines."""
 
-    def __init__(self, server: ApiServer, folder: Path, machines: JsonObject = MACHINES) -> None:
+    def __init__(
+        self, server: ApiServer, folder: Path, machines: JsonObject = MACHINES, *, claims_cpus: bool = True
+    ) -> None:
         self.store = server.store
         self.controller = ClaimController(self.store)
         self.kubelets = ClaimKubelets(self.store)
         for each in (*device_classes(), *TEMPLATES):
             self.store.create(each)
         for node in read_descriptions(machines, folder):
-            for slice_ in slices_of(node):
+            for slice_ in slices_of(node) if claims_cpus else published(node):
                 self.store.create(slice_)
         self.controller.start()
         self.kubelets.start()

@@ -175,10 +175,14 @@ class World:
 
 @asynccontextmanager
 async def world(
-    folder: Path, machines: JsonObject = MACHINES, lease: str = LEASE, history: int = HISTORY
+    folder: Path,
+    machines: JsonObject = MACHINES,
+    lease: str = LEASE,
+    history: int = HISTORY,
+    crds: Sequence[Path] = CRDS,
 ) -> AsyncIterator[World]:
     """A running cluster, whose server keeps so many changes a kind; schedulers that still run at the end are killed."""
-    async with ApiServer(crds=CRDS, history=history, bookmark_interval=1.0) as server:
+    async with ApiServer(crds=crds, history=history, bookmark_interval=1.0) as server:
         server.store.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "koord-numa"}})
         rack = Fleet(server.store, read_descriptions(machines, folder))
         rack.start()

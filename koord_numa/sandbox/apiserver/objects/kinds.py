@@ -256,6 +256,7 @@ BUILTIN: Final = (
         _COUNTED,
         fields={**COMMON_FIELDS, "spec.nodeName": ("spec", "nodeName"), "spec.driver": ("spec", "driver")},
     ),
+    Kind("scheduling.k8s.io", ("v1beta1",), "PodGroup", "podgroups", Scope.NAMESPACED, (), _STATUS, _COUNTED),
     Kind("scheduling.k8s.io", _ONE, "PriorityClass", "priorityclasses", _CLUSTER, ("pc",), (), _COUNTED),
     Kind("storage.k8s.io", _ONE, "CSIDriver", "csidrivers", _CLUSTER),
     Kind("storage.k8s.io", _ONE, "CSINode", "csinodes", _CLUSTER),
