@@ -48,13 +48,18 @@ class CapacityShortage:
     wanted: int
     left: int
     value: int
-    permitted: bool = True  # by the request policy of the device
+    policy: CapacityPolicy | None = None  # the request policy of the device, if it does not permit the amount
+
+    @property
+    def permitted(self) -> bool:
+        """Whether the request policy of the device permits the amount."""
+        return self.policy is None
 
     def __str__(self) -> str:
         wanted = f"{format_nano(self.wanted)} of {self.name} wanted"
         if not self.value:
             return f"{wanted}, which no device has"
-        beyond = "" if self.permitted else ", which the request policy does not permit"
+        beyond = f", the request policy permits {_policy_text(self.policy)}" if self.policy else ""
         return f"{wanted}{beyond}, at most {format_nano(self.left)} of {format_nano(self.value)} left on a device"
 
 
@@ -72,8 +77,19 @@ def capacity_shortage(
         amount = _consumed(capacity, requests.get(name))
         left = capacity.value - allocated.get(name, 0)
         if amount > left or not _permitted(capacity.policy, amount):
-            return CapacityShortage(name, amount, left, capacity.value, _permitted(capacity.policy, amount))
+            policy = None if _permitted(capacity.policy, amount) else capacity.policy
+            return CapacityShortage(name, amount, left, capacity.value, policy)
     return None
+
+
+def _policy_text(policy: CapacityPolicy) -> str:
+    """``1 to 16 in steps of 1``, or the values of a list."""
+    limits = policy.valid_range
+    if limits is None:
+        return ", ".join(map(format_nano, policy.valid_values))
+    most = "" if limits.maximum is None else f" to {format_nano(limits.maximum)}"
+    steps = f" in steps of {format_nano(limits.step)}" if limits.step else ""
+    return f"{format_nano(limits.minimum)}{most or ' or more'}{steps}"
 
 
 def _requests(device: Device, demand: DeviceDemand) -> dict[str, int]:

@@ -63,7 +63,7 @@ def _sentences(
         yield from map(str, findings)
         # Where a request alone finds too few devices, constraints are not the reason.
         if all(finding.suffices for finding in findings):
-            yield from (_constraint(constraint, findings) for constraint in claim.spec.constraints)
+            yield from (_constraint(it, findings) for it in claim.spec.constraints if it.attribute)
 
 
 @dataclass(frozen=True, slots=True)

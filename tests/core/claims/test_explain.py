@@ -51,7 +51,7 @@ def test_a_capacity_that_no_device_has_or_no_policy_permits_is_named() -> None:
     policy = {"requestPolicy": {"default": "1", "validRange": {"min": "1", "max": "4"}}}
     bounded = device("a", allowMultipleAllocations=True) | {"capacity": {"memory": {"value": "8", **policy}}}
     asks = claim_object(request("r", "gpu", capacity={"requests": {"memory": "5"}}))
-    assert "5 of memory wanted, which the request policy does not permit" in told("gpu", [bounded], asks)
+    assert "5 of memory wanted, the request policy permits 1 to 4, at most 8 of 8 left" in told("gpu", [bounded], asks)
 
 
 def test_taints_that_are_not_tolerated_are_counted() -> None:
