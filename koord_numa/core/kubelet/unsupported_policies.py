@@ -44,14 +44,31 @@ _KEEPS: Final[Mapping[NumaPolicy, KubeletPolicy]] = {
 }
 
 
-def refuse_promises(request: PodRequest, config: KubeletConfig) -> Rejection | None:
-    """Does the pod demand something that this kubelet's configuration does not guarantee?"""
+def refuse_promises(request: PodRequest, config: KubeletConfig, *, may_claim_cpus: bool = False) -> Rejection | None:
+    """
+    Does the pod demand something that this kubelet's configuration does not guarantee?
+
+    ``may_claim_cpus``: the pod has claims, whose devices may be its own CPUs. ``refuse_unpinned`` is then asked once that is known.
+    """
     return (
         _refuse_numa_policy(request, config)
         or _refuse_numa_exclusive(request)
         or _refuse_numa_spread(request)
         or _refuse_bind_policy(request, config)
+        or (None if may_claim_cpus else refuse_unpinned(request, config))
     )
+
+
+def refuse_unpinned(request: PodRequest, config: KubeletConfig) -> Rejection | None:
+    """Reject an LSE or LSR pod, which needs CPUs of its own, where the kubelet gives it none."""
+    return _unpinned(request, config) if may_use_cpuset(request) else None
+
+
+def _unpinned(request: PodRequest, config: KubeletConfig) -> Rejection | None:
+    if config.cpu_policy != "none" and is_pinned_by_static_kubelet(request):
+        return None
+    detail = f"its kubelet gives this pod no CPUs of its own (CPU manager {config.cpu_policy or 'unknown'})"
+    return _unkept("node(s) had a kubelet that pins no CPUs for the pod", detail)
 
 
 def _refuse_numa_exclusive(request: PodRequest) -> Rejection | None:
@@ -111,20 +128,15 @@ def _has_own_cpus(request: PodRequest, config: KubeletConfig) -> bool:
 
 
 def _refuse_bind_policy(request: PodRequest, config: KubeletConfig) -> Rejection | None:
-    """LSE and LSR pods need CPUs of their own; a required shape only ``full-pcpus-only`` can give, and only whole cores."""
-    if request.bind.required is CpuBindPolicy.CONSTRAINED_BURST:
+    """A required shape only ``full-pcpus-only`` can give, and only whole cores."""
+    required = request.bind.required
+    if required is CpuBindPolicy.CONSTRAINED_BURST:
         detail = "the pod requires the shared pool of one NUMA node, and kubelets know no such pools"
         return _unkept("node(s) cpu bind policy conflicts with pod's required cpu bind policy", detail)
-    required = request.bind.required
-    shapeless = required in (NO_BIND_POLICY, CpuBindPolicy.DEFAULT)
-    # Without a required shape the only demand left is that of LSE and LSR pods: CPUs of their own.
-    if shapeless and not may_use_cpuset(request):
+    if required in (NO_BIND_POLICY, CpuBindPolicy.DEFAULT):
         return None
-    if config.cpu_policy == "none" or not is_pinned_by_static_kubelet(request):
-        detail = f"its kubelet gives this pod no CPUs of its own (CPU manager {config.cpu_policy or 'unknown'})"
-        return _unkept("node(s) had a kubelet that pins no CPUs for the pod", detail)
-    if shapeless:
-        return None
+    if refusal := _unpinned(request, config):
+        return refusal
     # full-pcpus-only hands out whole cores or refuses; no option makes a kubelet give one CPU a core.
     if required is FULL_PCPUS and config.cpu_options.get(_WHOLE_CORES, False):
         return None

@@ -14,7 +14,7 @@ from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.exploration import refuse_exploration
 from koord_numa.core.kubelet.inference.worst_case_alignment import NOT_SURELY_ALIGNED, refuse_unsure
-from koord_numa.core.kubelet.unsupported_policies import refuse_promises
+from koord_numa.core.kubelet.unsupported_policies import refuse_promises, refuse_unpinned
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.numa.hints import masks_of_size, numa_ids
 from koord_numa.core.objects.node import KubeletConfig
@@ -52,7 +52,7 @@ def place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | Non
     if isinstance(offer, Inventory):
         return _chosen(ask, offer, seen.ledger, devices)
     # Promises before admission: what no kubelet keeps is refused without a replay.
-    if refusal := refuse_promises(aligned_by_kubelet(ask, offer.state.node.config), offer.state.node.config):
+    if refusal := refuse_by_kubelet_config(ask, offer.state.node.config):
         return refusal
     admission = would_admit(ask.request, offer)
     if isinstance(admission, Rejection):
@@ -82,7 +82,12 @@ def _is_certain(numa: tuple[tuple[int, ResourceList], ...], requested: ResourceL
     return not [name for name, amount in held.items() if amount > requested.get(name, 0)]
 
 
-def aligned_by_kubelet(ask: SchedulingRequest, config: KubeletConfig) -> PodRequest:
+def refuse_by_kubelet_config(ask: SchedulingRequest, config: KubeletConfig) -> Rejection | None:
+    """Reject a pod that demands what a kubelet with this configuration never guarantees, whatever its state."""
+    return refuse_promises(_aligned_by_kubelet(ask, config), config, may_claim_cpus=ask.claims is not None)
+
+
+def _aligned_by_kubelet(ask: SchedulingRequest, config: KubeletConfig) -> PodRequest:
     """
     The pod as the kubelet's NUMA policy concerns it: not at all where the kubelet has none and the pod has claims.
 
@@ -192,6 +197,8 @@ def _refuse_without_cpus(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejectio
             f"the pod wants {policy_of_devices(ask, seen)}, nothing on the node aligns its CPUs, and it claims none"
         )
         return Rejection(Reason.NUMA_POLICY, NO_CPUS_BY_CLAIM, detail, resolvable=False)
+    if isinstance(seen.offer, KubeletView):
+        return refuse_unpinned(ask.request, seen.offer.state.node.config)
     if isinstance(ask.demand, Rejection) or not isinstance(seen.offer, Inventory):
         return None
     return NO_CPUS_WITHOUT_CLAIM if own_cpus_by_claim(ask.demand, seen.offer.traits) else None

@@ -30,11 +30,10 @@ from typing import Final
 
 import numpy as np
 
-from koord_numa.core.kubelet.unsupported_policies import refuse_promises
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.vocabulary import NodeScoring
 from koord_numa.core.scheduling.evaluate import fits_node_object
-from koord_numa.core.scheduling.placement import aligned_by_kubelet
+from koord_numa.core.scheduling.placement import refuse_by_kubelet_config
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, without_resources
 from koord_numa.core.scheduling.scorers import (
     SCORERS,
@@ -197,7 +196,7 @@ class ScoreBounds:
         self, ask: SchedulingRequest, alignment: RequestAlignment, kind: NodeClass, counts: int
     ) -> list[int]:
         # A kubelet that cannot keep what the pod demands refuses whatever is free.
-        if kind.config is not None and refuse_promises(aligned_by_kubelet(ask, kind.config), kind.config) is not None:
+        if kind.config is not None and refuse_by_kubelet_config(ask, kind.config) is not None:
             return [NEVER] * counts
         weight, one = self._weights["numa"], alignment.needs_one_on(kind)
         # Exclusivity, shape and claims at their best: they are known only once a placement is.

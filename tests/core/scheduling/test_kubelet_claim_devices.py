@@ -1,7 +1,7 @@
 """Devices of claims on nodes whose kubelet chooses the NUMA nodes."""
 
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
-from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaPolicy
+from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaPolicy, QosClass
 from tests.core.allocation.nodes import GI, pod
 from tests.core.claims.worlds import Json, claim_object, device, published
 from tests.core.scheduling.claim_nodes import GPU, NUMA, claimed, cpu_claim, cpu_device, decided, gpus, kubelets, names
@@ -45,6 +45,17 @@ class TestKubelets:
         unknown = decided(where, asks, [gpus(0, 1), cpu_device()], cpu_claim(4), claim_object(GPU))
         assert isinstance(unknown, Rejection)
         assert "does not say on which NUMA nodes its CPUs are" in unknown.detail
+
+    def test_claims_give_a_pod_cpus_of_its_own_where_the_kubelet_pins_none(self) -> None:
+        """dra-driver-cpu runs beside the CPU manager policy none."""
+        asks = pod(4000, 8 * GI, limit=4000, qos=QosClass.LSR)
+        where = kubelets(KubeletPolicy.NONE, "none")
+        both = published("dra.cpu", [_numa_cpus(0, "0-7"), _numa_cpus(1, "8-15")])
+        found = decided(where, asks, [gpus(0, 1), both], cpu_claim(4), claim_object(GPU))
+        assert (names(found), claimed(found)) == (["cpudevnuma000", "gpu-0"], "0-3")
+        refused = decided(where, asks, [gpus(0, 1), both], claim_object(GPU))
+        assert isinstance(refused, Rejection)
+        assert refused.message == "node(s) had a kubelet that pins no CPUs for the pod"
 
 
 def _numa_cpus(numa: int, ids: str) -> Json:
