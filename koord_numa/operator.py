@@ -11,10 +11,10 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from koord_numa.app.garbage import GarbageCollection
 from koord_numa.app.runtime import Options, Runtime
+from koord_numa.app.tasks import GarbageCollection
 from koord_numa.cluster.serving.http_server import DEFAULT_PORT
-from koord_numa.handlers import lifecycle, triggers
+from koord_numa.handlers import embedding, triggers
 from koord_numa.handlers.embedding import EmbeddedKopf
 from koord_numa.settings import PodSource, Settings, SettingsError, load_settings
 
@@ -31,7 +31,7 @@ async def start_from_environment() -> Runtime:
 
 
 for registry in triggers.REGISTRIES:
-    lifecycle.attach(registry, start_from_environment)
+    embedding.attach(registry, start_from_environment)
 
 
 def options_from_environment(environment: Mapping[str, str]) -> Options:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from bench.engine._requests import EIGHT_NUMA, FILLERS, GIB, KINDS, REQUESTS, Kind, pod_request
 from bench.figure import Figure
-from koord_numa.app.garbage import THRESHOLDS
+from koord_numa.app.tasks import THRESHOLDS
 from koord_numa.core.cpu_topology import CpuTopology, regular_topology
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest

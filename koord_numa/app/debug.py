@@ -18,7 +18,7 @@ from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_free import largest_aligned, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.scheduler import Scheduler
-from koord_numa.wire.pod.resource_status import quantities
+from koord_numa.wire.pod.pod_annotations import quantities
 
 Dump: TypeAlias = dict[str, Any]
 """Ready for JSON. CPUs are cpu lists (``0-3,8``), amounts are quantities (``1500m``, ``16Gi``)."""

@@ -9,15 +9,13 @@ PriorityClasses are not watched: the API server writes their value and preemptio
 of a class do not change its pods.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from koord_numa.app.callbacks import Callbacks
-from koord_numa.app.contained_parsing import ContainedParser, bound_to, own_name
-from koord_numa.app.kopf_feed import POD_PAUSE, KopfParsers, KopfStores
-from koord_numa.app.workload_informers import workload_informers
+from koord_numa.app.kopf_feed import POD_PAUSE, ContainedParser, KopfParsers, KopfStores, bound_to, own_name
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.resources import (
     ATTACHMENTS,
@@ -38,6 +36,7 @@ from koord_numa.cluster.resources import (
     TAINT_RULES,
     TOPOLOGIES,
     VOLUMES,
+    WORKLOADS,
     Resource,
 )
 from koord_numa.cluster.watch.informer import Informer
@@ -48,25 +47,97 @@ from koord_numa.core.gangs.model import Dialect, PodGroup
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.workloads import Workload, WorkloadKind
+from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.object_handlers import ContainedHandler
 from koord_numa.engine.scheduler import Scheduler, Source
 from koord_numa.handlers.dispatch import meta
-from koord_numa.handlers.settings import waiting_pods
+from koord_numa.handlers.triggers import waiting_pods
 from koord_numa.ports import EventHandler
 from koord_numa.settings import DynamicResources, PodGroupSupport, PodSource
-from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
-from koord_numa.wire.claims.resource_slices import parse_resource_slice
-from koord_numa.wire.claims.taint_rules import parse_taint_rule
+from koord_numa.wire.claims.resource_slices import parse_resource_slice, parse_taint_rule
 from koord_numa.wire.gangs import KINDS, parse_pod_group
-from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.pod.pods import parse_pod
-from koord_numa.wire.raw.unread import UnreadObject
-from koord_numa.wire.storage.csi import parse_attachment, parse_csi_driver, parse_csi_node, parse_storage_capacity
-from koord_numa.wire.storage.volumes import parse_claim, parse_storage_class, parse_volume
+from koord_numa.wire.raw_json import UnreadObject
+from koord_numa.wire.volumes import (
+    parse_attachment,
+    parse_claim,
+    parse_csi_driver,
+    parse_csi_node,
+    parse_storage_capacity,
+    parse_storage_class,
+    parse_volume,
+)
+from koord_numa.wire.workloads import parse_budget, parse_namespace, parse_workload
 
 T = TypeVar("T")
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks(Generic[T]):
+    """``ports.EventHandler`` put together from functions."""
+
+    replace: Callable[[Iterable[T]], None]
+    observe: Callable[[str | None, T], None]
+    synced: Callable[[], None] = _ignore
+
+
+def workload_informers(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
+    """One informer a kind; none where no profile spreads pods by default."""
+    if not any(profile.pod_topology_spread.constraints for profile in scheduler.settings.profiles):
+        return ()
+    missing = set(WorkloadKind)
+
+    def synced(kind: WorkloadKind) -> None:
+        missing.discard(kind)
+        # Only all kinds together: a controller that is not known yet would leave its pods without a constraint.
+        if not missing:
+            scheduler.synced(Source.WORKLOADS)
+
+    return tuple(_informer(api, scheduler, kind, partial(synced, kind)) for kind in WorkloadKind)
+
+
+def _informer(api: Api, scheduler: Scheduler, kind: WorkloadKind, synced: Callable[[], None]) -> Informer[Workload]:
+    def replace(workloads: Iterable[Workload]) -> None:
+        scheduler.workloads.replace(kind, workloads)
+
+    parser = ContainedParser(kind.value, partial(parse_workload, kind), scheduler)
+    handler = Callbacks(replace, scheduler.workloads.observe, synced)
+    contained = ContainedHandler(kind.value, handler, scheduler.handle.quarantine)
+    return Informer(api, ListedKind(WORKLOADS[kind], parser), contained)
+
+
+class ClaimsCatchUp:
+    """``informer`` is ``None`` where claims are switched off."""
+
+    def __init__(self, informer: Informer[Any] | None, lister: ClaimLister) -> None:
+        self._informer = informer
+        self._lister = lister
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Let pods with claims wait until a list that begins now is complete."""
+        if self._informer is None:
+            return
+        self.stop()
+        self._lister.lags(may_lag=True)
+        self._task = asyncio.create_task(self._relist(self._informer), name="relist of ResourceClaims")
+
+    def stop(self) -> None:
+        """Wait for the list no longer."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _relist(self, informer: Informer[Any]) -> None:
+        await informer.refresh()
+        self._lister.lags(may_lag=False)
+
 
 ALL_PODS: Final = "status.phase!=Succeeded"
 """Failed pods are wanted too: among them are those that a kubelet rejected."""

@@ -5,6 +5,7 @@ Everything is read at the time of a scrape; nothing is counted here. Metrics of 
 kube-scheduler's ``/metrics/resources``: on a large cluster they are many.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -16,18 +17,152 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from koord_numa import __version__
-from koord_numa.app.free_cpus import FreeCpuCache
 from koord_numa.app.informers import Informers
-from koord_numa.app.kubelet_metrics import kubelet_metrics
+from koord_numa.app.tasks import LoopLag
 from koord_numa.cluster.events import EventRecorder
-from koord_numa.cluster.leader_election import LeaderElection
-from koord_numa.cluster.lease_conflicts import LeaseConflicts
-from koord_numa.cluster.loop_lag import LoopLag
-from koord_numa.cluster.no_election import NoElection
+from koord_numa.cluster.leader_election import LeaderElection, LeaseConflicts, NoElection
+from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.demand import REASONS
+from koord_numa.core.objects.rebind_request import RebindPhase
 from koord_numa.core.objects.verdicts import Alignment, Reason
-from koord_numa.engine.metrics import Histogram, Result
+from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.metrics import Histogram, RebindMetrics, Result
+from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.scheduler import Scheduler
+from koord_numa.settings import RebindMode
+
+
+@dataclass(frozen=True, slots=True)
+class FreeCpus:
+    """Of one node, in whole CPUs: free in all, most free on one NUMA node, and the size of its largest NUMA node."""
+
+    free: int
+    largest: int
+    size: int
+
+    @property
+    def fragmentation(self) -> float:
+        """0 where the free CPUs fill one NUMA node as far as they can, near 1 where they are scattered over many."""
+        # No more than the size of a NUMA node can be free together: that is the best case, not all free CPUs.
+        together = min(self.free, self.size)
+        return 1 - self.largest / together if together else 0.0
+
+
+class FreeCpuCache:
+    """Free CPUs per node, counted again only for nodes that changed: a scrape must not hold up decisions."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[NodeInfo, int, FreeCpus | None]] = {}
+
+    def of(self, nodes: Mapping[str, NodeInfo]) -> dict[str, FreeCpus]:
+        """By node, without those that have no topology; in the order of their names."""
+        self._known = {name: self._current(name, nodes[name]) for name in sorted(nodes)}
+        return {name: found for name, (_, _, found) in self._known.items() if found is not None}
+
+    def _current(self, name: str, record: NodeInfo) -> tuple[NodeInfo, int, FreeCpus | None]:
+        known = self._known.get(name)
+        # The revision grows with every change that a decision could notice.
+        if known is not None and known[0] is record and known[1] == record.revision:
+            return known
+        return record, record.revision, free_cpus(record)
+
+
+def free_cpus(record: NodeInfo) -> FreeCpus | None:
+    """By CPU ids where we choose them, by the published zones where a kubelet does; ``None`` without a topology."""
+    topology = record.topology
+    if topology is None:
+        return None
+    offer = record.inventory
+    if isinstance(offer, Inventory) and offer.machine is not None:
+        machine, usable = offer.machine, offer.cpus
+        parts = [CpuSet(machine.numa_bits[numa]) & usable for numa in machine.numa_ids]
+        left = [len(part - record.ledger.cpus) for part in parts]
+        return FreeCpus(sum(left), max(left, default=0), max(map(len, parts), default=0))
+    left = [zone.available.get(CPU, 0) // MILLI for zone in topology.zones]
+    sizes = [zone.allocatable.get(CPU, 0) // MILLI for zone in topology.zones]
+    return FreeCpus(sum(left), max(left, default=0), max(sizes, default=0))
+
+
+def kubelet_metrics(scheduler: Scheduler, now: float) -> Iterator[Metric]:
+    """Three families; ``now`` is seconds since the epoch."""
+    found = [info.history.evidence for info in scheduler.cache.nodes.values()]
+    explored = GaugeMetricFamily(
+        "koord_numa_explored_nodes",
+        "Nodes on which a pod finds out about options of the kubelet, or was refused for it.",
+        labels=("state",),
+    )
+    explored.add_metric(("exploring",), sum(bool(one.exploring) for one in found))
+    explored.add_metric(("refused",), sum(bool(one) for one in found))
+    yield explored
+    dated = [when for one in found if (when := one.latest) is not None]
+    yield GaugeMetricFamily(
+        "koord_numa_kubelet_evidence_age_seconds_max",
+        "Age of the oldest refusal by which options of a kubelet are known; 0 without any.",
+        value=max(0.0, now - min(dated)) if dated else 0.0,
+    )
+    yield GaugeMetricFamily(
+        "koord_numa_unreadable_topologies",
+        "Nodes whose NodeResourceTopology has a key that is not understood.",
+        value=len(scheduler.unreadable.problems),
+    )
+
+
+_WAITING = "Waiting"
+"""The label of a RebindResource whose status is still empty."""
+
+
+class RebindCollector(Collector):
+    """Reads the counters of the leader, and the RebindResources that this replica sees."""
+
+    def __init__(self, counted: RebindMetrics, controller: RebindController) -> None:
+        self._counted = counted
+        self._controller = controller
+
+    def collect(self) -> Iterable[Metric]:
+        """Every family, in a fixed order; series exist before their first count, so that a rate sees it."""
+        yield self._resources()
+        yield from self._ended()
+        yield from self._moves()
+        yield self._automatic()
+
+    def _resources(self) -> Metric:
+        found = Counter(rebind.phase for rebind in self._controller.known())
+        family = GaugeMetricFamily("koord_numa_rebind_resources", "RebindResources that exist.", labels=("phase",))
+        for phase in RebindPhase:
+            # The phase of a new object is empty, and a label must not be.
+            family.add_metric((phase.value or _WAITING,), found[phase])
+        return family
+
+    def _ended(self) -> Iterator[Metric]:
+        ended = CounterMetricFamily("koord_numa_rebinds", "Rebinds that ended, by phase.", labels=("phase", "dry_run"))
+        for phase in (RebindPhase.SUCCEED, RebindPhase.FAILED):
+            for dry_run in (False, True):
+                ended.add_metric((phase.value, str(dry_run).lower()), self._counted.ended[phase.value, dry_run])
+        yield ended
+
+    def _moves(self) -> Iterator[Metric]:
+        moves = CounterMetricFamily("koord_numa_rebind_moves", "Changes of a pod's CPUs that rebinds have made.")
+        moves.add_metric((), self._counted.moves)
+        yield moves
+        crossings = CounterMetricFamily(
+            "koord_numa_rebind_crossings",
+            "NUMA crossings on nodes before and after rebinds that were no dry runs, summed over these.",
+            labels=("when",),
+        )
+        crossings.add_metric(("before",), self._counted.crossings_before)
+        crossings.add_metric(("after",), self._counted.crossings_after)
+        yield crossings
+
+    def _automatic(self) -> Metric:
+        family = CounterMetricFamily(
+            "koord_numa_automatic_rebinds", "RebindResources that rebindPolicy created.", labels=("mode",)
+        )
+        for mode in (RebindMode.PROPOSE, RebindMode.CREATE):
+            family.add_metric((mode.value,), self._counted.automatic[mode.value])
+        return family
+
 
 BIND_FAILURES: Final = ("Conflict", "Forbidden", "Gone", "Invalid", "NodeLeft", "Unavailable", "UnknownOutcome")
 """Series that exist before their first count, so that a rate sees it; others come with theirs."""

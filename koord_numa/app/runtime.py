@@ -18,23 +18,17 @@ from uuid import uuid4
 from prometheus_client import CollectorRegistry
 
 from koord_numa import __version__
-from koord_numa.app.api.routes import ViewApi
-from koord_numa.app.claims_catch_up import ClaimsCatchUp
+from koord_numa.app.api import ViewApi
 from koord_numa.app.debug import Dump, node_dump, pod_dump
-from koord_numa.app.informers import informers_of
+from koord_numa.app.informers import ClaimsCatchUp, informers_of
 from koord_numa.app.kopf_feed import POD_PAUSE, kopf_parsers, kopf_stores, topologies_in_batches
-from koord_numa.app.metrics import MetricSources, NodeCollector, SchedulerCollector
-from koord_numa.app.rebind_metrics import RebindCollector
-from koord_numa.app.tasks import TaskSupervisor
+from koord_numa.app.metrics import MetricSources, NodeCollector, RebindCollector, SchedulerCollector
+from koord_numa.app.tasks import LoopLag, TaskSupervisor
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.events import EventLimits, EventRecorder
-from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig
-from koord_numa.cluster.lease_conflicts import LeaseConflicts, Rival
-from koord_numa.cluster.loop_lag import LoopLag
-from koord_numa.cluster.no_election import NoElection
-from koord_numa.cluster.serving.delegated_auth import DelegatedAuth
+from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, LeaseConflicts, NoElection, Rival
+from koord_numa.cluster.serving.access import DelegatedAuth, server_context
 from koord_numa.cluster.serving.http_server import DEFAULT_PORT, HttpServer, Protection, StatusProviders
-from koord_numa.cluster.serving.serving_certificate import server_context
 from koord_numa.cluster.writers.binder import ApiBinder
 from koord_numa.cluster.writers.claim_writer import ApiClaimWriter
 from koord_numa.cluster.writers.rebind_writer import ApiRebindWriter
@@ -50,7 +44,7 @@ from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.ports import Dependencies
 from koord_numa.settings import DynamicResources, LeaseSettings, RebindMode, Settings
-from koord_numa.wire.pod.resource_status import resource_status
+from koord_numa.wire.pod.pod_annotations import resource_status
 
 AGENT: Final = f"koord-numa/{__version__} (scheduler)"
 """The user agent of the scheduler's requests, as opposed to those of the command line."""

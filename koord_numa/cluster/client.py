@@ -7,12 +7,15 @@ No retries here: only the caller knows whether asking again is right.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
+from math import floor
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
 import aiohttp
 import orjson
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.client_middlewares import ClientMiddlewareType
 from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config import ConfigException
@@ -20,15 +23,126 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from koord_numa import __version__
-from koord_numa.cluster.credentials import NoCredentials, load_configuration
+from koord_numa.cluster.credentials import Headers, NoCredentials, load_configuration
 from koord_numa.cluster.errors import broken, refusal
-from koord_numa.cluster.impersonation import Headers
-from koord_numa.cluster.lent_session import LentSession
 from koord_numa.cluster.resources import Call
-from koord_numa.cluster.write_deadline import CONNECT_TIMEOUT, FencedBody, deadline, fenced
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import Invalid, NotLeader, Unavailable
-from koord_numa.wire.raw import deep_json
+from koord_numa.wire import raw_json
+
+
+class LentSession:
+    """What Kopf uses of an ``aiohttp.ClientSession``: ``request``, ``headers``, ``closed`` and ``close``."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._closed = False
+        self._session = session
+        self._under_way = 0
+
+    @property
+    def closed(self) -> bool:
+        """Are new requests refused? Also when the connections are closed that it shares."""
+        return self._closed or self._session.closed
+
+    @property
+    def headers(self) -> CIMultiDict[str]:
+        """What every request carries."""
+        return self._session.headers
+
+    async def request(self, method: str, url: str, **options: Any) -> aiohttp.ClientResponse:
+        """
+        The beginning of an answer.
+
+        Raises as aiohttp; ``RuntimeError`` with its words when the session is closed, before or meanwhile.
+        """
+        self._refuse_when_closed()
+        self._under_way += 1
+        try:
+            response = await self._session.request(method, url, **options)
+        finally:
+            self._under_way -= 1
+            await self._close_behind_the_last()
+        if self.closed:
+            # Who closed the session has closed all answers that there were, and does not know of this one.
+            response.close()
+        self._refuse_when_closed()
+        return response
+
+    async def close(self) -> None:
+        """Begin nothing more; what is on its way goes on. May be called again."""
+        self._closed = True
+        await self._close_behind_the_last()
+
+    def _refuse_when_closed(self) -> None:
+        if self.closed:
+            raise RuntimeError("Session is closed")
+
+    async def _close_behind_the_last(self) -> None:
+        if self._closed and not self._under_way:
+            await self._session.close()
+
+
+SHORTEST_WRITE: Final = 0.5
+"""Seconds that a write under a lease must have left; a write takes some milliseconds, and up to this much on a busy server."""
+
+CONNECT_TIMEOUT: Final = 5.0
+"""Seconds to get a connection."""
+
+PROMISED: Final = 0.9
+"""Share of what the lease has left that the server gets; the rest is for what lies before the first byte, such as a new connection."""
+
+
+class LeaseEnded(Exception):
+    """What ends the writing of a body; aiohttp makes a connection error of it, and gives the connection up."""
+
+
+class FencedBody(aiohttp.BytesPayload):
+    """
+    The body of a write that the server may carry out for ``seconds`` after it has received it.
+
+    It is written only while ``remaining`` is at least that much. Without its body a request is not carried out, so that nothing was sent.
+    """
+
+    def __init__(self, value: bytes, seconds: float, remaining: Callable[[], float]) -> None:
+        super().__init__(value)
+        self.seconds = seconds
+        self.withheld = False
+        """Was the body asked for when it was too late?"""
+        self._remaining = remaining
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """Raises ``LeaseEnded``. Between the look and the write nothing else runs."""
+        if self._remaining() < self.seconds:
+            self.withheld = True
+            raise LeaseEnded
+        await super().write_with_length(writer, content_length)
+
+
+def fenced(call: Call, data: bytes, remaining: Callable[[], float], longest: float) -> FencedBody:
+    """
+    The body of a write that must not be carried out after ``remaining`` seconds, nor take longer than ``longest``.
+
+    Raises ``NotLeader``.
+    """
+    left = remaining()
+    if left < SHORTEST_WRITE:
+        raise NotLeader(f"{call}: the lease ends in {left:.1f} s, too soon for a write")
+    # Tenths of a second, rounded down: there are few of them, so that what is made of a deadline is made once.
+    return FencedBody(data, floor(min(PROMISED * left, longest) * 10) / 10, remaining)
+
+
+@lru_cache(maxsize=256)  # a deadline for each tenth of a second, see ``fenced``
+def deadline(seconds: float) -> tuple[str, aiohttp.ClientTimeout]:
+    """
+    What a write gets that must not be carried out after so many seconds: the part of its query with the server's deadline for the whole
+    request, counted from when it receives it, and what its client waits at most.
+
+    ``timeout``, see ``WithRequestDeadline`` in k8s.io/apiserver; what has not reached etcd by then fails.
+    """
+    # Milliseconds, as the server parses a Go duration.
+    query = f"timeout={int(seconds * 1000)}ms"
+    return query, aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, CONNECT_TIMEOUT))
+
 
 AGENT: Final = f"koord-numa/{__version__}"
 
@@ -293,6 +407,6 @@ def decoded(call: Call, raw: bytes) -> Any:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         try:
-            return deep_json.loads(raw)  # one object with a deeply nested value is no reason not to see all others
+            return raw_json.loads(raw)  # one object with a deeply nested value is no reason not to see all others
         except ValueError:
             raise Invalid(f"{call}: the answer is not JSON: {error}") from error

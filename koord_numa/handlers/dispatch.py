@@ -5,24 +5,66 @@ An object that cannot be identified is logged and left out. An object whose ``re
 reports every object again after each lost connection, and every pod that leaves the selection once more.
 """
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import kopf
 
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
-from koord_numa.handlers.event_batches import EventBatches
 from koord_numa.ports import DELETED
 from koord_numa.wire.errors import WireError
 
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
+SLICE: Final = 50
+"""So many events are handed over before others have their turn: some milliseconds."""
 
 _log = logging.getLogger(__name__)
+
+
+class EventBatches:
+    """Events of one kind on their way to ``hand_over``. A pause of 0 seconds hands over each as it comes."""
+
+    def __init__(self, hand_over: Callable[[kopf.RawEvent], None], pause: float) -> None:
+        self._hand_over = hand_over
+        self._pause = pause
+        self._waiting: deque[kopf.RawEvent] = deque()
+        self._next = 0.0  # a time of the loop: before it events wait
+
+    def put(self, event: kopf.RawEvent) -> None:
+        """Hand over an event, now or with those that come until the pause is over."""
+        if not self._pause:
+            self._hand_over(event)
+            return
+        loop = asyncio.get_running_loop()
+        if self._waiting:
+            self._waiting.append(event)
+        elif loop.time() < self._next:
+            self._waiting.append(event)
+            loop.call_at(self._next, self._flush)
+        else:
+            self._next = loop.time() + self._pause
+            self._hand_over(event)
+
+    def _flush(self) -> None:
+        for _ in range(min(SLICE, len(self._waiting))):
+            try:
+                self._hand_over(self._waiting.popleft())
+            except Exception:  # noqa: BLE001 - contained, as Kopf contains errors of handlers
+                _log.exception("an event cannot be handed over")
+        loop = asyncio.get_running_loop()
+        if self._waiting:
+            loop.call_soon(self._flush)
+        else:
+            self._next = loop.time() + self._pause
+
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class ObjectStore(Protocol[T]):

@@ -1,16 +1,10 @@
-"""
-Kopf inside a process that has other things to do: started, started again when it gives up, and ended without touching foreign tasks.
-
-Theory. Kopf expects to own the process: when it ends, it cancels every task that is younger than itself and waits for all of them without
-limit. The scheduler's binds in flight must outlive it. So foreign tasks are declared as ignored, and Kopf's own tasks, which are
-recognized by the file that their code comes from, are ended here.
-"""
+"""Run Kopf inside the process: start it, restart it when it gives up, and notice when it stops working."""
 
 import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -19,14 +13,169 @@ from pathlib import Path
 from random import SystemRandom
 from traceback import walk_tb
 from types import CodeType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 from weakref import WeakValueDictionary
 
 import kopf
 
-from koord_numa.handlers.lifecycle import Host
-from koord_numa.handlers.supervision import EXIT_SECONDS, KOPF, KopfStalled, end_leftovers, supervise
+from koord_numa.handlers.dispatch import Dispatcher
+from koord_numa.handlers.triggers import configure
+from koord_numa.ports import ClusterError
 from koord_numa.settings import BackoffSettings
+
+LOGIN_PAUSE: Final = 1.0
+"""Seconds until credentials are asked for again that cannot be had at the moment."""
+
+
+class Host(Protocol):
+    """The process around Kopf."""
+
+    dispatcher: Dispatcher
+
+    @property
+    def server(self) -> str:
+        """URL of the API server."""
+        ...
+
+    async def new_session(self) -> Any:
+        """What Kopf uses of an ``aiohttp.ClientSession``, with fresh credentials. Kopf closes it. Raises ``Unavailable``."""
+        ...
+
+    @property
+    def failure(self) -> asyncio.Future[BaseException]:
+        """Done when a task of the process has died."""
+        ...
+
+    async def stop(self) -> None:
+        """End everything."""
+        ...
+
+
+def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[Host]]) -> None:
+    """Register the handlers. ``start`` is called for a memo without a host: the process is Kopf's then."""
+
+    @kopf.on.startup(registry=registry, errors=kopf.ErrorsMode.PERMANENT)
+    async def startup(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
+        # Under ``kopf run`` no process exists yet; under ``koord-numa run`` the memo brings it.
+        if "host" not in memo:
+            memo.host = await start()
+            memo.host_ends_with_kopf = True
+        memo.dispatcher = memo.host.dispatcher
+        memo.queueing = settings.queueing
+        configure(settings, memo.dispatcher.scheduler_names)
+        logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # otherwise a line for every event
+
+    @kopf.on.login(registry=registry, errors=kopf.ErrorsMode.PERMANENT)
+    async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
+        """The server, credentials and impersonation of our own requests. Kopf asks again after a 401."""
+        host: Host = memo.host
+        try:
+            session = await host.new_session()
+        except ClusterError as error:
+            # A token file that is being written. Any other error would leave Kopf waiting for credentials for ever.
+            raise kopf.TemporaryError(str(error), delay=LOGIN_PAUSE) from error
+        return kopf.AiohttpSession(server=host.server, aiohttp_session=session)
+
+    @kopf.on.cleanup(registry=registry)
+    async def cleanup(memo: kopf.Memo, **_: Any) -> None:
+        """A task that died makes ``kopf run`` end with an error."""
+        if "host_ends_with_kopf" in memo:
+            host: Host = memo.host
+            await host.stop()
+            # The error is the exit status of ``kopf run``, by which its supervisor restarts it.
+            if host.failure.done():
+                raise kopf.PermanentError("a task of the scheduler has died") from host.failure.result()
+
+
+KOPF: Final = str(Path(kopf.__file__).parent)
+
+EXIT_SECONDS: Final = 5.0
+"""What Kopf's own tasks get to end after they were cancelled; a watcher gives its workers two."""
+
+ATTEMPTS: Final = 3
+"""How often those that a run has left are cancelled."""
+
+ENDING: Final = 12
+"""So many times ``EXIT_SECONDS`` a run may take to end."""
+
+WATCHER: Final = "watcher for "
+"""Beginning of the names of the tasks that watch a kind."""
+
+CREDENTIALS: Final = "credentials retriever"
+"""The task that asks for credentials. Kopf waits for it only at the end: when it fails, every watcher waits for credentials for ever."""
+
+WATCHERS_OWN: Final = ("Scheduler.", "worker", "_wait_for_depletion")
+"""
+Beginnings of the names of coroutines that a watcher of Kopf ends when it ends. Should they end before, it waits for them for ever, and
+does not even let itself be cancelled.
+"""
+
+Task = asyncio.Task[Any]
+
+
+class KopfStalled(Exception):
+    """A part of Kopf is over without which it reports nothing, or Kopf does not come to an end."""
+
+
+async def supervise(roots: Collection[Task]) -> None:
+    """
+    Look after a run, of which these are the root tasks, until cancelled: watchers that were cancelled are cancelled until they end.
+
+    Kopf cancels them once and waits without limit. One that is about to open its stream again loses that (``streaming_block`` in
+    Kopf's watching.py suppresses it), and would go on for ever.
+
+    Raises ``KopfStalled``.
+    """
+    ending, parts = 0, _parts()
+    while True:
+        await asyncio.sleep(EXIT_SECONDS)
+        # One root task that is over ends the run.
+        if any(task.done() for task in roots):
+            ending += 1
+            if ending > ENDING:
+                raise KopfStalled(f"Kopf has not ended for {ENDING * EXIT_SECONDS:g} s")
+        elif over := [task for task in parts if task.done()]:
+            raise KopfStalled(f"Kopf goes on without its {over[0].get_name()}") from _error(over[0])
+        # Looked for once a round: Kopf has a task for every object that changed lately.
+        parts = _parts()
+        for task in parts:
+            if task.get_name().startswith(WATCHER) and (ending or task.cancelling()):
+                task.cancel()
+
+
+async def end_leftovers() -> None:
+    """End what a run that failed has left: its watchers would report beside those of the next run."""
+    for _ in range(ATTEMPTS):
+        left = {task for task in asyncio.all_tasks() if runs_kopf(task)}
+        if not left:
+            return
+        for task in left:
+            # Those are ended by their watcher; ended before it, it would wait for ever.
+            if not str(getattr(task.get_coro(), "__qualname__", "")).startswith(WATCHERS_OWN):
+                task.cancel()
+        done, _ = await asyncio.wait(left, timeout=EXIT_SECONDS)
+        await asyncio.gather(*done, return_exceptions=True)  # their errors are those that the run has raised
+
+
+def runs_kopf(task: Task) -> bool:
+    """Is this a task that Kopf made for itself?"""
+    return _is_kopf(getattr(task.get_coro(), "cr_code", None))
+
+
+def _parts() -> list[Task]:
+    """The tasks without which Kopf reports nothing, that are not over."""
+    return [
+        task for task in asyncio.all_tasks() if task.get_name().startswith((WATCHER, CREDENTIALS)) and runs_kopf(task)
+    ]
+
+
+def _error(task: Task) -> BaseException | None:
+    return None if task.cancelled() else task.exception()
+
+
+def _is_kopf(code: CodeType | None) -> bool:
+    return code is not None and code.co_filename.startswith(KOPF)
+
 
 PER_EVENT: Final = str(Path(KOPF, "_core")) + os.sep
 """Where Kopf's generators are that are no streams, but context managers of single events."""

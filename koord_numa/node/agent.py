@@ -17,12 +17,11 @@ from koord_numa.node.decided import DecidedPod
 from koord_numa.node.events import conflict_event, mismatch_event
 from koord_numa.node.inputs.api_client import ApiError, NodeApi
 from koord_numa.node.inputs.cgroups import CgroupError, Cgroups
-from koord_numa.node.inputs.folder_watch import FolderWatch
 from koord_numa.node.inputs.kubelet_config import KubeletOptions
 from koord_numa.node.inputs.kubelet_files import KubeletFolder
 from koord_numa.node.inputs.pods import NodePods
 from koord_numa.node.inputs.rpc import PodResourcesClient, RpcError, RuntimeClient
-from koord_numa.node.inputs.sources import HostSource, KubeletSource, ResourcesSource
+from koord_numa.node.inputs.sources import FolderWatch, HostSource, KubeletSource, ResourcesSource
 from koord_numa.node.kubelet_reader import KubeletReader, Reading
 from koord_numa.node.kubelet_state import with_evidence
 from koord_numa.node.metrics import AgentMetrics

@@ -18,7 +18,6 @@ from koord_numa.core.kubelet.options import StatedOptions
 from koord_numa.core.objects.vocabulary import UnknownKubeletOptions
 from koord_numa.core.quantity import supply
 from koord_numa.core.spelling import closest
-from koord_numa.settings.section import Section
 from koord_numa.settings.sections import (
     AssumedKubeletOptions,
     BackoffSettings,
@@ -29,6 +28,7 @@ from koord_numa.settings.sections import (
     PreemptionSettings,
     ProfileSettings,
     RebindPolicySettings,
+    Section,
     off_is_a_word,
 )
 

@@ -1,11 +1,29 @@
-"""The metadata that every object carries, and the identity without which an object cannot even be named."""
+"""Object metadata, RFC 3339 times and messages of bounded length."""
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Final, Protocol
 
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.parsing import Int64, Problems, Strict, plain, read, read_time
+
+
+def rfc3339(moment: datetime) -> str:
+    """A ``metav1.Time``: UTC, whole seconds."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def rfc3339_micro(moment: datetime) -> str:
+    """A ``metav1.MicroTime``: UTC, microseconds."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def shortened(text: str, limit: int) -> str:
+    """The text, or as much of its beginning as fits into ``limit`` bytes of UTF-8 together with an ellipsis."""
+    raw = text.encode()
+    # Cut on bytes, and a character that was cut in half is dropped.
+    return text if len(raw) <= limit else raw[: limit - 3].decode("utf-8", "ignore") + "..."
 
 
 class Owner(Strict):

@@ -1,20 +1,57 @@
-"""
-Checked parsing of JSON: strict pydantic models, Go's ``encoding/json`` rules where Go programs write, ``WireError`` for malformed input.
+"""Parse JSON with strict pydantic models and Go's `encoding/json` rules where Go programs read the same objects."""
 
-The module knows no annotation and no kind. For any input it raises nothing but ``WireError``.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime
 from functools import lru_cache
+from operator import itemgetter
 from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar
 
 import orjson
+from cachetools import LRUCache
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from koord_numa.wire.errors import FieldPath, WireError, quoted
-from koord_numa.wire.validation_messages import first_mistake
+from koord_numa.core import quantity
+from koord_numa.wire.errors import FieldPath, WireError, first_mistake, quoted
+from koord_numa.wire.names import RENAMED_RESOURCES
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+_LEAST: Final = 512
+"""Characters that every value counts for at least: the smallest parsed pod request and its entry take about 3 kB."""
+
+
+class ParsedCache(Generic[Key, Value]):
+    """Values by key, the least recently used ones forgotten first. What is parsed takes about four times the room of its text."""
+
+    def __init__(self, characters: int) -> None:
+        """``characters`` bounds the text of all values together."""
+        self._known: LRUCache[Key, tuple[int, Value]] = LRUCache(maxsize=characters, getsizeof=itemgetter(0))
+
+    @property
+    def characters(self) -> int:
+        """The bound on the text of all values together."""
+        return int(self._known.maxsize)
+
+    def __len__(self) -> int:
+        """How many values are kept."""
+        return len(self._known)
+
+    def get(self, key: Key) -> Value | None:
+        """The value, if it is kept."""
+        try:  # ``get`` looks twice, and most keys are kept
+            return self._known[key][1]
+        except KeyError:
+            return None
+
+    def put(self, key: Key, value: Value, characters: int) -> Value:
+        """Keep a value that was parsed from a text of this length, unless it would take all the room. Returns the value."""
+        weight = max(_LEAST, characters)
+        if weight * 4 < self._known.maxsize:
+            self._known[key] = (weight, value)
+        return value
+
 
 LONGEST_JSON: Final = 1 << 20
 """Longer annotations are refused unread; the API server itself stops at 256 KiB for all annotations of an object."""
@@ -178,3 +215,77 @@ def _seconds(text: str) -> float | None:
 def _message_of(error: ValidationError, value: object, path: FieldPath) -> WireError:
     key, sentence = first_mistake(error, value)
     return (path.at(key) if key else path).error(sentence)
+
+
+LARGEST: Final = 2**60
+"""Upper bound of an amount (an exbibyte), so that sums over a cluster stay below 2**63."""
+
+_LONGEST: Final = 64  # of a quantity's text; the memory of the cache below stays bounded
+
+
+def requested(values: Mapping[str, Quantity] | None, path: FieldPath) -> dict[str, int]:
+    """Requests in our units, rounded up as ``resource.Quantity.MilliValue`` does. A negative amount raises ``WireError``."""
+    if not values:
+        return {}
+    amounts = {name: _parsed(_request, name, value, path) for name, value in values.items()}
+    for name, amount in amounts.items():
+        # After parsing, since a sign may be anywhere in Go's notation.
+        if amount < 0:
+            raise path.at(name).error(f"{quoted(values[name])} is negative")
+    return _renamed(amounts)
+
+
+def supplied(values: Mapping[str, Quantity] | None, path: FieldPath) -> dict[str, int]:
+    """What there is, rounded down; less than nothing is nothing."""
+    return {} if not values else _renamed({name: supply(name, value, path) for name, value in values.items()})
+
+
+def supply(name: str, value: Quantity, path: FieldPath) -> int:
+    """What there is of one resource."""
+    return max(0, _parsed(_supply, name, value, path))
+
+
+def below_zero(name: str, value: Quantity | None, path: FieldPath) -> int:
+    """By how much an amount of one resource is below zero, 0 where it is not."""
+    # Few amounts are, and their text tells: the others are not parsed twice.
+    return max(0, -_parsed(_supply, name, value, path)) if value is not None and str(value).startswith("-") else 0
+
+
+def current_name(resource: str) -> str:
+    """The name in use today of a resource that may be spelled in a deprecated way."""
+    return RENAMED_RESOURCES.get(resource, resource)
+
+
+def _renamed(amounts: dict[str, int]) -> dict[str, int]:
+    if RENAMED_RESOURCES.keys().isdisjoint(amounts):
+        return amounts
+    old = {current_name(name): amount for name, amount in amounts.items() if name in RENAMED_RESOURCES}
+    # A name in use today wins over its deprecated spelling.
+    return old | {name: amount for name, amount in amounts.items() if name not in RENAMED_RESOURCES}
+
+
+def _parsed(parse: Callable[[str, Quantity], int | None], name: str, value: Quantity, path: FieldPath) -> int:
+    # Checked before the cache, which would keep texts of any length.
+    short = len(name) <= 4 * _LONGEST and (not isinstance(value, str) or len(value) <= _LONGEST)
+    # Amounts of a status have no model that knows their types.
+    found = parse(name, value) if short and isinstance(value, str | int | float) else None
+    if found is None:
+        raise path.at(name).error(f"{quoted(value)} is not a quantity")
+    return found
+
+
+@lru_cache(maxsize=32768)
+def _request(name: str, value: Quantity) -> int | None:
+    try:
+        # Cut at an exbibyte: sums over a cluster must stay within 64 bits.
+        return min(LARGEST, quantity.amount(name, value))
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=32768)
+def _supply(name: str, value: Quantity) -> int | None:
+    try:
+        return min(LARGEST, quantity.supply(name, value))
+    except ValueError:
+        return None

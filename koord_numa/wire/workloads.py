@@ -1,15 +1,63 @@
-"""Services and the controllers of pods: of each only its name and selector are read. A malformed one selects nothing."""
+"""Read Services, controllers of pods, PodDisruptionBudgets and namespaces."""
 
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
 from koord_numa.core.objects.constraints import LabelSelector
-from koord_numa.core.objects.workloads import Workload, WorkloadKey, WorkloadKind
+from koord_numa.core.objects.workloads import DisruptionBudget, Namespace, Workload, WorkloadKey, WorkloadKind
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import Head, Owner, head
-from koord_numa.wire.parsing import Problems, Strict, read
+from koord_numa.wire.parsing import Int64, Problems, Strict, read
 from koord_numa.wire.selectors import LabelSelectorModel, label_selector
+
+
+class BudgetSpec(Strict):
+    """Whom a budget protects."""
+
+    selector: LabelSelectorModel | None = None
+    unhealthy_pod_eviction_policy: str | None = None
+
+
+class BudgetStatus(Strict):
+    """How much disruption is allowed now."""
+
+    disruptions_allowed: Int64 | None = None
+    disrupted_pods: dict[str, str] | None = None
+    current_healthy: Int64 | None = None
+    desired_healthy: Int64 | None = None
+
+
+def parse_budget(obj: Mapping[str, Any]) -> DisruptionBudget:
+    """A PodDisruptionBudget; a malformed one protects every pod of its namespace. Raises ``WireError`` only when it has no name."""
+    problems = Problems()
+    top = head(obj, "PodDisruptionBudget", problems)
+    path = top.path.at("spec")
+    spec = problems.collect(lambda: read(BudgetSpec, top.body.get("spec") or {}, path), BudgetSpec())
+    status = problems.collect(
+        lambda: read(BudgetStatus, top.body.get("status") or {}, top.path.at("status")), BudgetStatus()
+    )
+    selector = problems.collect(lambda: label_selector(spec.selector, path.at("selector")), None)
+    return DisruptionBudget(
+        # As policy/v1 objects are always in a namespace; the fallback only concerns objects from files.
+        namespace=top.namespace or "default",
+        name=top.name,
+        # An empty selector matches every pod: a budget that cannot be read must not be broken by accident.
+        selector=LabelSelector() if problems.problem else selector,
+        allowed=0 if problems.problem else max(0, status.disruptions_allowed or 0),
+        disrupted=tuple(sorted(status.disrupted_pods or ())),
+        unhealthy_always=spec.unhealthy_pod_eviction_policy == "AlwaysAllow",
+        # More than 0 desired: a budget without pods is not healthy, it says nothing.
+        healthy=(status.current_healthy or 0) >= (status.desired_healthy or 0) > 0,
+        problem=problems.problem,
+    )
+
+
+def parse_namespace(obj: Mapping[str, Any]) -> Namespace:
+    """A namespace; with malformed labels it has none, so that no selector picks it. Raises ``WireError`` only when it has no name."""
+    problems = Problems()
+    top = head(obj, "Namespace", problems)
+    return Namespace(top.name, top.labels, problems.problem)
 
 
 class LabelsSpec(Strict):

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from koord_numa.app import informers, kopf_feed
-from koord_numa.app.contained_parsing import UNREADABLE, ContainedParser, bound_to, own_name
-from koord_numa.app.kopf_feed import KopfParsers
-from koord_numa.cluster.watch.resync_store import ResyncStore
+from koord_numa.app.kopf_feed import UNREADABLE, ContainedParser, KopfParsers, bound_to, own_name
+from koord_numa.cluster.watch.resync import ResyncStore
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.object_handlers import ContainedHandler
@@ -16,7 +15,7 @@ from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions
 from koord_numa.wire import parse_pod
 from koord_numa.wire.errors import WireError
-from koord_numa.wire.raw.unread import UnreadObject
+from koord_numa.wire.raw_json import UnreadObject
 from tests.cluster.objects import node, pod, until
 from tests.e2e.world import JsonObject, shared, world
 from tests.engine.world import World, make_node, make_pod, make_world

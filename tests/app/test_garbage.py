@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from koord_numa.app.garbage import LOOK, THRESHOLDS, GarbageCollection
+from koord_numa.app.tasks import LOOK, THRESHOLDS, GarbageCollection
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """Numbers about kubelets whose options are not published."""
 
 from koord_numa.app.debug import node_dump
-from koord_numa.app.kubelet_metrics import kubelet_metrics
+from koord_numa.app.metrics import kubelet_metrics
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuOwner

@@ -8,8 +8,7 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from koord_numa.app.api.live import READERS, LiveFeed
-from koord_numa.app.api.node_entries import NodeEntries
+from koord_numa.app.api import READERS, LiveFeed, NodeEntries
 from tests.cluster.objects import until
 from tests.engine.world import make_node, make_world
 

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from koord_numa.app.free_cpus import FreeCpus
+from koord_numa.app.metrics import FreeCpus
 from koord_numa.app.runtime import Options, Runtime
 from koord_numa.sandbox.apiserver import ApiServer
 from tests.cluster.objects import until

@@ -23,7 +23,7 @@ from koord_numa.app.runtime import Runtime
 from koord_numa.cluster.watch import resync
 from koord_numa.engine.binding import binding
 from koord_numa.engine.scheduler import Scheduler
-from koord_numa.handlers import settings as kopf_settings
+from koord_numa.handlers import triggers as kopf_settings
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines import Fleet
 from koord_numa.settings import BackoffSettings, LeaseSettings, Settings

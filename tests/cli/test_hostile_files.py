@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from koord_numa.cli import main
-from koord_numa.cli.cluster.yaml_documents import DEEPEST, documents
+from koord_numa.cli.cluster.objects import DEEPEST, documents
 
 LIST = "{kind: List, apiVersion: v1, items: [%s]}"
 DEEP = {

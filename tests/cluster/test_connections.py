@@ -10,9 +10,15 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from koord_numa.cluster.serving.connections import LIMITS, ConnectionLimits, Connections
-from koord_numa.cluster.serving.http_server import HttpServer, Protection, StatusProviders
-from koord_numa.cluster.serving.serving_certificate import server_context
+from koord_numa.cluster.serving.access import server_context
+from koord_numa.cluster.serving.http_server import (
+    LIMITS,
+    ConnectionLimits,
+    Connections,
+    HttpServer,
+    Protection,
+    StatusProviders,
+)
 
 
 @web.middleware

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig
-from koord_numa.cluster.no_election import NoElection
+from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, NoElection
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from tests.cluster.objects import PATIENCE, JsonObject, until
 

@@ -10,8 +10,7 @@ import aiohttp
 import kopf
 import pytest
 
-from koord_numa.cluster.client import Api
-from koord_numa.cluster.lent_session import LentSession
+from koord_numa.cluster.client import Api, LentSession
 
 
 def request_of(api: Api, session: LentSession) -> asyncio.Task[aiohttp.ClientResponse]:

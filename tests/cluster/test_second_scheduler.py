@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig
-from koord_numa.cluster.lease_conflicts import LeaseConflicts, Rival
-from koord_numa.cluster.no_election import NoElection
+from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, LeaseConflicts, NoElection, Rival
 from koord_numa.cluster.writers.binder import ApiBinder
 from koord_numa.cluster.writers.rebind_writer import ApiRebindWriter
 from koord_numa.core.cpuset import CpuSet

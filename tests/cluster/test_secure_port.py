@@ -12,10 +12,9 @@ from prometheus_client import CollectorRegistry
 
 from koord_numa.app.runtime import AGENT
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.serving import delegated_auth
-from koord_numa.cluster.serving.delegated_auth import DelegatedAuth
+from koord_numa.cluster.serving import access
+from koord_numa.cluster.serving.access import DelegatedAuth, server_context
 from koord_numa.cluster.serving.http_server import HttpServer, Protection, StatusProviders
-from koord_numa.cluster.serving.serving_certificate import server_context
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.apiserver.faults import Fault
 
@@ -73,13 +72,13 @@ async def test_answers_are_cached_and_expire(tmp_path: Path, monkeypatch: pytest
     now = [0.0]
     cache = TTLCache
     monkeypatch.setattr(
-        "koord_numa.cluster.serving.delegated_auth.TTLCache", lambda size, ttl: cache(size, ttl, timer=lambda: now[0])
+        "koord_numa.cluster.serving.access.TTLCache", lambda size, ttl: cache(size, ttl, timer=lambda: now[0])
     )
     async with serving(tmp_path) as (server, url):
         assert (await status(f"{url}/metrics", EVE))[0] == 200
         server.faults.add(Fault(verb="get", resource="/metrics", status=403))
         assert (await status(f"{url}/metrics", EVE))[0] == 200
-        now[0] += delegated_auth.CACHE_SECONDS + 1
+        now[0] += access.CACHE_SECONDS + 1
         assert (await status(f"{url}/metrics", EVE))[0] == 403
 
 

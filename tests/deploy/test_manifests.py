@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from koord_numa.app.api.routes import PATHS
+from koord_numa.app.api import PATHS
 from koord_numa.settings import Settings, load_settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -8,8 +8,7 @@ import pytest
 
 from koord_numa.cli.commands.node_agent import command
 from koord_numa.node.observer import GRACE
-from koord_numa.sandbox.machines.hardware.description import NodeDescription
-from koord_numa.sandbox.machines.hardware.hardware import Shape
+from koord_numa.sandbox.machines.hardware.description import NodeDescription, Shape
 from tests.deploy.test_manifests import DEPLOY, Manifest, documents, of_kind, pod_spec, rendered
 from tests.node.nodes import NODE, world
 from tests.sandbox.machines.pods import place

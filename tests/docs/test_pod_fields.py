@@ -12,9 +12,8 @@ from pydantic import BaseModel
 
 from koord_numa.wire.images import ContainerImage
 from koord_numa.wire.node.nodes import NodeSpec
-from koord_numa.wire.pod.constraints import ConstraintsModel
 from koord_numa.wire.pod.pods import SchedulingSpec, Status
-from koord_numa.wire.pod.requests import ContainerModel, Workload
+from koord_numa.wire.pod.requests import ConstraintsModel, ContainerModel, Workload
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "pod-fields.md"
 ROW = re.compile(r"^\| `(\w+)` \| (honoured|irrelevant|refused) \| (\S.*) \|$", re.MULTILINE)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from koord_numa.cli.demo.node_agents import NodeAgents, node_agents
+from koord_numa.cli.demo.sandbox_cluster import NodeAgents, node_agents
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.sandbox.machines import NodeServices
 from koord_numa.sandbox.machines.pod_status import container_id

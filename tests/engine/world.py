@@ -15,8 +15,7 @@ from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.containment import Quarantine
 from koord_numa.engine.object_handlers import BoundPodObjects, node_handler, topology_handler
 from koord_numa.engine.queue.pending_pod import PendingPod
-from koord_numa.ports import AnnotationWriter, ClusterError, Conflict, Gone, ObjectReference
-from koord_numa.ports.claim_writer import ClaimWriter
+from koord_numa.ports import AnnotationWriter, ClaimWriter, ClusterError, Conflict, Gone, ObjectReference
 from koord_numa.settings import Settings, load_settings
 
 GIB = 1 << 30

@@ -22,8 +22,8 @@ import koord_numa
 from koord_numa.engine.ranking.columns import label_columns
 from koord_numa.ports import DELETED
 from koord_numa.wire import parse_pod
-from koord_numa.wire.parsed_cache import ParsedCache
-from koord_numa.wire.pod.resource_status import resource_status
+from koord_numa.wire.parsing import ParsedCache
+from koord_numa.wire.pod.pod_annotations import resource_status
 from tests.engine.preemption.kubelet_life import ApiServer
 from tests.engine.world import World, make_node, make_topology, make_world
 from tests.failure_modes.containers import container_sizes

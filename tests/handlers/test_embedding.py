@@ -10,9 +10,8 @@ import aiohttp
 import kopf
 import pytest
 
-from koord_numa.handlers import embedding, supervision
-from koord_numa.handlers.embedding import PER_EVENT, EmbeddedKopf, SharedMemo, _close, _kopf_streams
-from koord_numa.handlers.supervision import KOPF, KopfStalled
+from koord_numa.handlers import embedding
+from koord_numa.handlers.embedding import KOPF, PER_EVENT, EmbeddedKopf, KopfStalled, SharedMemo, _close, _kopf_streams
 from koord_numa.settings import BackoffSettings
 
 STREAMS = """
@@ -134,7 +133,7 @@ async def lived(monkeypatch: pytest.MonkeyPatch, *fates: BaseException | None) -
     monkeypatch.setattr(kopf, "spawn_tasks", runs.spawn)
     monkeypatch.setattr(kopf, "run_tasks", runs.run)
     monkeypatch.setattr(embedding, "RESTART", BackoffSettings(initial=0.001, max=0.001))
-    monkeypatch.setattr(supervision, "EXIT_SECONDS", 0.01)
+    monkeypatch.setattr(embedding, "EXIT_SECONDS", 0.01)
     host: Any = None
     embedded = EmbeddedKopf(host, kopf.OperatorRegistry(), lambda: None, lambda: restarts.append(runs.begun))
     try:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import kopf
 import pytest
 
-from koord_numa.handlers.event_batches import SLICE, EventBatches
+from koord_numa.handlers.dispatch import SLICE, EventBatches
 from tests.cluster.objects import until
 
 LONG = 1e6

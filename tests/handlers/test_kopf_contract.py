@@ -9,7 +9,7 @@ from typing import Any
 import kopf
 import pytest
 
-from koord_numa.handlers.supervision import CREDENTIALS, WATCHER, WATCHERS_OWN
+from koord_numa.handlers.embedding import CREDENTIALS, WATCHER, WATCHERS_OWN
 
 
 def source(module: str) -> str:

@@ -6,8 +6,8 @@ from contextlib import suppress
 import pytest
 from kopf._cogs.aiokits.aiotasks import Scheduler, create_guarded_task
 
-from koord_numa.handlers import supervision
-from koord_numa.handlers.supervision import KopfStalled, end_leftovers, runs_kopf, supervise
+from koord_numa.handlers import embedding
+from koord_numa.handlers.embedding import KopfStalled, end_leftovers, runs_kopf, supervise
 
 
 async def test_watchers_that_a_failed_run_left_end_in_good_order() -> None:
@@ -46,7 +46,7 @@ async def test_watchers_that_a_failed_run_left_end_in_good_order() -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last answer is not awaited."""
-    monkeypatch.setattr(supervision, "EXIT_SECONDS", 0.01)
+    monkeypatch.setattr(embedding, "EXIT_SECONDS", 0.01)
 
 
 async def deaf(begun: asyncio.Event) -> None:

@@ -7,15 +7,15 @@ from typing import Any, TypeVar, cast
 import kopf
 import pytest
 
-from koord_numa.app.callbacks import Callbacks
+from koord_numa.app.informers import Callbacks
 from koord_numa.cluster.watch.lister import PlainParser
-from koord_numa.cluster.watch.resync_store import ResyncStore
+from koord_numa.cluster.watch.resync import ResyncStore
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
 from koord_numa.handlers import triggers
 from koord_numa.handlers.dispatch import Dispatcher, Stores
-from koord_numa.handlers.settings import (
+from koord_numa.handlers.triggers import (
     IDLE,
     TOPOLOGY_IDLE,
     WAITING_IDLE,

@@ -3,8 +3,7 @@
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
-from koord_numa.sandbox.machines.hardware.description import NodeDescription, Style
-from koord_numa.sandbox.machines.hardware.hardware import GIB, Shape
+from koord_numa.sandbox.machines.hardware.description import GIB, NodeDescription, Shape, Style
 from koord_numa.sandbox.machines.pod_status import container_id
 from tests.node.nodes import NODE, World
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from koord_numa.node.sysfs import Host, SysfsError, read_host
-from koord_numa.sandbox.machines.hardware.hardware import Numbering, Shape
+from koord_numa.sandbox.machines.hardware.description import Numbering, Shape
 from koord_numa.sandbox.machines.hardware.sysfs_tree import write_sysfs
 from tests.node.trees import ARCHIVES, name_of, unpack
 

@@ -31,8 +31,7 @@ from koord_numa.node.kubelet_state import (
     is_same_state,
     with_evidence,
 )
-from koord_numa.node.sysfs import Host
-from koord_numa.node.sysfs.host import HostCpu, HostNuma
+from koord_numa.node.sysfs import Host, HostCpu, HostNuma
 
 GIB: Final = 2**30
 HOST: Final = Host(

@@ -8,7 +8,7 @@ import kopf
 import pytest
 
 from koord_numa.app.runtime import Options, Runtime
-from koord_numa.handlers import lifecycle
+from koord_numa.handlers import embedding
 from koord_numa.operator import serve
 from koord_numa.ports import Unavailable
 from koord_numa.sandbox.apiserver import DeleteOptions, Effect, Fault
@@ -129,7 +129,7 @@ async def test_kopf_waits_for_credentials_that_cannot_be_had_for_a_moment(
         return await new_session(runtime)
 
     monkeypatch.setattr(Runtime, "new_session", late)
-    monkeypatch.setattr(lifecycle, "LOGIN_PAUSE", 0.01)
+    monkeypatch.setattr(embedding, "LOGIN_PAUSE", 0.01)
     spawn, runs = kopf.spawn_tasks, list[object]()
 
     async def counted(**options: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from koord_numa.cli import main
-from koord_numa.cli.cluster import rebinds
+from koord_numa.cli.commands import rebind
 from koord_numa.sandbox.apiserver import ApiServer
 from tests.cluster.objects import PATIENCE
 from tests.rebind.world import CRDS, FRAGMENTED, NODE, RESOURCE, ROOT, World, fragmented
@@ -107,7 +107,7 @@ async def test_a_dry_run_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 async def test_no_scheduler_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebinds.follow_rebind, "__defaults__", (0.1,))
+    monkeypatch.setattr(rebind.follow_rebind, "__defaults__", (0.1,))
     async with fragmented(tmp_path) as world:
         result = await run(world, NODE, "--wait")
     assert result.exit_code == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from koord_numa.app.runtime import Runtime
-from koord_numa.cluster.no_election import NoElection
+from koord_numa.cluster.leader_election import NoElection
 from koord_numa.engine.rebind import reconcile
 from koord_numa.sandbox.apiserver import Effect, Fault
 from koord_numa.settings import LeaseSettings

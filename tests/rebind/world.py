@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import orjson
 
-from koord_numa.app.callbacks import Callbacks
+from koord_numa.app.informers import Callbacks
 from koord_numa.app.runtime import Options, Runtime
 from koord_numa.cluster.resources import PODS, REBINDS
 from koord_numa.cluster.watch.informer import Informer
 from koord_numa.cluster.watch.lister import ListedKind
 from koord_numa.core.state.ledger import Ledger, holding_of
-from koord_numa.handlers.settings import waiting_pods
+from koord_numa.handlers.triggers import waiting_pods
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines.fleet import Fleet
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions

@@ -12,8 +12,7 @@ from playwright.async_api import expect
 from koord_numa.cli import main
 from koord_numa.sandbox.devices import device_classes, slices_of
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
-from koord_numa.sandbox.machines.hardware.koordinator_topology import Usage, koordinator_topology
-from koord_numa.sandbox.machines.hardware.node_objects import node_object, node_status
+from koord_numa.sandbox.machines.hardware.topologies import Usage, koordinator_topology, node_object, node_status
 from koord_numa.wire import names
 from tests.view.browser import browser_page, chromium, needs_chromium, violations
 

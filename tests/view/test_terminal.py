@@ -2,8 +2,7 @@
 
 from koord_numa.core.cpu_topology import cpu_topology_of, regular_topology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.view.drawing import CpuHolder, Drawing
-from koord_numa.view.terminal import lines
+from koord_numa.view.drawing import CpuHolder, Drawing, lines
 
 
 def drawn(picture: Drawing, width: int = 100) -> list[str]:

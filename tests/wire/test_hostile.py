@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from koord_numa.wire import WireError, parse_node, parse_pod, parse_rebind, parse_topology
-from koord_numa.wire.budgets import parse_budget
-from koord_numa.wire.namespaces import parse_namespace
-from koord_numa.wire.storage.volumes import parse_claim, parse_storage_class, parse_volume
+from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
+from koord_numa.wire.workloads import parse_budget, parse_namespace
 from tests.wire.objects import KOORDINATOR_NRT, KUBELET_NRT, NODE, POD, REBIND, annotated, changed
 
 Parse = Callable[[Mapping[str, Any]], Any]

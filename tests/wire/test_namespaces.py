@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.core.objects.workloads import Namespace
 from koord_numa.wire.errors import WireError
-from koord_numa.wire.namespaces import parse_namespace
+from koord_numa.wire.workloads import parse_namespace
 
 
 @pytest.mark.parametrize(

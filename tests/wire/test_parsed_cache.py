@@ -7,8 +7,8 @@ import pytest
 
 from koord_numa.wire import parse_pod, parse_topology
 from koord_numa.wire.node import zones
-from koord_numa.wire.parsed_cache import ParsedCache
-from koord_numa.wire.pod import request_cache, steady_part
+from koord_numa.wire.parsing import ParsedCache
+from koord_numa.wire.pod import request_cache
 from koord_numa.wire.selectors import label_pairs
 from tests.wire.objects import KUBELET_NRT, changed
 
@@ -71,7 +71,7 @@ def topologies() -> Iterator[None]:
     ("module", "caches", "objects"),
     [
         pytest.param(request_cache, ("_REQUESTS", "_BOUND", "_CONSTRAINTS"), pods, id="pods"),
-        pytest.param(steady_part, ("_PARTS",), pods_of_many_uids, id="parts of pods"),
+        pytest.param(request_cache, ("_PARTS",), pods_of_many_uids, id="parts of pods"),
         pytest.param(zones, ("_ZONES",), topologies, id="zones"),
     ],
 )

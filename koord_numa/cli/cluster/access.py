@@ -18,6 +18,19 @@ from koord_numa.sandbox.apiserver.errors import ApiError
 from koord_numa.sandbox.apiserver.rules.selectors import parse_labels
 from koord_numa.settings import Settings, SettingsError, load_settings
 
+PREFIXES: Final = ("pod", "pods", "po")
+
+
+def pod_name(text: str, namespace: str | None, default: str) -> tuple[str, str]:
+    """Namespace and name. Raises ``click.BadParameter`` when ``-n`` says another namespace than the name does."""
+    before, slash, name = text.rpartition("/")
+    if not slash or before in PREFIXES:
+        return namespace or default, name
+    if namespace not in (None, before):
+        raise click.BadParameter(f"{text} is in namespace {before}, not in {namespace}")
+    return before, name
+
+
 EVERYWHERE: Final = ""
 """Stands for all namespaces."""
 

@@ -10,14 +10,12 @@ from typing import Any, Final
 
 import click
 
-from koord_numa.cli.cluster.objects import PARSERS, ClusterObjects
-from koord_numa.cli.cluster.yaml_documents import Document, documents
+from koord_numa.cli.cluster.objects import PARSERS, ClusterObjects, Document, documents
 from koord_numa.cluster.resources import PRIORITY_CLASSES
 from koord_numa.core.objects.request import Pod
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
 from koord_numa.wire.errors import WireError, quoted
-from koord_numa.wire.pod.pods import parse_pod
-from koord_numa.wire.pod.priorities import with_priority
+from koord_numa.wire.pod.pods import parse_pod, with_priority
 
 _MANY: Final = 1000
 """Pods that one workload may make here."""

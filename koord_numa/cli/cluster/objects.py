@@ -4,16 +4,17 @@ Every object that decides where pods go, read once: from a cluster's lists, or f
 The same kinds that the operator watches, and PriorityClasses, whose work the API server has done when the operator sees a pod.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
+import orjson
+import yaml
 
 from koord_numa.cli.cluster.trace import SUFFIX, read_trace_nodes
-from koord_numa.cli.cluster.yaml_documents import Document, documents
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.resources import (
     BUDGETS,
@@ -42,20 +43,106 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koord_numa.core.objects.workloads import DisruptionBudget, Namespace, Workload, WorkloadKind
 from koord_numa.ports import Forbidden
-from koord_numa.wire.budgets import parse_budget
-from koord_numa.wire.claims.claim_templates import ClaimTemplate, parse_claim_template
-from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
-from koord_numa.wire.claims.resource_slices import parse_resource_slice
-from koord_numa.wire.claims.taint_rules import parse_taint_rule
+from koord_numa.wire.claims.resource_claims import (
+    ClaimTemplate,
+    parse_claim_template,
+    parse_device_class,
+    parse_resource_claim,
+)
+from koord_numa.wire.claims.resource_slices import parse_resource_slice, parse_taint_rule
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.names import TOPOLOGY_KIND
-from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.node.topologies import parse_topology
-from koord_numa.wire.pod.pods import parse_pod
-from koord_numa.wire.pod.priorities import PriorityClass, parse_priority_class
-from koord_numa.wire.storage.volumes import parse_claim, parse_storage_class, parse_volume
-from koord_numa.wire.workloads import parse_workload
+from koord_numa.wire.parsing import is_nested_deeper
+from koord_numa.wire.pod.pods import PriorityClass, parse_pod, parse_priority_class
+from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
+from koord_numa.wire.workloads import parse_budget, parse_namespace, parse_workload
+
+Document = Mapping[str, Any]
+
+DEEPEST: Final = 250
+"""Levels of objects and lists: more than any object of a cluster has (orjson, which encodes requests, stops at 254)."""
+
+MOST_REPEATED: Final = 1_000_000
+"""Values that the aliases of one text may stand for together."""
+
+_NESTING: Final = "maximum nesting depth"
+"""What libyaml says of deeper ones than it reads."""
+
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The one in C where there is one: a cluster's objects are many megabytes."""
+
+
+def documents(text: str, name: str) -> Iterator[Document]:
+    """The objects of a YAML or JSON text, those in lists one by one. Raises ``click.ClickException``."""
+    try:
+        found = _json(text, name) or _yaml(text, name)
+    except yaml.YAMLError as error:
+        # Newer ones of libyaml stop at a thousand levels, and may have read ahead to them before the first event comes.
+        if _NESTING in str(getattr(error, "problem", "")):
+            raise _too_deep(name) from None
+        raise click.ClickException(f"{name} is not YAML: {error}") from None
+    for document in found:
+        yield from _flat(document, name)
+
+
+def _flat(document: Any, name: str) -> Iterator[Document]:
+    if not isinstance(document, dict):
+        raise click.ClickException(f"{name} has a document that is no Kubernetes object")
+    # A List of kubectl is named `List`, the API's own `PodList`.
+    if str(document.get("kind") or "").endswith("List") and isinstance(document.get("items"), list):
+        for item in document["items"]:
+            yield from _flat(item, name)
+    else:
+        yield document
+
+
+def _json(text: str, name: str) -> list[Any]:
+    """The one document of a JSON text; nothing when it is none, or is nested too deeply for the reader."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return []
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return []  # YAML in flow style, several documents, or malformed: the other reader says where
+    if is_nested_deeper(value, DEEPEST):
+        raise _too_deep(name)
+    return [value] if value else []
+
+
+def _yaml(text: str, name: str) -> list[Any]:
+    _check(text, name)
+    return [document for document in yaml.load_all(text, _LOADER) if document]
+
+
+def _check(text: str, name: str) -> None:
+    """Raises ``click.ClickException`` for a text of which no values must be built."""
+    sizes: dict[str, int] = {}  # values by anchor, those behind aliases in it included
+    under_way: list[tuple[str | None, int]] = []  # the collections that are open, and the values before each
+    values = repeated = 0
+    for event in yaml.parse(text, _LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            under_way.append((event.anchor, values))
+            if len(under_way) > DEEPEST:
+                raise _too_deep(name)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = under_way.pop()
+            if anchor is not None:
+                sizes[anchor] = values - before
+        elif isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in under_way):
+                raise click.ClickException(f"{name} has a value that contains itself: *{event.anchor}")
+            size = sizes.get(event.anchor or "", 1)
+            repeated += size
+            values += size
+            if repeated > MOST_REPEATED:
+                raise click.ClickException(f"{name} has aliases that stand for more than {MOST_REPEATED} values")
+        values += 1
+
+
+def _too_deep(name: str) -> click.ClickException:
+    return click.ClickException(f"{name} is nested more than {DEEPEST} levels deep")
 
 
 @dataclass(slots=True)

@@ -7,10 +7,9 @@ not know: which nodes cool down, and which one a rebind works on.
 
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from koord_numa.cli.cluster.objects import ClusterObjects, list_objects
-from koord_numa.cli.cluster.read_only import ReadOnlyPorts
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.resources import (
     BUDGETS,
@@ -23,7 +22,7 @@ from koord_numa.cluster.resources import (
     VOLUMES,
 )
 from koord_numa.core.objects.node import NodeResourceTopology
-from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.state.node_snapshot import NodeSnapshot
@@ -32,9 +31,55 @@ from koord_numa.engine.dry_run import verdict_on
 from koord_numa.engine.pod_status.messages import why_everywhere, with_remark
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.scheduler import Scheduler
-from koord_numa.ports import Dependencies
+from koord_numa.ports import Dependencies, ObjectReference
 from koord_numa.settings import Settings
-from koord_numa.wire.pod.resource_status import resource_status
+from koord_numa.wire.pod.pod_annotations import resource_status
+
+
+class ReadOnlyPorts:
+    """Binder, recorder and lease in one, of a scheduler that never runs."""
+
+    def fresh(self) -> bool:
+        """Never the leader."""
+        return False
+
+    def event(self, pod: PodKey, *, warning: bool, reason: str, message: str) -> None:
+        """Discarded."""
+
+    def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
+        """Discarded."""
+
+    def object_event(self, about: ObjectReference, *, warning: bool, reason: str, message: str) -> None:
+        """Discarded."""
+
+    async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:
+        """Must not happen."""
+        _refuse("bind", pod, node, annotations)
+
+    async def read_pod(self, pod: PodKey) -> Pod:
+        """Must not happen: everything was read before."""
+        _refuse("read_pod", pod)
+
+    async def set_unschedulable(self, pod: PodKey, message: str) -> None:
+        """Must not happen."""
+        _refuse("set_unschedulable", pod, message)
+
+    async def nominate(self, pod: PodKey, node: str, why: str = "") -> Pod:
+        """Must not happen."""
+        _refuse("nominate", pod, node, why)
+
+    async def delete(self, pod: PodKey) -> None:
+        """Must not happen."""
+        _refuse("delete", pod)
+
+    async def evict(self, pod: PodKey, message: str) -> None:
+        """Must not happen."""
+        _refuse("evict", pod, message)
+
+
+def _refuse(*what: object) -> NoReturn:
+    raise AssertionError(f"a read-only scheduler was asked to write: {what}")
+
 
 T = TypeVar("T")
 

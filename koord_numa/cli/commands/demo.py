@@ -30,7 +30,7 @@ from koord_numa.cli.demo.scenario import (
     shared_on,
 )
 from koord_numa.cli.finite_range import FiniteRange
-from koord_numa.cli.render.console import open_console
+from koord_numa.cli.render.output import open_console
 from koord_numa.cli.render.placements import machine_picture, placements, waiting
 from koord_numa.sandbox.bundled import DEMO_PODS, DEMO_RACK
 from koord_numa.sandbox.machines import load_descriptions

@@ -6,17 +6,22 @@ from dataclasses import dataclass
 import click
 from rich.text import Text
 
-from koord_numa.cli.cluster.access import Access, Selects, with_access, with_namespace, with_selector, with_watch
-from koord_numa.cli.cluster.pod_names import pod_name
+from koord_numa.cli.cluster.access import (
+    Access,
+    Selects,
+    pod_name,
+    with_access,
+    with_namespace,
+    with_selector,
+    with_watch,
+)
 from koord_numa.cli.cluster.running import ask, with_scheduler
 from koord_numa.cli.cluster.snapshot import Snapshot
 from koord_numa.cli.cluster.views import now, pending_pods, pod_view, remedies_for
-from koord_numa.cli.render.console import open_console
 from koord_numa.cli.render.decisions import largest_text, node_answers, placement_text, record_lines
 from koord_numa.cli.render.nodes import claim_rows
-from koord_numa.cli.render.output import Output, with_output
+from koord_numa.cli.render.output import Lines, Output, check_watch, open_console, print_changes, with_output
 from koord_numa.cli.render.placements import sentences
-from koord_numa.cli.render.watching import Lines, check_watch, print_changes
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement

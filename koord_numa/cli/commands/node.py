@@ -5,10 +5,8 @@ import click
 from koord_numa.cli.cluster.access import Access, with_access, with_watch
 from koord_numa.cli.cluster.snapshot import Snapshot
 from koord_numa.cli.cluster.views import node_view
-from koord_numa.cli.render.console import open_console
 from koord_numa.cli.render.nodes import node_report
-from koord_numa.cli.render.output import Output, with_output
-from koord_numa.cli.render.watching import Lines, check_watch, print_changes
+from koord_numa.cli.render.output import Lines, Output, check_watch, open_console, print_changes, with_output
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.view.documents.claims import node_claims
 from koord_numa.view.documents.node import drawing_of, unused_cpus, with_claimed_cpus

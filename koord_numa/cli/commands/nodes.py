@@ -7,10 +7,8 @@ import click
 from koord_numa.cli.cluster.access import Access, Selects, with_access, with_selector, with_watch
 from koord_numa.cli.cluster.snapshot import Snapshot
 from koord_numa.cli.cluster.views import node_entries, now
-from koord_numa.cli.render.console import open_console
 from koord_numa.cli.render.nodes import HEADINGS, WIDE, node_row
-from koord_numa.cli.render.output import Output, with_output
-from koord_numa.cli.render.watching import SECONDS, check_watch
+from koord_numa.cli.render.output import SECONDS, Output, check_watch, open_console, with_output
 from koord_numa.view.documents import document
 
 

@@ -7,7 +7,7 @@ import click
 
 from koord_numa.cli.cluster.access import Access, with_access
 from koord_numa.cli.cluster.views import cluster_view, node_view, now, waiting_view
-from koord_numa.view.documents.decisions import decisions_document
+from koord_numa.view.documents.waiting import decisions_document
 from koord_numa.view.page import written_page
 
 

@@ -13,15 +13,14 @@ from koord_numa.cli.cluster.objects import ClusterObjects
 from koord_numa.cli.cluster.simulation import simulate
 from koord_numa.cli.cluster.snapshot import snapshot_of
 from koord_numa.cli.cluster.trace import SUFFIX, Arrival, read_trace_pods
-from koord_numa.cli.render.console import open_console
-from koord_numa.cli.render.output import Output, with_output
-from koord_numa.cli.render.simulations import (
+from koord_numa.cli.render.decisions import (
     comparison_document,
     everything_placed,
     print_comparison,
     print_results,
     results_document,
 )
+from koord_numa.cli.render.output import Output, open_console, with_output
 from koord_numa.core.value_objects import replace
 
 

@@ -11,9 +11,8 @@ from koord_numa.cli.cluster.access import Access, Selects, with_access, with_sel
 from koord_numa.cli.cluster.snapshot import Snapshot
 from koord_numa.cli.cluster.views import cluster_view
 from koord_numa.cli.finite_range import FiniteRange
-from koord_numa.cli.render.console import open_console
 from koord_numa.cli.render.nodes import HEADINGS, WIDE, node_row
-from koord_numa.cli.render.output import Output, with_output
+from koord_numa.cli.render.output import Output, open_console, with_output
 from koord_numa.view.printable import printable
 
 _BAR = 24

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.text import Text
 
 from koord_numa.cli.cluster.snapshot import Snapshot
-from koord_numa.cli.render.columns import Columns
+from koord_numa.cli.render.output import Columns
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.knowledge import known_of
@@ -18,7 +18,7 @@ from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_free import NumaUsage, largest_aligned, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.view import terminal
+from koord_numa.view import drawing
 from koord_numa.view.documents.claims import HeldClaim, claim_entries, node_claims, published_devices
 from koord_numa.view.documents.cluster import trust_in
 from koord_numa.view.documents.node import claim_holders, unused_cpus, with_claimed_cpus
@@ -44,7 +44,7 @@ def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[
         holdings = with_claimed_cpus(seen, claims)
         owners = [CpuHolder(held.pod.name, held.cpus) for held in holdings if held.cpus]
         owners += claim_holders(unused_cpus(claims))
-        yield from terminal.lines(Drawing(seen.offer.machine, owners, seen.offer.reserved, _shared(holdings)), width)
+        yield from drawing.lines(Drawing(seen.offer.machine, owners, seen.offer.reserved, _shared(holdings)), width)
     if isinstance(seen.offer, KubeletView):
         yield from _known(seen.offer)
     yield Text()

@@ -1,24 +1,84 @@
-"""
-``-o`` as kubectl has it: ``wide``, ``json``, ``yaml``, ``name`` and ``jsonpath=TEMPLATE``.
-
-Documents are those of the JSON API (``docs/api.md``). Tables are for people and may change; documents are versioned.
-"""
+"""Print results: columns, `-o` formats as kubectl has them, and `-w`."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import click
 import orjson
 import yaml
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
-from koord_numa.cli.render.columns import Columns
+from koord_numa.cli.cluster.access import Access
 from koord_numa.sandbox.apiserver.objects.jsonpath import find
 from koord_numa.view.documents import Document
 from koord_numa.view.printable import printable
+
+_GAP = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """
+    ``headings`` over ``rows``; a row of a single text is a line of its own, such as the name of a group.
+
+    The last column is as wide as it needs to be, the others as wide as their widest cell.
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str | Text]]
+
+    def lines(self, indent: int = 0) -> Iterator[Text]:
+        """The heading, then a line a row, each ``indent`` spaces to the right except those of their own."""
+        full = [row for row in self.rows if len(row) == len(self.headings)]
+        widths = [
+            max([len(heading), *(len(_plain_cell(row[at])) for row in full)])
+            for at, heading in enumerate(self.headings)
+        ]
+        yield _line([Text(heading, "bold") for heading in self.headings], widths, indent)
+        for row in self.rows:
+            yield _line(row, widths, indent) if len(row) == len(self.headings) else _text(row[0])
+
+
+def _line(cells: Sequence[str | Text], widths: Sequence[int], indent: int) -> Text:
+    line = Text(" " * indent)
+    for cell, width in zip(cells, widths, strict=True):
+        line.append_text(_text(cell))
+        line.append(" " * (width - len(_plain_cell(cell))) + _GAP)
+    line.rstrip()
+    return line
+
+
+def _text(cell: str | Text) -> Text:
+    return cell.copy() if isinstance(cell, Text) else Text(cell)
+
+
+def _plain_cell(cell: str | Text) -> str:
+    return cell.plain if isinstance(cell, Text) else cell
+
+
+PLAIN_WIDTH: Final = 100
+
+
+class PrintableConsole(Console):
+    """A console on which no text from an object controls the terminal: tables, trees and pictures all pass here."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Segments of printable text. Controls are those of ``rich`` itself, and have no text from objects."""
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else printable(segment.text)
+            yield segment if text == segment.text else Segment(text, segment.style)
+
+
+def open_console() -> Console:
+    """Standard output. Nothing is coloured by guessing; long lines of tables are left to the terminal."""
+    console = PrintableConsole(highlight=False, soft_wrap=True)
+    return console if console.is_terminal else PrintableConsole(highlight=False, soft_wrap=True, width=PLAIN_WIDTH)
+
 
 FORMATS: Final = ("wide", "json", "yaml", "name")
 
@@ -161,3 +221,33 @@ def _plain(value: Any) -> str:
     if isinstance(value, str):
         return value
     return orjson.dumps(value).decode()
+
+
+SECONDS: Final = 2.0
+"""Between two looks at the cluster."""
+
+Lines = Sequence[str | Text]
+
+
+def check_watch(watch: bool, access: Access, output: Output) -> None:
+    """Raises ``click.UsageError`` where nothing can change, or where the output is one document."""
+    if watch and (access.files or not output.is_table):
+        raise click.UsageError("--watch needs a cluster, and a table as its output")
+
+
+def print_changes(console: Console, read: Callable[[], Lines], *, watch: bool) -> None:
+    """Print the lines once; with ``watch`` all of them again, below an empty line, whenever one has changed."""
+    shown = read()
+    _print(console, shown)
+    while watch:
+        time.sleep(SECONDS)
+        lines = read()
+        if lines != shown:
+            console.print()
+            _print(console, lines)
+        shown = lines
+
+
+def _print(console: Console, lines: Lines) -> None:
+    for line in lines:
+        console.print(line, markup=False)

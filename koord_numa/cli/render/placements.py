@@ -8,11 +8,11 @@ from textwrap import wrap
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from koord_numa.cli.render.columns import Columns
+from koord_numa.cli.render.output import Columns
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.view import terminal
+from koord_numa.view import drawing
 from koord_numa.view.drawing import CpuHolder, Drawing
 from koord_numa.view.text import NONE, asked, count, numa_text, policies
 
@@ -72,7 +72,7 @@ def machine_picture(
     owners = [
         CpuHolder(seen.pod.key.name, seen.cpus, policies(seen.pod)) for seen in sorted(pods, key=_order) if seen.cpus
     ]
-    return terminal.lines(Drawing(machine, owners, reserved, shared), width)
+    return drawing.lines(Drawing(machine, owners, reserved, shared), width)
 
 
 def numa_of(pod: Pod, cpus: CpuSet, machine: CpuTopology | None) -> tuple[int, ...]:

@@ -11,11 +11,51 @@ from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
-from koord_numa.cluster.client import Api
+import msgspec
+
+from koord_numa.cluster.client import Api, decoded
 from koord_numa.cluster.resources import Call, Resource
-from koord_numa.cluster.watch.unread import unread_page
 from koord_numa.ports import Gone
 from koord_numa.wire.errors import FieldPath, WireError
+from koord_numa.wire.raw_json import UnreadObject
+
+
+class _Page(msgspec.Struct):
+    items: list[msgspec.Raw]
+    metadata: dict[str, Any] = {}
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+def unread_page(call: Call, raw: bytes) -> Mapping[str, Any]:
+    """One page of a list, its items as ``UnreadObject``. Raises ``Invalid`` when it is no JSON."""
+    try:
+        page = _PAGES.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        found: Mapping[str, Any] = decoded(call, raw)
+        return found
+    return {"items": [UnreadObject(item) for item in page.items], "metadata": page.metadata}
+
+
+def unread_event(call: Call, line: bytes) -> Mapping[str, Any]:
+    """One event of a watch; of a change the object is an ``UnreadObject``. Raises ``Invalid`` when it is no JSON."""
+    try:
+        event = _EVENTS.decode(line)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        event = None
+    if event is None or event.type not in _CHANGES:
+        found: Mapping[str, Any] = decoded(call, line)
+        return found
+    return {"type": event.type, "object": UnreadObject(event.object)}
+
+
+_PAGES: Final = msgspec.json.Decoder(_Page)
+_EVENTS: Final = msgspec.json.Decoder(_Event)
+_CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
+
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -16,8 +16,8 @@ from koord_numa.cluster.client import STRATEGIC_PATCH, Api, Body
 from koord_numa.cluster.resources import PODS, Call
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.ports import Conflict, Gone, Invalid, Unavailable, UnknownOutcome
+from koord_numa.wire.metadata import rfc3339, shortened
 from koord_numa.wire.pod.pods import parse_pod
-from koord_numa.wire.texts import rfc3339, shortened
 
 LONGEST_CONDITION: Final = 32_768
 """Bytes that the API server accepts in a condition's message."""

@@ -17,12 +17,11 @@ from koord_numa.core.claims.extended_resources import RequestMapping
 from koord_numa.core.claims.node_allocatable import ClaimAmounts
 from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.request import PodKey
-from koord_numa.ports import Conflict, Forbidden, Gone, Invalid
-from koord_numa.ports.claim_writer import StillAllowed
+from koord_numa.ports import Conflict, Forbidden, Gone, Invalid, StillAllowed
 from koord_numa.wire.claims.claim_json import allocation_json, claim_amounts_json, extended_claim_json, mappings_json
 from koord_numa.wire.claims.resource_claims import FINALIZER, parse_resource_claim
+from koord_numa.wire.metadata import rfc3339_micro
 from koord_numa.wire.names import RESERVED_AT
-from koord_numa.wire.texts import rfc3339_micro
 
 _Json = dict[str, Any]
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from koord_numa.cluster.resources import CLAIMS, VOLUMES, Call
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim
 from koord_numa.ports import Conflict, Gone
 from koord_numa.wire import names
-from koord_numa.wire.storage.volumes import parse_claim, parse_volume
+from koord_numa.wire.volumes import parse_claim, parse_volume
 
 _Json = dict[str, Any]
 

@@ -27,8 +27,7 @@ from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.claims.still_waits import is_nowhere, still_waits
 from koord_numa.engine.queue.pending_pod import PendingPod
-from koord_numa.ports import ClusterError, Dependencies, Lease
-from koord_numa.ports.claim_writer import ClaimWriter
+from koord_numa.ports import ClaimWriter, ClusterError, Dependencies, Lease
 
 log = getLogger(__name__)
 

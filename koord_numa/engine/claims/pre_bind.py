@@ -37,8 +37,7 @@ from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.claims.still_waits import is_nowhere, still_waits
 from koord_numa.engine.claims.work import ClaimWork, claim_work
 from koord_numa.engine.handle import Handle
-from koord_numa.ports import ClusterError, Conflict
-from koord_numa.ports.claim_writer import ClaimWriter
+from koord_numa.ports import ClaimWriter, ClusterError, Conflict
 
 log = getLogger(__name__)
 

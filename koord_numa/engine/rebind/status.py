@@ -8,7 +8,7 @@ from koord_numa.core.objects.rebind_request import RebindAnswer, RebindMove, Reb
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.rebind.plan import Move, NodeFigures, RebindPlan
 from koord_numa.engine.rebind.context import RebindContext
-from koord_numa.wire.texts import rfc3339
+from koord_numa.wire.metadata import rfc3339
 
 
 @dataclass(slots=True)

@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from koord_numa.sandbox.apiserver.errors import ApiError
-from koord_numa.sandbox.apiserver.objects.documents import JsonObject, clone, metadata_of
-from koord_numa.sandbox.apiserver.objects.manifests import read_manifests
+from koord_numa.sandbox.apiserver.objects.documents import JsonObject, clone, metadata_of, read_manifests
 from koord_numa.sandbox.apiserver.rules.patches import merge_patch
 from koord_numa.sandbox.apiserver.rules.selectors import Selection, parse_fields, parse_labels
+from koord_numa.sandbox.apiserver.store.backend import Target
 from koord_numa.sandbox.apiserver.store.cluster import Cluster
 from koord_numa.sandbox.apiserver.store.deletion import DeleteOptions
-from koord_numa.sandbox.apiserver.store.records import Change
-from koord_numa.sandbox.apiserver.store.registry import Target
-from koord_numa.sandbox.apiserver.store.storage import Table
+from koord_numa.sandbox.apiserver.store.storage import Change, Table
 
 WatchCallback = Callable[[str, JsonObject], None]
 

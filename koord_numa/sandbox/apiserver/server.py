@@ -7,17 +7,39 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import yaml
 from aiohttp import web
 
 from koord_numa.sandbox.apiserver.direct import DirectStore, Subscription, WatchCallback
 from koord_numa.sandbox.apiserver.faults import Faults
-from koord_numa.sandbox.apiserver.kubeconfig import kubeconfig, write_kubeconfig
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject
 from koord_numa.sandbox.apiserver.serving.handler import Handler, Serving
 from koord_numa.sandbox.apiserver.serving.port_forward import LocalPorts
 from koord_numa.sandbox.apiserver.serving.request_log import RequestLog
 from koord_numa.sandbox.apiserver.store.cluster import Cluster
 from koord_numa.sandbox.apiserver.store.storage import HISTORY
+
+_NAME = "koord-numa-sandbox"
+
+
+def kubeconfig(url: str, user: str = "") -> JsonObject:
+    """A kubeconfig with one cluster, one user and one context."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": _NAME, "cluster": {"server": url}}],
+        "users": [{"name": _NAME, "user": {"token": f"sandbox:{user}" if user else "sandbox"}}],
+        "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME, "namespace": "default"}}],
+        "current-context": _NAME,
+    }
+
+
+def write_kubeconfig(path: Path, url: str, user: str = "") -> Path:
+    """Write it to a file that only the user can read; returns the path."""
+    path.touch(mode=0o600)
+    path.write_text(yaml.safe_dump(kubeconfig(url, user), sort_keys=False), encoding="utf-8")
+    return path
+
 
 _HOST: Final = "127.0.0.1"
 _MAX_BODY: Final = 3 * 1024 * 1024  # bytes, the limit of a real server

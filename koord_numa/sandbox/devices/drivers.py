@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.sandbox.machines.hardware.description import NodeDescription
-from koord_numa.sandbox.machines.hardware.hardware import Hardware
+from koord_numa.sandbox.machines.hardware.description import Hardware, NodeDescription
 
 Json = dict[str, Any]
 

@@ -3,9 +3,15 @@
 from koord_numa.sandbox.machines.agents.agent import RejectedPod
 from koord_numa.sandbox.machines.agents.node_services import NodeServices
 from koord_numa.sandbox.machines.fleet import Fleet
-from koord_numa.sandbox.machines.hardware.description import STATIC_KUBELET, NodeDescription, Style
+from koord_numa.sandbox.machines.hardware.description import (
+    STATIC_KUBELET,
+    Hardware,
+    NodeDescription,
+    Numbering,
+    Shape,
+    Style,
+)
 from koord_numa.sandbox.machines.hardware.descriptions import load_descriptions, read_descriptions
-from koord_numa.sandbox.machines.hardware.hardware import Hardware, Numbering, Shape
 from koord_numa.sandbox.machines.history import DoubleHold, History
 from koord_numa.sandbox.machines.simulated_node import SimulatedNode
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from koord_numa.sandbox.apiserver import DirectStore, Subscription
 from koord_numa.sandbox.machines.agents.agent import RejectedPod
 from koord_numa.sandbox.machines.hardware.description import NodeDescription
-from koord_numa.sandbox.machines.hardware.node_objects import Json
+from koord_numa.sandbox.machines.hardware.topologies import Json
 from koord_numa.sandbox.machines.history import DoubleHold, History
 from koord_numa.sandbox.machines.simulated_node import Clock, SimulatedNode
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import PodKey
-from koord_numa.sandbox.machines.agents.allocation import Allocation, Claim, NumaCapacity
+from koord_numa.sandbox.machines.agents.agent import Allocation, Claim, NumaCapacity
 
 NOTHING = Allocation()
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
-from koord_numa.sandbox.machines.hardware.node_objects import Json
+from koord_numa.sandbox.machines.hardware.topologies import Json
 
 # those of pkg/kubelet/status/generate.go
 _OWN_CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")

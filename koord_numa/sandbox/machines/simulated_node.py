@@ -12,13 +12,12 @@ from datetime import datetime
 from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.sandbox.apiserver import ApiError, DeleteOptions, DirectStore
-from koord_numa.sandbox.machines.agents.agent import WRONG_PLACEMENT, NodeAgent, Refused, RejectedPod
-from koord_numa.sandbox.machines.agents.allocation import capacity_of
+from koord_numa.sandbox.machines.agents.agent import WRONG_PLACEMENT, NodeAgent, Refused, RejectedPod, capacity_of
 from koord_numa.sandbox.machines.agents.koordinator_agent import KoordinatorAgent
 from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
 from koord_numa.sandbox.machines.agents.kubelet_files import KubeletMemory
 from koord_numa.sandbox.machines.hardware.description import NodeDescription, Style
-from koord_numa.sandbox.machines.hardware.node_objects import Json, node_object, node_status
+from koord_numa.sandbox.machines.hardware.topologies import Json, node_object, node_status
 from koord_numa.sandbox.machines.history import History
 from koord_numa.sandbox.machines.pod_status import ended, refused, running
 from koord_numa.wire import WireError, parse_pod

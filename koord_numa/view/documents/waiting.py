@@ -2,16 +2,49 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import Final
 
+from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import amounts_text, closest_nodes, describe, needs_text
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import NumaNumbers, Rejection
 from koord_numa.core.resources import CPU
+from koord_numa.engine.decision_log import Decision, RunnerUp
 from koord_numa.view.advice import Remedy
 from koord_numa.view.documents import Document, document
-from koord_numa.view.text import asked, policies
+from koord_numa.view.text import asked, claimed_devices, policies
+
+
+def decisions_document(decisions: Iterable[Decision], now: str) -> Document:
+    """The newest first; ``decisions`` come oldest first."""
+    return document("DecisionsView", generatedAt=now, decisions=[_entry(one) for one in reversed([*decisions])])
+
+
+def _entry(one: Decision) -> Document:
+    placement = one.placement
+    return {
+        "time": datetime.fromtimestamp(one.seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "pod": str(one.pod),
+        "uid": one.pod.uid,
+        "node": placement.node,
+        "numa": [numa for numa, _ in placement.numa] or list(CpuSet(placement.mask or 0)),
+        "cpus": str(placement.cpus),
+        "devices": list(claimed_devices(placement)),
+        "alignment": placement.alignment.value,
+        "score": "" if one.score is None else str(one.score),
+        "runnersUp": [_runner_up(other, one.score or 0) for other in one.runners_up],
+    }
+
+
+def _runner_up(other: RunnerUp, best: int) -> Document:
+    """``why`` names the scorers that made the difference, the largest first."""
+    ranked = sorted(other.differences.items(), key=lambda entry: (-abs(entry[1]), entry[0]))
+    parts = ", ".join(f"{name} {points:+d}" for name, points in ranked)
+    why = f"score {other.score}: {parts}" if other.score != best else f"the same score {other.score}; names decide"
+    return {"node": other.node, "score": other.score, "why": why}
+
 
 SHAPES: Final = 200
 """At most so many shapes are listed, those with most pods first."""

@@ -1,9 +1,11 @@
-"""ResourceClaims and DeviceClasses: from API objects to what the allocator decides on, and allocations back to API objects."""
+"""Read ResourceClaims, DeviceClasses and ResourceClaimTemplates (resource.k8s.io/v1)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from pydantic import Field
 
 from koord_numa.core.claims.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
 from koord_numa.core.claims.claim import (
@@ -19,25 +21,169 @@ from koord_numa.core.claims.claim import (
 )
 from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.claims.resource_claim import ResourceClaim
-from koord_numa.wire.claims.resource_claim_models import (
-    AllocatedDevicesModel,
-    AllocationModel,
-    ClaimSpecModel,
-    ClaimStatusModel,
-    ClassSpecModel,
-    DemandModel,
-    DevicesModel,
-    DeviceTolerationModel,
-    OpaqueModel,
-    RequestModel,
-    ResultModel,
-    SelectorModel,
-)
 from koord_numa.wire.claims.resource_slices import nano
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import head
-from koord_numa.wire.parsing import Problems, is_nested_deeper, read
-from koord_numa.wire.selectors import node_terms
+from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, is_nested_deeper, read
+from koord_numa.wire.selectors import NodeSelectorModel, node_terms
+
+
+class CelModel(Strict):
+    """A CEL selector."""
+
+    expression: str | None = None
+
+
+class SelectorModel(Strict):
+    """A selector; kinds other than CEL are unknown to 1.36."""
+
+    cel: CelModel | None = None
+
+
+class DeviceTolerationModel(Strict):
+    """A toleration of device taints."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+    toleration_seconds: Int64 | None = None
+
+
+class CapacityRequestsModel(Strict):
+    """Requested capacities."""
+
+    requests: dict[str, Quantity] | None = None
+
+
+class DemandModel(Strict):
+    """``exactly``, or one alternative of ``firstAvailable``."""
+
+    name: str | None = None
+    device_class_name: str | None = None
+    selectors: list[SelectorModel] | None = None
+    allocation_mode: str | None = None
+    count: Int64 | None = None
+    admin_access: bool | None = None
+    tolerations: list[DeviceTolerationModel] | None = None
+    capacity: CapacityRequestsModel | None = None
+
+
+class RequestModel(Strict):
+    """A named request."""
+
+    name: str
+    exactly: DemandModel | None = None
+    first_available: list[DemandModel] | None = None
+
+
+class ConstraintModel(Strict):
+    """A constraint between devices."""
+
+    requests: list[str] | None = None
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
+class OpaqueModel(Strict):
+    """Configuration that only a driver understands."""
+
+    driver: str
+    parameters: dict[str, Any] | None = None
+
+
+class ConfigModel(Strict):
+    """Configuration in a claim, a class or an allocation."""
+
+    source: str | None = None
+    requests: list[str] | None = None
+    opaque: OpaqueModel | None = None
+
+
+class DevicesModel(Strict):
+    """``spec.devices`` of a claim."""
+
+    requests: list[RequestModel] | None = None
+    constraints: list[ConstraintModel] | None = None
+    config: list[ConfigModel] | None = None
+
+
+class ClaimSpecModel(Strict):
+    """``spec`` of a claim."""
+
+    devices: DevicesModel | None = None
+
+
+class ResultModel(Strict):
+    """One allocated device."""
+
+    request: str
+    driver: str
+    pool: str
+    device: str
+    admin_access: bool | None = None
+    tolerations: list[DeviceTolerationModel] | None = None
+    share_id: str | None = Field(None, alias="shareID")
+    consumed_capacity: dict[str, Quantity] | None = None
+    binding_conditions: list[str] | None = None
+    binding_failure_conditions: list[str] | None = None
+
+
+class AllocatedDevicesModel(Strict):
+    """Devices of an allocation with their configuration."""
+
+    results: list[ResultModel] | None = None
+    config: list[ConfigModel] | None = None
+
+
+class AllocationModel(Strict):
+    """``status.allocation``."""
+
+    devices: AllocatedDevicesModel | None = None
+    node_selector: NodeSelectorModel | None = None
+
+
+class ConsumerModel(Strict):
+    """Who may use a claim."""
+
+    api_group: str | None = None
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class ConditionModel(Strict):
+    """A condition of an allocated device."""
+
+    type: str
+    status: str
+
+
+class DeviceStatusModel(Strict):
+    """What a driver says about an allocated device."""
+
+    driver: str
+    pool: str
+    device: str
+    share_id: str | None = Field(None, alias="shareID")
+    conditions: list[ConditionModel] | None = None
+
+
+class ClaimStatusModel(Strict):
+    """``status`` of a claim."""
+
+    allocation: AllocationModel | None = None
+    reserved_for: list[ConsumerModel] | None = None
+    devices: list[DeviceStatusModel] | None = None
+
+
+class ClassSpecModel(Strict):
+    """``spec`` of a device class."""
+
+    selectors: list[SelectorModel] | None = None
+    config: list[ConfigModel] | None = None
+    extended_resource_name: str | None = None
+
 
 DEEPEST: Final = 200
 """Levels of nesting in the parameters of a device configuration: they are written back, and the encoder (orjson) stops at 254."""
@@ -223,3 +369,47 @@ def _result(model: ResultModel, path: FieldPath) -> DeviceResult:
         tuple(model.binding_conditions or ()),
         tuple(model.binding_failure_conditions or ()),
     )
+
+
+_Json = dict[str, Any]
+KIND: Final = "ResourceClaimTemplate"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTemplate:
+    """A template; ``claim`` is the body of the claims that are made of it."""
+
+    namespace: str
+    name: str
+    claim: Mapping[str, Any]
+
+    def claim_of(self, pod: Mapping[str, Any], entry: str) -> _Json:
+        """The claim that the controller would make for an entry of a pod (resourceclaim controller, ``handleClaim``)."""
+        name = str(pod.get("name"))
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["uid"], "controller": True}
+        theirs = self.claim.get("metadata")
+        # Labels and annotations of the template are the claim's; name, namespace and owner are the controller's to set.
+        metadata = {
+            **(theirs if isinstance(theirs, Mapping) else {}),
+            "name": f"{name}-{entry}",  # readable instead of generated: it exists in the simulation only
+            "namespace": pod["namespace"],
+            "uid": f"{pod['uid']}-{entry}",
+            "ownerReferences": [owner],
+        }
+        return {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": metadata,
+            "spec": self.claim.get("spec") or {},
+        }
+
+
+def parse_claim_template(obj: Mapping[str, Any]) -> ClaimTemplate:
+    """
+    The template in an API object. What is malformed in it is found in the claims that are made of it.
+
+    Raises ``WireError`` when it has no name.
+    """
+    top = head(obj, KIND, Problems())
+    spec = top.body.get("spec")
+    return ClaimTemplate(top.namespace, top.name, spec if isinstance(spec, Mapping) else {})

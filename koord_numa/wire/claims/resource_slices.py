@@ -1,4 +1,4 @@
-"""ResourceSlices: from API objects to the devices of a pool. A malformed slice keeps its place in the pool and makes that unusable."""
+"""Read ResourceSlices and DeviceTaintRules. A malformed slice keeps its place in the pool."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from koord_numa.core.claims.inventory import (
     Device,
     DeviceId,
     DeviceTaint,
+    DeviceTaintRule,
     NodeAllocatable,
     NodeChoice,
     PoolId,
@@ -24,18 +25,123 @@ from koord_numa.core.claims.inventory import (
 )
 from koord_numa.core.objects.constraints import NodeTerm
 from koord_numa.core.quantity import parse_quantity
-from koord_numa.wire.claims.resource_slice_models import (
-    CapacityModel,
-    CounterModel,
-    DeviceModel,
-    NodeAllocatableModel,
-    NodeAllocatableOverheadModel,
-    SliceSpec,
-)
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.metadata import head
-from koord_numa.wire.parsing import Problems, Quantity, read
-from koord_numa.wire.selectors import node_terms
+from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, read
+from koord_numa.wire.selectors import NodeSelectorModel, node_terms
+
+
+class CounterModel(Strict):
+    """An amount of a counter."""
+
+    value: Quantity
+
+
+class CounterSetModel(Strict):
+    """A named set of counters."""
+
+    name: str
+    counters: dict[str, CounterModel] | None = None
+
+
+class ConsumptionModel(Strict):
+    """What a device takes of a counter set."""
+
+    counter_set: str
+    counters: dict[str, CounterModel] | None = None
+
+
+class RangeModel(Strict):
+    """Bounds of requests."""
+
+    min: Quantity | None = None
+    max: Quantity | None = None
+    step: Quantity | None = None
+
+
+class PolicyModel(Strict):
+    """How requests of a capacity are rounded."""
+
+    default: Quantity | None = None
+    valid_values: list[Quantity] | None = None
+    valid_range: RangeModel | None = None
+
+
+class CapacityModel(Strict):
+    """A capacity of a device."""
+
+    value: Quantity
+    request_policy: PolicyModel | None = None
+
+
+class DeviceTaintModel(Strict):
+    """A taint of a device."""
+
+    key: str
+    value: str | None = None
+    effect: str
+
+
+class NodeAllocatableMappingModel(Strict):
+    """What a device is worth of a resource of the node."""
+
+    capacity_key: str | None = None
+    capacity_multiplier: Quantity | None = None
+    device_multiplier: Quantity | None = None
+
+
+class NodeAllocatableOverheadModel(Strict):
+    """What the use of a device takes of a resource of the node."""
+
+    per_pod: Quantity | None = None
+    per_container: Quantity | None = None
+
+
+class NodeAllocatableModel(Strict):
+    """What a device takes of a resource of the node (KEP-5517)."""
+
+    mapping: NodeAllocatableMappingModel | None = None
+    overhead: NodeAllocatableOverheadModel | None = None
+
+
+class DeviceModel(Strict):
+    """A device; its attributes are one-field objects whose field names the type."""
+
+    name: str
+    attributes: dict[str, dict[str, Any]] | None = None
+    capacity: dict[str, CapacityModel] | None = None
+    consumes_counters: list[ConsumptionModel] | None = None
+    taints: list[DeviceTaintModel] | None = None
+    node_name: str | None = None
+    node_selector: NodeSelectorModel | None = None
+    all_nodes: bool | None = None
+    allow_multiple_allocations: bool | None = None
+    binds_to_node: bool | None = None
+    binding_conditions: list[str] | None = None
+    binding_failure_conditions: list[str] | None = None
+    node_allocatable_resources: dict[str, NodeAllocatableModel] | None = None
+
+
+class PoolModel(Strict):
+    """Which pool the slice belongs to, and how many slices that has in this generation."""
+
+    name: str
+    generation: Int64 = 0
+    resource_slice_count: Int64 = 1
+
+
+class SliceSpec(Strict):
+    """A slice."""
+
+    driver: str
+    pool: PoolModel
+    node_name: str | None = None
+    node_selector: NodeSelectorModel | None = None
+    all_nodes: bool | None = None
+    per_device_node_selection: bool | None = None
+    devices: list[DeviceModel] | None = None
+    shared_counters: list[CounterSetModel] | None = None
+
 
 MOST_DEVICES: Final = 128
 """Devices of a slice, as resource/v1 ResourceSliceMaxDevices."""
@@ -251,3 +357,41 @@ def _cel_value(name: str, attribute: Attribute) -> object:
 @lru_cache(maxsize=1024)
 def _version(text: str) -> Semver:
     return parse_semver(text)
+
+
+class DeviceTaintSelectorModel(Strict):
+    """``spec.deviceSelector``."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class DeviceTaintRuleSpec(Strict):
+    """``spec``."""
+
+    device_selector: DeviceTaintSelectorModel | None = None
+    taint: DeviceTaintModel
+
+
+_SELECTED_BY: Final = frozenset(DeviceTaintSelectorModel.model_fields)
+
+
+def parse_taint_rule(obj: Mapping[str, Any]) -> DeviceTaintRule:
+    """
+    Return the rule in an API object. Raises ``WireError`` for a rule that cannot be read wholly.
+
+    A selector with a member that is not known would taint more devices than it means, so that such a rule cannot be read.
+    """
+    top = head(obj, "DeviceTaintRule", Problems())
+    path = top.path.at("spec")
+    raw = top.body.get("spec") or {}
+    spec = read(DeviceTaintRuleSpec, raw, path)
+    selector = spec.device_selector or DeviceTaintSelectorModel()
+    members = {key for key, value in (raw.get("deviceSelector") or {}).items() if value is not None}
+    if unknown := sorted(members - _SELECTED_BY):
+        raise path.at(f"deviceSelector.{unknown[0]}").error("this way of selecting devices is not known")
+    taint = DeviceTaint(spec.taint.key, spec.taint.value or "", spec.taint.effect, rule=top.name)
+    return DeviceTaintRule(
+        top.name, taint, selector.driver, selector.pool, selector.device, selects=spec.device_selector is not None
+    )

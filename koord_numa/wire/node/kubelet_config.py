@@ -19,8 +19,7 @@ from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope, Numa
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.node.zones import AttributeModel
-from koord_numa.wire.parsed_cache import ParsedCache
-from koord_numa.wire.parsing import EnumReader, GoJson, load_json, read_as, read_json
+from koord_numa.wire.parsing import EnumReader, GoJson, ParsedCache, load_json, read_as, read_json
 from koord_numa.wire.pod.pod_annotations import cpu_list
 
 MOST_NUMA_NODES: Final = 1024

@@ -1,31 +1,283 @@
-"""NodeResourceTopology objects, v1alpha1 and v1alpha2, of Koordinator's agent and of the kubelet's exporters."""
+"""Read NodeResourceTopology objects, v1alpha1 and v1alpha2, of Koordinator's agent, of other exporters and of the node agent."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Final
 
-from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
+from pydantic import Field, TypeAdapter
+
+from koord_numa.core.cpu_topology import MAX_NUMA, MAX_NUMA_ID, Cpu, CpuTopology
+from koord_numa.core.cpuset import EMPTY, MAX_CPU, CpuSet
+from koord_numa.core.objects.node import (
+    CpusetDifference,
+    KubeletAllocation,
+    KubeletConfig,
+    NodeResourceTopology,
+    Pinning,
+)
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NumaPolicy
 from koord_numa.core.spelling import is_near, plain
 from koord_numa.core.value_objects import replace
 from koord_numa.wire import names
-from koord_numa.wire.errors import quoted
+from koord_numa.wire.errors import FieldPath, WireError, quoted
 from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.misspelled_keys import unread_attributes, unread_members, unread_topology_keys
-from koord_numa.wire.node.cpu_topology import machine
-from koord_numa.wire.node.cpuset_differences import cpuset_differences, pinning
 from koord_numa.wire.node.kubelet_config import (
     ATTRIBUTES,
+    BOOLEANS,
     NUMA_POLICY_OF,
     TOPOLOGY_POLICIES,
     CpuManagerPolicy,
     kubelet_config,
 )
 from koord_numa.wire.node.kubelet_state import kubelet_checkpoint
-from koord_numa.wire.node.node_annotations import Reservation, amplification
-from koord_numa.wire.node.pci_devices import numa_by_root
-from koord_numa.wire.node.reserved import SystemQos, reserved_cpus
+from koord_numa.wire.node.nodes import Reservation, amplification, reservation
 from koord_numa.wire.node.zones import AttributeModel, ReadZones, read_zones
-from koord_numa.wire.parsing import GoJson, Problems, Strict, read
+from koord_numa.wire.parsing import GoJson, Id, ParsedCache, Problems, Strict, load_json, read, read_as, read_json
+from koord_numa.wire.pod.pod_annotations import cpu_list, numa_id
+
+Distances = Mapping[tuple[int, int], int]
+
+
+class CpuModel(GoJson):
+    """One logical CPU. ``uncore`` is ours: the agent may name the last-level cache, else the socket stands for it."""
+
+    id: Id = 0
+    core: Id = 0
+    socket: Id = 0
+    node: Id = 0
+    uncore: Id | None = None
+
+
+class CpuTopologyModel(GoJson):
+    """``node.koordinator.sh/cpu-topology``."""
+
+    detail: list[CpuModel] = Field([])
+
+
+def machine(text: str, numa_ids: frozenset[int], distances: Distances, path: FieldPath) -> CpuTopology:
+    """
+    The machine with these CPUs, also with NUMA nodes that have none.
+
+    Raises ``WireError`` when no CPU is listed, one is listed twice, an id is out of range, or there are too many NUMA nodes.
+    """
+    # By digest: the text of a large machine has tens of kilobytes, and would be kept for every node of the model.
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    key = digest, numa_ids, tuple(sorted(distances.items()))
+    known = _MACHINES.get(key)
+    if known is None:
+        cpus = _cpus(text, path)
+        count = len(numa_ids.union(cpu.numa for cpu in cpus))
+        if count > MAX_NUMA:
+            raise path.error(f"{count} NUMA nodes are too many, at most {MAX_NUMA} are supported")
+        made = CpuTopology(cpus=cpus, numa_ids=tuple(numa_ids), distances=dict(distances))
+        known = _MACHINES.put(key, made, len(text))
+    return known
+
+
+def _cpus(text: str, path: FieldPath) -> tuple[Cpu, ...]:
+    found: dict[int, Cpu] = {}
+    for model in read_json(CpuTopologyModel, text, path).detail:
+        if model.id > MAX_CPU:
+            raise path.error(f"CPU {model.id} is above {MAX_CPU}")
+        if model.id in found:
+            raise path.error(f"CPU {model.id} is listed twice")
+        found[model.id] = Cpu(
+            id=model.id,
+            core=model.core,
+            numa=numa_id(model.node, path),
+            socket=model.socket,
+            # Without a cache id the socket stands for it, so that uncore alignment means socket alignment.
+            uncore=model.socket if model.uncore is None else model.uncore,
+        )
+    if not found:
+        raise path.error("no CPU is listed")
+    return tuple(sorted(found.values()))
+
+
+_MACHINES: Final[ParsedCache[Hashable, CpuTopology]] = ParsedCache(16 << 20)
+
+
+class PciDeviceModel(GoJson):
+    """One device, as the node agent writes it."""
+
+    node: int | None = None
+    root: str = ""
+
+
+def numa_by_root(annotations: Mapping[str, str], path: FieldPath) -> dict[str, int]:
+    """
+    The NUMA node by PCIe root; roots whose devices disagree, or that none tells of, are left out.
+
+    A malformed annotation tells of none and spoils nothing: devices then count as of unknown place.
+    """
+    text = annotations.get(names.PCI_DEVICES)
+    if text is None:
+        return {}
+    path = path.annotation(names.PCI_DEVICES)
+    try:
+        devices = read_as(_DEVICES, load_json(text, path), path) or []
+    except WireError:
+        return {}
+    found: dict[str, set[int]] = {}
+    for device in devices:
+        # -1 is sysfs's "no NUMA node".
+        if device.root and device.node is not None and 0 <= device.node <= MAX_NUMA_ID:
+            found.setdefault(device.root, set()).add(device.node)
+    # One NUMA node a root: devices that disagree tell nothing certain.
+    return {root: numa for root, (numa, *others) in sorted(found.items()) if not others}
+
+
+_DEVICES: Final = TypeAdapter(list[PciDeviceModel] | None)
+
+
+class PodCpuAllocation(GoJson):
+    """One entry of ``node.koordinator.sh/pod-cpu-allocs``; the proposal says ``cpu`` and writes the boolean as text."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    cpuset: str = ""
+    cpu: str = ""
+    managed_by_kubelet: bool | str = False
+
+
+class SystemQos(GoJson):
+    """``node.koordinator.sh/system-qos-resource``; exclusive unless it says otherwise."""
+
+    cpuset: str = ""
+    cpuset_exclusive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedCpus:
+    """The union of all sources, those of them that only the kubelet's configuration reserves, and the pods among them."""
+
+    cpus: CpuSet
+    by_kubelet_alone: CpuSet
+    kubelet_pods: tuple[KubeletAllocation, ...]
+
+
+def reserved_cpus(annotations: Mapping[str, str], kubelet: CpuSet | None, path: FieldPath) -> ReservedCpus:
+    """
+    The four sources of koordinator's topology options: pods of the kubelet's CPU manager, the kubelet's reserved CPUs,
+    the node's reservation (whatever its apply policy), exclusive CPUs of the SYSTEM QoS class.
+
+    The same texts are read once: they change when a static kubelet's pods do, and otherwise hardly ever.
+    """
+    key = (kubelet, *map(annotations.get, _SOURCES))
+    # What is malformed is read each time: its error names the object.
+    return _RESERVED.get(key) or _RESERVED.put(
+        key, _read_reserved(annotations, kubelet, path), sum(len(annotations.get(name, "")) for name in _SOURCES)
+    )
+
+
+def _read_reserved(annotations: Mapping[str, str], kubelet: CpuSet | None, path: FieldPath) -> ReservedCpus:
+    pods = _kubelet_pods(annotations, path)
+    # Whatever its apply policy: reserved CPUs are never given to pods.
+    cpus = reservation(annotations, path).cpus | _system_cpus(annotations, path)
+    for pod in pods:
+        if pod.managed_by_kubelet:
+            cpus |= pod.cpus
+    by_kubelet = kubelet or EMPTY
+    # Those that only the kubelet reserves may be released by configuration (``kubeletReservedCPUs``).
+    return ReservedCpus(cpus | by_kubelet, by_kubelet - cpus, pods)
+
+
+def _kubelet_pods(annotations: Mapping[str, str], path: FieldPath) -> tuple[KubeletAllocation, ...]:
+    text = annotations.get(names.POD_CPU_ALLOCS)
+    if text is None:
+        return ()
+    path = path.annotation(names.POD_CPU_ALLOCS)
+    found = read_as(_ALLOCATIONS, load_json(text, path), path) or []
+    pods = [
+        KubeletAllocation(
+            namespace=entry.namespace,
+            name=entry.name,
+            uid=entry.uid,
+            # ``cpu`` is the proposal's name for the field.
+            cpus=cpu_list(entry.cpuset or entry.cpu, path),
+            managed_by_kubelet=_flag(entry.managed_by_kubelet, path.at("managedByKubelet")),
+        )
+        for entry in found
+    ]
+    return tuple(sorted(pods, key=lambda pod: (pod.namespace, pod.name, pod.uid)))
+
+
+def _system_cpus(annotations: Mapping[str, str], path: FieldPath) -> CpuSet:
+    text = annotations.get(names.SYSTEM_QOS_RESOURCE)
+    if text is None:
+        return EMPTY
+    path = path.annotation(names.SYSTEM_QOS_RESOURCE)
+    found = read_json(SystemQos, text, path)
+    cpus = cpu_list(found.cpuset, path.at("cpuset"))
+    # CPUs that system pods share with others are not reserved.
+    return cpus if found.cpuset_exclusive else EMPTY
+
+
+def _flag(value: bool | str, path: FieldPath) -> bool:
+    # The proposal writes the boolean as a text.
+    return value if isinstance(value, bool) else bool(value) and BOOLEANS.read(value, path)
+
+
+_ALLOCATIONS: Final = TypeAdapter(list[PodCpuAllocation] | None)
+
+_SOURCES: Final = (names.POD_CPU_ALLOCS, names.RESERVATION, names.SYSTEM_QOS_RESOURCE)
+
+_RESERVED: Final[ParsedCache[tuple[CpuSet | str | None, ...], ReservedCpus]] = ParsedCache(8 << 20)
+
+
+class DifferenceModel(GoJson):
+    """One pod."""
+
+    decided: str = ""
+    observed: str = ""
+    why: str = ""
+
+
+def cpuset_differences(annotations: Mapping[str, str], path: FieldPath) -> dict[str, CpusetDifference]:
+    """The differences by ``namespace/name``. No decision depends on them, so a malformed annotation says nothing and spoils nothing."""
+    text = annotations.get(names.CPUSET_DIFFERENCES)
+    if text is None:
+        return {}
+    path = path.annotation(names.CPUSET_DIFFERENCES)
+    try:
+        found = read_as(_DIFFERENCES, load_json(text, path), path) or {}
+        return {
+            pod: CpusetDifference(cpu_list(one.decided, path), cpu_list(one.observed, path), one.why)
+            for pod, one in sorted(found.items())
+        }
+    except WireError:
+        return {}
+
+
+class PinningModel(GoJson):
+    """How containers get their CPUs."""
+
+    through: str = ""
+    containers: int = 0
+    seconds: float = 0.0
+
+
+def pinning(annotations: Mapping[str, str], path: FieldPath) -> Pinning | None:
+    """How the node agent gives containers their CPUs, for people to see; a malformed annotation means nothing and spoils nothing."""
+    text = annotations.get(names.PINNING)
+    if text is None:
+        return None
+    try:
+        found = read_json(PinningModel, text, path.annotation(names.PINNING))
+    except WireError:
+        return None
+    # Any author of the annotation may write any text and any number.
+    if found.through not in _WAYS or found.containers < 0 or not 0 <= found.seconds < _LONGEST:
+        return None
+    return Pinning(found.through, found.containers, found.seconds)
+
+
+_WAYS: Final = ("NRI", "CRI", "cgroups")
+_LONGEST: Final = 1e9  # seconds, some thirty years
+_DIFFERENCES: Final = TypeAdapter(dict[str, DifferenceModel] | None)
 
 
 class TopologyModel(Strict):

@@ -14,10 +14,8 @@ from koord_numa.core.objects.node import Zone
 from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, is_hugepages
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.names import ZONE_TYPE_NUMA
-from koord_numa.wire.parsed_cache import ParsedCache
-from koord_numa.wire.parsing import Id, Quantity, Strict, read
+from koord_numa.wire.parsing import Id, ParsedCache, Quantity, Strict, below_zero, current_name, read, supply
 from koord_numa.wire.pod.pod_annotations import numa_id
-from koord_numa.wire.quantities import below_zero, current_name, supply
 
 MOST_DEVICES: Final = 16_384
 """Of one resource on one NUMA node that a kubelet aligns: devices are kept one by one. Bytes and CPUs have limits of their own."""

@@ -17,12 +17,11 @@ from koord_numa.core.objects.request import Assignment, Pod, PodKey
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.metadata import controller_uid, has_coined_name
-from koord_numa.wire.parsed_cache import ParsedCache
-from koord_numa.wire.parsing import read_time
+from koord_numa.wire.parsing import ParsedCache, read_time
 from koord_numa.wire.pod.pod_annotations import cached_assignment
 from koord_numa.wire.pod.request_cache import ANNOTATIONS, CachedRequest
-from koord_numa.wire.pod.volume_mounts import FREE_KINDS
-from koord_numa.wire.raw.unread import UnreadObject
+from koord_numa.wire.pod.requests import FREE_KINDS
+from koord_numa.wire.raw_json import UnreadObject
 
 _ABSENT: Final = Raw(b"null")
 

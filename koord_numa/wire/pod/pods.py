@@ -1,30 +1,205 @@
-"""Pods: from the API object to identity, scheduling and request. A malformed pod is still a pod; its problem is named."""
+"""Read pods: identity, priority, scheduling, request and in-place resize. A malformed pod is still a pod."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from koord_numa.core.claims.node_allocatable import ClaimAmounts, Overhead, counted_with
 from koord_numa.core.claims.resource_claim import PodResourceClaim
-from koord_numa.core.objects.request import Pod, PodKey, PodRequest
-from koord_numa.core.objects.vocabulary import QosClass
+from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind, QosClass
+from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.qos import OWN_CPUS
+from koord_numa.core.resources import ResourceList, largest
 from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.wire import names
 from koord_numa.wire.claims.resource_slices import nano
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.images import pod_images
 from koord_numa.wire.metadata import Head, Metadata, head, version
-from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, read, read_time
+from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, read, read_time, requested
 from koord_numa.wire.pod.bound_text import bound_text, explored, known_pod, remember_request, request_key
 from koord_numa.wire.pod.pod_annotations import cached_assignment, check_bind_policy, check_demands
-from koord_numa.wire.pod.request_cache import CachedRequest, cached_request
-from koord_numa.wire.pod.resize import amounts_differ, counted_request
-from koord_numa.wire.pod.steady_part import SteadyPart, known_part, remember
-from koord_numa.wire.raw.unread import UnreadObject
+from koord_numa.wire.pod.request_cache import CachedRequest, SteadyPart, cached_request, known_part, remember
+from koord_numa.wire.raw_json import UnreadObject
 from koord_numa.wire.workloads import controller_of
+
+PENDING: Final = "PodResizePending"
+INFEASIBLE: Final = "Infeasible"
+
+
+def counted_request(request: PodRequest, status: Mapping[str, Any], path: FieldPath) -> PodRequest:
+    """
+    The request of a pod with a node, with ``counted`` and ``allocated`` set where ``amounts_differ`` makes a difference.
+
+    A kubelet with static policy never allocates a resize of a Guaranteed pod (``Infeasible`` in the kubelet's allocation manager), so that
+    the pod keeps the exclusive CPUs and the memory of ``allocated``, whatever its spec says. Raises ``WireError``.
+    """
+    infeasible = _is_infeasible(status)
+    known = {each["name"]: each for key in _STATUSES for each in _items(status, key) if _has_resources(each)}
+    containers = tuple(
+        _counted(container, known.get(container.name), infeasible, path) for container in request.containers
+    )
+    pod_requests = request.pod_requests
+    if pod_requests is not None:
+        of_pod = status.get("resources")
+        if isinstance(of_pod, Mapping):
+            held = _held({"resources": of_pod, "allocatedResources": status.get("allocatedResources")}, path)
+            pod_requests = held if infeasible else largest(pod_requests, held)
+    counted = effective_requests(replace(request, containers=containers, pod_requests=pod_requests))
+    if counted != effective_requests(request):
+        request = replace(request, counted=counted)
+    allocated = tuple(_allocated(container, known.get(container.name), path) for container in request.containers)
+    return request if allocated == request.containers else replace(request, allocated=allocated)
+
+
+def amounts_differ(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Is there any container whose status names other amounts than its spec? Cheap, as it is asked of every pod with a node."""
+    if spec.get("resources") and (status.get("resources") or status.get("allocatedResources")):
+        return True
+    wanted: dict[str, object] | None = None  # not asked for while the containers have not started
+    for key in _STATUSES:
+        for each in _items(status, key):
+            if not _has_resources(each):
+                continue
+            if wanted is None:
+                wanted = _wanted(spec)
+            asked = wanted.get(each["name"])
+            if _resized_part(each["resources"], "requests") != asked or each.get("allocatedResources", asked) != asked:
+                return True
+    return False
+
+
+def _wanted(spec: Mapping[str, Any]) -> dict[str, object]:
+    """By the name of a container, what its spec requests."""
+    return {
+        container["name"]: _resized_part(_resized_part(container, "resources"), "requests")
+        for key in ("containers", "initContainers")
+        for container in _items(spec, key)
+        if isinstance(container, _OBJECT) and isinstance(container.get("name"), str)
+    }
+
+
+def _has_resources(status: object) -> bool:
+    return (
+        isinstance(status, _OBJECT)
+        and isinstance(status.get("name"), str)
+        and isinstance(status.get("resources"), _OBJECT)
+    )
+
+
+def _is_infeasible(status: Mapping[str, Any]) -> bool:
+    return any(
+        isinstance(each, Mapping) and each.get("type") == PENDING and each.get("reason") == INFEASIBLE
+        for each in _items(status, "conditions")
+    )
+
+
+def _counted(container: Container, status: Mapping[str, Any] | None, infeasible: bool, path: FieldPath) -> Container:
+    if status is None or container.kind is ContainerKind.INIT:
+        return container
+    held = _held(status, path)
+    return replace(container, requests=held if infeasible else largest(container.requests, held))
+
+
+def _allocated(container: Container, status: Mapping[str, Any] | None, path: FieldPath) -> Container:
+    """The container with the requests that the kubelet has allocated, of the status' ``resources`` where it names no allocation."""
+    if status is None:
+        return container
+    amounts = requested(_resized_part(status, "allocatedResources"), path.at("allocatedResources"))
+    amounts = amounts or requested(_resized_part(_resized_part(status, "resources"), "requests"), path.at("resources"))
+    return replace(container, requests={**container.requests, **amounts})
+
+
+def _held(status: Mapping[str, Any], path: FieldPath) -> ResourceList:
+    allocated = requested(_resized_part(status, "allocatedResources"), path.at("allocatedResources"))
+    return largest(
+        requested(_resized_part(_resized_part(status, "resources"), "requests"), path.at("resources")), allocated
+    )
+
+
+def _resized_part(of: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    part = of.get(key)
+    return part if isinstance(part, _OBJECT) else _NOTHING
+
+
+def _items(of: Mapping[str, Any], key: str) -> list[Any]:
+    items = of.get(key)
+    return items if isinstance(items, list) else []
+
+
+_STATUSES: Final = ("containerStatuses", "initContainerStatuses")
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+_OBJECT: Final = (dict, Mapping)  # asked in this order: the first is what nearly all are, and the quicker question
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    """A PriorityClass. ``global_default``: pods that name none get it."""
+
+    name: str
+    value: int
+    preempts: str = "PreemptLowerPriority"
+    global_default: bool = False
+    problem: str = ""
+
+
+BUILT_IN: Final = (
+    PriorityClass("system-cluster-critical", 2_000_000_000),
+    PriorityClass("system-node-critical", 2_000_001_000),
+)
+"""Every API server makes these (scheduling/v1, ``SystemPriorityClasses``)."""
+
+
+class PriorityClassModel(Strict):
+    """A PriorityClass has no spec; its fields stand at the top."""
+
+    value: Int64 = 0
+    global_default: bool | None = None
+    preemption_policy: str | None = None
+
+
+def parse_priority_class(obj: Mapping[str, Any]) -> PriorityClass:
+    """A PriorityClass. Raises ``WireError`` only when it has no name."""
+    problems = Problems()
+    top = head(obj, "PriorityClass", problems)
+    model = problems.collect(lambda: read(PriorityClassModel, top.body, top.path), PriorityClassModel())
+    preempts = model.preemption_policy or "PreemptLowerPriority"
+    return PriorityClass(top.name, model.value, preempts, bool(model.global_default), problems.problem)
+
+
+def with_priority(pod: Mapping[str, Any], priority_classes: Iterable[PriorityClass]) -> Mapping[str, Any]:
+    """
+    The new pod with the priority and the preemption policy of its class, as the API server's Priority admission writes them.
+
+    A priority that stands there already is left alone. Raises ``WireError`` when there is no class of that name.
+    """
+    spec = pod.get("spec")
+    if not isinstance(spec, Mapping) or spec.get("priority") is not None:
+        return pod
+    # Built-in ones last, as a file may define them too.
+    known = [*(one for one in priority_classes if not one.problem), *BUILT_IN]
+    name = spec.get("priorityClassName")
+    if name:
+        chosen = next((one for one in known if one.name == name), None)
+        if chosen is None:
+            raise FieldPath("Pod").at("spec.priorityClassName").error(f"there is no PriorityClass {name}")
+    else:
+        # Of several global defaults the lowest wins (admission/plugin/priority, ``getDefaultPriorityClass``).
+        chosen = min(
+            (one for one in known if one.global_default),
+            key=lambda one: (one.value, one.name),
+            default=None,
+        )
+    if chosen is None:
+        return pod
+    # ``spec`` after the policy, so that one that is written stays.
+    admitted = {"preemptionPolicy": chosen.preempts, **spec, "priority": chosen.value, "priorityClassName": chosen.name}
+    return {**pod, "spec": admitted}
 
 
 class PodClaimModel(Strict):

@@ -1,21 +1,424 @@
-"""Pods' requests: what the containers ask for, and every demand. What is malformed is left out, the rest counts."""
+"""Read what a pod requests: resources, scheduling constraints, volumes and Koordinator's policies."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Final
 
-from koord_numa.core.objects.constraints import Constraints
+from pydantic import ConfigDict, Field
+
+from koord_numa.core.objects.constraints import (
+    Constraints,
+    DiskKind,
+    HostPort,
+    InlineDisk,
+    NodeTerm,
+    Operator,
+    PodTerm,
+    PreferredNodeTerm,
+    PreferredPodTerm,
+    Requirement,
+    SpreadConstraint,
+    TaintEffect,
+    Toleration,
+)
 from koord_numa.core.objects.request import Container, CpuBind, NumaSpec, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, PriorityClass, QosClass
 from koord_numa.core.resources import ResourceList
+from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.gangs import gang_of_pod
 from koord_numa.wire.metadata import Head
-from koord_numa.wire.parsing import Problems, Quantity, Strict, read
-from koord_numa.wire.pod.constraints import ConstraintsModel, PortModel, constraints
+from koord_numa.wire.parsing import Count, EnumReader, Problems, Quantity, Strict, Weight, read, requested
 from koord_numa.wire.pod.pod_annotations import numa_spread, policies, priority_class, qos_class
-from koord_numa.wire.quantities import requested
-from koord_numa.wire.selectors import label_pairs
+from koord_numa.wire.selectors import (
+    LabelSelectorModel,
+    NodeSelectorModel,
+    NodeTermModel,
+    label_pairs,
+    label_selector,
+    node_term,
+    node_terms,
+)
+
+FREE_KINDS: Final = frozenset(
+    {
+        "azureDisk",
+        "azureFile",
+        "cephfs",
+        "cinder",
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "fc",
+        "flexVolume",
+        "flocker",
+    }
+    | {
+        "gitRepo",
+        "glusterfs",
+        "hostPath",
+        "image",
+        "nfs",
+        "photonPersistentDisk",
+        "portworxVolume",
+        "projected",
+        "quobyte",
+    }
+    | {"scaleIO", "secret", "storageos", "vsphereVolume"}
+)
+"""Kinds that no filter of kube-scheduler looks at: as far as scheduling goes, any node can mount them."""
+
+
+class ClaimSource(Strict):
+    """A volume that comes from a claim."""
+
+    claim_name: str = Field(min_length=1)
+
+
+class GceDisk(Strict):
+    """A disk of Google's cloud."""
+
+    pd_name: str = ""
+    read_only: bool | None = None
+
+
+class AwsDisk(Strict):
+    """A disk of Amazon's cloud."""
+
+    volume_id: str = Field("", alias="volumeID")
+    read_only: bool | None = None
+
+
+class IscsiDisk(Strict):
+    """A disk reached by iSCSI."""
+
+    iqn: str = ""
+    read_only: bool | None = None
+
+
+class RbdDisk(Strict):
+    """An image in a Ceph cluster."""
+
+    monitors: list[str] = Field([])
+    pool: str = ""
+    image: str = ""
+    read_only: bool | None = None
+
+
+class VolumeModel(Strict):
+    """One volume; its kind is the name of the field that is set."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    persistent_volume_claim: ClaimSource | None = None
+    ephemeral: dict[str, Any] | None = None
+    gce_persistent_disk: GceDisk | None = None
+    aws_elastic_block_store: AwsDisk | None = None
+    iscsi: IscsiDisk | None = None
+    rbd: RbdDisk | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mounts:
+    """What a pod's volumes come down to. ``ephemeral``: claims made for the pod, each with the uid that must own it."""
+
+    claims: tuple[str, ...]
+    ephemeral: tuple[tuple[str, str], ...]
+    disks: tuple[InlineDisk, ...]
+    unsupported: tuple[str, ...]
+
+
+def volumes(top: Head, models: Iterable[VolumeModel]) -> Mounts:
+    """Claims by name (an ephemeral volume's is ``<pod>-<volume>``), disks, and a sentence for each kind that is not known."""
+    claims: set[str] = set()
+    ephemeral: set[str] = set()
+    disks: set[InlineDisk] = set()
+    unsupported: list[str] = []
+    for model in models:
+        if model.persistent_volume_claim is not None:
+            claims.add(model.persistent_volume_claim.claim_name)
+        elif model.ephemeral is not None:
+            ephemeral.add(f"{top.name}-{model.name}")
+        elif (disk := _disk(model)) is not None:
+            disks.add(disk)
+        else:
+            kinds = [kind for kind, source in (model.model_extra or {}).items() if source is not None]
+            unsupported += [f"volume {model.name} of kind {kind}" for kind in sorted(kinds) if kind not in FREE_KINDS]
+    owned = tuple((name, top.uid) for name in sorted(ephemeral))
+    return Mounts(tuple(sorted(claims | ephemeral)), owned, tuple(sorted(disks, key=_order)), tuple(unsupported))
+
+
+def _disk(model: VolumeModel) -> InlineDisk | None:
+    """The identity by which volume_restrictions.go compares two disks of a kind."""
+    if (gce := model.gce_persistent_disk) is not None:
+        return InlineDisk(DiskKind.GCE, gce.pd_name, bool(gce.read_only))
+    if (aws := model.aws_elastic_block_store) is not None:
+        return InlineDisk(DiskKind.AWS, aws.volume_id, bool(aws.read_only))
+    if (iscsi := model.iscsi) is not None:
+        return InlineDisk(DiskKind.ISCSI, iscsi.iqn, bool(iscsi.read_only))
+    if (rbd := model.rbd) is not None:
+        return InlineDisk(DiskKind.RBD, f"{rbd.pool}/{rbd.image}", bool(rbd.read_only), frozenset(rbd.monitors))
+    return None
+
+
+def _order(disk: InlineDisk) -> tuple[str, str, bool, list[str]]:
+    return (disk.kind.value, disk.identity, disk.read_only, sorted(disk.monitors))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPod:
+    """The pod whose terms are read."""
+
+    namespace: str
+    labels: Mapping[str, str]
+
+
+class PodTermModel(Strict):
+    """One pod affinity term."""
+
+    topology_key: str
+    label_selector: LabelSelectorModel | None = None
+    namespaces: list[str] | None = None
+    namespace_selector: LabelSelectorModel | None = None
+    match_label_keys: list[str] | None = None
+    mismatch_label_keys: list[str] | None = None
+
+
+class PreferredPodModel(Strict):
+    """A weighted pod affinity term."""
+
+    weight: Weight
+    pod_affinity_term: PodTermModel
+
+
+class AffinityTerms(Strict):
+    """Required and preferred terms."""
+
+    required: list[PodTermModel] | None = Field(None, alias="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: list[PreferredPodModel] | None = Field(None, alias="preferredDuringSchedulingIgnoredDuringExecution")
+
+
+def fold_keys(pod: OwnPod, keys: Iterable[str] | None, operator: Operator = Operator.IN) -> list[Requirement]:
+    """Conditions on the pod's own label values; a key that the pod does not carry is ignored, as Kubernetes does."""
+    return [Requirement(key, operator, (pod.labels[key],)) for key in keys or () if key in pod.labels]
+
+
+def pod_terms(models: Iterable[PodTermModel], pod: OwnPod, path: FieldPath) -> tuple[PodTerm, ...]:
+    """Required terms, all of which must hold."""
+    return tuple(_term(model, pod, path) for model in models)
+
+
+def preferred_pod_terms(
+    models: Iterable[PreferredPodModel], pod: OwnPod, path: FieldPath
+) -> tuple[PreferredPodTerm, ...]:
+    """Weighted terms."""
+    return tuple(PreferredPodTerm(model.weight, _term(model.pod_affinity_term, pod, path)) for model in models)
+
+
+def _term(model: PodTermModel, pod: OwnPod, path: FieldPath) -> PodTerm:
+    own = [
+        *fold_keys(pod, model.match_label_keys),
+        *fold_keys(pod, model.mismatch_label_keys, Operator.NOT_IN),
+    ]
+    # A set in a fixed order, so that equal terms are equal values.
+    namespaces = tuple(sorted(set(model.namespaces or ())))
+    if not namespaces and model.namespace_selector is None:
+        # Only without a selector: an empty list beside one means "by the selector alone".
+        namespaces = (pod.namespace,)
+    return PodTerm(
+        topology_key=model.topology_key,
+        selector=label_selector(model.label_selector, path.at("labelSelector"), own),
+        namespaces=namespaces,
+        namespace_selector=label_selector(model.namespace_selector, path.at("namespaceSelector")),
+    )
+
+
+EFFECTS: Final = EnumReader({"": "", **{effect.value: effect.value for effect in TaintEffect}})
+TOLERATES: Final = EnumReader({"": "Equal", "Equal": "Equal", "Exists": "Exists", "Gt": "Gt", "Lt": "Lt"})
+WHEN_UNSATISFIABLE: Final = EnumReader({"DoNotSchedule": True, "ScheduleAnyway": False})
+INCLUSION: Final = EnumReader({"Honor": True, "Ignore": False})
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class TolerationModel(Strict):
+    """One toleration; how long it lasts is no business of placement."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class PreferredNodeModel(Strict):
+    """A weighted node term."""
+
+    weight: Weight
+    preference: NodeTermModel = NodeTermModel()  # an absent preference is an empty one
+
+
+class NodeAffinityModel(Strict):
+    """Required and preferred node affinity."""
+
+    required: NodeSelectorModel | None = Field(None, alias="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: list[PreferredNodeModel] | None = Field(None, alias="preferredDuringSchedulingIgnoredDuringExecution")
+
+
+class AffinityModel(Strict):
+    """All kinds of affinity."""
+
+    node_affinity: NodeAffinityModel | None = None
+    pod_affinity: AffinityTerms | None = None
+    pod_anti_affinity: AffinityTerms | None = None
+
+
+class SpreadModel(Strict):
+    """One topology spread constraint."""
+
+    topology_key: str
+    max_skew: Count = 1
+    when_unsatisfiable: str = "DoNotSchedule"
+    label_selector: LabelSelectorModel | None = None
+    min_domains: Count | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+    match_label_keys: list[str] | None = None
+
+
+class PortModel(Strict):
+    """A container's port."""
+
+    host_port: Port | None = None
+    container_port: Port | None = None
+    protocol: str | None = None
+    host_ip: str | None = Field(None, alias="hostIP")
+
+
+class ConstraintsModel(Strict):
+    """The part of a pod's spec that is about where it may run."""
+
+    node_name: str | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: AffinityModel | None = None
+    tolerations: list[TolerationModel] | None = None
+    topology_spread_constraints: list[SpreadModel] | None = None
+    volumes: list[VolumeModel] | None = None
+    host_network: bool | None = None
+    host_users: bool | None = None
+    scheduling_group: dict[str, Any] | None = None
+
+
+def constraints(top: Head, demands: ConstraintsModel, ports: Iterable[PortModel], restarts_all: bool) -> Constraints:
+    """
+    Every demand of one pod. ``ports`` are those of its long-running containers; ``restarts_all``: some container restarts all of them.
+    """
+    path = top.path.at("spec")
+    pod = OwnPod(top.namespace or "default", top.labels)
+    affinity = demands.affinity or _NO_AFFINITY
+    near, far = affinity.pod_affinity or _NO_TERMS, affinity.pod_anti_affinity or _NO_TERMS
+    node = affinity.node_affinity or _NO_NODE_AFFINITY
+    # Volumes before the rest, since claims, disks and refusals come from them.
+    mounted = volumes(top, demands.volumes or ())
+    return Constraints(
+        node_name=demands.node_name or "",
+        node_selector=label_pairs(demands.node_selector),
+        # No required terms is no demand; an empty list of terms matches no node.
+        node_terms=None if node.required is None else node_terms(node.required, path.at("nodeAffinity")),
+        preferred_nodes=_preferred_nodes(node.preferred or (), path.at("nodeAffinity")),
+        tolerations=_tolerations(demands.tolerations or (), path.at("tolerations")),
+        affinity=pod_terms(near.required or (), pod, path.at("podAffinity")),
+        anti_affinity=pod_terms(far.required or (), pod, path.at("podAntiAffinity")),
+        preferred_affinity=preferred_pod_terms(near.preferred or (), pod, path.at("podAffinity")),
+        preferred_anti_affinity=preferred_pod_terms(far.preferred or (), pod, path.at("podAntiAffinity")),
+        spread=tuple(_spread(model, pod, path) for model in demands.topology_spread_constraints or ()),
+        host_ports=_host_ports(ports, demands),
+        claims=mounted.claims,
+        ephemeral=mounted.ephemeral,
+        disks=mounted.disks,
+        features=_features(demands, restarts_all),
+        unsupported=mounted.unsupported + _unsupported_annotations(top.annotations),
+    )
+
+
+def _preferred_nodes(models: Iterable[PreferredNodeModel], path: FieldPath) -> tuple[PreferredNodeTerm, ...]:
+    return tuple(
+        PreferredNodeTerm(model.weight, term)
+        for model in models
+        if (term := node_term(model.preference, path)) != NodeTerm()  # an empty preference prefers nothing
+    )
+
+
+def _tolerations(models: Iterable[TolerationModel], path: FieldPath) -> tuple[Toleration, ...]:
+    return tuple(_toleration(model, path) for model in models)
+
+
+def _toleration(model: TolerationModel, path: FieldPath) -> Toleration:
+    operator = TOLERATES.read(model.operator or "", path.at("operator"))
+    return Toleration(
+        key=model.key or "",
+        # Any operator but Exists compares the value.
+        exists=operator == "Exists",
+        value=model.value or "",
+        effect=EFFECTS.read(model.effect or "", path.at("effect")),
+        compares=Operator(operator) if operator in ("Gt", "Lt") else None,
+    )
+
+
+def _features(demands: ConstraintsModel, restarts_all: bool) -> tuple[str, ...]:
+    """Node features that kubelets without them refuse the pod for (``component-helpers/nodedeclaredfeatures``)."""
+    needed = []
+    if restarts_all:
+        needed.append("RestartAllContainersOnContainerExits")
+    # Only an explicit false: the default is the host's user namespace.
+    if demands.host_network and demands.host_users is False:
+        needed.append("UserNamespacesHostNetworkSupport")
+    return tuple(needed)
+
+
+def _spread(model: SpreadModel, pod: OwnPod, path: FieldPath) -> SpreadConstraint:
+    path = path.at("topologySpreadConstraints")
+    return SpreadConstraint(
+        topology_key=model.topology_key,
+        max_skew=model.max_skew,
+        hard=WHEN_UNSATISFIABLE.read(model.when_unsatisfiable, path.at("whenUnsatisfiable")),
+        # ``matchLabelKeys`` are folded into the selector, as the API server does for pod affinity.
+        selector=label_selector(model.label_selector, path, fold_keys(pod, model.match_label_keys)),
+        min_domains=model.min_domains or 1,
+        # The defaults of the two policies differ: Honor for affinity, Ignore for taints.
+        honor_affinity=INCLUSION.read(model.node_affinity_policy or "Honor", path.at("nodeAffinityPolicy")),
+        honor_taints=INCLUSION.read(model.node_taints_policy or "Ignore", path.at("nodeTaintsPolicy")),
+    )
+
+
+def _host_ports(ports: Iterable[PortModel], demands: ConstraintsModel) -> tuple[HostPort, ...]:
+    found: set[tuple[int, str, str]] = set()
+    for port in ports:
+        # The API server fills hostPort in on the host's network; an object that never passed it gets the same here.
+        number = port.host_port or (port.container_port if demands.host_network else None)
+        if number:
+            found.add((number, port.protocol or "TCP", port.host_ip or "0.0.0.0"))  # noqa: S104  (Kubernetes' wildcard)
+    return tuple(HostPort(number, protocol, ip) for number, protocol, ip in sorted(found))
+
+
+_UNSUPPORTED_ANNOTATIONS: Final = {
+    names.RESERVATION_AFFINITY: "affinity to Koordinator reservations",
+    names.DEVICE_JOINT_ALLOCATE: "joint allocation of devices by Koordinator",
+    names.GPU_PARTITION_SPEC: "GPU partitions of Koordinator",
+}
+
+
+def _unsupported_annotations(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    # The usual pod has none of them.
+    if _UNSUPPORTED_ANNOTATIONS.keys().isdisjoint(annotations):
+        return ()
+    return tuple(words for name, words in _UNSUPPORTED_ANNOTATIONS.items() if name in annotations)
+
+
+_NO_AFFINITY: Final = AffinityModel()
+_NO_TERMS: Final = AffinityTerms()
+_NO_NODE_AFFINITY: Final = NodeAffinityModel()
 
 
 class Resources(Strict):

@@ -8,7 +8,7 @@ import yaml
 from click.testing import CliRunner
 
 from koord_numa.cli import main
-from koord_numa.cli.cluster.hashed_names import hashed, short_hash
+from koord_numa.cli.commands.snapshot import hashed, short_hash
 from tests.cli.kinds import claim, storage_class, using, volume
 from tests.cli.small import ask, pod, small_cluster
 

@@ -11,9 +11,9 @@ from koord_numa.cluster.resources import PODS, REBINDS, TAINT_RULES, Resource
 from koord_numa.cluster.watch.informer import Informer, InformerTimeouts
 from koord_numa.cluster.watch.lister import ListedKind, list_all
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
+from koord_numa.wire import raw_json
 from koord_numa.wire.errors import WireError
-from koord_numa.wire.raw import unread
-from koord_numa.wire.raw.unread import UnreadObject
+from koord_numa.wire.raw_json import UnreadObject
 from tests.cluster.objects import node, pod, until
 from tests.cluster.watch.watched import Picture, delete, mirror_of, seen
 
@@ -49,7 +49,7 @@ async def test_what_is_left_as_text_is_not_decoded_on_its_way(
     server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[bytes] = []
-    monkeypatch.setattr(unread, "_decoded", decoded.append)
+    monkeypatch.setattr(raw_json, "_decoded", decoded.append)
     server.store.create(pod("listed"))
     versions: dict[str, str] = {}
 

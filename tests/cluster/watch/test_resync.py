@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.cluster.watch import resync as resync_module
-from koord_numa.cluster.watch.resync import Resync
-from koord_numa.cluster.watch.resync_store import ResyncStore
+from koord_numa.cluster.watch.resync import Resync, ResyncStore
 from koord_numa.ports import DELETED, Forbidden, Unavailable
 from koord_numa.settings import BackoffSettings
 from tests.cluster.objects import until

@@ -7,12 +7,17 @@ from typing import Any
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.volume_lister import VolumeLister
-from koord_numa.wire.budgets import parse_budget
-from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.pod.pods import parse_pod
-from koord_numa.wire.storage.csi import parse_attachment, parse_csi_driver, parse_csi_node
-from koord_numa.wire.storage.volumes import parse_claim, parse_storage_class, parse_volume
+from koord_numa.wire.volumes import (
+    parse_attachment,
+    parse_claim,
+    parse_csi_driver,
+    parse_csi_node,
+    parse_storage_class,
+    parse_volume,
+)
+from koord_numa.wire.workloads import parse_budget, parse_namespace
 from tests.conformance.vectors import Case
 from tests.engine.world import World, make_world
 

@@ -13,8 +13,8 @@ from koord_numa.core.state.ledger import Ledger, holding_of
 from koord_numa.core.state.numa_free import accounts
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.node.topologies import parse_topology
+from koord_numa.wire.pod.pod_annotations import resource_status
 from koord_numa.wire.pod.pods import parse_pod
-from koord_numa.wire.pod.resource_status import resource_status
 
 Json = dict[str, Any]
 

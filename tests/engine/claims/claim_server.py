@@ -10,8 +10,7 @@ from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister
-from koord_numa.ports import DELETED, Conflict
-from koord_numa.ports.claim_writer import StillAllowed
+from koord_numa.ports import DELETED, Conflict, StillAllowed
 from koord_numa.wire.claims.claim_json import extended_claim_json
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
 

@@ -12,7 +12,7 @@ from koord_numa.node.inputs.kubelet_config import KubeletOptions
 from koord_numa.node.inputs.podresources import PodResourcesError, read_resources
 from koord_numa.node.sysfs import read_host
 from koord_numa.node.topology_object import CpuOwner, NodeFacts, topology_object
-from koord_numa.sandbox.machines.hardware.hardware import GIB, Shape
+from koord_numa.sandbox.machines.hardware.description import GIB, Shape
 from koord_numa.sandbox.machines.hardware.sysfs_tree import write_sysfs
 from koord_numa.wire import parse_topology
 from koord_numa.wire.proto import podresources_pb2

@@ -17,10 +17,16 @@ from koord_numa.core.objects.node import KubeletConfig, Taint
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.apiserver import DirectStore
-from koord_numa.sandbox.machines.hardware.description import STATIC_KUBELET, NodeDescription, Style
-from koord_numa.sandbox.machines.hardware.descriptions import load_descriptions, node_name, read_descriptions
-from koord_numa.sandbox.machines.hardware.dumps import read_dump
-from koord_numa.sandbox.machines.hardware.hardware import GIB, Device, Numbering, Shape
+from koord_numa.sandbox.machines.hardware.description import (
+    GIB,
+    STATIC_KUBELET,
+    Device,
+    NodeDescription,
+    Numbering,
+    Shape,
+    Style,
+)
+from koord_numa.sandbox.machines.hardware.descriptions import load_descriptions, node_name, read_descriptions, read_dump
 from koord_numa.wire import names, parse_node, parse_topology
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import bind, create

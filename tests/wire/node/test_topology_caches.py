@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.wire import names, parse_topology
-from koord_numa.wire.node import cpu_topology, kubelet_config, reserved, zones
-from koord_numa.wire.parsed_cache import ParsedCache
+from koord_numa.wire.node import kubelet_config, zones
+from koord_numa.wire.node import topologies as cpu_topology
+from koord_numa.wire.node import topologies as reserved
+from koord_numa.wire.parsing import ParsedCache
 from tests.wire.objects import KOORDINATOR_NRT, KUBELET_NRT, Object, annotated, changed
 
 CACHES: Sequence[tuple[Any, str]] = (

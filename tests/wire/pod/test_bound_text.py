@@ -15,10 +15,9 @@ from koord_numa.wire import names, parse_pod
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.metadata import Head, head
 from koord_numa.wire.pod import bound_text, pods
-from koord_numa.wire.pod.constraints import ConstraintsModel
 from koord_numa.wire.pod.request_cache import read_by
-from koord_numa.wire.pod.requests import ContainerModel, Workload
-from koord_numa.wire.raw.unread import UnreadObject
+from koord_numa.wire.pod.requests import ConstraintsModel, ContainerModel, Workload
+from koord_numa.wire.raw_json import UnreadObject
 from tests.wire.objects import POD, Object, annotated, changed
 from tests.wire.pod.test_steady_part import states
 from tests.wire.test_hostile import HOSTILE, HOSTILE_TEXTS, paths, values

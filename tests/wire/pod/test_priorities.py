@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.wire.errors import WireError
-from koord_numa.wire.pod.priorities import PriorityClass, parse_priority_class, with_priority
+from koord_numa.wire.pod.pods import PriorityClass, parse_priority_class, with_priority
 
 RANKS = (
     PriorityClass("low", 1, "Never"),

@@ -1,18 +1,344 @@
-"""CustomResourceDefinitions: when one is acceptable, the kind it serves, and what its schemas do to objects."""
+"""CustomResourceDefinitions: acceptable definitions, structural schemas, validation, pruning and defaults."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 from koord_numa.sandbox.apiserver.errors import Cause, duplicate, invalid_value, required, unsupported
-from koord_numa.sandbox.apiserver.objects.documents import JsonObject, dig, section, timestamp
+from koord_numa.sandbox.apiserver.objects.documents import JsonObject, clone, dig, dumps, section, timestamp
 from koord_numa.sandbox.apiserver.objects.kinds import COMMON_FIELDS, Generation, Kind, Scope
-from koord_numa.sandbox.apiserver.objects.metaschema import schema_causes
-from koord_numa.sandbox.apiserver.objects.schema import validate
-from koord_numa.sandbox.apiserver.objects.structure import fill_defaults, prune
+
+INT_OR_STRING: Final = "x-kubernetes-int-or-string"
+PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
+EMBEDDED: Final = "x-kubernetes-embedded-resource"
+
+
+def validate(value: Any, schema: JsonObject, path: str = "") -> Iterator[Cause]:
+    """All that is wrong with a value; ``path`` is how the field is called."""
+    if value is None and schema.get("nullable"):
+        return
+    problem = _type_problem(value, schema)
+    if problem:
+        yield Cause(
+            path,
+            f"Invalid value: {_shown(value)}: {path} in body must be of type {problem}: {_shown(value)}",
+            "FieldValueTypeInvalid",
+        )
+        return
+    yield from _enumerated(value, schema, path)
+    if isinstance(value, dict):
+        yield from _object(value, schema, path)
+    elif isinstance(value, list):
+        yield from _list(value, schema, path)
+    elif isinstance(value, str):
+        yield from _text(value, schema, path)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield from _number(value, schema, path)
+    if not _COMBINING.isdisjoint(schema):
+        yield from _combined(value, schema, path)
+
+
+_COMBINING: Final = frozenset({"allOf", "anyOf", "oneOf", "not"})
+
+_TYPE_ONLY: Final = frozenset({"type", "description", "default"})
+"""Keys of a schema that rules nothing out apart from other types."""
+
+_PLAIN: Final[Mapping[str, type]] = {"string": str, "boolean": bool, "integer": int}
+
+
+def _is_plain(value: Any, schema: JsonObject) -> bool:
+    """Is nothing wrong at first sight? Most values of large objects are of this sort, and need no path and no generator."""
+    return type(value) is _PLAIN.get(schema.get("type") or "") and schema.keys() <= _TYPE_ONLY
+
+
+_TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: not isinstance(value, bool) and (isinstance(value, int) or _whole(value)),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+}
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
+
+
+def _type_problem(value: Any, schema: JsonObject) -> str:
+    if schema.get(INT_OR_STRING):
+        return "" if isinstance(value, int | str) and not isinstance(value, bool) else "integer,string"
+    wanted = schema.get("type")
+    check = _TYPES.get(wanted or "")
+    return "" if check is None or check(value) else str(wanted)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return '"null"'
+    if isinstance(value, dict | list):
+        return dumps(value).decode()
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _enumerated(value: Any, schema: JsonObject, path: str) -> Iterator[Cause]:
+    choices = schema.get("enum")
+    if choices is not None and not any(value == choice and type(value) is type(choice) for choice in choices):
+        yield unsupported(path, value, [str(choice) for choice in choices])
+
+
+def _object(value: JsonObject, schema: JsonObject, path: str) -> Iterator[Cause]:
+    for name in schema.get("required") or ():
+        if name not in value:
+            yield required(_join(path, name))
+    properties = schema.get("properties") or {}
+    extra = schema.get("additionalProperties")
+    for name, inner in value.items():
+        inner_schema = properties.get(name, extra)
+        if isinstance(inner_schema, dict) and not _is_plain(inner, inner_schema):
+            yield from validate(inner, inner_schema, _join(path, name))
+    yield from _bounds(len(value), schema, path, ("minProperties", "maxProperties", "properties"))
+
+
+def _list(value: list[Any], schema: JsonObject, path: str) -> Iterator[Cause]:
+    items = schema.get("items")
+    if isinstance(items, dict):
+        for index, item in enumerate(value):
+            if not _is_plain(item, items):
+                yield from validate(item, items, f"{path}[{index}]")
+    yield from _bounds(len(value), schema, path, ("minItems", "maxItems", "items"))
+    kind = schema.get("x-kubernetes-list-type")
+    keys = schema.get("x-kubernetes-list-map-keys") or ()
+    seen: set[bytes] = set()
+    for index, item in enumerate(value):
+        if kind == "map" and isinstance(item, dict):
+            identity: Any = {key: item.get(key) for key in keys}
+        elif kind == "set" or schema.get("uniqueItems"):
+            identity = item
+        else:
+            continue
+        text = dumps(identity)
+        if text in seen:
+            yield duplicate(f"{path}[{index}]", text.decode())
+        seen.add(text)
+
+
+def _bounds(count: int, schema: JsonObject, path: str, names: tuple[str, str, str]) -> Iterator[Cause]:
+    least, most, word = names
+    if least in schema and count < schema[least]:
+        yield invalid_value(path, count, f"{path} in body should have at least {schema[least]} {word}")
+    if most in schema and count > schema[most]:
+        yield Cause(path, f"Too many: {count}: must have at most {schema[most]} {word}", "FieldValueTooMany")
+
+
+@lru_cache(maxsize=1024)
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text)
+
+
+def is_pattern(text: object) -> bool:
+    """Whether a text is a regular expression that this server can use."""
+    try:
+        return isinstance(text, str) and _pattern(text) is not None
+    except re.error:
+        return False
+
+
+_DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def _text(value: str, schema: JsonObject, path: str) -> Iterator[Cause]:
+    if len(value) < schema.get("minLength", 0):
+        yield invalid_value(path, value, f"{path} in body should be at least {schema['minLength']} chars long")
+    if "maxLength" in schema and len(value) > schema["maxLength"]:
+        yield Cause(path, f"Too long: may not be more than {schema['maxLength']} bytes", "FieldValueTooLong")
+    if "pattern" in schema and not _pattern(schema["pattern"]).search(value):
+        yield invalid_value(path, value, f"{path} in body should match '{schema['pattern']}'")
+    if schema.get("format") == "date-time" and not _DATE_TIME.fullmatch(value):
+        yield invalid_value(path, value, f'{path} in body must be of type date-time: "{value}"')
+
+
+def _number(value: float, schema: JsonObject, path: str) -> Iterator[Cause]:
+    least, most = schema.get("minimum"), schema.get("maximum")
+    if least is not None and (value < least or (schema.get("exclusiveMinimum") and value == least)):
+        word = "greater than" if schema.get("exclusiveMinimum") else "greater than or equal to"
+        yield invalid_value(path, value, f"{path} in body should be {word} {least}")
+    if most is not None and (value > most or (schema.get("exclusiveMaximum") and value == most)):
+        word = "less than" if schema.get("exclusiveMaximum") else "less than or equal to"
+        yield invalid_value(path, value, f"{path} in body should be {word} {most}")
+    step = schema.get("multipleOf")
+    if step and value % step:
+        yield invalid_value(path, value, f"{path} in body should be a multiple of {step}")
+
+
+def _combined(value: Any, schema: JsonObject, path: str) -> Iterator[Cause]:
+    for inner in schema.get("allOf") or ():
+        yield from validate(value, inner, path)
+    fitting = [sum(_fits(value, inner, path) for inner in schema.get(name) or ()) for name in ("anyOf", "oneOf")]
+    if schema.get("anyOf") and not fitting[0]:
+        yield invalid_value(path, _shown(value), f"{path} in body must validate at least one schema (anyOf)")
+    if schema.get("oneOf") and fitting[1] != 1:
+        yield invalid_value(path, _shown(value), f"{path} in body must validate one and only one schema (oneOf)")
+    if isinstance(schema.get("not"), dict) and _fits(value, schema["not"], path):
+        yield invalid_value(path, _shown(value), f"{path} in body must not validate the schema (not)")
+
+
+def _fits(value: Any, schema: JsonObject, path: str) -> bool:
+    return next(validate(value, schema, path), None) is None
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+_ROOT_FIELDS: Final = frozenset(("apiVersion", "kind", "metadata"))
+
+
+def prune(document: JsonObject, schema: JsonObject) -> list[str]:
+    """Remove what the schema of a whole object does not know; returns the paths of what was removed."""
+    removed: list[str] = []
+    _prune_object(document, schema, "", removed, root=True)
+    return removed
+
+
+def _prune_object(value: JsonObject, schema: JsonObject, path: str, removed: list[str], *, root: bool = False) -> None:
+    keep_unknown = bool(schema.get(PRESERVE))
+    embedded = root or bool(schema.get(EMBEDDED))
+    properties = schema.get("properties") or {}
+    extra = schema.get("additionalProperties")
+    for name in list(value):
+        where = f"{path}.{name}" if path else name
+        if embedded and name in _ROOT_FIELDS:
+            continue
+        if name in properties:
+            _prune_value(value[name], properties[name], where, removed)
+        elif isinstance(extra, dict):
+            _prune_value(value[name], extra, where, removed)
+        elif extra is not True and not keep_unknown:
+            del value[name]
+            removed.append(where)
+
+
+def _prune_value(value: Any, schema: JsonObject, path: str, removed: list[str]) -> None:
+    if isinstance(value, dict):
+        _prune_object(value, schema, path, removed)
+    elif isinstance(value, list) and isinstance(schema.get("items"), dict):
+        for index, item in enumerate(value):
+            _prune_value(item, schema["items"], f"{path}[{index}]", removed)
+
+
+def fill_defaults(value: Any, schema: JsonObject) -> None:
+    """Set every absent field that has a default; a null where none is allowed counts as absent."""
+    if isinstance(value, dict):
+        _fill_object(value, schema)
+    elif isinstance(value, list) and isinstance(schema.get("items"), dict):
+        for item in value:
+            fill_defaults(item, schema["items"])
+
+
+def _fill_object(value: JsonObject, schema: JsonObject) -> None:
+    properties = schema.get("properties") or {}
+    for name, inner in properties.items():
+        if name in value and value[name] is None and not inner.get("nullable"):
+            del value[name]
+        if name not in value and "default" in inner:
+            value[name] = clone(inner["default"])
+    extra = schema.get("additionalProperties")
+    for name, inner_value in value.items():
+        inner = properties.get(name, extra)
+        if isinstance(inner, dict):
+            fill_defaults(inner_value, inner)
+
+
+_IDENTITY: Final = ("apiVersion", "kind", "metadata")
+_SCHEMA_TYPES: Final = ("array", "boolean", "integer", "number", "object", "string")
+
+_TEXT: Final[JsonObject] = {"type": "string"}
+_FLAG: Final[JsonObject] = {"type": "boolean"}
+_NUMBER: Final[JsonObject] = {"type": "number"}
+_LENGTH: Final[JsonObject] = {"type": "integer", "minimum": 0}
+_SCHEMAS: Final[JsonObject] = {"type": "array", "items": {"type": "object"}}
+_TEXTS: Final[JsonObject] = {"type": "array", "items": _TEXT}
+_LENGTHS: Final = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_FLAGS: Final = ("nullable", "uniqueItems", "exclusiveMinimum", "exclusiveMaximum", INT_OR_STRING, PRESERVE)
+_SCHEMA: Final[JsonObject] = {
+    "type": "object",
+    "properties": {
+        "type": _TEXT,
+        "format": _TEXT,
+        "pattern": _TEXT,
+        "required": _TEXTS,
+        "enum": {"type": "array", "items": {}},
+        "properties": {"type": "object", "additionalProperties": {"type": "object"}},
+        "items": {"type": "object"},
+        "not": {"type": "object"},
+        "allOf": _SCHEMAS,
+        "anyOf": _SCHEMAS,
+        "oneOf": _SCHEMAS,
+        "minimum": _NUMBER,
+        "maximum": _NUMBER,
+        "multipleOf": {"type": "number", "minimum": 0, "exclusiveMinimum": True},
+        "x-kubernetes-list-type": {"type": "string", "enum": ["atomic", "map", "set"]},
+        "x-kubernetes-list-map-keys": _TEXTS,
+        **dict.fromkeys(_LENGTHS, _LENGTH),
+        **dict.fromkeys(_FLAGS, _FLAG),
+    },
+}
+
+
+def schema_causes(schema: JsonObject, path: str) -> Iterator[Cause]:
+    """All that is wrong with the schema of a whole object."""
+    malformed = list(_malformed(schema, path))
+    yield from malformed or _unstructured(schema, path, root=True)
+
+
+def _malformed(schema: Any, path: str) -> Iterator[Cause]:
+    found = list(validate(schema, _SCHEMA, path))
+    if found:
+        yield from found
+        return
+    if "pattern" in schema and not is_pattern(schema["pattern"]):
+        yield invalid_value(f"{path}.pattern", schema["pattern"], "must be a valid regular expression")
+    for name, inner in (schema.get("properties") or {}).items():
+        yield from _malformed(inner, f"{path}.properties[{name}]")
+    for name in ("items", "not", "additionalProperties"):
+        inner = schema.get(name)
+        if isinstance(inner, dict):
+            yield from _malformed(inner, f"{path}.{name}")
+        elif name == "additionalProperties" and not isinstance(inner, bool | None):
+            yield invalid_value(f"{path}.{name}", str(inner), "must be a schema or a boolean")
+    for name in ("allOf", "anyOf", "oneOf"):
+        for index, inner in enumerate(schema.get(name) or ()):
+            yield from _malformed(inner, f"{path}.{name}[{index}]")
+
+
+def _unstructured(schema: JsonObject, path: str, *, root: bool = False) -> Iterator[Cause]:
+    """What is not structural: a missing or unknown type, or a default that breaks its own schema."""
+    kind = schema.get("type")
+    if root and kind != "object":
+        yield invalid_value(f"{path}.type", kind or "", "must be object at the root")
+    elif kind is None and not (schema.get(INT_OR_STRING) or schema.get(PRESERVE)):
+        yield required(f"{path}.type", "must not be empty for specified object fields")
+    elif kind is not None and kind not in _SCHEMA_TYPES:
+        yield unsupported(f"{path}.type", kind, _SCHEMA_TYPES)
+    elif "default" in schema:
+        yield from validate(schema["default"], schema, f"{path}.default")
+    for name, inner in (schema.get("properties") or {}).items():
+        if not (root and name in _IDENTITY):
+            yield from _unstructured(inner, f"{path}.properties[{name}]")
+    if "items" in schema:
+        yield from _unstructured(schema["items"], f"{path}.items")
+    elif kind == "array":
+        yield required(f"{path}.items", "must be specified")
+    if isinstance(schema.get("additionalProperties"), dict):
+        yield from _unstructured(schema["additionalProperties"], f"{path}.additionalProperties")
+
 
 _SCOPES: Final = ("Cluster", "Namespaced")
-_IDENTITY: Final = ("apiVersion", "kind", "metadata")
 
 
 @dataclass(frozen=True, slots=True)

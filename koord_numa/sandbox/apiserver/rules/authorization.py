@@ -6,8 +6,7 @@ from typing import Final
 
 from koord_numa.sandbox.apiserver.errors import ApiError
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, metadata_of
-from koord_numa.sandbox.apiserver.store.backend import Backend
-from koord_numa.sandbox.apiserver.store.registry import Target
+from koord_numa.sandbox.apiserver.store.backend import Backend, Target
 
 _GROUP: Final = "rbac.authorization.k8s.io"
 _VERSION: Final = "v1"

@@ -10,7 +10,7 @@ import jsonpointer
 
 from koord_numa.sandbox.apiserver.errors import ApiError, bad_request
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, clone
-from koord_numa.sandbox.apiserver.store.lists import FieldNames, ListRule, builtin_rules
+from koord_numa.sandbox.apiserver.store.ownership import FieldNames, ListRule, builtin_rules
 
 MAX_OPERATIONS: Final = 10_000  # of one JSON patch, as apiserver's handlers/patch.go
 

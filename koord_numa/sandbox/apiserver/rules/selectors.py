@@ -9,7 +9,7 @@ from typing import Any, Final
 from koord_numa.sandbox.apiserver.errors import bad_request
 from koord_numa.sandbox.apiserver.objects.kinds import Kind
 from koord_numa.sandbox.apiserver.objects.names import label_key_problem, label_value_problem
-from koord_numa.sandbox.apiserver.store.records import ADDED, DELETED, MODIFIED, Change, Record
+from koord_numa.sandbox.apiserver.store.storage import ADDED, DELETED, MODIFIED, Change, Record
 
 
 class Operator(Enum):

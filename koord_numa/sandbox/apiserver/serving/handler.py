@@ -6,18 +6,71 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import orjson
 from aiohttp import web
+from pydantic import ValidationError
 
 from koord_numa.core.value_objects import replace
-from koord_numa.sandbox.apiserver.errors import ApiError, expired, timed_out
+from koord_numa.sandbox.apiserver.errors import ApiError, bad_request, expired, no_such_path, timed_out
 from koord_numa.sandbox.apiserver.faults import Effect, Fault, Faults, first
-from koord_numa.sandbox.apiserver.serving import answers, nonresource, port_forward, reviews
-from koord_numa.sandbox.apiserver.serving.control import PREFIX, Control
-from koord_numa.sandbox.apiserver.serving.http import Call, ResourceApi
+from koord_numa.sandbox.apiserver.serving import http, nonresource, port_forward
+from koord_numa.sandbox.apiserver.serving.http import Call, Parameters, ResourceApi, parse
 from koord_numa.sandbox.apiserver.serving.request_log import Asked, RequestLog
-from koord_numa.sandbox.apiserver.serving.routes import Parameters, parse
+from koord_numa.sandbox.apiserver.serving.reviews import ABOUT_ONESELF, attributes, user_of
 from koord_numa.sandbox.apiserver.serving.watch import WatchRequest, WatchStream, error_line
 from koord_numa.sandbox.apiserver.store.cluster import Cluster
+from koord_numa.wire.errors import sentence_of
+
+PREFIX = "/sandbox/"
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What can be steered over HTTP.
+
+    ``POST /sandbox/faults`` takes a fault and answers ``{"id": n}``; ``GET`` lists them, ``DELETE`` clears them, ``DELETE
+    /sandbox/faults/n`` takes one away. ``POST /sandbox/compact`` forgets history. ``GET`` and ``DELETE
+    /sandbox/requests`` read and empty the request log.
+    """
+
+    faults: Faults
+    requests: RequestLog
+    compact: Callable[[], int]
+
+    async def answer(self, request: web.BaseRequest, path: str) -> web.Response:
+        """Serve one of these endpoints. Raises 400 and 404."""
+        thing, _, which = path.removeprefix(PREFIX).strip("/").partition("/")
+        action = (request.method, thing)
+        if action == ("POST", "faults") and not which:
+            return await self._add(request)
+        if action == ("GET", "faults"):
+            return http.json_answer({"faults": self.faults.describe()})
+        if action == ("DELETE", "faults"):
+            if which:
+                self.faults.remove(int(which) if which.isdigit() else 0)
+            else:
+                self.faults.clear()
+            return http.json_answer({"faults": self.faults.describe()})
+        if action == ("POST", "compact"):
+            return http.json_answer({"revision": self.compact()})
+        if action == ("GET", "requests"):
+            return http.json_answer({"requests": self.requests.describe()})
+        if action == ("DELETE", "requests"):
+            self.requests.clear()
+            return http.json_answer({"requests": []})
+        raise no_such_path()
+
+    async def _add(self, request: web.BaseRequest) -> web.Response:
+        try:
+            asked = orjson.loads(await request.read())
+        except orjson.JSONDecodeError as problem:
+            raise bad_request(f"the body is not JSON: {problem.msg}") from None
+        try:
+            fault = Fault.model_validate(asked)
+        except ValidationError as problem:
+            raise bad_request(sentence_of(problem, asked, ("not a fault",))) from None
+        return http.json_answer({"id": self.faults.add(fault)}, 201)
+
 
 _NAMED: Final = re.compile(r"metadata\.name==?([^,]+)")
 
@@ -61,7 +114,7 @@ class Handler:
                 return await self._suffer(request, asked, parameters, suffered)
             response = await self._serve(request, asked, parameters)
         except ApiError as error:
-            response = answers.refusal(error)
+            response = http.refusal(error)
         asked.status = response.status
         return response
 
@@ -84,7 +137,7 @@ class Handler:
         if transport is not None:
             asked.port = (transport.get_extra_info("peername") or ("", 0))[1]
         asked.user_agent = request.headers.get("User-Agent", "")
-        asked.user = reviews.user_of(request.headers.get("Authorization", ""))
+        asked.user = user_of(request.headers.get("Authorization", ""))
         self._serving.requests.add(asked)
 
     async def _serve(self, request: web.BaseRequest, asked: Asked, parameters: Parameters) -> web.StreamResponse:
@@ -101,11 +154,11 @@ class Handler:
 
     def _authorize(self, asked: Asked, parameters: Parameters) -> None:
         """Raises 403. Lists and watches of one object by field selector count as requests for that name, as in kube-apiserver."""
-        if asked.resource in reviews.ABOUT_ONESELF:
+        if asked.resource in ABOUT_ONESELF:
             return
         selected = _NAMED.fullmatch(parameters.text("fieldSelector"))
         name = asked.name or (selected[1] if selected else "")
-        self._serving.cluster.authorizer.check(reviews.attributes(asked.user, replace(asked, name=name)))
+        self._serving.cluster.authorizer.check(attributes(asked.user, replace(asked, name=name)))
 
     async def _suffer(
         self, request: web.BaseRequest, asked: Asked, parameters: Parameters, suffered: list[Fault]
@@ -125,7 +178,7 @@ class Handler:
         try:
             response = await self._serve(request, asked, parameters)
         except ApiError as refused:
-            response = answers.refusal(refused)
+            response = http.refusal(refused)
         slow = first(suffered, Effect.SLOW_ANSWER)
         if slow:
             await self._elapse(slow)
@@ -147,7 +200,7 @@ class Handler:
         stream = WatchStream(cluster.backend, WatchRequest.parse(call.parameters), call.selection(), presentation)
         self._watches.add(stream)
         try:
-            response = web.StreamResponse(headers={"Content-Type": answers.JSON})
+            response = web.StreamResponse(headers={"Content-Type": http.JSON})
             call.asked.status = 200
             await response.prepare(call.request)
             await self._stream(call, stream, response)

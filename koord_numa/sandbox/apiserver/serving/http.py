@@ -1,12 +1,17 @@
 """The HTTP side of the resource verbs: from request to answer. What the verbs mean is in the modules it calls."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
 
 from aiohttp import web
 
 from koord_numa.sandbox.apiserver.errors import (
+    NO_SUCH_API,
     ApiError,
     bad_request,
     invalid_revision,
@@ -16,28 +21,286 @@ from koord_numa.sandbox.apiserver.errors import (
     unsupported_media_type,
 )
 from koord_numa.sandbox.apiserver.faults import Faults
-from koord_numa.sandbox.apiserver.objects.documents import JsonObject, loads, metadata_of
+from koord_numa.sandbox.apiserver.objects.documents import JsonObject, dumps, loads, metadata_of, parse_yaml
 from koord_numa.sandbox.apiserver.objects.kinds import CREATE_ONLY, Kind
-from koord_numa.sandbox.apiserver.objects.manifests import parse_yaml
 from koord_numa.sandbox.apiserver.rules.patches import json_patch, merge_patch, strategic_merge_patch
 from koord_numa.sandbox.apiserver.rules.selectors import Selection, parse_fields, parse_labels
-from koord_numa.sandbox.apiserver.serving import answers, protobuf, reviews
-from koord_numa.sandbox.apiserver.serving.presentation import Presentation, present
+from koord_numa.sandbox.apiserver.serving import protobuf
 from koord_numa.sandbox.apiserver.serving.protobuf import parse_protobuf
 from koord_numa.sandbox.apiserver.serving.request_log import Asked
-from koord_numa.sandbox.apiserver.serving.routes import Parameters
+from koord_numa.sandbox.apiserver.serving.reviews import answer_review
 from koord_numa.sandbox.apiserver.store.backend import (
+    Backend,
     Conflicts,
     DryRun,
     FieldValidation,
     Outcome,
+    Target,
     WriteOptions,
     Written,
 )
 from koord_numa.sandbox.apiserver.store.cluster import Cluster
+from koord_numa.sandbox.apiserver.store.columns import Column, columns_of
 from koord_numa.sandbox.apiserver.store.deletion import DeleteOptions
-from koord_numa.sandbox.apiserver.store.registry import Target
+from koord_numa.sandbox.apiserver.store.reader import Page
+from koord_numa.sandbox.apiserver.store.storage import Change, Record
 from koord_numa.wire.parsing import is_nested_deeper
+
+_VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
+_TRUE: Final = ("1", "true", "True", "t", "T", "TRUE")
+_NAMESPACE_PARTS: Final = ("status", "finalize")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The query of a request."""
+
+    values: dict[str, str] = field(default_factory=dict)
+
+    def text(self, name: str) -> str:
+        """A parameter as it is, empty when absent."""
+        return self.values.get(name, "")
+
+    def flag(self, name: str) -> bool:
+        """Whether a boolean parameter is set."""
+        return self.values.get(name, "") in _TRUE
+
+    def seconds(self, name: str) -> float | None:
+        """A duration as Go writes it, in seconds or milliseconds; ``None`` when absent. Raises 400."""
+        text = self.values.get(name, "")
+        if not text:
+            return None
+        found = _DURATION.fullmatch(text)
+        if found is None:
+            raise bad_request(f'invalid timeout specified in the request URL - "{text}"')
+        return float(found[1]) * (0.001 if found[2] == "ms" else 1.0)
+
+    def number(self, name: str) -> int:
+        """A whole number, 0 when absent. Raises 400."""
+        text = self.values.get(name, "")
+        if not text:
+            return 0
+        try:
+            number = int(text)
+        except ValueError as problem:
+            raise bad_request(f'{name}: Invalid value: "{text}": must be a whole number') from problem
+        if number < 0:
+            raise bad_request(f"{name}: Invalid value: {number}: must be greater than or equal to 0")
+        return number
+
+
+def parse(method: str, target: str) -> tuple[Asked, Parameters]:
+    """What a request line asks for; ``resource`` stays empty for paths that name none, such as ``/version``."""
+    path, _, query = target.partition("?")
+    parameters = Parameters(dict(parse_qsl(query, keep_blank_values=True))) if query else Parameters()
+    parts = [unquote(part) if "%" in part else part for part in path.split("/") if part]
+    asked = Asked(method.lower(), path=path, query=query)
+    if len(parts) > 2 and parts[0] == "api":
+        _resource(asked, "", parts[1], parts[2:])
+    elif len(parts) > 3 and parts[0] == "apis":
+        _resource(asked, parts[1], parts[2], parts[3:])
+    if asked.resource:
+        asked.verb = _verb(method, asked, parameters)
+        asked.path = ""
+    return asked, parameters
+
+
+def _resource(asked: Asked, group: str, version: str, parts: list[str]) -> None:
+    if parts[0] == "watch" and len(parts) > 1:  # the deprecated form: /api/v1/watch/pods
+        asked.verb = "watch"
+        parts = parts[1:]
+    if parts[0] == "namespaces" and len(parts) > 2 and not (len(parts) == 3 and parts[2] in _NAMESPACE_PARTS):
+        asked.namespace = parts[1]
+        parts = parts[2:]
+    asked.group, asked.version, asked.resource = group, version, parts[0]
+    asked.name = parts[1] if len(parts) > 1 else ""
+    asked.subresource = "/".join(parts[2:])
+
+
+def _verb(method: str, asked: Asked, parameters: Parameters) -> str:
+    if method in ("GET", "HEAD"):
+        if asked.verb == "watch" or parameters.flag("watch"):
+            return "watch"
+        return "get" if asked.name else "list"
+    if method == "DELETE":
+        return "delete" if asked.name else "deletecollection"
+    return _VERBS.get(method, method.lower())
+
+
+JSON: Final = "application/json"
+
+
+def body(content: bytes, status: int = 200, warnings: Sequence[str] = ()) -> web.Response:
+    """A JSON text as it is."""
+    answer = web.Response(body=content, status=status, headers={"Content-Type": JSON})
+    for warning in warnings:
+        quoted = warning.replace("\\", "\\\\").replace('"', '\\"')
+        answer.headers.add("Warning", f'299 - "{quoted}"')
+    return answer
+
+
+def json_answer(content: JsonObject, status: int = 200) -> web.Response:
+    """A JSON document."""
+    return body(dumps(content), status)
+
+
+def text(content: str) -> web.Response:
+    """Plain text."""
+    return web.Response(text=content)
+
+
+def success(status: int = 200, kind: Kind | None = None, name: str = "", uid: str = "") -> web.Response:
+    """A Status that says that it is done, with the details of the object it is about."""
+    content: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    if kind is not None:
+        content["details"] = {
+            "name": name,
+            **({"group": kind.group} if kind.group else {}),
+            "kind": kind.plural,
+            "uid": uid,
+        }
+    if status != 200:
+        content["code"] = status
+    return json_answer(content, status)
+
+
+def refusal(error: ApiError) -> web.Response:
+    """A Status that says why not."""
+    if error.message == NO_SUCH_API:
+        return web.Response(text=f"{NO_SUCH_API}\n", status=error.code)
+    answer = json_answer(error.status(), error.code)
+    retry_after = error.details.get("retryAfterSeconds")
+    if retry_after:
+        answer.headers["Retry-After"] = str(retry_after)
+    return answer
+
+
+_META: Final = "meta.k8s.io/v1"
+
+
+class Form(Enum):
+    """What the client asked for with its Accept header."""
+
+    PLAIN = ""
+    TABLE = "Table"
+    METADATA = "PartialObjectMetadata"
+    METADATA_LIST = "PartialObjectMetadataList"
+
+
+def accepted_form(accept: str) -> Form:
+    """The first form in an Accept header that this server can produce."""
+    # Most requests ask for no other form, and need no parsing.
+    for choice in accept.split(",") if "as=" in accept else ():
+        parameters = dict(part.strip().partition("=")[::2] for part in choice.split(";")[1:])
+        try:
+            return Form(parameters.get("as", ""))
+        except ValueError:
+            continue
+    return Form.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Presentation:
+    """How one request wants its objects; ``include`` says what a table row carries: None, Metadata or Object."""
+
+    target: Target
+    form: Form = Form.PLAIN
+    columns: tuple[Column, ...] = ()
+    include: str = "Metadata"
+
+    def object(self, record: Record) -> bytes:
+        """One object."""
+        if self.form is Form.PLAIN:
+            return record.view(self.target.api_version)
+        document = record.load_as(self.target.api_version)
+        if self.form is Form.TABLE:
+            revision = {"resourceVersion": str(record.revision)}
+            return dumps(self._table([self._row(document)], revision))
+        return dumps(_metadata_only(document))
+
+    def page(self, page: Page) -> bytes:
+        """A list or a part of one."""
+        metadata: JsonObject = {"resourceVersion": str(page.revision)}
+        if page.token:
+            metadata["continue"] = page.token
+            if page.remaining:
+                metadata["remainingItemCount"] = page.remaining
+        version = self.target.api_version
+        # Joined of bytes that are ready: a list of thousands is not parsed to be sent.
+        if self.form is Form.PLAIN:
+            head = {"kind": self.target.kind.list_kind, "apiVersion": version, "metadata": metadata}
+            return b'%b,"items":[%b]}' % (
+                dumps(head)[:-1],
+                b",".join([record.view(version) for record in page.records]),
+            )
+        documents = [record.load_as(version) for record in page.records]
+        if self.form is Form.TABLE:
+            return dumps(self._table([self._row(document) for document in documents], metadata))
+        items = [_metadata_only(document) for document in documents]
+        return dumps({"kind": "PartialObjectMetadataList", "apiVersion": _META, "metadata": metadata, "items": items})
+
+    def event(self, kind: str, change: Change) -> bytes:
+        """The line of a watch answer for a change."""
+        if self.form is Form.PLAIN:
+            return change.line(kind, self.target.api_version)
+        return self.added(kind, change.subject(kind))
+
+    def added(self, kind: str, record: Record) -> bytes:
+        """The line of a watch answer for an object."""
+        return b'{"type":"%b","object":%b}\n' % (kind.encode(), self.object(record))
+
+    def bookmark(self, revision: int, annotations: JsonObject | None = None) -> bytes:
+        """The line that tells a watcher how far it has come."""
+        metadata: JsonObject = {"resourceVersion": str(revision), "creationTimestamp": None}
+        if annotations:
+            metadata["annotations"] = annotations
+        marker: JsonObject = {
+            "kind": self.target.kind.kind,
+            "apiVersion": self.target.api_version,
+            "metadata": metadata,
+        }
+        # In the form of the events: kubectl decodes every line of a watch as what it asked for.
+        if self.form is Form.TABLE:
+            marker = self._table(
+                [{"cells": ["" for _ in self.columns], "object": _metadata_only(marker)}],
+                {"resourceVersion": str(revision)},
+            )
+        elif self.form is not Form.PLAIN:
+            marker = _metadata_only(marker)
+        return dumps({"type": "BOOKMARK", "object": marker}) + b"\n"
+
+    def _table(self, rows: Sequence[JsonObject], metadata: JsonObject) -> JsonObject:
+        definitions = [column.definition() for column in self.columns]
+        return {
+            "kind": "Table",
+            "apiVersion": _META,
+            "metadata": metadata,
+            "columnDefinitions": definitions,
+            "rows": rows,
+        }
+
+    def _row(self, document: JsonObject) -> JsonObject:
+        row: JsonObject = {"cells": [column.cell(document) for column in self.columns]}
+        if self.include != "None":
+            row["object"] = document if self.include == "Object" else _metadata_only(document)
+        return row
+
+
+def present(backend: Backend, target: Target, accept: str, include: str) -> Presentation:
+    """The presentation that a request's Accept header asks for."""
+    form = accepted_form(accept)
+    if form is not Form.TABLE:
+        return Presentation(target, form)
+    versions = backend.custom.get(target.kind.qualified)
+    columns = columns_of(target.kind, versions[target.version].columns if versions else None)
+    return Presentation(target, form, columns, include or "Metadata")
+
+
+def _metadata_only(document: JsonObject) -> JsonObject:
+    metadata: Any = document.get("metadata")
+    return {"kind": "PartialObjectMetadata", "apiVersion": _META, "metadata": metadata}
+
 
 DEEPEST: Final = 250
 """Levels of nesting in an object: the encoder (orjson) stops at 254. The API server of Kubernetes takes 10,000."""
@@ -152,7 +415,7 @@ class ResourceApi:
 
     async def _get(self, call: Call) -> web.Response:
         record = self._cluster.backend.get(call.target)
-        return answers.body(self.presentation(call).object(record))
+        return body(self.presentation(call).object(record))
 
     async def _list(self, call: Call) -> web.Response:
         limit, token = call.parameters.number("limit"), call.parameters.text("continue")
@@ -161,7 +424,7 @@ class ResourceApi:
             page = self._cluster.reader.next_page(token, limit)
         else:
             page = self._cluster.reader.first_page(call.target.kind, call.selection(), limit)
-        return answers.body(self.presentation(call).page(page))
+        return body(self.presentation(call).page(page))
 
     def _check_revision(self, call: Call, token: str) -> None:
         """Raises 400 for a revision that cannot be asked for and the 504 of one that is not reached in time."""
@@ -185,10 +448,10 @@ class ResourceApi:
             self._cluster.pods.bind(
                 Target(pods, "v1", target.namespace, metadata_of(document).get("name") or ""), document, options.dry_run
             )
-            return answers.success(201)
+            return success(201)
         if target.kind.verbs is CREATE_ONLY:
-            about = reviews.answer(target.kind, document, self._faults, self._cluster.authorizer, call.asked.user)
-            return answers.document(about, 201)
+            about = answer_review(target.kind, document, self._faults, self._cluster.authorizer, call.asked.user)
+            return json_answer(about, 201)
         if target.kind.namespaced and not target.namespace:
             raise method_not_allowed("POST")
         return self._written(call, self._cluster.writer.create(target, document, options))
@@ -200,7 +463,7 @@ class ResourceApi:
             self._cluster.pods.evict(target, document)
         else:
             raise method_not_allowed("POST")
-        return answers.success(201)
+        return success(201)
 
     async def _update(self, call: Call) -> web.Response:
         return self._written(
@@ -228,8 +491,8 @@ class ResourceApi:
             raise method_not_allowed("DELETE")
         written = self._cluster.deleter.delete(target, options)
         if written.outcome is Outcome.REMOVED and target.kind.qualified not in _RETURNED:
-            return answers.success(200, target.kind, target.name, written.record.uid)
-        return answers.body(self.presentation(call).object(written.record))
+            return success(200, target.kind, target.name, written.record.uid)
+        return body(self.presentation(call).object(written.record))
 
     async def _delete_collection(self, call: Call) -> web.Response:
         if "deletecollection" not in call.target.kind.verbs:
@@ -237,11 +500,11 @@ class ResourceApi:
         options = await _delete_options(call)
         page = self._cluster.reader.first_page(call.target.kind, call.selection(), call.parameters.number("limit"))
         self._cluster.deleter.delete_all(call.target.kind, page.records, options)
-        return answers.body(self.presentation(call).page(page))
+        return body(self.presentation(call).page(page))
 
     def _written(self, call: Call, written: Written) -> web.Response:
         status = 201 if written.outcome is Outcome.CREATED else 200
-        return answers.body(self.presentation(call).object(written.record), status, written.warnings)
+        return body(self.presentation(call).object(written.record), status, written.warnings)
 
 
 def _parsed(raw: bytes, content_type: str) -> Any:

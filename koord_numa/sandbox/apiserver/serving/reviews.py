@@ -1,10 +1,4 @@
-"""
-Questions about tokens and permissions.
-
-A token ``sandbox:NAME`` belongs to the user NAME, any other to no user. Requests with such a token have the rights that RBAC grants to
-NAME; requests with another token, or with none, are the administrator's. Reviews about other users allow everything, except what a fault of
-status 403 denies; the resource of such a fault is a path, such as ``/metrics``, where the question is about one.
-"""
+"""Answer TokenReviews, SubjectAccessReviews and SelfSubjectAccessReviews."""
 
 from typing import Any, Final
 
@@ -16,11 +10,17 @@ from koord_numa.sandbox.apiserver.rules.authorization import Attributes, Authori
 from koord_numa.sandbox.apiserver.serving.request_log import Asked
 
 USER: Final = "sandbox"
+
+
 USER_BY_BEARER: Final = "sandbox:"
+
+
 GROUPS: Final = ("system:masters", "system:authenticated")
+
 
 ABOUT_ONESELF: Final = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjectrulesreviews"})
 """What every user may create (``system:basic-user``)."""
+
 
 _BEARER: Final = "Bearer "
 
@@ -38,7 +38,7 @@ def attributes(user: str, asked: Asked) -> Attributes:
     return Attributes(user, asked.verb, asked.group, asked.resource, asked.subresource, asked.namespace, asked.name)
 
 
-def answer(kind: Kind, review: JsonObject, faults: Faults, authorizer: Authorizer, user: str) -> JsonObject:
+def answer_review(kind: Kind, review: JsonObject, faults: Faults, authorizer: Authorizer, user: str) -> JsonObject:
     """The review with its status filled in; reviews are answered and never stored. ``user`` is who asks."""
     if kind.kind == "SelfSubjectReview":
         who = (

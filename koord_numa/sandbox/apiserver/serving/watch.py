@@ -13,11 +13,10 @@ from typing import Final
 from koord_numa.sandbox.apiserver.errors import ApiError, Cause, invalid_revision, too_old
 from koord_numa.sandbox.apiserver.objects.documents import dumps
 from koord_numa.sandbox.apiserver.rules.selectors import Selection
-from koord_numa.sandbox.apiserver.serving.presentation import Presentation
-from koord_numa.sandbox.apiserver.serving.routes import Parameters
+from koord_numa.sandbox.apiserver.serving.http import Parameters, Presentation
 from koord_numa.sandbox.apiserver.store.backend import Backend
 from koord_numa.sandbox.apiserver.store.reader import Reader
-from koord_numa.sandbox.apiserver.store.records import ADDED, Change
+from koord_numa.sandbox.apiserver.store.storage import ADDED, Change
 
 DEFAULT_TIMEOUT: Final = 3600.0  # seconds; a real server chooses between 30 and 60 minutes
 _BEFORE_END: Final = (

@@ -2,15 +2,12 @@
 
 from typing import Final
 
-from koord_numa.sandbox.apiserver.objects.definitions import Definitions
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject
 from koord_numa.sandbox.apiserver.rules.authorization import Authorizer
-from koord_numa.sandbox.apiserver.rules.budgets import Budgets
-from koord_numa.sandbox.apiserver.rules.pod_verbs import PodVerbs
-from koord_numa.sandbox.apiserver.store.backend import Backend
-from koord_numa.sandbox.apiserver.store.deletion import Deleter
+from koord_numa.sandbox.apiserver.rules.pod_verbs import Budgets, PodVerbs
+from koord_numa.sandbox.apiserver.store.backend import Backend, Target
+from koord_numa.sandbox.apiserver.store.deletion import Definitions, Deleter
 from koord_numa.sandbox.apiserver.store.reader import Reader
-from koord_numa.sandbox.apiserver.store.registry import Target
 from koord_numa.sandbox.apiserver.store.storage import HISTORY
 from koord_numa.sandbox.apiserver.store.writer import Writer
 

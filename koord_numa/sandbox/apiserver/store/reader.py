@@ -11,7 +11,7 @@ from koord_numa.sandbox.apiserver.objects.documents import dumps, loads
 from koord_numa.sandbox.apiserver.objects.kinds import Kind
 from koord_numa.sandbox.apiserver.rules.selectors import Selection
 from koord_numa.sandbox.apiserver.store.backend import Backend
-from koord_numa.sandbox.apiserver.store.records import Record
+from koord_numa.sandbox.apiserver.store.storage import Record
 
 _SNAPSHOTS: Final = 64
 _EXPIRED: Final = (

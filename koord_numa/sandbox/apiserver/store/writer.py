@@ -3,6 +3,7 @@
 The order of the steps is that of kube-apiserver: decode, lock, shape by schema, default, admit, validate, store.
 """
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import uuid4
@@ -20,31 +21,101 @@ from koord_numa.sandbox.apiserver.errors import (
     not_found,
 )
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, clone, metadata_of, section, timestamp
-from koord_numa.sandbox.apiserver.objects.fields import unknown_fields
 from koord_numa.sandbox.apiserver.objects.kinds import Generation, Kind
 from koord_numa.sandbox.apiserver.objects.names import metadata_causes, metadata_type_problem
-from koord_numa.sandbox.apiserver.objects.naming import generated_name
-from koord_numa.sandbox.apiserver.objects.shapes import shape_problem, without_nulls
-from koord_numa.sandbox.apiserver.rules.admission import admit
-from koord_numa.sandbox.apiserver.rules.rules import rules_of
+from koord_numa.sandbox.apiserver.objects.shapes import shape_problem, unknown_fields, without_nulls
+from koord_numa.sandbox.apiserver.rules.pod_rules import containers_of
+from koord_numa.sandbox.apiserver.rules.rules import admit, rules_of
 from koord_numa.sandbox.apiserver.store.backend import (
     Backend,
     Conflicts,
     DryRun,
     FieldValidation,
     Outcome,
+    Target,
     WriteOptions,
     Written,
 )
 from koord_numa.sandbox.apiserver.store.deletion import Deleter
-from koord_numa.sandbox.apiserver.store.lists import ListRules, builtin_apply_rules, schema_rules
-from koord_numa.sandbox.apiserver.store.ownership import Ownership, conflict_error, leaves_of, merge_applied, remove
-from koord_numa.sandbox.apiserver.store.records import DELETED, Record
-from koord_numa.sandbox.apiserver.store.records import Change as StoredChange
-from koord_numa.sandbox.apiserver.store.registry import Target
-from koord_numa.sandbox.apiserver.store.settling import desired, settle
-from koord_numa.sandbox.apiserver.store.storage import Table
-from koord_numa.sandbox.apiserver.store.versions import convert
+from koord_numa.sandbox.apiserver.store.ownership import (
+    ListRules,
+    Ownership,
+    builtin_apply_rules,
+    conflict_error,
+    leaves_of,
+    merge_applied,
+    remove,
+    schema_rules,
+)
+from koord_numa.sandbox.apiserver.store.storage import DELETED, Record, Table, convert
+from koord_numa.sandbox.apiserver.store.storage import Change as StoredChange
+
+_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # without vowels and look-alikes, as k8s.io/apimachinery util/rand
+_SUFFIX: Final = 5
+_LONGEST: Final = 63
+
+
+def generated_name(base: str) -> str:
+    """The base with five random characters; a long base is cut so that the name stays a DNS label."""
+    return base[: _LONGEST - _SUFFIX] + "".join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX))
+
+
+_SYSTEM_METADATA: Final = (
+    "managedFields",
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "generateName",
+)
+
+
+def settle(target: Target, old: JsonObject, proposed: JsonObject) -> JsonObject:
+    """The proposed object reduced to what the (sub)resource may change."""
+    if target.subresource == "status":
+        settled = {**old, "status": proposed.get("status")}
+        if settled["status"] is None:
+            del settled["status"]
+        settled["metadata"] = dict(old["metadata"])
+        if not target.kind.custom:  # built-in kinds take labels and annotations along with a status
+            for field in ("labels", "annotations"):
+                _carry(proposed["metadata"], settled["metadata"], field)
+        return settled
+    if target.subresource == "resize":
+        return _resized(old, proposed)
+    settled = dict(proposed)
+    settled["metadata"] = dict(proposed["metadata"])
+    for field in (*_SYSTEM_METADATA, "name", "namespace", "resourceVersion"):
+        _carry(old["metadata"], settled["metadata"], field)
+    if target.kind.has_status:
+        _carry(old, settled, "status")
+    return settled
+
+
+def _resized(old: JsonObject, proposed: JsonObject) -> JsonObject:
+    """The old pod with the proposed containers' resources."""
+    resized: JsonObject = clone(old)
+    wanted = {
+        container.get("name"): container.get("resources") for _, container in containers_of(proposed.get("spec") or {})
+    }
+    for _, container in containers_of(resized["spec"]):
+        container["resources"] = wanted.get(container["name"]) or container["resources"]
+    return resized
+
+
+def _carry(source: JsonObject, to: JsonObject, field: str) -> None:
+    if field in source:
+        to[field] = source[field]
+    else:
+        to.pop(field, None)
+
+
+def desired(kind: Kind, document: JsonObject) -> JsonObject:
+    """The part of an object whose changes count as a new generation."""
+    separate = ("metadata", "status") if kind.has_status else ("metadata",)
+    return {name: value for name, value in document.items() if name not in separate}
+
 
 Change = Callable[[JsonObject], JsonObject]
 

@@ -13,11 +13,17 @@ from koord_numa.core.objects.vocabulary import QosClass
 from koord_numa.core.pod_resources import amplify_all, effective_requests
 from koord_numa.core.qos import is_pinned_by_static_kubelet
 from koord_numa.core.resources import CPU, MILLI, PODS, ResourceList, add, subtract
-from koord_numa.sandbox.machines.agents.agent import WRONG_PLACEMENT, Admitted, Refused
-from koord_numa.sandbox.machines.agents.allocation import Allocation, Claim, capacity_of, with_rest
+from koord_numa.sandbox.machines.agents.agent import (
+    WRONG_PLACEMENT,
+    Admitted,
+    Allocation,
+    Claim,
+    Refused,
+    capacity_of,
+    with_rest,
+)
 from koord_numa.sandbox.machines.hardware.description import NodeDescription
-from koord_numa.sandbox.machines.hardware.koordinator_topology import Usage, koordinator_topology, zone_offer
-from koord_numa.sandbox.machines.hardware.node_objects import Json, node_object
+from koord_numa.sandbox.machines.hardware.topologies import Json, Usage, koordinator_topology, node_object, zone_offer
 from koord_numa.sandbox.machines.placement_rules import BoundPlacement, violations_of, weights
 from koord_numa.wire import parse_node
 

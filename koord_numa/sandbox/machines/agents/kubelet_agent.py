@@ -10,13 +10,10 @@ from koord_numa.core.objects.kubelet_checkpoint import KubeletCheckpoint
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import ResourceList
-from koord_numa.sandbox.machines.agents.agent import Admitted, Refused
-from koord_numa.sandbox.machines.agents.allocation import Allocation, Claim, capacity_of, with_rest
+from koord_numa.sandbox.machines.agents.agent import Admitted, Allocation, Claim, Refused, capacity_of, with_rest
 from koord_numa.sandbox.machines.agents.kubelet_files import KubeletMemory, checkpoint
-from koord_numa.sandbox.machines.hardware.description import NodeDescription
-from koord_numa.sandbox.machines.hardware.exported_topology import exported_topology
-from koord_numa.sandbox.machines.hardware.hardware import Hardware
-from koord_numa.sandbox.machines.hardware.node_objects import Json
+from koord_numa.sandbox.machines.hardware.description import Hardware, NodeDescription
+from koord_numa.sandbox.machines.hardware.topologies import Json, exported_topology
 
 MAX_GONE: Final = 256
 """Uids of departed pods that are remembered, as by the node agent."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.sandbox.machines.hardware.hardware import PAGE_BYTES, Device, Hardware
+from koord_numa.sandbox.machines.hardware.description import PAGE_BYTES, Device, Hardware
 
 PCI_CLASSES: Final[Mapping[str, str]] = {
     "nvidia.com/gpu": "0x030200",

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from koord_numa.sandbox.apiserver import ApiError
 from koord_numa.sandbox.apiserver.objects.jsonpath import find
 from koord_numa.sandbox.apiserver.rules.patches import merge_patch, strategic_merge_patch
-from koord_numa.sandbox.apiserver.store.ages import age, human_duration
-from koord_numa.sandbox.apiserver.store.records import ObjectKey
-from koord_numa.sandbox.apiserver.store.registry import version_rank
-from koord_numa.sandbox.apiserver.store.storage import Storage
+from koord_numa.sandbox.apiserver.store.backend import version_rank
+from koord_numa.sandbox.apiserver.store.columns import age, human_duration
+from koord_numa.sandbox.apiserver.store.storage import ObjectKey, Storage
 
 # The test cases of RFC 7386, appendix A.
 RFC_7386 = [

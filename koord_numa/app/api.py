@@ -1,0 +1,363 @@
+"""Serve the page and its read-only JSON API (`/api/v1`), with server-sent events for changes."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+from cachetools import TTLCache
+
+from koord_numa.app.debug import find_pod, waited_seconds
+from koord_numa.core.objects.rebind_request import RebindRequest
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.engine.device_moves import DeviceMove
+from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.scheduler import Scheduler
+from koord_numa.view.advice import Remedy, advise, plan_in_thread
+from koord_numa.view.documents import API_VERSION, Document, document
+from koord_numa.view.documents.claims import node_claims, wanted_claims
+from koord_numa.view.documents.cluster import cluster_document, node_entry, summary
+from koord_numa.view.documents.node import drawing_of, node_document, unused_cpus, with_claimed_cpus
+from koord_numa.view.documents.waiting import SHAPES, WaitingShape, decisions_document, shape_entry, waiting_document
+from koord_numa.view.page import served_page
+from koord_numa.view.svg import svg
+from koord_numa.view.text import asked, policies
+
+BATCH: Final = 25
+"""Entries derived before other tasks get their turn: about 2 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanges:
+    """Entries that are new or different since the last refresh, and names of nodes that are gone."""
+
+    nodes: tuple[Document, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.removed)
+
+
+@dataclass(slots=True)
+class NodeEntries:
+    """Entries by node name; ``refresh`` may be called by several tasks, one of which works at a time."""
+
+    scheduler: Scheduler
+    entries: dict[str, Document] = field(default_factory=dict)
+    _revisions: dict[str, int] = field(default_factory=dict)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def refresh(self) -> NodeChanges:
+        """Derive what changed."""
+        # One refresh at a time: two would both take the revisions, and each would report half of the changes.
+        async with self._lock:
+            changed = await self._derive()
+            nodes = self.scheduler.cache.nodes
+            gone = tuple(name for name in self._revisions if name not in nodes)
+            removed = tuple(name for name in gone if self.entries.pop(name, None) is not None)
+            for name in gone:
+                del self._revisions[name]
+            return NodeChanges(tuple(changed), removed)
+
+    async def _derive(self) -> list[Document]:
+        changed: list[Document] = []
+        derived = 0
+        # A copy: nodes come and go while other tasks have their turn.
+        for name, info in list(self.scheduler.cache.nodes.items()):
+            if self._revisions.get(name) == info.revision:
+                continue
+            self._revisions[name] = info.revision
+            entry = node_entry(info)
+            if entry is None:  # a topology or pods without a Node: nothing to show
+                self.entries.pop(name, None)
+            elif self.entries.get(name) != entry:
+                self.entries[name] = entry
+                changed.append(entry)
+            derived += 1
+            if derived % BATCH == 0:
+                await asyncio.sleep(0)
+        return changed
+
+
+ADVISED: Final = 20
+"""Shapes that get advice in one document, those with most pods first."""
+
+ADVICE_SECONDS: Final = 30.0
+"""Advice is kept so long: it tries dozens of changed pods, and plans a rebind."""
+
+
+class WaitingShapes:
+    """One per process."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._advice: TTLCache[RequestClass, tuple[Remedy, ...]] = TTLCache(maxsize=SHAPES, ttl=ADVICE_SECONDS)
+        self._lock = asyncio.Lock()
+
+    async def read(self) -> list[WaitingShape]:
+        # One reader at a time: a second one would make the same advice again before the first has stored it.
+        """All pods that wait, by shape."""
+        async with self._lock:
+            groups = sorted(self._groups().items(), key=lambda entry: (-len(entry[1]), entry[0].number))
+            return [await self._shape(pods, at < ADVISED) for at, (_, pods) in enumerate(groups)]
+
+    async def remedies(self, pod: Pod, rejections: Mapping[str, Rejection]) -> tuple[Remedy, ...]:
+        """Advice for one pod."""
+        request_class = self._scheduler.classes.of(pod)
+        if request_class is None:
+            return ()
+        if request_class not in self._advice:
+            self._advice[request_class] = tuple(await advise(self._scheduler, pod, rejections, plan_in_thread))
+        return self._advice[request_class]
+
+    def _groups(self) -> dict[RequestClass, list[Pod]]:
+        groups: dict[RequestClass, list[Pod]] = {}
+        for pod in self._scheduler.waiting():
+            request_class = self._scheduler.classes.of(pod)
+            if request_class is not None:
+                groups.setdefault(request_class, []).append(pod)
+        return groups
+
+    # The oldest stands for its shape: its verdict has been there longest.
+    async def _shape(self, pods: list[Pod], advised: bool) -> WaitingShape:
+        pods.sort(key=lambda pod: (pod.created, str(pod.key)))
+        uid = pods[0].key.uid
+        verdict = self._scheduler.queue.verdict(self._scheduler.handle.pending.get(uid))
+        # one shape a turn of the loop: decisions come first
+        rejections = {} if verdict is None else verdict.rejections
+        await asyncio.sleep(0)
+        return WaitingShape(
+            pods,
+            self._scheduler.explain(uid) or pods[0].problem or "no decision yet",
+            rejections,
+            max(waited_seconds(self._scheduler, pod.key.uid) for pod in pods),
+            await self.remedies(pods[0], rejections) if advised and rejections else (),
+            wanted_claims(self._scheduler.claims, pods[0]),
+        )
+
+
+READERS: Final = 32
+"""At most so many pages are served live at a time; more are answered 503."""
+
+INTERVAL: Final = 1.0
+"""Seconds between two looks at what changed."""
+
+BACKLOG: Final = 8
+"""So many changes wait for a slow reader before it is told to read everything again."""
+
+WHOLE: Final = 500
+"""With more nodes changed at once, reading the whole document again is cheaper."""
+
+RELOAD: Final = b"event: reload\ndata: {}\n\n"
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+
+
+class LiveFeed:
+    """Sends changes to the pages that are open."""
+
+    def __init__(self, entries: NodeEntries) -> None:
+        self._entries = entries
+        self._readers: set[asyncio.Queue[bytes]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """One page's stream, until the page is closed."""
+        if len(self._readers) >= READERS:
+            raise web.HTTPServiceUnavailable(text=f"{READERS} pages are open already\n")
+        queue: asyncio.Queue[bytes] = asyncio.Queue(BACKLOG)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        # Counted before the first await: others that come at the same time see it.
+        self._readers.add(queue)
+        try:
+            with suppress(ConnectionError):
+                await response.prepare(request)
+                self._start()
+                while True:
+                    await response.write(await self._next(queue))
+        finally:
+            self._readers.discard(queue)
+        return response
+
+    async def stop(self) -> None:
+        """Send nothing more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _next(self, queue: asyncio.Queue[bytes]) -> bytes:
+        try:
+            async with asyncio.timeout(15 * INTERVAL):
+                return await queue.get()
+        except TimeoutError:
+            return KEEP_ALIVE
+
+    def _start(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._watch(), name="live page")
+
+    async def _watch(self) -> None:
+        # What changed before the first page opened is in the document that it reads; only later changes are sent.
+        await self._entries.refresh()
+        waiting = len(self._entries.scheduler.waiting())
+        # Ends with the last reader: without pages the derivation costs nothing.
+        while self._readers:
+            await asyncio.sleep(INTERVAL)
+            changes = await self._entries.refresh()
+            now_waiting = len(self._entries.scheduler.waiting())
+            if changes or now_waiting != waiting:
+                waiting = now_waiting
+                self._send(self._message(changes, waiting))
+
+    def _message(self, changes: NodeChanges, waiting: int) -> bytes:
+        if len(changes.nodes) > WHOLE:
+            return RELOAD
+        change: Document = {
+            "nodes": changes.nodes,
+            "removed": changes.removed,
+            "summary": summary(self._entries.entries.values(), waiting),
+        }
+        return b"event: change\ndata: " + orjson.dumps(change) + b"\n\n"
+
+    def _send(self, message: bytes) -> None:
+        for queue in self._readers:
+            if queue.full():
+                # What waits is dropped: a page that is told to read everything again has no use for the steps.
+                while not queue.empty():
+                    queue.get_nowait()
+                queue.put_nowait(RELOAD)
+            else:
+                queue.put_nowait(message)
+
+
+COMPRESSED: Final = 16_384
+"""Bytes from which an answer is compressed."""
+
+PATHS: Final = (
+    "/api/v1/cluster",
+    "/api/v1/nodes/{name}",
+    "/api/v1/nodes/{name}/drawing.svg",
+    "/api/v1/waiting",
+    "/api/v1/pods/{namespace}/{name}",
+    "/api/v1/decisions",
+    "/api/v1/events",
+)
+
+PodDump = Callable[[str, str], Mapping[str, Any] | None]
+
+
+class ViewApi:
+    """
+    Answers from what one scheduler knows. ``pod_dump`` is a pod's debug dump. ``rebinds`` are the known RebindResources, ``moves`` is the
+    report of moves that gather devices.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        pod_dump: PodDump,
+        rebinds: Callable[[], list[RebindRequest]],
+        moves: Callable[[], tuple[DeviceMove, ...]] = tuple,
+    ) -> None:
+        self._scheduler = scheduler
+        self._rebinds = rebinds
+        self._moves = moves
+        self._pod_dump = pod_dump
+        self._entries = NodeEntries(scheduler)
+        self._waiting = WaitingShapes(scheduler)
+        self.live = LiveFeed(self._entries)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Everything that is served, all of it read-only."""
+        return [
+            web.get("/", self._page),
+            web.get("/api/v1", self._index),
+            web.get("/api/v1/cluster", self._cluster),
+            web.get("/api/v1/nodes/{name}", self._node),
+            web.get("/api/v1/nodes/{name}/drawing.svg", self._drawing),
+            web.get("/api/v1/waiting", self._waiting_pods),
+            web.get("/api/v1/pods/{namespace}/{name}", self._pod),
+            web.get("/api/v1/decisions", self._decisions),
+            web.get("/api/v1/events", self.live.serve),
+        ]
+
+    async def _page(self, _: web.Request) -> web.Response:
+        # Only this page's own scripts and styles: names of pods and nodes are text of any author.
+        nonce = secrets.token_urlsafe(16)
+        policy = (
+            f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; "
+            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+        return web.Response(text=served_page(nonce), content_type="text/html", headers=headers)
+
+    async def _index(self, request: web.Request) -> web.Response:
+        return answer(request, document("Index", paths=list(PATHS)))
+
+    # Brought up to date by the request itself, as no page may be open.
+    async def _cluster(self, request: web.Request) -> web.Response:
+        await self._entries.refresh()
+        waiting = len(self._scheduler.waiting())
+        return answer(request, cluster_document(self._entries.entries.values(), waiting, now(), self._moves()))
+
+    async def _node(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        info = self._scheduler.cache.nodes.get(name)
+        found = None if info is None else node_document(info, self._scheduler.claims, now(), self._rebinds())
+        return answer(request, found, f"there is no node {name}")
+
+    async def _drawing(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        info = self._scheduler.cache.nodes.get(name)
+        seen = None if info is None else info.candidate()
+        drawing = None
+        if info is not None and seen is not None:
+            claims = node_claims(self._scheduler.claims, info)
+            drawing = drawing_of(seen, info, with_claimed_cpus(seen, claims), unused_cpus(claims))
+        if drawing is None:
+            return answer(request, None, f"the CPUs of node {name} are not known by id")
+        return web.Response(text=svg(drawing, name), content_type="image/svg+xml")
+
+    async def _waiting_pods(self, request: web.Request) -> web.Response:
+        return answer(request, waiting_document(await self._waiting.read(), now()))
+
+    async def _pod(self, request: web.Request) -> web.Response:
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        dump, known = self._pod_dump(namespace, name), find_pod(self._scheduler, namespace, name)
+        if dump is None or known is None:
+            return answer(request, None, f"pod {namespace}/{name} neither waits for this scheduler nor holds anything")
+        shapes = [one for one in await self._waiting.read() if f"{namespace}/{name}" in {str(p.key) for p in one.pods}]
+        pod, _ = known
+        about = {"phase": pod.phase, "asks": asked(pod), "policies": policies(pod)}
+        shape = shape_entry(shapes[0]) if shapes else None
+        found = document("PodView", generatedAt=now(), source="scheduler", **dump, **about, shape=shape)
+        return answer(request, found)
+
+    async def _decisions(self, request: web.Request) -> web.Response:
+        return answer(request, decisions_document(self._scheduler.handle.decisions.decisions, now()))
+
+
+def now() -> str:
+    """The time as RFC 3339, whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def answer(request: web.Request, found: Document | None, missing: str = "") -> web.Response:
+    """A document as JSON, compressed where it is large; 404 with a sentence when there is none."""
+    if found is None:
+        found, status = {"apiVersion": API_VERSION, "kind": "Status", "code": 404, "message": missing}, 404
+    else:
+        status = 200
+    # Indented when read by people with curl, who do not ask for JSON by name.
+    option = None if "application/json" in request.headers.get("Accept", "") else orjson.OPT_INDENT_2
+    body = orjson.dumps(found, option=option) + b"\n"
+    response = web.Response(status=status, body=body, content_type="application/json")
+    response.headers["Cache-Control"] = "no-store"
+    if len(body) >= COMPRESSED:
+        response.enable_compression()
+    return response

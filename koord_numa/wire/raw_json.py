@@ -1,0 +1,195 @@
+"""API objects before they are parsed: their text, and JSON that is nested too deeply for the fast decoder."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from json.decoder import scanstring  # type: ignore[attr-defined]  # absent from typeshed, and what json itself uses
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from koord_numa.wire.errors import FieldPath, WireError
+
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_NO_NUMBER: Final = re.compile(r"NaN|-?Infinity", re.ASCII)
+_SCALAR: Final = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+
+
+class _Next(Enum):
+    """What may stand next."""
+
+    VALUE = 1  # a value, or a key in an object
+    VALUE_OR_END = 2  # the same, or the bracket that closes
+    COMMA_OR_END = 3
+
+
+def loads(raw: bytes) -> Any:
+    """
+    The value of a JSON text of any depth. Raises ``ValueError``.
+
+    ``NaN`` and ``Infinity``, which are not JSON and which some encoders write, become texts: parsers of objects reject them by name.
+    """
+    return _Decoder(raw.decode()).decode()
+
+
+class _Decoder:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        # A stack of our own: recursion would meet Python's limit at a depth that the API server accepts.
+        self._open: list[tuple[Any, str]] = [
+            ([], "")
+        ]  # the containers that are open, the outermost first, with their ends
+        self._key: str | None = None
+        self._next = _Next.VALUE
+
+    def decode(self) -> Any:
+        """The whole text as one value."""
+        self._skip_space()
+        while self._at < len(self._text):
+            self._token(self._text[self._at])
+            self._skip_space()
+        (top, _), *inner = self._open
+        if inner or len(top) != 1 or self._next is not _Next.COMMA_OR_END:
+            raise ValueError("the text ends too early, or too late")
+        return top[0]
+
+    def _token(self, char: str) -> None:
+        # Only inside a container: a comma on the top level separates nothing.
+        if char == "," and self._next is _Next.COMMA_OR_END and len(self._open) > 1:
+            self._at += 1
+            self._next = _Next.VALUE
+        elif char == self._open[-1][1] and self._next is not _Next.VALUE:
+            self._at += 1
+            self._open.pop()
+            self._next = _Next.COMMA_OR_END
+        elif self._next is _Next.COMMA_OR_END:
+            raise ValueError(f"a value too many at {self._at}")
+        # In an object a key comes before each value.
+        elif self._key is None and isinstance(self._open[-1][0], dict):
+            self._read_key(char)
+        elif char in "{[":
+            self._at += 1
+            made: Any = {} if char == "{" else []
+            self._put(made)
+            self._open.append((made, "}" if char == "{" else "]"))
+            self._next = _Next.VALUE_OR_END
+        else:
+            self._put(self._scalar(char))
+
+    def _read_key(self, char: str) -> None:
+        if char != '"':
+            raise ValueError(f"no key at {self._at}")
+        # ``scanstring`` is the standard library's, so that escapes are read as json does.
+        self._key, self._at = scanstring(self._text, self._at + 1, True)
+        self._skip_space()
+        if self._text[self._at : self._at + 1] != ":":
+            raise ValueError(f"no colon at {self._at}")
+        self._at += 1
+        self._next = _Next.VALUE
+
+    def _scalar(self, char: str) -> Any:
+        if char == '"':
+            value, self._at = scanstring(self._text, self._at + 1, True)
+            return value
+        found = _SCALAR.match(self._text, self._at)
+        if found is None and (found := _NO_NUMBER.match(self._text, self._at)) is not None:
+            self._at = found.end()
+            return found[0]
+        if found is None:
+            raise ValueError(f"no value at {self._at}")
+        self._at = found.end()
+        return json.loads(found[0])
+
+    def _put(self, value: Any) -> None:
+        inside = self._open[-1][0]
+        if isinstance(inside, list):
+            inside.append(value)
+        else:
+            inside[self._key] = value
+        self._key = None
+        self._next = _Next.COMMA_OR_END
+
+    def _skip_space(self) -> None:
+        found = _SPACE.match(self._text, self._at)
+        self._at = self._at if found is None else found.end()
+
+
+class Identity(msgspec.Struct, rename="camel"):
+    """By what an object and its state are known again; empty where the object does not say it."""
+
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _Identified(msgspec.Struct):
+    metadata: Identity
+
+
+class UnreadObject(Mapping[str, Any]):
+    """
+    One object as the API server wrote it.
+
+    As a mapping it raises nothing, and a text that is no JSON object has no fields: parsers look up the identity of objects that they
+    have failed to read. ``fields`` raises.
+    """
+
+    __slots__ = ("_fields", "text")
+
+    def __init__(self, text: bytes | msgspec.Raw) -> None:
+        self.text: Final = text
+        self._fields: dict[str, Any] | None = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The whole object. Raises ``WireError`` where the text is no JSON object."""
+        if self._fields is None:
+            self._fields = _decoded(self.text)
+        return self._fields
+
+    @property
+    def identity(self) -> Identity:
+        """Read without the rest of the object."""
+        try:
+            return _IDENTIFIED.decode(self.text).metadata
+        except (msgspec.MsgspecError, RecursionError, UnicodeError):
+            return _NOBODY
+
+    def __getitem__(self, key: str) -> Any:
+        return self._readable[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readable)
+
+    def __len__(self) -> int:
+        return len(self._readable)
+
+    def __bool__(self) -> bool:
+        """There is one, whatever its fields: by default Python would ask for their number, which decodes them."""
+        return True
+
+    @property
+    def _readable(self) -> dict[str, Any]:
+        try:
+            return self.fields
+        except WireError:
+            return {}
+
+
+def _decoded(text: bytes | msgspec.Raw) -> dict[str, Any]:
+    try:
+        found = orjson.loads(memoryview(text))
+    except orjson.JSONDecodeError as error:
+        try:
+            found = loads(bytes(text))
+        except ValueError:
+            raise FieldPath("an object").error(f"is not JSON: {error.msg}") from None
+    if not isinstance(found, dict):
+        raise FieldPath("an object").error("is not a JSON object")
+    return found
+
+
+_IDENTIFIED: Final = msgspec.json.Decoder(_Identified)
+_NOBODY: Final = Identity()

@@ -1,1 +1,0 @@
-"""Volumes, claims and what CSI drivers say."""
