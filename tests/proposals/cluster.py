@@ -217,6 +217,14 @@ class Cluster:
         """What people are told about a waiting pod."""
         return self.world.engine.explain(f"uid-{name}")
 
+    def rejection(self, name: str, node: str) -> Rejection:
+        """Why a node does not take a waiting pod."""
+        found = self.world.engine.dry_run(self.world.server.pods[f"uid-{name}"])
+        assert found is not None
+        answer = found.nodes[node]
+        assert isinstance(answer, Rejection), answer
+        return answer
+
     def why(self, name: str) -> str:
         """Every node's reason against a waiting pod."""
         rejections = self.world.engine.dry_run(self.world.server.pods[f"uid-{name}"])

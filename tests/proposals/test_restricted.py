@@ -35,6 +35,18 @@ async def test_a_pod_that_needs_two_numa_nodes_gets_two() -> None:
     assert there.numa("a") == [0, 1]
 
 
+async def test_a_rejection_shows_memory_where_memory_decides() -> None:
+    """CPUs would be there on both NUMA nodes, and memory only with a third one."""
+    labels = {"node.koordinator.sh/numa-topology-alignment-policy": "Restricted"}
+    nrt = koordlet_nrt("n")
+    nrt["zones"].append({"name": "node-2", "type": "Node", "resources": [{"name": "memory", "capacity": "64Gi"}]})
+    there = cluster(node("n", 16, memory=128, labels=labels), nrt)
+    await there.create(pod("large", guaranteed("2", "56Gi"), qos="LSR"))
+    await there.create(pod("a", guaranteed("10", "20Gi"), qos="LSR"))
+    why = {number.resource for number in there.rejection("a", "n").numbers}
+    assert why == {"cpu", "memory"}
+
+
 @pytest.mark.parametrize("qos", ["", "LS"])
 async def test_pods_in_the_shared_pool_are_judged_alike(qos: str) -> None:
     there = await fragmented()

@@ -48,7 +48,7 @@ def not_aligned(rules: NodeRules, offers: NumaOffers, exclusivity: Exclusivity) 
 def _where(rules: NodeRules, offers: NumaOffers) -> str:
     if rules.policy is NumaPolicy.SINGLE_NUMA_NODE:
         return "in one NUMA node"
-    if rules.policy is NumaPolicy.RESTRICTED and rules.restricted is RestrictedRule.EMPTY_NODE:
+    if _is_restricted(rules):
         fewest = fewest_if_empty(rules, offers)
         if fewest is not None:
             return f"on {fewest} NUMA node{'' if fewest == 1 else 's'}, as many as it would need if the node were empty"
@@ -194,13 +194,24 @@ def _whole(given: PerNuma, unit: int) -> int:
 
 
 def _decisive(rules: NodeRules, offers: NumaOffers) -> list[str]:
-    """The resources that rule some NUMA node out by themselves; all of them where none does."""
+    """
+    The resources that decide by themselves: that rule some NUMA node out, or every set of the size that Restricted admits.
+
+    All of them where none does.
+    """
+    fewest = fewest_if_empty(rules, offers) if _is_restricted(rules) else None
     if rules.policy is NumaPolicy.SINGLE_NUMA_NODE:
         # A resource that fits nowhere narrows the message to the numbers that decide; else all of them are shown.
         some = [name for name, given in offers.given.items() if any(free < rules.amounts[name] for free in given)]
+    elif fewest is not None:
+        some = [name for name, given in offers.given.items() if sum(sorted(given)[-fewest:]) < rules.amounts[name]]
     else:
         some = [name for name, mask in offers.lacking.items() if mask]
     return some or list(offers.given)
+
+
+def _is_restricted(rules: NodeRules) -> bool:
+    return rules.policy is NumaPolicy.RESTRICTED and rules.restricted is RestrictedRule.EMPTY_NODE
 
 
 def _numbers(rules: NodeRules, offers: NumaOffers, names: Iterable[str]) -> tuple[NumaNumbers, ...]:
@@ -219,7 +230,7 @@ def _cpus_there(accounts: NumaFree) -> PerNuma:
 
 def _could_ever(rules: NodeRules, offers: NumaOffers) -> bool:
     """Would an empty node do?"""
-    if rules.policy is NumaPolicy.RESTRICTED and rules.restricted is RestrictedRule.EMPTY_NODE:
+    if _is_restricted(rules):
         return fewest_if_empty(rules, offers) is not None
     totals = [
         [offers.accounts.total[name][at] >= rules.amounts[name] for name in offers.given] for at in _positions(offers)
