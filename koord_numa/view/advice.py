@@ -10,7 +10,7 @@ from koord_numa.core.explain import amounts_text, bare_amount, closest_nodes, cp
 from koord_numa.core.fit.node_filters import CORDONED, fits_node_affinity, fits_node_name, fits_taints
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.constraints import Toleration
-from koord_numa.core.objects.node import KubeletConfig, Taint
+from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Taint
 from koord_numa.core.objects.request import Container, Pod, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import (
@@ -29,6 +29,7 @@ from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
 from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
+from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
@@ -154,6 +155,9 @@ _FROM_STRICT: Final = (
 )
 
 
+_LAXER: Final = (NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED, NumaPolicy.BEST_EFFORT)
+
+
 def kubelet_settings(probe: Probe) -> Iterator[Remedy]:
     """The least change of one node's kubelet after which the pod fits there: its scope, then its policy, then both."""
     tried = 0
@@ -165,11 +169,34 @@ def kubelet_settings(probe: Probe) -> Iterator[Remedy]:
             return
         tried += 1
         for config in _laxer(info.current.kubelet):
-            placement = _fits(probe, info, config)
+            placement = _fits(probe, info, info.node, replace(info.current, kubelet=config))
             if placement is not None:
                 change = _change(info.current.kubelet, config)
                 text = f"if the kubelet of {name} had {change}, it fits on {where(placement)}"
                 yield Remedy("kubelet", name, text)
+                return
+
+
+def node_policies(probe: Probe) -> Iterator[Remedy]:
+    """The least relaxation of one node's own NUMA policy after which the pod fits there, where the scheduler chooses CPUs."""
+    tried = 0
+    for name in probe.closest:
+        info = probe.scheduler.cache.nodes.get(name)
+        seen = None if info is None else info.candidate()
+        if seen is None or info is None or info.node is None or info.current is None or not probe.may_use(name):
+            continue
+        policy = seen.offer.policy if isinstance(seen.offer, Inventory) else NumaPolicy.NONE
+        if policy not in _LAXER:
+            continue
+        if tried == NODES:
+            return
+        tried += 1
+        for laxer in _LAXER[_LAXER.index(policy) + 1 :]:
+            node, topology = replace(info.node, numa_policy=laxer), replace(info.current, numa_policy=laxer)
+            placement = _fits(probe, info, node, topology)
+            if placement is not None:
+                text = f"if {name} had the NUMA policy {laxer} instead of {policy}, it fits on {where(placement)}"
+                yield Remedy("policy", name, text)
                 return
 
 
@@ -199,13 +226,13 @@ def _change(before: KubeletConfig, after: KubeletConfig) -> str:
     return " and ".join(parts)
 
 
-def _fits(probe: Probe, info: NodeInfo, config: KubeletConfig) -> Placement | None:
-    """The placement on a copy of the node whose kubelet has these settings, with the pods that are counted there."""
+def _fits(probe: Probe, info: NodeInfo, node: Node | None, topology: NodeResourceTopology) -> Placement | None:
+    """The placement on a copy of the node that is described by these objects, with the pods that are counted there."""
     request_class = probe.scheduler.classes.of(probe.pod)
-    if request_class is None or info.current is None:
+    if request_class is None:
         return None
     trial = NodeInfo(info.name, headroom=info.headroom)
-    trial.set_objects(info.node, replace(info.current, kubelet=config))
+    trial.set_objects(node, topology)
     for uid, pod in info.pods.items():
         trial.count(pod, info.ledger.holdings[uid])
         if uid in info.unpublished:
@@ -480,7 +507,15 @@ CLOSEST: Final = 8
 SHOWN: Final = 6
 """At most so many remedies are given for one pod."""
 
-REMEDIES: Final = (changed_sizes, relaxed_policies, kubelet_settings, tainted_nodes, departures, situations)
+REMEDIES: Final = (
+    changed_sizes,
+    relaxed_policies,
+    node_policies,
+    kubelet_settings,
+    tainted_nodes,
+    departures,
+    situations,
+)
 """Each takes a probe and yields remedies that were verified; a rebind comes on top, as planning it may take a while."""
 
 Planner = Callable[[NodeLayout], Awaitable[RebindPlan]]

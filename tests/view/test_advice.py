@@ -4,7 +4,7 @@ import pytest
 
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.view.advice import advise
-from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, kubelet_nrt, node, pod, zone
+from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
 
 
 async def advice(there: Cluster, name: str) -> list[str]:
@@ -44,6 +44,15 @@ async def test_two_containers_are_told_the_scope_that_keeps_them_apart() -> None
     assert not there.node_of("two")
     told = [text for text in await advice(there, "two") if "topologyManagerScope container instead of pod" in text]
     assert len(told) == 1
+
+
+async def test_a_pod_wider_than_a_numa_node_is_told_the_laxer_policy_of_the_node() -> None:
+    labels = {"node.koordinator.sh/numa-topology-policy": "SingleNUMANode"}
+    there = cluster(node("k", 16, labels=labels), koordlet_nrt("k"))
+    await there.create(pod("wide", guaranteed("12"), qos="LSR"))
+    assert "if k had the NUMA policy Restricted instead of SingleNUMANode, it fits on k, NUMA 0,1" in await advice(
+        there, "wide"
+    )
 
 
 async def test_no_settings_are_advised_where_none_helps() -> None:
