@@ -71,6 +71,18 @@ async def test_containers_that_fit_on_no_other_numa_node_leave_the_rest_free() -
     assert trust(there)[0] == "uncertain"
 
 
+async def test_a_part_of_the_overlooked_use_is_hidden_by_unknown_pods() -> None:
+    """Four VMs of 12 CPUs on NUMA nodes of 32 are two on each, however much of their use 2 + 2 CPUs of unknown pods hide."""
+    there = cluster(node("n", 64))
+    running(there, *(vm(f"vm-{index}", 12) for index in range(4)))
+    zones = [zone(numa, {"cpu": "30"}, cpu="32") for numa in range(2)]
+    there.nrt(kubelet_nrt("n", zones, "single-numa-node", cpuManagerPolicyOptions=""))
+    there.world.clock.now += 200
+    there.world.engine.cache.expire_unreported()
+    await there.create(pod("large", guaranteed("8")), pod("small", guaranteed("6")))
+    assert [there.node_of(name) for name in ("large", "small")] == ["", "n"]
+
+
 async def test_devices_count_too() -> None:
     """A dead exporter: 3 of 4 GPUs of each NUMA node are in use, and it shows none of them."""
     zones = [zone(numa, {"cpu": "16", GPU: "4"}) for numa in (0, 1)]

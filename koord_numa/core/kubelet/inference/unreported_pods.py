@@ -210,7 +210,11 @@ def _memory_in_use(zone: Zone) -> bool:
 
 
 def _sets_of(name: str, amount: int, demands: Sequence[PodDemand]) -> Sequence[Sequence[int]]:
-    """What the containers hold of each set of these pods that holds exactly the amount together."""
+    """
+    What the containers hold of each set of these pods that holds exactly the amount together, or of all pods where no set does.
+
+    Pods that are not known, whose use is published, hide a part of the amount.
+    """
     pods = [
         (
             _lasting(demand)[name],
@@ -220,13 +224,15 @@ def _sets_of(name: str, amount: int, demands: Sequence[PodDemand]) -> Sequence[S
         if _lasting(demand).get(name)
     ]
     if len(pods) > MOST_HOLDERS:
-        return ()
-    return [
+        # Sums of memory are too many to list.
+        return () if is_memory(name) else [[held for _, parts in pods for held in parts]]
+    exact = [
         [held for _, parts in chosen for held in parts]
         for size in range(1, len(pods) + 1)
         for chosen in combinations(pods, size)
         if sum([total for total, _ in chosen]) == amount
     ]
+    return exact or [[held for _, parts in pods for held in parts]]
 
 
 def _of(part: ContainerDemand, name: str) -> int:
@@ -261,7 +267,7 @@ def _most_on(zone: Zone, name: str, amount: int, overlooked: Overlooked) -> int:
         for part in parts:
             sums |= {total + part for total in sums if total + part <= available}
         most = max(most, *sums)
-    return most
+    return min(amount, most)
 
 
 def _anywhere(holding: Holding) -> Iterator[ResourceList]:
