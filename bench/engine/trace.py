@@ -30,7 +30,7 @@ from koord_numa.core.resources import CPU
 from koord_numa.core.value_objects import replace
 from koord_numa.engine import Dependencies, Scheduler, Source
 from koord_numa.engine.device_moves import find_moves
-from koord_numa.engine.rebind.snapshot import layout_of_node
+from koord_numa.engine.rebind.context import layout_of_node
 from koord_numa.settings import ProfileSettings, ScoreWeightSettings, ScoringStrategy, Settings
 
 DAY: Final = 86_400

@@ -49,7 +49,7 @@ from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.workloads import Workload, WorkloadKind
 from koord_numa.engine.claims.lister import ClaimLister
-from koord_numa.engine.object_handlers import ContainedHandler
+from koord_numa.engine.event_handlers import ContainedHandler
 from koord_numa.engine.scheduler import Scheduler, Source
 from koord_numa.handlers.dispatch import meta
 from koord_numa.handlers.triggers import waiting_pods

@@ -13,7 +13,7 @@ from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.engine.containment import Subject
-from koord_numa.engine.object_handlers import ContainedHandler
+from koord_numa.engine.event_handlers import ContainedHandler
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import known_version, meta

@@ -35,11 +35,9 @@ from koord_numa.cluster.writers.rebind_writer import ApiRebindWriter
 from koord_numa.cluster.writers.volume_writer import ApiVolumeWriter
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.device_moves import DeviceMoves
-from koord_numa.engine.rebind.automatic import AutomaticRebinds
+from koord_numa.engine.rebind.automatic import AutomaticRebinds, DoubleHoldRepair, FinishedRebinds
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.rebind.controller import RebindController
-from koord_numa.engine.rebind.double_hold_repair import DoubleHoldRepair
-from koord_numa.engine.rebind.ttl import FinishedRebinds
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.ports import Dependencies

@@ -18,7 +18,7 @@ from typing import Final
 from cachetools import LRUCache
 
 from koord_numa.core.value_objects import ValueObject
-from koord_numa.engine.queue.backoff import pause
+from koord_numa.engine.queue.pending_pod import pause
 from koord_numa.ports import Clock, ClusterError
 from koord_numa.settings import BackoffSettings
 

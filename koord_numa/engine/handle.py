@@ -10,14 +10,13 @@ from cachetools import LRUCache
 
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.cache import Cache
-from koord_numa.engine.cache.volume_lister import VolumeLister
+from koord_numa.engine.cache.listers import VolumeLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.decision_log import DecisionLog
 from koord_numa.engine.gangs.pod_groups import PodGroups
 from koord_numa.engine.metrics import Result, SchedulerMetrics
-from koord_numa.engine.pod_status.conditions import PodConditions
-from koord_numa.engine.pod_status.messages import Messages
+from koord_numa.engine.pod_status import Messages, PodConditions
 from koord_numa.engine.queue.nominator import Nominator
 from koord_numa.engine.queue.pending_pod import PendingPods
 from koord_numa.engine.queue.request_class import RequestClass, RequestClasses

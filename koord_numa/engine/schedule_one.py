@@ -26,7 +26,7 @@ from koord_numa.engine.gangs.group_queue import GroupQueue
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.queue.pending_pod import PendingPod
-from koord_numa.engine.ranking.undecided import Undecided
+from koord_numa.engine.ranking.node_ranking import Undecided
 from koord_numa.ports import ObjectReference
 
 log = getLogger(__name__)

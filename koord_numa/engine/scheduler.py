@@ -14,10 +14,8 @@ from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.engine.binding.assumed_pods import AssumedPods
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.kubelet_evidence import is_kubelet_rejection
-from koord_numa.engine.cache.namespace_lister import NamespaceLister
+from koord_numa.engine.cache.listers import NamespaceLister, VolumeLister, WorkloadLister
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.cache.volume_lister import VolumeLister
-from koord_numa.engine.cache.workload_lister import WorkloadLister
 from koord_numa.engine.claims.deallocation import Deallocation
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
@@ -27,33 +25,28 @@ from koord_numa.engine.decision_log import DecisionLog
 from koord_numa.engine.dry_run import DryRunResult, dry_run
 from koord_numa.engine.event_handlers import (
     BoundPodHandler,
+    BoundPodObjects,
     EventHandlers,
+    ListerHandler,
     NominatedPodHandler,
     PendingPodHandler,
+    node_handler,
+    topology_handler,
 )
 from koord_numa.engine.gangs.group_queue import GroupQueue
 from koord_numa.engine.gangs.pod_groups import has_completed
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.metrics import SchedulerMetrics
-from koord_numa.engine.object_handlers import (
-    BoundPodObjects,
-    ListerHandler,
-    node_handler,
-    topology_handler,
-)
-from koord_numa.engine.pod_status.conditions import PodConditions
-from koord_numa.engine.pod_status.messages import why_everywhere, with_remark
-from koord_numa.engine.pod_status.quarantined import tell_quarantine
-from koord_numa.engine.pod_status.resize import RESIZE_KEEPS_CPUS, resize_message
+from koord_numa.engine.object_events import RESIZE_KEEPS_CPUS, resize_message, tell_quarantine
+from koord_numa.engine.pod_status import PodConditions, why_everywhere, with_remark
 from koord_numa.engine.preemption.executor import Executor
-from koord_numa.engine.queue.class_queue import QueueNumbers
 from koord_numa.engine.queue.cluster_events import FREES_NOTHING, ClusterEvent
 from koord_numa.engine.queue.nominator import Nominator
 from koord_numa.engine.queue.queueing_hints import NodeChange, wake
 from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
-from koord_numa.engine.queue.scheduling_queue import SchedulingQueue
-from koord_numa.engine.ranking.columns.node_table import NodeTable
+from koord_numa.engine.queue.scheduling_queue import QueueNumbers, SchedulingQueue
+from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.selector import Limits, Listers, NodeSelection
 from koord_numa.engine.readiness import Readiness, Source
 from koord_numa.engine.schedule_one import SchedulingLoop

@@ -33,7 +33,7 @@ from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.rebind.snapshot import layout_of_node
+from koord_numa.engine.rebind.context import layout_of_node
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.text import short_amounts
 

@@ -10,7 +10,7 @@ from koord_numa.app.kopf_feed import UNREADABLE, ContainedParser, KopfParsers, b
 from koord_numa.cluster.watch.resync import ResyncStore
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
-from koord_numa.engine.object_handlers import ContainedHandler
+from koord_numa.engine.event_handlers import ContainedHandler
 from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions
 from koord_numa.wire import parse_pod

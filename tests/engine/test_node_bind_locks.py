@@ -8,7 +8,7 @@ from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, QosClass
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.binding.binding import NodeBindLocks
+from koord_numa.engine.binding.binding_cycle import NodeBindLocks
 from koord_numa.ports import Unavailable
 from tests.cluster.objects import PATIENCE
 from tests.engine.world import Server, World, make_node, make_pod, make_topology, make_world

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.binding.binding import ARRIVAL_SECONDS, REQUESTS
+from koord_numa.engine.binding.binding_cycle import ARRIVAL_SECONDS, REQUESTS
 from koord_numa.ports import Conflict, UnknownOutcome
 from tests.engine.world import bound, make_node, make_pod, make_world
 

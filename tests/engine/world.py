@@ -13,7 +13,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.engine import Dependencies, Scheduler, Source
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.containment import Quarantine
-from koord_numa.engine.object_handlers import BoundPodObjects, node_handler, topology_handler
+from koord_numa.engine.event_handlers import BoundPodObjects, node_handler, topology_handler
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.ports import AnnotationWriter, ClaimWriter, ClusterError, Conflict, Gone, ObjectReference
 from koord_numa.settings import Settings, load_settings

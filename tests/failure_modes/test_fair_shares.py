@@ -14,9 +14,8 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Reason
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.binding.binding import ARRIVAL_SECONDS, LONG_LINE, REQUESTS
-from koord_numa.engine.binding.binding_cycle import TOLD_FROM
-from koord_numa.engine.ranking.columns.label_columns import SPARE
+from koord_numa.engine.binding.binding_cycle import ARRIVAL_SECONDS, LONG_LINE, REQUESTS, TOLD_FROM
+from koord_numa.engine.ranking.label_columns import SPARE
 from koord_numa.ports import ClusterError, Forbidden, Invalid, Unauthenticated, UnknownOutcome
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
 from tests.failure_modes.containers import container_sizes, most

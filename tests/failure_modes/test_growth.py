@@ -19,7 +19,7 @@ import pytest
 from cachetools import LRUCache
 
 import koord_numa
-from koord_numa.engine.ranking.columns import label_columns
+from koord_numa.engine.ranking import label_columns
 from koord_numa.ports import DELETED
 from koord_numa.wire import parse_pod
 from koord_numa.wire.parsing import ParsedCache

@@ -10,8 +10,8 @@ from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner
 from koord_numa.core.scheduling.evaluate import evaluate_alone
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.queue.request_class import RequestClass
-from koord_numa.engine.ranking.columns.amount_table import MOST_LINES
-from koord_numa.engine.ranking.undecided import Undecided
+from koord_numa.engine.ranking.node_ranking import Undecided
+from koord_numa.engine.ranking.node_table import MOST_LINES
 from koord_numa.wire.node.topologies import parse_topology
 from koord_numa.wire.node.zones import MOST_DEVICES
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world

@@ -10,8 +10,8 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.rebind_request import PodRevision
 from koord_numa.core.objects.request import Assignment, PodKey
 from koord_numa.engine import Scheduler
+from koord_numa.engine.rebind.automatic import DoubleHoldRepair
 from koord_numa.engine.rebind.context import RebindPorts
-from koord_numa.engine.rebind.double_hold_repair import DoubleHoldRepair
 from koord_numa.ports import RebindRecorder, RebindWriter
 from koord_numa.sandbox.apiserver import Fault
 from koord_numa.settings import RepairDoubleHolds

@@ -12,7 +12,7 @@ from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.plan import Move, RebindPlan, plan_rebind
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.rebind.snapshot import layout_of_node, obstacle, pods_kept_by_claims
+from koord_numa.engine.rebind.context import layout_of_node, obstacle, pods_kept_by_claims
 from koord_numa.settings import load_settings
 from tests.core.rebind.nodes import layout, pinned
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world

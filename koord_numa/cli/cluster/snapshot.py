@@ -26,9 +26,9 @@ from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.engine.claims.work import claim_work
+from koord_numa.engine.claims.pod_claims import claim_work
 from koord_numa.engine.dry_run import verdict_on
-from koord_numa.engine.pod_status.messages import why_everywhere, with_remark
+from koord_numa.engine.pod_status import why_everywhere, with_remark
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import Dependencies, ObjectReference

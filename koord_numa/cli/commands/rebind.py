@@ -20,7 +20,7 @@ from koord_numa.cluster.resources import REBINDS, Call
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.plan import NodeFigures, RebindPlan, plan_rebind
 from koord_numa.core.state.inventory import Inventory
-from koord_numa.engine.rebind.snapshot import layout_of_node
+from koord_numa.engine.rebind.context import layout_of_node
 from koord_numa.ports import Gone
 from koord_numa.settings import Settings
 from koord_numa.view import drawing as terminal

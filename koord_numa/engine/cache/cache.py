@@ -14,23 +14,47 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import msgspec
+
 from koord_numa.core.kubelet.options import StatedOptions
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.preempt.dry_run import Nominee
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.ledger import Holding, holding_of
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.cache.assumed_pod import AssumedPod
 from koord_numa.engine.cache.kubelet_evidence import is_kubelet_rejection
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.cache.topology_lag import RECENT
-from koord_numa.engine.cache.unchanged_topology import renewed
 from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.queue.keyed_heap import KeyedHeap
 from koord_numa.ports import DELETED, Gone
+
+
+class AssumedPod(msgspec.Struct):
+    """A placement that the API server has not shown yet. ``confirmed`` is when the bind was answered, monotonic seconds."""
+
+    pod: Pod
+    placement: Placement
+    confirmed: float | None = None
+
+
+def renewed(info: NodeInfo, new: NodeResourceTopology | None, now: float) -> bool:
+    """Take in a topology of another version that says what the node's topology said, if it is one; was it?"""
+    known = info.published
+    if known is None or new is None or new.owner is not CpuOwner.SCHEDULER or info.unpublished:
+        return False
+    version = new.resource_version
+    if version == known.resource_version or replace(new, resource_version=known.resource_version) != known:
+        return False
+    info.published, info.topology_seen = new, now
+    if info.topology is not None:  # it may have been completed by what the configuration says
+        info.topology = replace(info.topology, resource_version=version)
+    return True
+
 
 __all__ = ["DELETED", "Cache", "OnChange"]
 

@@ -24,8 +24,7 @@ from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.core.scheduling.placement import NOT_TOGETHER
 from koord_numa.engine.claims.late_check import UNAVAILABLE
 from koord_numa.engine.claims.lister import ClaimLister
-from koord_numa.engine.claims.pod_claims import PodClaimResolver
-from koord_numa.engine.claims.still_waits import is_nowhere, still_waits
+from koord_numa.engine.claims.pod_claims import PodClaimResolver, is_nowhere, still_waits
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.ports import ClaimWriter, ClusterError, Dependencies, Lease
 

@@ -6,6 +6,7 @@ then the object of the write's answer takes its place, and watch events that are
 assume cache). A claim therefore counts exactly once, whatever comes first.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,15 +14,77 @@ from dataclasses import dataclass
 from koord_numa.core.claims.allocation import Allocation, DeviceUsage
 from koord_numa.core.claims.claim import Classes, DeviceClass
 from koord_numa.core.claims.cpus import CPU_ID, DRIVER, cpus_of, is_cpu_device
+from koord_numa.core.claims.extended_resources import ClassByResource, Served, class_by_resource
 from koord_numa.core.claims.inventory import DeviceId, DeviceTaintRule, PoolId, ResourceSlice
 from koord_numa.core.claims.pools import ALL_FEATURES, Pool
 from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.cpuset import MAX_CPU, CpuSet
 from koord_numa.core.objects.node import Node
-from koord_numa.engine.claims.extended import ClaimKey, ExtendedClaims
-from koord_numa.engine.claims.next_change import NextChange
 from koord_numa.engine.claims.slice_index import Revision, SliceIndex
 from koord_numa.ports import DELETED, Conflict
+
+ClaimKey = tuple[str, str]
+"""Namespace and name."""
+
+
+class ExtendedClaims:
+    """Kept by ``ClaimLister``."""
+
+    def __init__(self) -> None:
+        self._classes: ClassByResource = {}
+        self._by_pod: dict[str, dict[ClaimKey, ResourceClaim]] = {}
+
+    def replace_classes(self, classes: Classes) -> None:
+        """All DeviceClasses there are."""
+        self._classes = class_by_resource(classes)
+
+    def served(self, resources: Iterable[str]) -> Served:
+        """Those of the resources that a class serves, with the class."""
+        return tuple((name, self._classes[name]) for name in resources if name in self._classes)
+
+    def of(self, pod: str) -> ResourceClaim | None:
+        """
+        The claim of a pod, by its uid (dynamicresources ``findExtendedResourceClaim``).
+
+        There is one, unless two schedulers were at work: then the one with devices counts, which nothing else would give back.
+        """
+        found = self._by_pod.get(pod)
+        if not found:
+            return None
+        return min(found.values(), key=lambda it: (it.deleting, it.allocation is None, it.name))
+
+    def put(self, claim: ResourceClaim) -> None:
+        """A claim that is new or has changed; others than those of pods' extended resources are left out."""
+        if claim.extended and claim.owner:
+            self._by_pod.setdefault(claim.owner, {})[claim.namespace, claim.name] = claim
+
+    def drop(self, claim: ResourceClaim) -> None:
+        """The claim is gone."""
+        claims = self._by_pod.get(claim.owner, {})
+        if claims.pop((claim.namespace, claim.name), None) is not None and not claims:
+            del self._by_pod[claim.owner]
+
+
+class NextChange:
+    """Any number of tasks wait; each ``tell`` lets all go on that wait at this moment."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    async def wait(self) -> None:
+        """Return after the next ``tell``."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    def tell(self) -> None:
+        """Something has changed."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,7 @@ from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.engine.binding.pre_bind import OnConflict
 from koord_numa.engine.claims.lister import ClaimLister
-from koord_numa.engine.claims.pod_claims import PodClaimResolver
-from koord_numa.engine.claims.still_waits import is_nowhere, still_waits
-from koord_numa.engine.claims.work import ClaimWork, claim_work
+from koord_numa.engine.claims.pod_claims import ClaimWork, PodClaimResolver, claim_work, is_nowhere, still_waits
 from koord_numa.engine.handle import Handle
 from koord_numa.ports import ClaimWriter, ClusterError, Conflict
 

@@ -25,7 +25,7 @@ from koord_numa.engine.gangs.pod_groups import COMPLETED
 from koord_numa.engine.gangs.trial import ClusterTrial
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.metrics import Result
-from koord_numa.engine.pod_status.messages import why_everywhere
+from koord_numa.engine.pod_status import why_everywhere
 from koord_numa.engine.queue.cluster_events import reasons_of
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass

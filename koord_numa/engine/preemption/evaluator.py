@@ -5,18 +5,24 @@ It changes nothing and makes no request. What it found may be old as soon as ano
 """
 
 import asyncio
-from collections.abc import Collection, Container, Iterable
-from dataclasses import dataclass
-from typing import Final
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from cachetools import LRUCache
 
+from koord_numa.core.claims.allocator import NO_SOLUTION
+from koord_numa.core.claims.device_hints import MOST_STEPS
+from koord_numa.core.claims.inventory import PoolId
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
+from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.objects.workloads import DisruptionBudget
-from koord_numa.core.preempt.dry_run import EvictionTerms, PreemptionNode, answer_of
+from koord_numa.core.preempt.dry_run import ClaimId, EvictionTerms, PreemptionNode, answer_of
 from koord_numa.core.preempt.victims import (
     PreemptionCandidate,
+    Rank,
     may_help,
     protected,
     rank,
@@ -26,16 +32,254 @@ from koord_numa.core.preempt.victims import (
 from koord_numa.core.resources import CPU
 from koord_numa.core.scheduling.evaluate import refuse_everywhere
 from koord_numa.core.scheduling.request import SchedulingRequest, depends_on_other_pods
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.claims.late_check import ClaimCheck
+from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.handle import Handle
-from koord_numa.engine.preemption.freed_devices import FreedDevices
-from koord_numa.engine.preemption.freeing import NodesBeingFreed
-from koord_numa.engine.preemption.known_nodes import Found, KnownNodes
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.settings import Budgets
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the searches for devices while preemption is planned for one pod. A step takes about 2 us."""
+
+    node: int = MOST_STEPS
+    """Steps on one node, for all sets of victims together: as many as one decision may take there."""
+    plan: int = 5 * MOST_STEPS
+    """Steps on all nodes together; nodes after that are passed over."""
+
+
+LIMITS: Final = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Freeable:
+    """A claim with devices of one node, and the uids of all pods that use it."""
+
+    claim: ResourceClaim
+    users: frozenset[str]
+
+
+class FreedDevices:
+    """``core.preempt.dry_run.FreedDevices`` for one plan for one pod. ``evicted`` are uids of evicted pods that may have left already."""
+
+    def __init__(
+        self, handle: Handle, pod: Pod, ask: SchedulingRequest, check: ClaimCheck, evicted: Collection[str]
+    ) -> None:
+        self._handle = handle
+        self._lister: ClaimLister = handle.selector.claims
+        self._pod = pod.key.uid
+        self._ask = ask
+        self._check = check
+        self._evicted = evicted
+        self._node: PreemptionNode | None = None
+        self._freeable: tuple[Freeable, ...] = ()
+        self._left = 0  # steps on this node
+        self._spent = 0  # steps on all nodes
+
+    @classmethod
+    def of(
+        cls, handle: Handle, pod: Pod, request_class: RequestClass, evicted: Collection[str]
+    ) -> "FreedDevices | None":
+        """For a pod of this class; ``None`` without claims."""
+        check = handle.selector.claims_for(request_class)
+        ask = handle.selector.requirements_now(request_class) if check is not None else None
+        return None if check is None or ask is None else cls(handle, pod, ask, check, evicted)
+
+    def place(
+        self, node: PreemptionNode, seen: NodeSnapshot, placement: Placement, gone: Collection[str]
+    ) -> Placement | Rejection:
+        """Return the placement with devices when the pods ``gone`` have left. What is kept for the pod itself is free for it."""
+        self._turn_to(node)
+        if self._left <= 0:
+            return Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, "the search for victims has used its steps")
+        kept = (allocation for uid in (self._pod, *gone) for allocation in self._lister.kept_for(uid))
+        freed = (it.claim.allocation for it in self._freed(gone) if it.claim.allocation is not None)
+        with self._lister.set_aside([*kept, *freed]):
+            answer, steps = self._check.try_out(self._ask, seen, placement)
+        self._left -= steps + 1
+        self._spent += steps + 1
+        return answer
+
+    def awaited(self, node: PreemptionNode, gone: Collection[str]) -> frozenset[ClaimId]:
+        """Return the claims that lose their devices when these pods have left."""
+        self._turn_to(node)
+        return frozenset((it.claim.namespace, it.claim.name, it.claim.uid) for it in self._freed(gone))
+
+    def may_suffice(self, node: PreemptionNode, gone: Collection[str]) -> bool:
+        """Necessary condition: the node has enough devices when these pods have left."""
+        self._turn_to(node)
+        kept = (allocation for uid in (self._pod, *gone) for allocation in self._lister.kept_for(uid))
+        freed = (it.claim.allocation for it in self._freed(gone) if it.claim.allocation is not None)
+        with self._lister.set_aside([*kept, *freed]):
+            return not self._check.falls_short(node.seen)
+
+    def _turn_to(self, node: PreemptionNode) -> None:
+        if self._node is not node:
+            self._node, self._freeable = node, tuple(self._freeable_on(node))
+            self._left = LIMITS.node if self._spent < LIMITS.plan else 0
+
+    def _freed(self, gone: Collection[str]) -> list[Freeable]:
+        away = frozenset(gone)
+        return [it for it in self._freeable if all(uid in away or self._has_left(uid) for uid in it.users)]
+
+    def _has_left(self, uid: str) -> bool:
+        """Whether the pod is neither on a node nor waiting: its reservation is about to be removed."""
+        return uid not in self._handle.cache.node_of and uid not in self._handle.pending
+
+    def _freeable_on(self, node: PreemptionNode) -> list[Freeable]:
+        """Return the claims that hold devices of the node and that evictions there may free."""
+        named: dict[tuple[str, str], set[str]] = {}  # pods of the node by the claims that they name, reserved or not
+        for uid, pod in node.pods.items():
+            for entry in pod.resource_claims:
+                if entry.claim:
+                    named.setdefault((pod.key.namespace, entry.claim), set()).add(uid)
+        pools = {pool.id for pool in self._lister.pools_of(node.seen.node)}
+        claims = {
+            claim.uid: claim for uid in (*node.pods, *sorted(self._evicted)) for claim in self._lister.reserved_for(uid)
+        }
+        return [
+            Freeable(claim, frozenset(claim.reserved_for).union(named.get((claim.namespace, claim.name), ())))
+            for claim in claims.values()
+            if _has_device_in(claim, pools) and self._is_given_up(claim)
+        ]
+
+    def _is_given_up(self, claim: ResourceClaim) -> bool:
+        """Whether the claim loses its devices when its users have left."""
+        if claim.other_consumers or claim.uid in self._lister.assumed or not (claim.protected or claim.extended):
+            return False
+        # A pod that waits for the claim may reserve it before it loses its devices.
+        waiting = self._handle.resource_claims.users((claim.namespace, claim.name))
+        return not any(uid in self._handle.pending for uid in waiting)
+
+
+def _has_device_in(claim: ResourceClaim, pools: Collection[PoolId]) -> bool:
+    allocation = claim.allocation
+    return allocation is not None and any(
+        PoolId(it.device.driver, it.device.pool) in pools for it in allocation.results if not it.admin_access
+    )
+
+
+NODES: Final = 16
+"""So many nodes are freed at a time."""
+
+
+class NodesBeingFreed:
+    """One task a node. What it runs handles its own errors."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __contains__(self, node: str) -> bool:
+        return node in self._tasks
+
+    async def start(self, node: str, free: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Begin as soon as it is this node's turn; returns when it has begun."""
+        while node in self._tasks or len(self._tasks) >= NODES:
+            await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+        self._tasks[node] = asyncio.create_task(self._run(node, free))
+
+    async def wait_for(self, node: str) -> None:
+        """Return when the node is not being freed (any more)."""
+        while (task := self._tasks.get(node)) is not None:
+            await asyncio.wait([task])
+
+    async def settled(self) -> None:
+        """Return when no node is being freed."""
+        while self._tasks:
+            await asyncio.wait(self._tasks.values())
+
+    async def cancel(self) -> None:
+        """Stop at once. An eviction that was asked for may still happen."""
+        for task in (tasks := list(self._tasks.values())):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _run(self, node: str, free: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        # Here and not in a callback of the task: when the task has ended, its node is free.
+        try:
+            await free()
+        finally:
+            del self._tasks[node]
+
+
+Found = tuple[Rank, PreemptionCandidate]
+
+
+@dataclass(slots=True)
+class KnownNodes:
+    """
+    What was found for one class: the nodes on which evictions may help, with their free milli-CPU, the emptiest first; ``helpful`` are
+    those of them of which that is known, the others have to be asked; and what came of trying one out.
+
+    All of it holds as of a ``position`` in the journal of changed nodes, except for ``unsettled`` nodes: what was found of them may become
+    wrong without a change of the node, as when the bind of a pod is confirmed, which can be evicted from then on. With them are the uids
+    of their pods whose bind was not confirmed when they were looked at; ``None``: they have to be looked at again. ``refused`` are
+    nodes on which no eviction helps by the ``verdict`` of that time. ``rebuilt`` are nodes that were tried out with a rebuilt state of
+    their kubelets too.
+    """
+
+    position: int | None = None
+    unsettled: dict[str, frozenset[str] | None] = field(default_factory=dict)
+    tried: dict[str, Found | None] = field(default_factory=dict)
+    helpful: set[str] = field(default_factory=set)
+    rebuilt: set[str] = field(default_factory=set)
+    refused: dict[str, None] = field(default_factory=dict)
+    verdict: Unschedulable | None = None
+    _room: dict[str, int] = field(default_factory=dict)
+    _emptiest: list[tuple[int, str]] = field(default_factory=list)  # sorted: a plan costs what changed, not what exists
+
+    def __iter__(self) -> Iterator[str]:
+        """Nodes on which evictions may help: those with most CPU free first, then by name. Nodes may be dismissed meanwhile."""
+        return (name for _, name in self._emptiest[:])
+
+    def add(self, node: str, room: int) -> None:
+        """Evictions may help on this node, which was not known."""
+        self._room[node] = room
+        # Negative, as most CPU free comes first.
+        insort(self._emptiest, (-room, node))
+
+    def forget(self, node: str) -> None:
+        """Nothing is known of this node any more."""
+        self.tried.pop(node, None)
+        self.refused.pop(node, None)
+        self.rebuilt.discard(node)
+        self.unsettled.pop(node, None)
+        self.dismiss(node)
+
+    def dismiss(self, node: str) -> None:
+        """No eviction helps on this node, until it is added again."""
+        self.helpful.discard(node)
+        room = self._room.pop(node, None)
+        if room is not None:
+            del self._emptiest[bisect_left(self._emptiest, (-room, node))]
+
+    def resolvable_by_now(self, verdict: Unschedulable) -> list[str]:
+        """Nodes that were passed over by an older verdict, and by this one need not be: they may have changed before it and not since."""
+        if verdict is self.verdict:
+            return []
+        found = ((name, verdict.rejections.get(name)) for name in self.refused)
+        return [name for name, rejection in found if rejection is not None and rejection.resolvable]
+
+    def clear(self) -> None:
+        """Nothing is known of any node."""
+        self.tried.clear()
+        self.refused.clear()
+        self.helpful.clear()
+        self.rebuilt.clear()
+        self.unsettled.clear()
+        self._room.clear()
+        self._emptiest.clear()
+
 
 CHUNK: Final = 64
 """So many nodes are glanced at before others get their turn."""

@@ -10,8 +10,11 @@ their room is tried first when they have left.
 """
 
 import asyncio
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
 from logging import getLogger
 from typing import Final
 
@@ -19,17 +22,227 @@ from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.preempt.victims import PreemptionCandidate
+from koord_numa.core.resources import NOTHING, ResourceList, add, total
+from koord_numa.core.value_objects import ValueObject
+from koord_numa.engine.cache.cache import Cache
+from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle, subject_of
-from koord_numa.engine.preemption.agenda import Agenda
 from koord_numa.engine.preemption.evaluator import Evaluator
 from koord_numa.engine.preemption.evictor import Evictor
-from koord_numa.engine.preemption.glance import Glance
-from koord_numa.engine.preemption.messages import NEVER, PROTECTED, being_freed
-from koord_numa.engine.preemption.pauses import Pauses
 from koord_numa.engine.queue.nominator import Nomination
-from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.engine.queue.pending_pod import PendingPod, pause
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.ports import ClusterError, Forbidden, Gone
+
+Nodes = frozenset[str] | None
+"""Names of the nodes to look at; ``None``: all."""
+
+
+class Agenda:
+    """One class is looked at at a time, inside ``next``. What nothing helped is looked at again on nodes that have changed since."""
+
+    def __init__(self) -> None:
+        self._current: RequestClass | None = None
+        self._due: dict[RequestClass, Nodes] = {}
+        self._hopeless: dict[RequestClass, None] = {}  # nothing helped them when all nodes were looked at
+        # Nodes of which something has changed since the last look that may make evictions help.
+        self._changed: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._due)
+
+    def __contains__(self, request_class: object) -> bool:
+        """Is the class being looked at, or about to be?"""
+        return request_class in self._due or (request_class is not None and request_class is self._current)
+
+    def add(self, *request_classes: RequestClass) -> None:
+        """All nodes are to be looked at for these classes."""
+        self._due.update(dict.fromkeys(request_classes))
+
+    @contextmanager
+    def next(self) -> Iterator[tuple[RequestClass, Nodes]]:
+        """
+        The class to look at, and on which nodes: the highest priority first, as it may displace what the others are given. It is being
+        looked at until the block ends, in whatever way.
+        """
+        self._current = min(self._due, key=lambda request_class: (-request_class.priority, request_class.number))
+        try:
+            yield self._current, self._due.pop(self._current)
+        finally:
+            self._current = None
+
+    def note_helped(self, request_class: RequestClass) -> None:
+        """A node was found for a pod of this class."""
+        self._hopeless.pop(request_class, None)
+
+    def note_hopeless(self, request_class: RequestClass, again: Iterable[str]) -> None:
+        """Nothing helps this class by now, but these nodes are worth another look soon."""
+        self._hopeless[request_class] = None
+        self._changed.update(again)
+
+    def nodes_changed(self, *nodes: str) -> None:
+        """Pods have left these, or more is known of them: too little for those that wait, perhaps, but others may be worth evicting now."""
+        # Also for a class that is being looked at: it may have passed the node already.
+        if self._hopeless or self._current is not None:
+            self._changed.update(nodes)
+
+    def bind_confirmed(self, node: str) -> None:
+        """A pod of this node may be evicted from now on."""
+        # Where it is not confirmed by the end of a look ``note_hopeless`` names the node; in between only this tells.
+        if self._current is not None:
+            self._changed.add(node)
+
+    def look_again(
+        self,
+        waits: Callable[[RequestClass], bool],
+        worth_a_look: Callable[[RequestClass, frozenset[str]], frozenset[str]],
+    ) -> None:
+        """
+        Hopeless classes are looked at on those of the nodes that have changed which are worth it; those of which no pod waits any more are
+        forgotten.
+        """
+        # Collected until now, so that many changes cost one look at the classes.
+        changed, self._changed = frozenset(self._changed), set()
+        if not changed:
+            return
+        # That it is hopeless turns out at the end of a look, and this change may have come in its midst.
+        if self._current is not None:
+            self._add_on(self._current, changed)
+        for request_class in list(self._hopeless):
+            if not waits(request_class):
+                del self._hopeless[request_class]
+            elif found := worth_a_look(request_class, changed):
+                self._add_on(request_class, found)
+
+    def _add_on(self, request_class: RequestClass, nodes: frozenset[str]) -> None:
+        due = self._due.get(request_class, frozenset())
+        # A look at all nodes that is due already must not shrink to these, nor one at others.
+        self._due[request_class] = None if due is None else due | nodes
+
+
+class Freeable(ValueObject):
+    """
+    What one node would have free: ``free`` without the pods that are leaving, and ``sums[i]`` more without those of the priorities up to
+    ``priorities[i]``, which ascend. ``leaving``: is there any that is leaving? What is kept for nominees counts as free.
+    """
+
+    free: ResourceList
+    leaving: bool
+    priorities: tuple[int, ...]
+    sums: tuple[ResourceList, ...]
+
+    @classmethod
+    def of(cls, info: NodeInfo, evicted: Collection[str]) -> "Freeable":
+        """Of this node; the uids ``evicted`` are leaving, though no event has shown it yet."""
+        holdings = info.counted.holdings
+        held = {uid: holding.amounts if (holding := holdings.get(uid)) else NOTHING for uid in info.pods}
+        leaving = [uid for uid, pod in info.pods.items() if pod.deleting or uid in evicted]
+        staying = [(pod.request.priority, held[uid]) for uid, pod in info.pods.items() if uid not in set(leaving)]
+        # Their room is free already, and they may be displaced.
+        staying += [(nominee.pod.request.priority, NOTHING) for nominee in info.nominees.values()]
+        free = add(info.free, total(held[uid] for uid in leaving))
+        priorities, sums, more = [], [], NOTHING
+        for priority, found in groupby(sorted(staying, key=_priority), key=_priority):
+            more = add(more, total(amounts for _, amounts in found))
+            priorities.append(priority)
+            sums.append(more)
+        return cls(free, bool(leaving), tuple(priorities), tuple(sums))
+
+    def suffices(self, request_class: RequestClass) -> bool:
+        """May it be enough for a pod of this class, and is there a pod that may go for it?"""
+        lower = bisect_left(self.priorities, request_class.priority)
+        if not lower and not self.leaving:
+            return False
+        free, more = self.free, self.sums[lower - 1] if lower else NOTHING
+        return not [
+            name for name, amount in request_class.amounts.items() if amount > free.get(name, 0) + more.get(name, 0)
+        ]
+
+
+class Glance:
+    """One glance at the cluster as it is now, for any number of classes."""
+
+    def __init__(self, cache: Cache, evicted: Collection[str]) -> None:
+        self._cache = cache
+        self._evicted = evicted
+        self._known: dict[str, Freeable | None] = {}
+
+    def worth_a_look(self, request_class: RequestClass, names: Iterable[str]) -> frozenset[str]:
+        """Those of the nodes on which evictions may help the class."""
+        return frozenset(
+            [name for name in names if (found := self._of(name)) is not None and found.suffices(request_class)]
+        )
+
+    def _of(self, name: str) -> Freeable | None:
+        if name not in self._known:
+            info = self._cache.nodes.get(name)
+            self._known[name] = None if info is None else Freeable.of(info, self._evicted)
+        return self._known[name]
+
+
+def _priority(found: tuple[int, ResourceList]) -> int:
+    return found[0]
+
+
+class Pauses:
+    """When they end and how often they failed is in the pods' records."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._paused: dict[str, PendingPod] = {}  # by uid
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._paused
+
+    def over(self, now: float) -> Iterator[PendingPod]:
+        """
+        The pods whose pause has ended; they are not paused any more. Also with the pod itself a pause ends: others of its class may have
+        waited for it.
+        """
+        for uid, pending in list(self._paused.items()):
+            # Another record is there, or none: the pod is gone, has a node, or has come again.
+            if self._handle.pending.get(uid) is not pending or pending.preemption_from <= now:
+                del self._paused[uid]
+                yield pending
+
+    def next(self, uid: str) -> float:
+        """One more failure of this pod; returns for how many seconds it is to wait."""
+        pending = self._handle.pending.get(uid)
+        times = 1 if pending is None else pending.preemption_failures + 1
+        if pending is not None:
+            pending.preemption_failures = times
+        return pause(self._handle.settings.backoff, times, self._handle.dependencies.random())
+
+    def begin(self, uid: str, seconds: float) -> None:
+        """No room is made for this pod for so long; one that waits no longer is no error."""
+        if (pending := self._handle.pending.get(uid)) is not None:
+            pending.preemption_from = self._handle.dependencies.clock() + seconds
+            self._paused[uid] = pending
+
+    def reset(self, uid: str) -> None:
+        """Room was made: the next pause starts small again."""
+        if pending := self._handle.pending.get(uid):
+            pending.preemption_failures = 0
+
+
+NEVER: Final = "preemption: not eligible due to preemptionPolicy=Never."
+PROTECTED: Final = "preemption: every choice of victims would violate a PodDisruptionBudget."
+SHOWN: Final = 3
+"""So many of the victims are named to the pod that waits."""
+
+
+def being_freed(candidate: PreemptionCandidate) -> str:
+    """``preemption: node n is being freed, 4 pod(s) are evicted: default/a, default/b, default/c, ...``"""
+    names = sorted(str(victim.key) for victim in candidate.victims)
+    others = len(candidate.awaited) - len(names)
+    shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    text = f"preemption: node {candidate.node} is being freed"
+    if names:
+        text += f", {len(names)} pod(s) are evicted: {shown}"
+    if others:
+        text += f", {others} pod(s) are leaving anyway"
+    return f"{text}."
+
 
 log = getLogger(__name__)
 

@@ -21,8 +21,7 @@ from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.claims.extended import ClaimKey
-from koord_numa.engine.claims.lister import ClaimLister
+from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
 from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.ports import Clock

@@ -9,8 +9,14 @@ from dataclasses import dataclass
 
 from koord_numa.core.objects.constraints import PodTerm
 from koord_numa.core.objects.request import Pod
-from koord_numa.engine.cache.term_index import AnchorIndex, anchors_of_pod, anchors_of_term
+from koord_numa.engine.cache.pod_index import AnchorIndex, anchors_of_pod, anchors_of_term
 from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.settings import BackoffSettings
+
+
+def pause(backoff: BackoffSettings, attempts: int, dice: float) -> float:
+    """Seconds to wait after so many attempts in a row: doubling, capped, and spread by ``dice`` in [0, 1)."""
+    return backoff.pause(attempts, dice)
 
 
 @dataclass(slots=True, eq=False)

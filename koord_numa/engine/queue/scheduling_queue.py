@@ -9,26 +9,253 @@ becomes unschedulable at once; when an event may help, the class is woken, and o
 Which class is tried next: ``class_order``. A single pod whose bind failed leaves its class and waits out its own pause (``back_off``).
 """
 
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
 from itertools import takewhile
 from math import inf
 from typing import Final
 from weakref import WeakKeyDictionary
 
+import numpy as np
+from numpy.typing import NDArray
+
 from koord_numa.core.objects.verdicts import Reason, Unschedulable
-from koord_numa.core.resources import ResourceList
+from koord_numa.core.resources import PODS, ResourceList
 from koord_numa.core.scheduling.filters import PLUGINS
 from koord_numa.engine.queue import cluster_events
-from koord_numa.engine.queue.backoff import pause
-from koord_numa.engine.queue.class_order import ClassOrder
-from koord_numa.engine.queue.class_queue import ClassQueue, QueueNumbers, Stage
-from koord_numa.engine.queue.cluster_events import ANY_EVENT, ClusterEvent, reasons_of, wakers_of
+from koord_numa.engine.queue.cluster_events import ANY_EVENT, ClusterEvent, Wakers, reasons_of, wakers_of
 from koord_numa.engine.queue.keyed_heap import KeyedHeap
-from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.engine.queue.pending_pod import PendingPod, pause
 from koord_numa.engine.queue.request_class import RequestClass
-from koord_numa.engine.queue.unschedulable import UnschedulableClasses
 from koord_numa.settings import Settings
+
+
+class Stage(Enum):
+    """Where a class stands, in the words of kube-scheduler's metrics."""
+
+    ACTIVE = "active"
+    BACKOFF = "backoff"
+    UNSCHEDULABLE = "unschedulable"
+
+
+@dataclass(slots=True, eq=False)
+class ClassQueue:
+    """
+    One class. ``verdict`` is why its pods fit nowhere, while the stage is not ``ACTIVE``. ``failures`` counts rejections in a row;
+    a woken class may be tried from ``rested`` on when nothing else is active, and is active again from ``not_before`` on.
+    """
+
+    request_class: RequestClass
+    pods: OrderedDict[str, PendingPod] = field(
+        default_factory=OrderedDict
+    )  # by uid; its first item is found in constant time
+    stage: Stage = Stage.ACTIVE
+    verdict: Unschedulable | None = None
+    reasons: frozenset[Reason] = frozenset()
+    failures: int = 0
+    rested: float = 0.0
+    not_before: float = 0.0
+
+    def head(self) -> PendingPod | None:
+        """The pod to try next."""
+        return next(iter(self.pods.values()), None)
+
+    @property
+    def turn(self) -> tuple[int, int, int]:
+        """Sort key among classes: higher priority first, then by when the first pod was queued and what it pays for its size."""
+        head = self.head()
+        # The class number as the last key: two classes must never compare equal.
+        order = head.order + self.request_class.handicap if head else 0
+        return (-self.request_class.priority, order, self.request_class.number)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueNumbers:
+    """How many pods stand where, as kube-scheduler's ``scheduler_pending_pods`` counts them."""
+
+    active: int
+    backoff: int
+    unschedulable: int
+
+
+class ClassOrder:
+    """The classes with pods to try. ``in_vain`` is set by the queue: was the last attempt a retry that failed?"""
+
+    def __init__(self) -> None:
+        self.in_vain = False
+        self._fresh: KeyedHeap[ClassQueue] = KeyedHeap()  # active, not rejected since they were last placed
+        self._retries: KeyedHeap[ClassQueue] = KeyedHeap()  # active, rejected before
+        self._woken: KeyedHeap[ClassQueue] = KeyedHeap()  # in BACKOFF
+        self._rested: KeyedHeap[ClassQueue] = KeyedHeap()  # those of them that may be tried when nothing is active
+
+    @property
+    def any_active(self) -> bool:
+        """May a class be tried that does not back off?"""
+        return bool(self._fresh or self._retries)
+
+    @property
+    def any_rested(self) -> bool:
+        """May a class be tried if no other is active?"""
+        return bool(self._rested)
+
+    @property
+    def entries(self) -> int:
+        """How many entries the heaps keep, stale ones among them."""
+        return sum(heap.entries for heap in (self._fresh, self._retries, self._woken, self._rested))
+
+    def offer(self, chosen: ClassQueue) -> None:
+        """Let a class stand where its stage and its first pod put it."""
+        if chosen.stage is Stage.ACTIVE:
+            # A class that fits nowhere must not stand before classes that were never refused; both heaps keep the same order
+            # among themselves.
+            (self._retries if chosen.failures else self._fresh).set(chosen, chosen.turn)
+        elif chosen.stage is Stage.BACKOFF:
+            self._woken.set(chosen, chosen.turn)
+
+    def rest_over(self, chosen: ClassQueue) -> None:
+        """A class in BACKOFF may be tried from now on when no class is active."""
+        self._rested.set(chosen, chosen.turn)
+
+    def withdraw(self, chosen: ClassQueue) -> None:
+        """The class is not to be tried."""
+        # A class may be in several heaps while its stage changes; ``discard`` of one that is not there costs a look-up.
+        for heap in (self._fresh, self._retries, self._woken, self._rested):
+            heap.discard(chosen)
+
+    def next(self) -> ClassQueue | None:
+        """The class to try now, ``None`` when there is none. It stays where it is."""
+        fresh, retry, woken = self._fresh.first(), self._retries.first(), self._woken.first()
+        # One attempt in vain was made: the next belongs to a class that was not refused.
+        if fresh is not None and self.in_vain:
+            return fresh[1]
+        best = min((found for found in (fresh, retry) if found is not None), key=lambda found: found[0], default=None)
+        if best is None:
+            rested = self._rested.first()
+            return None if rested is None else rested[1]
+        # Only a higher priority breaks the pause: equal ones wait their turn.
+        if woken is not None and woken[1].request_class.priority > best[1].request_class.priority:
+            return woken[1]
+        return best[1]
+
+
+FIRST_ROWS: Final = 64
+MOST: Final = 1 << 60
+"""Amounts saturate here, so that they fit 64 bits."""
+_BIT: Final = {event: 1 << number for number, event in enumerate(ClusterEvent)}
+
+
+def _bits(events: frozenset[ClusterEvent]) -> int:
+    return sum(_BIT[event] for event in events)
+
+
+@dataclass(slots=True)
+class UnschedulableClasses:
+    """
+    Parked classes. Arrays have a row a class, reused when it leaves: ``_needs[resource, row]`` in our units, ``_here[row]`` and
+    ``_anywhere[row]`` the events that may help the class on the node concerned, or wherever it happens, as bits. ``_offered[row]`` is
+    whether nodes have offered every resource that the class needs.
+    """
+
+    _rows: dict[RequestClass, int] = field(default_factory=dict)
+    _classes: list[RequestClass | None] = field(default_factory=list)
+    _vacant: list[int] = field(default_factory=list)
+    _lines: dict[str, int] = field(default_factory=lambda: {PODS: 0})
+    _needs: NDArray[np.int64] = field(default_factory=lambda: np.zeros((1, FIRST_ROWS), dtype=np.int64))
+    _offered: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(FIRST_ROWS, dtype=np.bool_))
+    _here: NDArray[np.int64] = field(default_factory=lambda: np.zeros(FIRST_ROWS, dtype=np.int64))
+    _anywhere: NDArray[np.int64] = field(default_factory=lambda: np.zeros(FIRST_ROWS, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[RequestClass]:
+        return iter(self._rows)
+
+    @property
+    def rows(self) -> int:
+        """How many rows the arrays have."""
+        return len(self._here)
+
+    @property
+    def lines(self) -> int:
+        """How many resources the array of amounts has: those that nodes have offered, and pods."""
+        return len(self._lines)
+
+    def park(self, request_class: RequestClass, wakers: Wakers) -> None:
+        """Let a class wait for any of these events."""
+        row = self._rows.get(request_class)
+        if row is None:
+            row = self._rows[request_class] = self._take_row(request_class)
+            self._write_needs(row, request_class.amounts)
+        # Written again for a known class: its verdict may have changed and with it the events.
+        self._here[row], self._anywhere[row] = _bits(wakers.here), _bits(wakers.anywhere)
+
+    def forget(self, request_class: RequestClass) -> None:
+        """The class waits no longer; one that is not parked is no error."""
+        row = self._rows.pop(request_class, None)
+        if row is None:
+            return
+        self._classes[row] = None
+        self._here[row] = self._anywhere[row] = 0
+        # Zero needs and no events: a vacant row is never found.
+        self._needs[:, row] = 0
+        self._vacant.append(row)
+
+    def helped_by(self, event: ClusterEvent, free: ResourceList | None) -> list[RequestClass]:
+        """
+        The classes that wait for this event, oldest class first. ``free`` is what the node concerned has left of each resource;
+        classes that need more of any are left out, unless it does not matter to them where it happened.
+        """
+        used = len(self._classes)
+        here = (self._here[:used] & _BIT[event]) != 0
+        if free is not None and here.any():
+            if not self._lines.keys() >= free.keys():
+                self._add_lines(free)
+            # int64[lines, 1] against int64[lines, rows]; what a node does not list is 0.
+            limits = np.array([[min(max(0, free.get(name, 0)), MOST)] for name in self._lines], dtype=np.int64)
+            here &= self._offered[:used] & (self._needs[:, :used] <= limits).all(axis=0)
+        chosen = np.flatnonzero(here | ((self._anywhere[:used] & _BIT[event]) != 0))
+        found = [self._classes[row] for row in chosen.tolist()]
+        return sorted(
+            # By number: arrays keep rows in the order in which they were reused, which must not decide.
+            (request_class for request_class in found if request_class is not None),
+            key=lambda request_class: request_class.number,
+        )
+
+    def _take_row(self, request_class: RequestClass) -> int:
+        if self._vacant:
+            row = self._vacant.pop()
+            self._classes[row] = request_class
+            return row
+        self._classes.append(request_class)
+        row = len(self._classes) - 1
+        if row >= len(self._here):
+            self._here, self._anywhere = (np.append(old, np.zeros_like(old)) for old in (self._here, self._anywhere))
+            self._offered = np.append(self._offered, np.zeros_like(self._offered))
+            self._needs = np.hstack([self._needs, np.zeros_like(self._needs)])
+        return row
+
+    def _add_lines(self, free: ResourceList) -> None:
+        """A node offers resources that no node has offered before."""
+        names = [name for name in free if name not in self._lines]
+        self._lines.update(zip(names, range(len(self._lines), len(self._lines) + len(names)), strict=True))
+        self._needs = np.vstack([self._needs, np.zeros((len(names), self._needs.shape[1]), dtype=np.int64)])
+        for request_class, row in self._rows.items():
+            if not self._offered[row]:
+                self._write_needs(row, request_class.amounts)
+
+    def _write_needs(self, row: int, amounts: ResourceList) -> None:
+        self._needs[:, row] = 0
+        # The shorter of both is gone through: a pod may name thousands of resources.
+        for name in self._lines if len(self._lines) < len(amounts) else amounts:
+            if name in self._lines and name in amounts:
+                self._needs[self._lines[name], row] = min(amounts[name], MOST)
+        self._offered[row] = all(name in self._lines for name, amount in amounts.items() if amount)
+        # One pod, on the line of ``PODS``.
+        self._needs[0, row] = 1
+
 
 Help = Callable[[RequestClass], bool]
 """Can the change help pods of this class? True when in doubt."""

@@ -16,24 +16,252 @@ Example. Keys (scores) 90?, 80!, 70? where ``!`` is exact; matching pods around 
 Array shapes: every array has one element per row of the table (its capacity), if it is not said to be about some rows only.
 """
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
 import numpy as np
 
 from koord_numa.core.claims.budget import SELECTOR_LIMITS, TurnOverError
+from koord_numa.core.fit.node_filters import soft_taints
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate_alone
+from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate_alone, score_parts
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
+from koord_numa.core.scheduling.scorers import PREFERENCES, Preference, spreads_by_default, weight_of
 from koord_numa.core.score.node_scores import MISSING, as_given
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
-from koord_numa.engine.ranking.columns.name_order import SPACE
-from koord_numa.engine.ranking.columns.node_numbers import Bools, Ints
-from koord_numa.engine.ranking.columns.node_table import NodeTable
-from koord_numa.engine.ranking.preference_rows import PreferenceRows
-from koord_numa.engine.ranking.rejections import Bars, RejectionTable, no_bars
+from koord_numa.engine.ranking.node_numbers import SPACE, Bools, Ints, distinct
+from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.score_bounds import NO, ScoreBounds
-from koord_numa.engine.ranking.settled import LateRules, Settled
-from koord_numa.engine.ranking.undecided import LimitReached, Undecided
+
+Raw = tuple[Preference, int, Ints]
+"""A preference, its weight, and its raw score by row."""
+
+_ROWS: Final[Mapping[str, Preference]] = {row.name: row for row in PREFERENCES}
+
+
+class PreferenceRows:
+    """The preferences that can tell nodes apart for one request. ``cluster`` is ``None`` for a request that no other pod matters to."""
+
+    def __init__(
+        self, ask: SchedulingRequest, profile: Profile, columns: NodeTable, cluster: ClusterFilters | None
+    ) -> None:
+        self._request = ask.request
+        self._by_default = spreads_by_default(ask.request)
+        self._columns = columns
+        self._cluster = cluster
+        self._is_plain = cluster is None and not ask.request.constraints.preferred_nodes
+        self._weights = {name: weight_of(row, profile) for name, row in _ROWS.items()}
+        self._taints: tuple[int, Ints | None] = (-1, None)  # by kind of node; how many kinds there were
+        self._affinity: tuple[tuple[int, int], Ints] | None = None  # by row; the version of the labels
+
+    def raws(self, images: tuple[str, ...] = ()) -> list[Raw]:
+        """Every preference with a weight that is not the same for all nodes without further look, for a pod with these images."""
+        # A preference that cannot tell nodes apart is left out: it would add the same to all.
+        taints, located = self._soft_taints(), self._columns.images.points(images)
+        if self._is_plain and taints is None and located is None:
+            return []  # as of most pods
+        found = {"taints": taints, "node_affinity": self._node_affinity(), "images": located}
+        if self._cluster is not None:
+            found["pod_affinity"] = self._cluster.affinity.raw_scores()
+            found["default_spread" if self._by_default else "spread"] = self._spread(self._cluster)
+        return [
+            (_ROWS[name], weight, raw)
+            for name, raw in found.items()
+            if raw is not None and (weight := self._weights[name])
+        ]
+
+    def _soft_taints(self) -> Ints | None:
+        columns = self._columns
+        known, by_kind = self._taints
+        if known != columns.kinds_version:
+            counts = [soft_taints(self._request, kind.example) for kind in columns.known_kinds]
+            # ``None`` where no class has a soft taint that the pod does not tolerate, which is nearly always.
+            by_kind = np.array(counts, dtype=np.int64) if any(counts) else None
+            self._taints = (columns.kinds_version, by_kind)
+        # int64[kinds] spread to int64[table rows].
+        return None if by_kind is None else by_kind[columns.kinds]
+
+    def _node_affinity(self) -> Ints | None:
+        preferred = self._request.constraints.preferred_nodes
+        if not preferred:
+            return None
+        labels = self._columns.labels
+        if self._affinity is None or self._affinity[0] != labels.version:
+            raw: Ints = np.zeros(labels.rows, dtype=np.int64)
+            for each in preferred:
+                # bool[table rows] times the weight: rows that match several terms add them up.
+                raw += each.weight * labels.matching((each.term,))
+            self._affinity = (labels.version, raw)
+        return self._affinity[1]
+
+    def _spread(self, cluster: ClusterFilters) -> Ints | None:
+        crowd = cluster.spread.raw_scores()
+        if crowd is None:
+            return None
+        raw, missing = crowd
+        raw[missing] = MISSING
+        return raw
+
+
+DETAILED: Final = 64
+"""Of so many nodes the numbers are kept too; the others' refusals keep only the sentence that is counted."""
+
+SPARE: Final = 256
+"""Sentences that no node says any more and that are not worth a sweep."""
+
+UNKNOWN: Final = -1
+
+
+Bars = Callable[[str], Rejection | None]
+"""Why this class may not go to a node, apart from what the node itself says. When an answer changes, the row must count as changed."""
+
+
+def no_bars(_node: str) -> Rejection | None:
+    """Every node may be asked."""
+    return None
+
+
+@dataclass(slots=True)
+class RejectionTable:
+    """What was last heard of each row. Bounded: details of a few rows, one shared object for the rest."""
+
+    # int64[table rows]: the index into ``_words`` of what each row said last.
+    _codes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    _words: list[Rejection] = field(default_factory=list)
+    _code_of: dict[tuple[Reason, str, bool], int] = field(default_factory=dict)
+    _detailed: dict[int, Rejection] = field(default_factory=dict)  # what is forgotten has the code ``UNKNOWN``
+    _forgot: bool = False  # may some of it be forgotten?
+    _most_words: int = SPARE
+
+    def resize(self, rows: int) -> None:
+        """Make room for rows that have said nothing yet."""
+        grown = np.full(rows, UNKNOWN, dtype=np.int64)
+        grown[: len(self._codes)] = self._codes
+        self._codes = grown
+
+    def add(self, row: int, rejection: Rejection) -> None:
+        """Remember a refusal."""
+        words = (rejection.reason, rejection.message, rejection.resolvable)
+        code = self._code_of.get(words)
+        if code is None:
+            # Swept when the number has doubled since the last sweep, so that sweeps cost a constant share of what is added.
+            if len(self._words) >= self._most_words:
+                self._drop_unused()
+            code = self._code_of[words] = len(self._words)
+            # Without details: one object serves all rows that say the same.
+            self._words.append(Rejection(rejection.reason, rejection.message, resolvable=rejection.resolvable))
+        if self._forgot and len(self._detailed) >= DETAILED:
+            self._detailed = {row: kept for row, kept in self._detailed.items() if self._codes[row] != UNKNOWN}
+            self._forgot = False
+        self._detailed.pop(row, None)
+        if len(self._detailed) < DETAILED:
+            self._detailed[row] = rejection
+        self._codes[row] = code
+
+    def get(self, row: int) -> Rejection | None:
+        """The refusal of a row, ``None`` when none is known."""
+        code = int(self._codes[row])
+        return None if code == UNKNOWN else self._detailed.get(row) or self._words[code]
+
+    def unknown(self, rows: int) -> Bools:
+        """Of which of the first rows is no refusal known?"""
+        unknown: Bools = self._codes[:rows] == UNKNOWN
+        return unknown
+
+    def forget(self, rows: Ints | int) -> None:
+        """These nodes changed: their refusals hold no longer."""
+        if not self._words:
+            return  # no row has been refused yet
+        self._codes[rows] = UNKNOWN
+        self._forgot = True
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._codes[:] = UNKNOWN
+        self._detailed.clear()
+
+    def _drop_unused(self) -> None:
+        """Sentences may quote taints and labels, which change for ever: those that no row says now are forgotten."""
+        used = distinct(self._codes[self._codes != UNKNOWN])
+        renumbered = np.full(len(self._words) + 1, UNKNOWN, dtype=np.int64)  # the last place is that of UNKNOWN itself
+        renumbered[used] = np.arange(len(used))
+        # An array of indices as a translation table; -1 picks its last entry, which is UNKNOWN.
+        self._codes = renumbered[self._codes]
+        self._words = [self._words[code] for code in used.tolist()]
+        self._code_of = {(each.reason, each.message, each.resolvable): code for code, each in enumerate(self._words)}
+        self._most_words = 2 * len(self._words) + SPARE
+
+
+COMPARED: Final = 32
+"""Of nodes whose score falls when devices for resource claims are chosen, so many are compared."""
+
+
+@dataclass(slots=True)
+class Settled:
+    """The best complete placement so far, by its key; ``count`` of them were compared."""
+
+    charge: Callable[[int], None]  # told what was spent, in nodes asked; may end this part of the decision
+    key: int = NO
+    placement: Placement | None = None
+    count: int = 0
+
+    def note(self, key: int, placement: Placement) -> None:
+        """Keep the placement if it is better; of equal keys, which nodes never have, the first."""
+        self.count += 1
+        if self.placement is None or key > self.key:
+            # Never below ``NO``, which ends the search: a complete placement counts however little it is worth.
+            self.key, self.placement = max(key, NO), placement
+
+
+class LateRules:
+    """The rules that are asked of the best rows only. ``refusals`` are those of the last decision, by node."""
+
+    def __init__(self, ask: SchedulingRequest, rules: Profile, cluster: ClusterFilters) -> None:
+        self._ask = ask
+        self._rules = rules
+        self._cluster = cluster
+        self.refusals: dict[str, Rejection] = {}
+
+    def refuse_early(self, seen: NodeSnapshot | None) -> tuple[bool, bool]:
+        """Does a node refuse the pod whatever else it says, and has that been found out just now?"""
+        refusal, is_new = (None, False) if seen is None else self._cluster.refuse_early(seen)
+        if refusal is None or seen is None:
+            return False, False
+        # Remembered by node, so that ``explain`` can tell of rows that were never placed.
+        self.refusals[seen.node.name] = refusal
+        return True, is_new
+
+    def settle(self, seen: NodeSnapshot, placement: Placement, key: int, best: Settled) -> bool:
+        """Complete the placement and note it where it is the best so far; returns whether the search can end."""
+        # Devices may move the pod to other NUMA nodes, so that its points are counted again.
+        settled = self._cluster.settle(seen, placement)
+        if isinstance(settled, Rejection):
+            self.refusals[seen.node.name] = settled
+            best.charge(self._cluster.spent())
+            return False
+        if settled is not placement:
+            # Keys are points times ``SPACE`` plus the rank of the name, which stays.
+            key -= SPACE * (self._points(seen, placement) - self._points(seen, settled))
+        best.note(key, settled)
+        # So many complete placements were compared: the best of them is taken.
+        return best.count == COMPARED
+
+    def _points(self, seen: NodeSnapshot, placement: Placement) -> int:
+        return sum(score_parts(self._ask, seen, placement, self._rules).values())
+
+
+class Undecided(Enum):
+    """A decision that has to go on later."""
+
+    UNDECIDED = "undecided"
+
+
+class LimitReached(Exception):
+    """So many nodes were asked that others have their turn."""
+
 
 STEP: Final = np.array(SPACE)  # a 0-d array: NumPy converts a Python integer at every operation
 FEW: Final = 2

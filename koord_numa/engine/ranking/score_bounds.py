@@ -31,6 +31,7 @@ from typing import Final
 import numpy as np
 
 from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import NodeScoring
 from koord_numa.core.scheduling.evaluate import fits_node_object
 from koord_numa.core.scheduling.placement import refuse_by_kubelet_config
@@ -45,17 +46,58 @@ from koord_numa.core.scheduling.scorers import (
     weight_of,
 )
 from koord_numa.core.score.node_scores import MAX_SCORE
-from koord_numa.engine.ranking.columns.node_class import NodeClass, compares_numbers
-from koord_numa.engine.ranking.columns.node_numbers import FREE, UNLIMITED, Bools, Ints
-from koord_numa.engine.ranking.columns.node_table import NodeTable
-from koord_numa.engine.ranking.numa_score_bounds import (
+from koord_numa.core.value_objects import replace
+from koord_numa.engine.ranking.label_columns import NAME_FIELD, LabelColumns
+from koord_numa.engine.ranking.node_numbers import FREE, UNLIMITED, Bools, Ints, NodeClass, compares_numbers
+from koord_numa.engine.ranking.node_table import NodeTable
+from koord_numa.engine.ranking.resource_bounds import (
+    NEVER,
     NOTHING_LISTED,
+    ZERO,
     RequestAlignment,
+    ResourceBounds,
     alignment_bound,
     numa_score_bound,
 )
-from koord_numa.engine.ranking.resource_bounds import NEVER, ZERO, ResourceBounds
-from koord_numa.engine.ranking.selected_rows import SelectedRows, names_nodes, of_any_node
+
+
+def names_nodes(request: PodRequest) -> bool:
+    """Does the request say anything about names or labels of nodes that must hold?"""
+    demands = request.constraints
+    return bool(demands.node_name or demands.node_selector or demands.node_terms is not None)
+
+
+def of_any_node(ask: SchedulingRequest) -> SchedulingRequest:
+    """The same without what it says about names and labels."""
+    free = replace(ask.request.constraints, node_name="", node_selector=(), node_terms=None)
+    return replace(ask, request=replace(ask.request, constraints=free))
+
+
+class SelectedRows:
+    """As ``core.fit.node_name`` and ``core.fit.node_affinity`` say of each node by itself; a mask ``bool[table rows]``."""
+
+    def __init__(self, request: PodRequest, labels: LabelColumns) -> None:
+        self._demands = request.constraints
+        self._labels = labels
+        self._known: tuple[tuple[int, int], Bools] | None = None  # the version of the labels
+
+    def mask(self) -> Bools:
+        """Computed again when a label or name that is looked at has changed on some row."""
+        if self._known is None or self._known[0] != self._labels.version:
+            mask = self._mask()
+            # read after the mask is made
+            self._known = (self._labels.version, mask)  # the first look makes columns, which is a version of its own
+        return self._known[1]
+
+    def _mask(self) -> Bools:
+        demands, labels = self._demands, self._labels
+        mask = labels.equal(demands.node_selector)
+        if demands.node_terms is not None:
+            mask &= labels.matching(demands.node_terms)
+        if demands.node_name:
+            mask &= labels.equal(((NAME_FIELD, demands.node_name),))
+        return np.asarray(mask, dtype=np.bool_)
+
 
 NO: Final = -1
 """The bound of rows that are not looked at; those of others that refuse are less."""

@@ -4,12 +4,14 @@ Decides where a pod goes, now: remembered rankings for classes that do not care 
 It reads the cluster state and changes nothing in it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from cachetools import LRUCache
 
+from koord_numa.core.allocate import AllocateOptions, NumaScoring, WithoutTopology
 from koord_numa.core.claims.extended_resources import name_classes
 from koord_numa.core.claims.resource_claim import PodClaims
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
@@ -18,6 +20,7 @@ from koord_numa.core.fit.volumes import uses_volumes
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
+from koord_numa.core.objects.vocabulary import NumaAllocateStrategy, ScoringType
 from koord_numa.core.objects.volumes import Storage
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, answers, evaluate, refuse_everywhere, score_parts
 from koord_numa.core.scheduling.request import (
@@ -28,23 +31,61 @@ from koord_numa.core.scheduling.request import (
     scheduling_request,
     with_claims,
 )
+from koord_numa.core.scheduling.scorers import PREFERENCES, SCORERS
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
+from koord_numa.engine.cache.listers import VolumeLister
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.cache.volume_lister import VolumeLister
-from koord_numa.engine.claims.budgets import ClaimBudgets
-from koord_numa.engine.claims.late_check import ClaimCheck, ExtendedAsk
+from koord_numa.engine.claims.late_check import ClaimBudgets, ClaimCheck, ExtendedAsk
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
-from koord_numa.engine.ranking.columns.node_numbers import Bools
-from koord_numa.engine.ranking.columns.node_table import NodeTable
-from koord_numa.engine.ranking.node_ranking import NodeRanking
-from koord_numa.engine.ranking.profiles import profile_of
-from koord_numa.engine.ranking.undecided import Undecided
+from koord_numa.engine.ranking.node_numbers import Bools
+from koord_numa.engine.ranking.node_ranking import NodeRanking, Undecided
+from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.ports import Clock
+from koord_numa.settings import NodesWithoutTopology, ProfileSettings, ScoringStrategy
+
+
+def profile_of(profile: ProfileSettings) -> Profile:
+    """What a profile says, in the words of the core."""
+    weights = profile.score_weights
+    return Profile(
+        allocate=AllocateOptions(
+            bind=profile.default_cpu_bind_policy,
+            numa_policy=profile.default_numa_policy,
+            exclusive=profile.single_numa_node_exclusive,
+            strategy=_default_strategy(profile.numa_scoring_strategy),
+            scoring=NumaScoring(profile.numa_scoring_strategy.type, _weights(profile.numa_scoring_strategy)),
+            restricted=profile.restricted_policy,
+            without_topology=_WITHOUT_TOPOLOGY[profile.nodes_without_topology],
+        ),
+        node_scoring=profile.node_scoring,
+        scoring=profile.scoring_strategy.type,
+        weights=_weights(profile.scoring_strategy),
+        kubelet_options=profile.unknown_kubelet_options,
+        # Settings name a weight for every scorer, so that a row without one fails here and not in a decision.
+        score_weights={row.name: getattr(weights, row.name) for row in (*SCORERS, *PREFERENCES)},
+    )
+
+
+def _default_strategy(strategy: ScoringStrategy) -> NumaAllocateStrategy:
+    """As Koordinator: nodes that name no strategy follow the NUMA scoring."""
+    if strategy.type is ScoringType.MOST_ALLOCATED:
+        return NumaAllocateStrategy.MOST_ALLOCATED
+    return NumaAllocateStrategy.LEAST_ALLOCATED
+
+
+def _weights(strategy: ScoringStrategy) -> dict[str, int]:
+    return {resource.name: resource.weight for resource in strategy.resources}
+
+
+_WITHOUT_TOPOLOGY: Mapping[NodesWithoutTopology, WithoutTopology] = {
+    NodesWithoutTopology.REFUSE: WithoutTopology.REFUSE,
+    NodesWithoutTopology.PERMISSIVE: WithoutTopology.PERMIT,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What every part of one rebind needs: whom to ask and tell, and whether it may go on. It knows nothing of plans or steps."""
+"""What every part of a rebind uses: the node's layout, writers, recorder and the right to go on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,12 +6,21 @@ from itertools import count
 from logging import getLogger
 from time import time
 
+from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.rebind_request import RebindAnswer, RebindRequest
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.objects.vocabulary import CpuOwner
+from koord_numa.core.rebind.from_ledger import Defaults, layout_of_ledger
 from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.pinned_pods import PinnedPod
+from koord_numa.core.rebind.plan import Move
+from koord_numa.core.state.inventory import inventory
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
+from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.containment import Subject
-from koord_numa.engine.queue.backoff import pause
-from koord_numa.engine.rebind.snapshot import layout_of_node
+from koord_numa.engine.queue.pending_pod import pause
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import (
     ClusterError,
@@ -23,6 +32,113 @@ from koord_numa.ports import (
     RebindWriter,
     Unavailable,
 )
+from koord_numa.settings import Settings
+
+
+def layout_of_node(state: Cache, name: str, settings: Settings, *, move_memory: bool = False) -> NodeLayout | str:
+    """The layout of a node whose CPUs are ours to give, or a sentence that says why there is none."""
+    record = state.nodes.get(name)
+    if record is None or record.node is None:
+        return f"there is no node {name}"
+    topology = record.topology
+    if topology is None:
+        return f"node {name} has no NodeResourceTopology"
+    if topology.problem:
+        return f"the topology of node {name} cannot be used: {topology.problem}"
+    if topology.owner is CpuOwner.KUBELET:
+        return f"the kubelet of node {name} chooses CPUs itself: they are not the scheduler's to change"
+    if record.cpus_by_claim:
+        return f"the CPUs of node {name} are handed out by claim (dra.cpu): an allocated claim is immutable, so its CPUs stay"
+    if record.distrust:
+        return f"node {name} cannot be trusted: {record.distrust}"
+    # From the objects again: the record's inventory may be a kubelet's or have CPUs by claim.
+    offer = inventory(record.node, topology)
+    if isinstance(offer, Rejection):
+        return f"node {name} cannot be used: {offer.detail or offer.message}"
+    if offer.machine is None:
+        return f"node {name} publishes no CPU topology"
+    profile = settings.profiles[0]
+    # CPUs are chosen for pods of any profile; what they do not say is the first profile's.
+    defaults = Defaults(profile.default_cpu_bind_policy, profile.single_numa_node_exclusive)
+    staying = _fixed_pods(record, settings.scheduler_names)
+    return layout_of_ledger(offer, record.booked, staying, defaults, move_memory=move_memory)
+
+
+def _fixed_pods(record: NodeInfo, ours: tuple[str, ...]) -> frozenset[str]:
+    """
+    Pods that a rebind leaves alone: other schedulers', malformed ones, those that leave or were not seen bound yet, and those with resource
+    claims, whose CPUs were chosen beside devices that stay.
+
+    So too the room kept for pods that wait for others to leave: it is where they are to be, and no pod else may be moved there.
+    """
+    staying = {uid for uid, pod in record.pods.items() if not _may_move(pod, ours)}
+    return frozenset(staying.union(uid for uid in record.nominees if uid not in record.pods))
+
+
+def _may_move(pod: Pod, ours: tuple[str, ...]) -> bool:
+    unsure = pod.problem or pod.deleting or pod.finished or pod.assignment is None
+    return pod.scheduler in ours and not unsure and not (pod.resource_claims or pod.extended_claim)
+
+
+def pods_kept_by_claims(state: Cache, name: str) -> int:
+    """How many pods with CPUs of their own stay where they are because of their resource claims."""
+    record = state.nodes.get(name)
+    pods = () if record is None else record.pods.values()
+    return sum(
+        bool((pod.resource_claims or pod.extended_claim) and pod.assignment and pod.assignment.cpus) for pod in pods
+    )
+
+
+def obstacle(now: NodeLayout | str, planned: NodeLayout, move: Move) -> str:
+    """What has changed since the plan was made so that this step must not be taken; empty when nothing has."""
+    if isinstance(now, str):
+        return now
+    # Another topology: CPU ids may mean other cores.
+    if now.machine != planned.machine:
+        return "the CPUs of the node have changed"
+    index = next((index for index, pinned in enumerate(now.pods) if pinned.key == move.pod), None)
+    if index is None:
+        return f"pod {move.pod} is gone or may no longer be moved"
+    # Everything of the pod that the plan relied on, compared as a whole.
+    if now.pods[index] != _expected(planned, move):
+        return f"pod {move.pod} was changed by another writer"
+    # CPUs that are neither free nor the pod's own.
+    taken = move.after - CpuSet(now.free(now.now)) - move.before
+    if taken:
+        return f"CPUs {taken} were given to another pod, or are kept for one"
+    assigned = [*now.now[:index], move.after.bits, *now.now[index + 1 :]]
+    allowed = _with_planned_overdraft(now, planned)
+    if (
+        allowed.overdrawn(now.free(assigned))
+        or allowed.overloaded(assigned)
+        or _with_planned_cpus(now, planned).conflict_count(assigned).regression
+    ):
+        return f"pods that came meanwhile leave no room for {move.pod} on CPUs {move.after}"
+    return ""
+
+
+def _with_planned_overdraft(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
+    """The node as it is, where what was overdrawn when the plan was made may be so again: a step may use what others gained."""
+    return replace(
+        now,
+        cpu_limit={numa: limit + planned.overdraft.get(numa, 0) for numa, limit in now.cpu_limit.items()},
+        amount_limits={
+            name: {numa: max(limit, planned.amounts.now.get((name, numa), 0)) for numa, limit in limits.items()}
+            for name, limits in now.amount_limits.items()
+        },
+    )
+
+
+def _with_planned_cpus(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
+    """Who is there now, where they were when the plan was made: no pod's conflicts may be more than they were then."""
+    former = {pinned.key: pinned.cpus for pinned in planned.pods}
+    return replace(now, pods=tuple(replace(t, cpus=former.get(t.key, t.cpus)) for t in now.pods))
+
+
+def _expected(planned: NodeLayout, move: Move) -> PinnedPod:
+    pinned = next(pinned for pinned in planned.pods if pinned.key == move.pod)
+    return replace(pinned, cpus=move.before)
+
 
 log = getLogger(__name__)
 

@@ -1,26 +1,250 @@
-"""
-One RebindResource from its beginning to its end.
-
-    Pending ──▶ node locked, binds in flight awaited, plan made ──▶ step, step, … ──▶ node unlocked ──▶ Succeed or Failed
-                                                                     └─ an answer is lost for long: Unknown meanwhile
-
-Nothing is remembered outside the API objects: after a restart, or under another leader, a rebind that is Pending begins again with a
-new plan from where the pods are, with its old deadline.
-"""
+"""Carry out one RebindResource from its beginning to its end, step by step."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import count
 from logging import getLogger
+from typing import Final
 
-from koord_numa.core.objects.rebind_request import RebindPhase, RebindRequest
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.objects.rebind_request import PodRevision, RebindAnswer, RebindMove, RebindPhase, RebindRequest
+from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.rebind.layout import NodeLayout
-from koord_numa.core.rebind.plan import RebindPlan, node_figures, plan_rebind
+from koord_numa.core.rebind.pinned_pods import amounts_after
+from koord_numa.core.rebind.plan import Move, NodeFigures, RebindPlan, node_figures, plan_rebind
 from koord_numa.engine.containment import MOST_TEXT
-from koord_numa.engine.rebind.context import RebindContext, Stopped, rebind_subject
-from koord_numa.engine.rebind.move import LOOK_SECONDS, Moves
-from koord_numa.engine.rebind.snapshot import pods_kept_by_claims
-from koord_numa.engine.rebind.status import RebindStatusReport
-from koord_numa.ports import ClusterError, Gone
+from koord_numa.engine.rebind.context import RebindContext, Stopped, obstacle, pods_kept_by_claims, rebind_subject
+from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, UnknownOutcome
+from koord_numa.wire.metadata import rfc3339
+
+
+@dataclass(slots=True)
+class RebindStatusReport:
+    """
+    What was planned, what was done, and the node's figures as far as they are known.
+
+    ``numa_bound`` counts pods that hold memory or devices which keep them on their NUMA nodes, ``kept_by_claims`` those that stay as
+    they are because devices of their resource claims do.
+    """
+
+    context: RebindContext
+    plan: RebindPlan | None = None
+    done: list[Move] = field(default_factory=list)
+    after: NodeFigures | None = None
+    numa_bound: int = 0
+    kept_by_claims: int = 0
+
+    def answer(self, phase: RebindPhase, reason: str) -> RebindAnswer:
+        """The status at this moment."""
+        context, plan = self.context, self.plan
+        return RebindAnswer(
+            phase=phase,
+            reason=reason,
+            time=time_of_day(context.ports.wall()),
+            generation=context.request.generation,
+            plan=net_moves(plan.moves) if plan else (),
+            result=net_moves(self.done),
+            steps=len(plan.moves) if plan else 0,
+            stuck=() if plan is None else tuple(map(str, plan.dropped)),
+            before=None if plan is None else plan.before,
+            after=self.after,
+            started=time_of_day(context.started) if context.started else "",
+        )
+
+    def outcome(self, before: NodeFigures, after: NodeFigures) -> str:
+        """``2 pods moved in 3 steps: NUMA-crossing pods 2 → 0, …``; in a dry run what would be."""
+        dry = self.context.request.dry_run
+        moves = self.plan.moves if dry and self.plan is not None else self.done
+        pods = _counted(len(net_moves(moves)), "pod")
+        verb = "would move" if dry else "moved"
+        text = (
+            f"{pods} {verb} in {_counted(len(moves), 'step')}{': ' if before != after else ''}{compared(before, after)}"
+        )
+        if self.plan is not None and self.plan.dropped:
+            text += f"; no spare CPUs to move {_counted(len(self.plan.dropped), 'more pod')}"
+        return text + self._kept()
+
+    def nothing_to_move(self, plan: RebindPlan) -> str:
+        """Why no pod is moved."""
+        if not plan.dropped:
+            return f"nothing to improve{self._kept()}"
+        return f"nothing can be improved without spare CPUs to move {_counted(len(plan.dropped), 'pod')}{self._kept()}"
+
+    def _kept(self) -> str:
+        text = ""
+        if self.numa_bound:
+            text = f"; {_counted(self.numa_bound, 'pod')} kept on the NUMA nodes of memory or devices (spec.moveMemory)"
+        if self.kept_by_claims:
+            text += (
+                f"; {_counted(self.kept_by_claims, 'pod')} left alone for resource claims, whose devices cannot move"
+            )
+        return text
+
+    def stopped(self, why: str) -> str:
+        """How far it came, and why no further."""
+        if self.plan is None or not self.plan.moves:
+            return why
+        return f"stopped after {len(self.done)} of {_counted(len(self.plan.moves), 'step')}: {why}"
+
+
+def net_moves(moves: Iterable[Move]) -> tuple[RebindMove, ...]:
+    """Pod by pod where it was first and where it is last, in the order in which pods first moved."""
+    first: dict[PodKey, Move] = {}
+    last: dict[PodKey, Move] = {}
+    for move in moves:
+        first.setdefault(move.pod, move)
+        last[move.pod] = move
+    return tuple(
+        RebindMove(pod.namespace, pod.name, str(first[pod].before), str(last[pod].after))
+        for pod in first
+        if first[pod].before != last[pod].after
+    )
+
+
+def compared(before: NodeFigures, after: NodeFigures) -> str:
+    """The figures that differ."""
+    rows = (
+        ("NUMA-crossing pods", before.crossing_pods, after.crossing_pods),
+        ("NUMA crossings", before.crossings, after.crossings),
+        ("split cores", before.split_cores, after.split_cores),
+        ("exclusivity conflicts", before.conflicts, after.conflicts),
+        ("largest free block", _largest(before), _largest(after)),
+    )
+    return ", ".join(f"{what} {old} → {new}" for what, old, new in rows if old != new)
+
+
+def time_of_day(seconds: float) -> str:
+    """RFC 3339, whole seconds, as Kubernetes writes times."""
+    return rfc3339(datetime.fromtimestamp(seconds, UTC))
+
+
+def _largest(figures: NodeFigures) -> int:
+    return max(figures.largest_block.values(), default=0)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+LOOK_SECONDS: Final = 0.02
+"""Between looks at the cluster state: what is waited for comes by watch, usually within milliseconds."""
+
+UNKNOWN_AFTER: Final = 3
+"""After so many tries to settle a lost answer, people are told that the outcome is unknown for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Takes the steps of one plan. ``report_unknown`` tells people that the outcome of a step is not known yet."""
+
+    context: RebindContext
+    planned: NodeLayout
+    report_unknown: Callable[[str], Awaitable[None]]
+
+    async def take(self, move: Move) -> None:
+        """
+        Move one pod and wait until the ledger shows it.
+
+        Raises ``Stopped`` with the reason when the step was not taken and never will be, ``NotLeader`` when the lease is lost.
+        """
+        self.context.may_go_on()
+        # The node as it is now, and not as it was planned: every step is checked again.
+        if why := obstacle(self.context.layout(), self.planned, move):
+            raise Stopped(why)
+        await self._write(move)
+        await until_shown(self.context, move.pod, move.after)
+
+    async def _write(self, move: Move) -> None:
+        unsettled = 0
+        for attempt in count(1):
+            if unsettled:
+                # Once a write may have been carried out it has to be settled, also after the deadline.
+                self.context.must_lead()
+            else:
+                self.context.may_go_on()
+            try:
+                await self._try(move)
+                return
+            except Gone:
+                raise Stopped(f"pod {move.pod} is gone") from None
+            except (Forbidden, Invalid) as error:
+                raise Stopped(_refusal(move.pod, error)) from error
+            except Conflict as error:
+                problem: ClusterError = error  # something changed between reading and writing: look again at what
+            except UnknownOutcome as error:
+                problem, unsettled = error, unsettled + 1
+            except ClusterError as error:
+                # An error while settling keeps the step unsettled; one before it leaves nothing open.
+                problem, unsettled = error, unsettled + (unsettled > 0)
+            if unsettled == UNKNOWN_AFTER:
+                await self.report_unknown(
+                    f"the API server does not say whether pod {move.pod} got CPUs {move.after}: {problem}"
+                )
+            await self.context.pause(attempt, problem)
+
+    async def _try(self, move: Move) -> None:
+        writer = self.context.ports.writer
+        revision = await writer.read_pod(move.pod)
+        held = revision.pod.assignment.cpus if revision.pod.assignment else CpuSet()
+        if held == move.after:
+            return  # an earlier try had arrived
+        known = self.context.state.pod(move.pod.uid)
+        # Neither before nor after: another writer has changed the pod, and the lost write can never take effect.
+        if held != move.before or known is None or not _is_same(revision, known):
+            raise Stopped(f"pod {move.pod} was changed by another writer")
+        before = revision.pod.assignment.numa if revision.pod.assignment else ()
+        after = amounts_after(before, self.planned.machine, move.after)
+        # ``None`` leaves amounts as they are: the annotation is not rewritten for nothing.
+        await writer.patch_cpus(revision, move.after, None if after == before else after)
+
+
+async def until_shown(context: RebindContext, pod: PodKey, cpus: CpuSet) -> None:
+    """
+    Wait until our own watch shows the pod with these CPUs, or gone.
+
+    When it takes long, a pod may have changed the pod again: then it is enough that we know it as the API server does.
+    """
+    since = context.outside.clock()
+    while not _is_shown(context.state.pod(pod.uid), cpus):
+        await context.outside.sleep(LOOK_SECONDS)
+        if context.outside.clock() - since >= context.engine.settings.settle_seconds:
+            since = context.outside.clock()
+            if await _is_up_to_date(context, pod):
+                return
+
+
+def _is_shown(known: Pod | None, cpus: CpuSet) -> bool:
+    return known is None or (known.assignment is not None and known.assignment.cpus == cpus)
+
+
+async def _is_up_to_date(context: RebindContext, pod: PodKey) -> bool:
+    try:
+        revision = await context.ports.writer.read_pod(pod)
+    except ClusterError:
+        return False  # also when it is gone: the watch will say so
+    known = context.state.pod(pod.uid)
+    return known is not None and known.resource_version == revision.pod.resource_version
+
+
+def _is_same(revision: PodRevision, known: Pod) -> bool:
+    """Is everything that the plan relied on as it was?"""
+    pod = revision.pod
+    return (pod.node, pod.request.bind, pod.deleting, pod.finished, pod.problem) == (
+        known.node,
+        known.request.bind,
+        False,
+        False,
+        "",
+    ) and (pod.assignment and pod.assignment.numa) == (known.assignment and known.assignment.numa)
+
+
+def _refusal(pod: PodKey, error: Forbidden | Invalid) -> str:
+    if isinstance(error, Forbidden):
+        return f"koord-numa lacks the right to {error.rule}"
+    return f"the API server does not accept the change of pod {pod}: {error}"
+
 
 log = getLogger(__name__)
 

@@ -15,8 +15,7 @@ from koord_numa.core.objects.constraints import NodeTerm, Operator
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.claims.extended import ClaimKey
-from koord_numa.engine.claims.lister import ClaimLister
+from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
 from koord_numa.view.documents import Document
 
 

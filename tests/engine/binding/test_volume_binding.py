@@ -8,7 +8,7 @@ from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.binding.volume_binding import STRANDED, VolumeBinding
+from koord_numa.engine.binding.pre_bind import STRANDED, VolumeBinding
 from koord_numa.ports import Conflict, Gone, Unavailable
 from tests.engine.world import World, make_world
 

@@ -9,7 +9,7 @@ from koord_numa.core.objects.request import Assignment, Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.containment import Quarantine
-from koord_numa.engine.object_handlers import BoundPodObjects
+from koord_numa.engine.event_handlers import BoundPodObjects
 from tests.engine.world import bound, make_node, make_pod, make_topology, make_world
 
 TERM = PodTerm("kubernetes.io/hostname", LabelSelector(()), ("default",))

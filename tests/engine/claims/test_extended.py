@@ -17,7 +17,7 @@ from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import candidate
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.late_check import ClaimCheck, ExtendedAsk
-from koord_numa.engine.claims.work import claim_work
+from koord_numa.engine.claims.pod_claims import claim_work
 from koord_numa.ports import Conflict, Unavailable
 from koord_numa.wire.claims.claim_json import extended_claim_name
 from tests.core.claims.worlds import device_class

@@ -7,9 +7,8 @@ from koord_numa.core.claims.resource_claim import PodResourceClaim
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.claims.budgets import FIRST_PAUSE, LONGEST_PAUSE, ClaimBudget
-from koord_numa.engine.claims.late_check import OVER_BUDGET
-from koord_numa.engine.ranking.undecided import Undecided
+from koord_numa.engine.claims.late_check import FIRST_PAUSE, LONGEST_PAUSE, OVER_BUDGET, ClaimBudget
+from koord_numa.engine.ranking.node_ranking import Undecided
 from koord_numa.engine.schedule_one import BUDGET_USED, SLICE
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
 from koord_numa.wire.claims.resource_slices import parse_resource_slice

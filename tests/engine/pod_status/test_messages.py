@@ -2,7 +2,7 @@
 
 from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
 from koord_numa.engine.cache.pod_index import PodIndex
-from koord_numa.engine.pod_status.messages import NEWS_SECONDS, Messages
+from koord_numa.engine.pod_status import NEWS_SECONDS, Messages
 from koord_numa.engine.queue.request_class import RequestClasses
 from koord_numa.settings import Settings
 from tests.engine.world import make_pod

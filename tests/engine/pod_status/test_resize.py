@@ -3,7 +3,7 @@
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Assignment, Pod
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.pod_status.resize import RESIZE_KEEPS_CPUS
+from koord_numa.engine.object_events import RESIZE_KEEPS_CPUS
 from tests.engine.world import bound, make_node, make_pod, make_world
 
 

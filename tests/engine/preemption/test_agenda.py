@@ -10,8 +10,7 @@ from koord_numa.core.preempt.victims import may_help
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.pod_index import PodIndex
-from koord_numa.engine.preemption.agenda import Agenda
-from koord_numa.engine.preemption.glance import Glance
+from koord_numa.engine.preemption.executor import Agenda, Glance
 from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
 from koord_numa.settings import Settings
 from tests.engine.preemption.world import crowded, important, running

@@ -10,7 +10,7 @@ from koord_numa.core.objects.constraints import LabelSelector
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.preemption.freeing import NODES, NodesBeingFreed
+from koord_numa.engine.preemption.evaluator import NODES, NodesBeingFreed
 from koord_numa.ports import Forbidden
 from tests.cluster.objects import PATIENCE
 from tests.engine.preemption.world import FULL, crowded, important, running, wrote

@@ -23,12 +23,12 @@ from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeCl
 from koord_numa.core.scheduling.evaluate import decide, evaluate, evaluate_alone
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
+from koord_numa.engine.cache.listers import VolumeLister
 from koord_numa.engine.cache.pod_index import PodIndex
-from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClasses
-from koord_numa.engine.ranking.columns.node_table import NodeTable
+from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.selector import Limits, Listers, NodeSelection
 from koord_numa.settings import BackoffSettings, Settings
 from tests.engine.clusters import random_node, random_pod, random_topology

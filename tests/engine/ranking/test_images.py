@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from koord_numa.core.objects.images import Image
 from koord_numa.core.objects.node import Node
 from koord_numa.core.score.node_scores import MIB, score_images
-from koord_numa.engine.ranking.columns.image_columns import ImageColumns
+from koord_numa.engine.ranking.label_columns import ImageColumns
 from tests.engine.world import make_node, make_pod, make_world
 
 NAMES = ("a:1", "b:1", "c:1", "d:1")

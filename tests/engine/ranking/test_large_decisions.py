@@ -10,8 +10,8 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.ranking import node_ranking
-from koord_numa.engine.ranking.columns.pod_counts import Namespaces, PodKind, SelectedByTerms, TermGroup
-from koord_numa.engine.ranking.undecided import Undecided
+from koord_numa.engine.ranking.node_ranking import Undecided
+from koord_numa.engine.ranking.pod_counts import Namespaces, PodKind, SelectedByTerms, TermGroup
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 
 UNDECIDED = Undecided.UNDECIDED

@@ -29,10 +29,10 @@ from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.queue.cluster_events import ClusterEvent
-from koord_numa.engine.ranking.columns.node_table import NodeTable
 from koord_numa.engine.ranking.node_ranking import NodeRanking
-from koord_numa.engine.ranking.profiles import profile_of
+from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.score_bounds import NO, ScoreBounds
+from koord_numa.engine.ranking.selector import profile_of
 from koord_numa.settings import ProfileSettings, ScoringStrategy
 from tests.engine.clusters import GIB, placed_anyhow, random_node, random_pod, random_request, random_topology
 

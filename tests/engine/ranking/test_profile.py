@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.core.objects.vocabulary import NodeScoring, NumaAllocateStrategy, ScoringType
-from koord_numa.engine.ranking.profiles import profile_of
+from koord_numa.engine.ranking.selector import profile_of
 from koord_numa.settings import ProfileSettings, ResourceWeight, ScoringStrategy
 
 MEMORY_ONLY = ScoringStrategy(type=ScoringType.LEAST_ALLOCATED, resources=(ResourceWeight(name="memory", weight=3),))

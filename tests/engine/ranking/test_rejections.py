@@ -3,7 +3,7 @@
 from random import Random
 
 from koord_numa.core.objects.verdicts import Reason, Rejection
-from koord_numa.engine.ranking.rejections import SPARE, RejectionTable
+from koord_numa.engine.ranking.node_ranking import SPARE, RejectionTable
 from koord_numa.settings import Settings
 
 NODES = 5000

@@ -13,9 +13,8 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED, Cache
-from koord_numa.engine.ranking.columns.node_table import NodeTable
-from koord_numa.engine.ranking.score_bounds import ScoreBounds
-from koord_numa.engine.ranking.selected_rows import SelectedRows, names_nodes
+from koord_numa.engine.ranking.node_table import NodeTable
+from koord_numa.engine.ranking.score_bounds import ScoreBounds, SelectedRows, names_nodes
 
 KEYS, VALUES = ("zone", "disk", "cores"), ("a", "b", "7", "12")
 NAMES = tuple(f"n{number}" for number in range(8))

@@ -28,9 +28,9 @@ from koord_numa.core.objects.volumes import (
     VolumeAttachment,
 )
 from koord_numa.engine.cache.cache import Cache
-from koord_numa.engine.cache.volume_lister import VolumeLister
-from koord_numa.engine.ranking.columns.node_table import NodeTable
-from koord_numa.engine.ranking.volume_filters import volume_refusals
+from koord_numa.engine.cache.listers import VolumeLister
+from koord_numa.engine.ranking.cluster_filters import volume_refusals
+from koord_numa.engine.ranking.node_table import NodeTable
 
 ZONE, BETA_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"
 RWO = frozenset({"ReadWriteOnce"})

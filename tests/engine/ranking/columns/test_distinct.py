@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from koord_numa.engine.ranking.columns.distinct import distinct
+from koord_numa.engine.ranking.node_numbers import distinct
 
 
 @pytest.mark.parametrize("values", [[], [3], [5, 5], [2, 1, 2, -1, 2], [*range(9), *range(5)]], ids=str)
@@ -19,7 +19,7 @@ def test_no_decision_waits_for_an_import() -> None:
     """``numpy.ma`` is imported by nothing that a ranking does: it takes tens of milliseconds."""
     program = (
         "import sys, numpy as np\n"
-        "from koord_numa.engine.ranking.columns.journal import MANY, Journal\n"
+        "from koord_numa.engine.ranking.node_numbers import MANY, Journal\n"
         "journal = Journal()\n"
         "for row in range(2 * MANY): journal.add(row % 7, MANY)\n"
         "assert journal.changes_since(0).tolist() == list(range(7))\n"

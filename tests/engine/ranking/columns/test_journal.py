@@ -1,6 +1,6 @@
 """The journal tells what changed since a position, for as long as it keeps that, and what it told stays as it was."""
 
-from koord_numa.engine.ranking.columns.journal import Journal
+from koord_numa.engine.ranking.node_numbers import Journal
 
 ROWS = 100
 

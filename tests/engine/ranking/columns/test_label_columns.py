@@ -7,9 +7,8 @@ import numpy as np
 from koord_numa.core.objects.constraints import NodeTerm, Operator, Requirement
 from koord_numa.core.objects.node import Node
 from koord_numa.core.selectors import matches_term
-from koord_numa.engine.ranking.columns.domain_sums import DomainSums
-from koord_numa.engine.ranking.columns.label_columns import MOST_COLUMNS, SPARE, LabelColumns
-from koord_numa.engine.ranking.columns.pod_counts import PodCounts, PodSelection
+from koord_numa.engine.ranking.label_columns import MOST_COLUMNS, SPARE, LabelColumns
+from koord_numa.engine.ranking.pod_counts import DomainSums, PodCounts, PodSelection
 
 ROWS = 8
 

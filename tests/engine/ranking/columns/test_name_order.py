@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.engine.ranking.columns.name_order import SPACE, NameOrder
+from koord_numa.engine.ranking.node_numbers import SPACE, NameOrder
 
 NAMES = st.lists(st.text(alphabet="abc019-", min_size=1, max_size=4), max_size=60)
 

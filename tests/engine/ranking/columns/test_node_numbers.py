@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from koord_numa.engine.ranking.columns.node_numbers import FREE, SPARES, UNLIMITED, NodeNumbers
+from koord_numa.engine.ranking.node_numbers import FREE, SPARES, UNLIMITED, NodeNumbers
 
 
 def test_numbers_stay_when_lines_move() -> None:

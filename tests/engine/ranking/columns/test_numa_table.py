@@ -13,8 +13,8 @@ from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.state.ledger import Holding
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.ranking.columns.node_numbers import NodeNumbers
-from koord_numa.engine.ranking.columns.numa_table import NumaTable
+from koord_numa.engine.ranking.node_numbers import NodeNumbers
+from koord_numa.engine.ranking.node_table import NumaTable
 
 NODES = 4
 

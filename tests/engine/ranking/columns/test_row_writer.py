@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from koord_numa.engine.ranking.columns.row_writer import RowWriter
+from koord_numa.engine.ranking.node_numbers import RowWriter
 
 
 def test_a_row_has_the_numbers_from_the_first_line_on() -> None:

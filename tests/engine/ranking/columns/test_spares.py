@@ -5,7 +5,7 @@ from koord_numa.core.objects.request import PodKey
 from koord_numa.core.score.node_scores import score_sparing
 from koord_numa.core.state.ledger import Holding
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.ranking.columns.node_table import FIRST_ROWS, NodeTable
+from koord_numa.engine.ranking.node_table import FIRST_ROWS, NodeTable
 
 AMOUNTS = {"cpu": 8000, "memory": 1 << 34, "pods": 110}
 GPU, NIC = "example.com/gpu", "example.com/nic"

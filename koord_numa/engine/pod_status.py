@@ -1,23 +1,83 @@
-"""
-What people are told about a pod that waits, and about one that was placed: events, and the condition ``PodScheduled``. Only on change.
-
-Nothing here is in a decision's way: conditions are written beside the loop, a few at a time, and one that cannot be written is tried again
-later without delaying those of other pods.
-"""
+"""Events and the PodScheduled condition of pods, and their texts."""
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from logging import getLogger
+from operator import attrgetter
 from typing import Final
+from weakref import WeakKeyDictionary
 
+from koord_numa.core.explain import explain
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.core.objects.verdicts import Placement
-from koord_numa.engine.pod_status.messages import with_remark
+from koord_numa.core.objects.verdicts import Placement, Unschedulable
 from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.ports import ClusterError, Dependencies, Forbidden, Gone, Invalid
+
+NEWS_SECONDS: Final = 60.0
+"""After so long the numbers of single nodes are worth telling again."""
+
+_message = attrgetter("message")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What was said of a class, when, and for which counts of reasons."""
+
+    text: str
+    counts: Counter[str]
+    since: float
+
+
+@dataclass(slots=True)
+class Messages:
+    """The last sentence of every waiting class. Times are monotonic seconds."""
+
+    _last: WeakKeyDictionary[RequestClass, Message] = field(default_factory=WeakKeyDictionary)
+    _current: WeakKeyDictionary[RequestClass, tuple[Unschedulable, str]] = field(default_factory=WeakKeyDictionary)
+
+    def say(self, request_class: RequestClass, verdict: Unschedulable, now: float) -> tuple[str, bool]:
+        """What a pod of this class is to be told now, and whether that is news for the others."""
+        # Counts of sentences without details: numbers of single nodes change with every placement.
+        counts = Counter(map(_message, verdict.rejections.values()))
+        last = self._last.get(request_class)
+        if last is not None and last.counts == counts and now - last.since < NEWS_SECONDS:
+            return last.text, False
+        text = why_everywhere(verdict)
+        self._last[request_class] = Message(text, counts, now)
+        return text, last is None or last.text != text
+
+    def told(self, request_class: RequestClass, verdict: Unschedulable) -> str:
+        """What pods of this class were told last, for a remark beside it: that is news without new numbers of single nodes."""
+        last = self._last.get(request_class)
+        return self.current(request_class, verdict) if last is None else last.text
+
+    def current(self, request_class: RequestClass, verdict: Unschedulable) -> str:
+        """What a pod is told that has just come to wait in this class: numbers of the class's last verdict, however old its message is."""
+        found = self._current.get(request_class)
+        # Made once for each verdict: thousands of pods may come to wait in one class.
+        if found is None or found[0] is not verdict:
+            found = self._current[request_class] = (verdict, why_everywhere(verdict))
+        return found[1]
+
+
+def why_everywhere(verdict: Unschedulable) -> str:
+    """kube-scheduler's sentence with numbers, or what to say when there is no node at all."""
+    if not verdict.rejections:
+        return "0/0 nodes are available: no node is known."
+    return explain(verdict.rejections)
+
+
+def with_remark(why: str, remark: str) -> str:
+    """The remark comes right after the first sentence, before lines about single nodes."""
+    if not remark:
+        return why
+    first, line, rest = why.partition("\n")
+    return f"{first} {remark}{line}{rest}"
+
 
 log = getLogger(__name__)
 

@@ -1,16 +1,16 @@
-"""
-What is known of claims, volumes, storage classes and CSI drivers, and what decisions in flight have taken of it.
-
-Facts only; what they mean is decided in ``core.fit.volumes``. A reservation is kube-scheduler's assume cache of VolumeBinding: it lasts
-from the decision until the claim is seen bound or the cycle is undone, and is never stored: after a restart the objects tell it.
-"""
+"""Known namespaces, workloads, claims, volumes and CSI drivers."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+from cachetools import LRUCache
+
+from koord_numa.core.fit.spread import default_selector
 from koord_numa.core.fit.volume_binding import VolumePlan
+from koord_numa.core.objects.constraints import LabelSelector, PodTerm
+from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.volumes import (
     ClaimKey,
     CsiDriver,
@@ -22,8 +22,106 @@ from koord_numa.core.objects.volumes import (
     StorageClass,
     VolumeAttachment,
 )
-from koord_numa.engine.cache.pod_index import PodIndex
+from koord_numa.core.objects.workloads import Namespace, Workload, WorkloadKey, WorkloadKind
+from koord_numa.core.selectors import selects
+from koord_numa.engine.cache.pod_index import AnchorIndex, PodIndex, anchors_of_pod, anchors_of_term
 from koord_numa.ports import DELETED
+
+
+@dataclass(slots=True)
+class NamespaceLister:
+    """Told by those who watch namespaces, level-based as all facts. ``on_change`` hears only of what is news."""
+
+    placed: PodIndex
+    on_change: Callable[[], None]
+
+    def observe(self, event: str | None, namespace: Namespace) -> None:
+        """A namespace came, had its labels changed, or went."""
+        if self.placed.label_namespace(namespace.name, None if event == DELETED else namespace.labels):
+            self.on_change()
+
+    def replace(self, namespaces: Iterable[Namespace]) -> None:
+        """These namespaces exist and no others."""
+        found = {namespace.name: namespace.labels for namespace in namespaces}
+        # Deletions first, so that a namespace of the same name is new afterwards.
+        names = [*(name for name in self.placed.namespaces if name not in found), *found]
+        news = [self.placed.label_namespace(name, found.get(name)) for name in names]
+        if any(news):
+            self.on_change()
+
+
+REMEMBERED_PODS: Final = 8192
+"""Of so many sorts of pods (namespace, labels, owner) it is remembered what their workload selects by."""
+
+PodSort = tuple[str, tuple[tuple[str, str], ...], WorkloadKey | None]
+
+OnChange = Callable[[tuple[PodTerm, ...]], None]
+"""Hears of selectors that came or went, as terms: pods that one of them picks may be spread otherwise now."""
+
+
+class WorkloadLister:
+    """Told by those who watch these kinds, level-based as all facts."""
+
+    def __init__(self, on_change: OnChange) -> None:
+        self._on_change = on_change
+        self._known: dict[WorkloadKey, Workload] = {}
+        self._services: AnchorIndex[Workload] = AnchorIndex()
+        self._selectors: LRUCache[PodSort, LabelSelector | None] = LRUCache(maxsize=REMEMBERED_PODS)
+
+    def observe(self, event: str | None, workload: Workload) -> None:
+        """One object came, changed or went."""
+        self._tell(self._take(workload.key, None if event == DELETED else workload))
+
+    def replace(self, kind: WorkloadKind, workloads: Iterable[Workload]) -> None:
+        """These objects of a kind exist and no others."""
+        found = {each.key: each for each in workloads}
+        # Those that are gone first, so that their terms are told with the new ones.
+        keys = [*(key for key in self._known if key.kind is kind and key not in found), *found]
+        self._tell([term for key in keys for term in self._take(key, found.get(key))])
+
+    def selector_for(self, pod: Pod) -> LabelSelector | None:
+        """What the workload of a pod selects by; ``None`` when none is known."""
+        if not self._known:
+            return None
+        sort = (pod.key.namespace, pod.labels, pod.controller)
+        try:
+            return self._selectors[sort]
+        except KeyError:
+            found = self._selectors[sort] = self._look_up(pod)
+            return found
+
+    def _look_up(self, pod: Pod) -> LabelSelector | None:
+        labels = dict(pod.labels)
+        services = self._services.find(anchors_of_pod(pod.key.namespace, pod.labels))
+        # By name: of two Services that select by one label the order does not matter, since both select the pod.
+        own = sorted((each for each in services if selects(each.selector, labels)), key=lambda each: each.key.name)
+        return default_selector(own, None if pod.controller is None else self._known.get(pod.controller))
+
+    def _take(self, key: WorkloadKey, new: Workload | None) -> list[PodTerm]:
+        former = self._known.get(key)
+        if former == new:
+            return []
+        # Both selectors: pods that the old one picked are spread otherwise too.
+        terms = [_term(each) for each in (former, new) if each is not None]
+        if former is not None:
+            self._services.remove(former, anchors_of_term(_term(former)))
+            del self._known[key]
+        if new is not None:
+            self._known[key] = new
+            if key.kind is WorkloadKind.SERVICE:
+                self._services.add(new, anchors_of_term(_term(new)))
+        return terms
+
+    def _tell(self, terms: list[PodTerm]) -> None:
+        if terms:
+            # All answers at once: which pods a selector touches would cost more to find out.
+            self._selectors.clear()
+            self._on_change(tuple(terms))
+
+
+def _term(workload: Workload) -> PodTerm:
+    return PodTerm("", workload.selector, (workload.key.namespace,))
+
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -1,8 +1,12 @@
-"""What people are told about an object that is left alone after a failure (``containment``): an event on that object, whatever its kind."""
+"""Events on objects that are left alone after a failure, and on pods that were resized in place."""
 
 from collections.abc import Mapping
 from typing import Final
 
+from koord_numa.core.explain import amounts_text, bare_amount
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.pod_resources import effective_requests
+from koord_numa.core.resources import CPU
 from koord_numa.engine.containment import Subject
 from koord_numa.engine.handle import Handle
 from koord_numa.ports import ObjectReference
@@ -54,3 +58,25 @@ def tell_quarantine(handle: Handle, subject: Subject, why: str) -> None:
     uid = "" if subject.uid == subject.name else subject.uid
     about = ObjectReference(known[0], namespace, name, uid, known[1])
     recorder.object_event(about, warning=True, reason=QUARANTINED, message=message)
+
+
+RESIZE_KEEPS_CPUS = "ResizeKeepsCPUs"
+"""The reason of the event."""
+
+
+def resize_message(before: Pod | None, pod: Pod) -> str:
+    """
+    The text of the event, empty when there is nothing to say.
+
+    Only what a pod counts for follows a resize; which CPUs it has was decided when it was placed, and stays until it is replaced.
+    """
+    cpus = pod.assignment.cpus if pod.assignment is not None else None
+    if before is None or before.node != pod.node or not cpus:
+        return ""
+    former, now = effective_requests(before.request).get(CPU, 0), effective_requests(pod.request).get(CPU, 0)
+    if former == now:
+        return ""
+    return (
+        f"the pod counts {amounts_text({CPU: now})} instead of {bare_amount(CPU, former)} now and keeps its CPUs {cpus}: "
+        "other CPUs need a new pod"
+    )

@@ -1,1 +1,0 @@
-"""What users read on a pod: events, the PodScheduled condition and their sentences."""

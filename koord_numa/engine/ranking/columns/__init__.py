@@ -1,1 +1,0 @@
-"""What is known of all nodes as columns, one element a node."""
