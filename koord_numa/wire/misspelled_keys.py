@@ -135,6 +135,15 @@ def unread_pod_keys(labels: Mapping[str, str], annotations: Mapping[str, str]) -
                 yield key, f"{kind} {key} is not read; use the {_POD_KEYS[meant]} {meant}"
 
 
+def unread_workload_keys(workload: Mapping[str, object], template: Mapping[str, object]) -> Iterator[str]:
+    """A sentence for each key of pods in the metadata of a workload that is absent from those of its template, which pods get."""
+    for key, kind in _POD_KEYS.items():
+        part = f"{kind}s"
+        there, given = workload.get(part), template.get(part)
+        if isinstance(there, dict) and key in there and not (isinstance(given, dict) and key in given):
+            yield f"{kind} {key} is not read; it belongs to spec.template.metadata.{part}"
+
+
 def unread_node_keys(labels: Mapping[str, str], annotations: Mapping[str, str]) -> tuple[str, ...]:
     """As ``unread_pod_keys``, of a Node."""
     return (*_near(LABEL, labels, _ON_NODES), *_near(ANNOTATION, annotations, _ON_NODES))

@@ -79,6 +79,26 @@ HOSTILE: dict[str, object] = {
 }
 
 
+def test_keys_of_pods_on_a_workload_are_reported(tmp_path: Path) -> None:
+    labels = {"app": "web", "koordinator.sh/qosClass": "LSR"}
+    annotations = {"scheduling.koordinator.sh/numa-topology-spec": "{}", "example.org/other": "x"}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web", "labels": labels, "annotations": annotations},
+        "spec": {"selector": {}, "template": {"metadata": {"labels": labels}, "spec": pod("", 1)["spec"]}},
+    }
+    (tmp_path / "web.yaml").write_text(yaml.safe_dump(deployment))
+    (tmp_path / "cluster.yaml").write_text(
+        yaml.safe_dump({"kind": "PriorityClass", "metadata": {"name": "x"}, "value": 1})
+    )
+    arguments = ["simulate", "--from", str(tmp_path / "cluster.yaml"), "-f", str(tmp_path / "web.yaml")]
+    told = CliRunner().invoke(main, arguments).output
+    key = "scheduling.koordinator.sh/numa-topology-spec"
+    assert f"Deployment web: annotation {key} is not read; it belongs to spec.template.metadata.annotations\n" in told
+    assert told.count("is not read") == 1
+
+
 @pytest.mark.parametrize("document", HOSTILE.values(), ids=HOSTILE.keys())
 def test_manifests_of_any_shape_get_a_sentence(document: object, tmp_path: Path) -> None:
     node = tmp_path / "node.yaml"

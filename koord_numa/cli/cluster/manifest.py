@@ -15,6 +15,7 @@ from koord_numa.cluster.resources import PRIORITY_CLASSES
 from koord_numa.core.objects.request import Pod
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
 from koord_numa.wire.errors import WireError, quoted
+from koord_numa.wire.misspelled_keys import unread_workload_keys
 from koord_numa.wire.pod.pods import parse_pod, with_priority
 
 _MANY: Final = 1000
@@ -23,9 +24,14 @@ _MANY: Final = 1000
 
 @dataclass(slots=True)
 class Manifest:
-    """``makers`` are Pods and workloads; ``passed`` counts objects, by kind, that neither make pods nor decide where they go."""
+    """
+    ``makers`` are Pods and workloads; ``passed`` counts objects, by kind, that neither make pods nor decide where they go.
+
+    ``unread`` has a sentence for each key of a workload that only its pods may have.
+    """
 
     makers: list[Document] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
     passed: Counter[str] = field(default_factory=Counter)
 
 
@@ -69,8 +75,11 @@ def take(found: Iterable[Document], objects: ClusterObjects) -> Manifest:
     manifest = Manifest()
     for document in found:
         kind = str(document.get("kind") or "object without kind")
-        if kind == "Pod" or _template(document) is not None:
+        template = _template(document)
+        if kind == "Pod" or template is not None:
             manifest.makers.append(document)
+            if template is not None:
+                manifest.unread.extend(_unread(kind, _part(document, "metadata"), _part(template, "metadata")))
             # A workload is one object more: its selector spreads its pods by default.
             if kind not in CONTROLLERS:
                 continue
@@ -86,6 +95,11 @@ def take(found: Iterable[Document], objects: ClusterObjects) -> Manifest:
         others = ", ".join(f"{count} {kind}" for kind, count in sorted(manifest.passed.items()))
         raise click.ClickException(f"the manifest makes no pods{': it has ' if others else ''}{others}")
     return manifest
+
+
+def _unread(kind: str, workload: Mapping[str, Any], template: Mapping[str, Any]) -> Iterator[str]:
+    for sentence in unread_workload_keys(workload, template):
+        yield f"{kind} {workload.get('name')}: {sentence}"
 
 
 def pods(manifest: Manifest, objects: ClusterObjects, namespace: str = "default") -> Iterator[Pod]:

@@ -22,6 +22,7 @@ from koord_numa.cli.render.decisions import (
 )
 from koord_numa.cli.render.output import Output, open_console, with_output
 from koord_numa.core.value_objects import replace
+from koord_numa.view.printable import printable
 
 
 @click.command(short_help="Say where the pods of a manifest would go.")
@@ -85,6 +86,8 @@ def _arrivals(sources: Sequence[Path], objects: ClusterObjects, namespace: str) 
         manifest = take(read_manifests(manifests), objects)
         found.extend(Arrival(pod) for pod in pods(manifest, objects, namespace))
         passed = manifest.passed
+        for sentence in manifest.unread:
+            click.echo(printable(sentence), err=True)
     for path in traces:
         found.extend(read_trace_pods(path))
     return found, passed
