@@ -27,6 +27,7 @@ from koord_numa.core.claims.extended_resources import RequestMapping
 from koord_numa.core.claims.node_allocatable import ClaimAmounts
 from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.gangs.model import GroupStatus, PodGroup
 from koord_numa.core.objects.rebind_request import PodRevision, RebindAnswer, RebindRequest
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement
@@ -287,6 +288,14 @@ class VolumeWriter(Protocol):
         ...
 
 
+class PodGroupWriter(Protocol):
+    """Writes the status of PodGroups."""
+
+    async def write_status(self, group: PodGroup, status: GroupStatus) -> None:
+        """Apply the status. Saying the same twice does no harm. Raises ``Gone``, also for another uid, and every ``ClusterError``."""
+        ...
+
+
 class Lease(Protocol):
     """May this process act? Checked before every write."""
 
@@ -323,4 +332,5 @@ class Dependencies:
     sleep: Callable[[float], Awaitable[None]] = sleep
     random: Callable[[], float] = SystemRandom().random
     volumes: VolumeWriter | None = None
+    pod_groups: PodGroupWriter | None = None  # None where nothing is bound, or groups are switched off
     claim_writer: ClaimWriter | None = None  # None where resource claims are switched off

@@ -31,6 +31,7 @@ from koord_numa.cluster.serving.access import DelegatedAuth, server_context
 from koord_numa.cluster.serving.http_server import DEFAULT_PORT, HttpServer, Protection, StatusProviders
 from koord_numa.cluster.writers.binder import ApiBinder
 from koord_numa.cluster.writers.claim_writer import ApiClaimWriter
+from koord_numa.cluster.writers.pod_group_writer import ApiPodGroupWriter
 from koord_numa.cluster.writers.rebind_writer import ApiRebindWriter
 from koord_numa.cluster.writers.volume_writer import ApiVolumeWriter
 from koord_numa.core.value_objects import replace
@@ -108,6 +109,7 @@ class Runtime:
                 self.recorder,
                 self.lease,
                 resource_status,
+                pod_groups=ApiPodGroupWriter(api, self.lease.remaining),
                 volumes=ApiVolumeWriter(api, self.lease.remaining),
                 claim_writer=self._claim_writer(),
             ),

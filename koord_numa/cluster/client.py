@@ -147,6 +147,7 @@ def deadline(seconds: float) -> tuple[str, aiohttp.ClientTimeout]:
 AGENT: Final = f"koord-numa/{__version__}"
 
 JSON: Final = "application/json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 

@@ -23,6 +23,7 @@ from koord_numa.engine.decision_log import RUNNERS_UP
 from koord_numa.engine.explainer import AfterUnschedulable, Explainer
 from koord_numa.engine.gangs.group_cycle import GroupCycle
 from koord_numa.engine.gangs.group_queue import GroupQueue
+from koord_numa.engine.gangs.group_status import GroupStatuses
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.queue.pending_pod import PendingPod
@@ -61,7 +62,8 @@ class SchedulingLoop:
         self._handle = handle
         self._rejections = Explainer(handle, after_unschedulable)
         self.binding = BindingCycle(handle, self.kick)
-        self._groups = GroupCycle(handle, groups, self.binding)
+        self.group_statuses = GroupStatuses(handle.pod_groups, handle.dependencies)
+        self._groups = GroupCycle(handle, groups, self.binding, self.group_statuses)
         self._deciding = 0
         self._idle: asyncio.Future[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None

@@ -179,7 +179,12 @@ class Scheduler:
         """Decide and bind until ``stop``: returns when every bind in flight has been settled."""
         await self._readiness.wait()
         chores = (self._keep_house, self.assumed_pods.read_back_overdue, self.loop.expire_volumes)
-        work = [self._conditions.run(), self.preemption.run(), *map(self._repeat, chores)]
+        work = [
+            self._conditions.run(),
+            self.loop.group_statuses.run(),
+            self.preemption.run(),
+            *map(self._repeat, chores),
+        ]
         if self._deallocation is not None:
             work.append(self._deallocation.run())
         side = [asyncio.create_task(each) for each in work]
@@ -212,6 +217,8 @@ class Scheduler:
     def explain(self, uid: str) -> str:
         """Why a pod waits, as last decided; empty when it was not tried yet or does not wait."""
         verdict = self.queue.verdict(pending := self.handle.pending.get(uid))
+        if pending is not None and pending.pod.request.gang is not None:
+            return pending.message
         return "" if verdict is None or pending is None else with_remark(why_everywhere(verdict), pending.remark)
 
     def dry_run(self, pod: Pod) -> DryRunResult | None:
@@ -261,8 +268,7 @@ class Scheduler:
 
     def _member_changed(self, pod: Pod) -> None:
         """A member of a gang got a node, or has none any more."""
-        uid = pod.key.uid
-        key = self.handle.pod_groups.note_node(pod, self.cache.node_of.get(uid), assumed=uid in self.cache.assumed)
+        key = self.handle.pod_groups.note_node(pod, self.cache.node_of.get(pod.key.uid))
         if key is not None:
             self.groups.changed(key)
 
@@ -311,4 +317,5 @@ class Scheduler:
         self.cache.expire_unreported()
         self.preemption.look_again()
         self.handlers.pending_pods.tell_untold()
+        self.loop.group_statuses.tell_scheduled()
         self.kick()

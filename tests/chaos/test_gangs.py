@@ -69,6 +69,18 @@ def partial(cluster: World) -> dict[str, int]:
     return {name: sum(nodes) for name, nodes in bound.items() if any(nodes) and not all(nodes)}
 
 
+def unsaid(cluster: World) -> list[str]:
+    """PodGroups whose status does not say that they were scheduled."""
+    found = []
+    for group in ("scheduling.k8s.io", "scheduling.sigs.k8s.io", "scheduling.x-k8s.io"):
+        for each in cluster.server.store.list(f"podgroups.{group}"):
+            status = each.get("status") or {}
+            conditions = {it["type"]: it["status"] for it in status.get("conditions") or ()}
+            if conditions.get("PodGroupInitiallyScheduled") != "True" and status.get("phase") != "Scheduled":
+                found.append(each["metadata"]["name"])
+    return found
+
+
 async def test_gangs_of_all_dialects_come_whole_through_faults_and_a_kill(chaos_pods: int, tmp_path: Path) -> None:
     gangs = min(MOST_GANGS, chaos_pods // 20)
     async with world(tmp_path, MACHINES, crds=(*CRDS, *OPTIONAL)) as cluster:
@@ -92,6 +104,7 @@ async def test_gangs_of_all_dialects_come_whole_through_faults_and_a_kill(chaos_
         assert partial(cluster) == {}
         assert cluster.complaints() == []
         assert devices.complaints() == []
+        await until(lambda: not unsaid(cluster))
 
 
 async def test_a_gang_that_never_fits_binds_nothing_beside_others(tmp_path: Path) -> None:

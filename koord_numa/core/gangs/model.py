@@ -93,6 +93,14 @@ class PodGroup(ValueObject):
     satisfied: bool = False
 
 
+class GroupStatus(ValueObject, gc=False):
+    """What is written into the status of a PodGroup. ``reason`` is ``Scheduled``, ``Unschedulable`` or ``SchedulerError``."""
+
+    reason: str
+    message: str
+    scheduled: int = 0  # members with a node
+
+
 class GangCounts(ValueObject, gc=False):
     """
     Members of one gang. ``waiting`` have no node, ``scheduled`` have a node or have completed.

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from koord_numa.core.gangs.decide import Domain, Group, Member, Placed, Refused, decide_group
-from koord_numa.core.gangs.model import Dialect, GangKey
+from koord_numa.core.gangs.model import Dialect, GangKey, GroupStatus
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.resources import CPU, MEMORY
 from koord_numa.engine.binding.binding_cycle import BindingCycle, BindTogether, NotTogether
 from koord_numa.engine.gangs.group_queue import GroupQueue
+from koord_numa.engine.gangs.group_status import SCHEDULER_ERROR, UNSCHEDULABLE, GroupStatuses
 from koord_numa.engine.gangs.pod_groups import COMPLETED
 from koord_numa.engine.gangs.trial import ClusterTrial
 from koord_numa.engine.handle import Handle
@@ -46,6 +47,7 @@ class GroupCycle:
     handle: Handle
     queue: GroupQueue
     binding: BindingCycle
+    statuses: GroupStatuses
     _told: dict[tuple[GangKey, ...], tuple[object, float]] = field(default_factory=dict)
 
     async def run(self, popped: PendingPod) -> None:
@@ -62,6 +64,10 @@ class GroupCycle:
             for pending in members:  # an exception: no member is lost
                 if self._waits(pending):
                     self.handle.queue.back_off(pending, self.handle.dependencies.clock() + 1.0)
+
+    def _tell_waiting(self, keys: Iterable[GangKey], reason: str, message: str) -> None:
+        for key in keys:
+            self.statuses.tell(key, GroupStatus(reason, message, len(self.handle.pod_groups.gang(key).scheduled)))
 
     def _waits(self, pending: PendingPod) -> bool:
         handle = self.handle
@@ -81,7 +87,8 @@ class GroupCycle:
             handle.queue.remove(pending)
             pending.attempts += 1
         if why := _contradiction(members):
-            self._wait(keys, members, why, None)
+            self._wait(keys, members, why)
+            self._tell_waiting(keys, SCHEDULER_ERROR, why)
             return []
         by_uid = {pending.uid: pending for pending in members}
         trial = ClusterTrial(handle, {uid: it.pod for uid, it in by_uid.items()}, self._nodes_of(keys))
@@ -225,18 +232,17 @@ class GroupCycle:
             why = ""
         else:
             self._told[keys] = (essence, now)
+            self._tell_waiting(keys, UNSCHEDULABLE, why)
         for pending in members:
             if why or pending.untold:
                 self.handle.conditions.waits(pending, why or members[0].message)
 
-    def _wait(
-        self, keys: tuple[GangKey, ...], members: Sequence[PendingPod], why: str, verdict: Unschedulable | None
-    ) -> None:
+    def _wait(self, keys: tuple[GangKey, ...], members: Sequence[PendingPod], why: str) -> None:
         """All members wait for a change of one of them."""
         self._told.pop(keys, None)
         now = self.handle.dependencies.clock()
         for pods in _by_class(members).values():
-            self.handle.queue.park(pods[0], verdict, now)
+            self.handle.queue.park(pods[0], None, now)
             for pending in pods:
                 self.handle.queue.add(pending)
                 self.handle.conditions.waits(pending, why)

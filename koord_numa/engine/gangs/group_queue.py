@@ -72,6 +72,7 @@ class GroupQueue:
 
     def tick(self) -> None:
         """Tell members the present count of their gang when it stands still. Called once a second."""
+        self.handle.pod_groups.settle(self.handle.cache.assumed)
         for key, count in list(self._stale.items()):
             gang = self.handle.pod_groups.gang(key)
             if len(gang.pending) != count:

@@ -5,7 +5,7 @@ Members are told by the handlers of pods and by the cache, PodGroups by an infor
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -122,7 +122,7 @@ class PodGroups:
         self._forget_member(uid)
         return known[0]
 
-    def note_node(self, pod: Pod, node: str | None, *, assumed: bool) -> GangKey | None:
+    def note_node(self, pod: Pod, node: str | None) -> GangKey | None:
         """Note the node of a member, ``None`` where it has none any more; returns its gang."""
         ref, uid = pod.request.gang, pod.key.uid
         if ref is None:
@@ -137,10 +137,15 @@ class PodGroups:
         self._declare(pod)
         gang = self._gangs[ref.key]
         gang.scheduled[uid] = node
-        spec = self.spec_of(ref.key)
-        if not assumed and spec is not None and len(gang.scheduled) >= spec.min_count:
-            gang.satisfied = True
         return ref.key
+
+    def settle(self, assumed: Container[str]) -> None:
+        """Note the gangs that have their minimal count by now, without members whose bind is not shown. Called once a second."""
+        for key, gang in self._gangs.items():
+            if gang.satisfied or (spec := self.spec_of(key)) is None:
+                continue
+            if len(gang.scheduled) >= spec.min_count:
+                gang.satisfied = sum(uid not in assumed for uid in gang.scheduled) >= spec.min_count
 
     def note_completed(self, pod: Pod) -> None:
         """Note that a member has succeeded: it counts as scheduled for as long as the gang has other members."""

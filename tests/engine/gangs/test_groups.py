@@ -1,8 +1,19 @@
 """Groups in the engine: waiting for members, all or nothing, failures in the middle, and what members are told."""
 
+import asyncio
+
 import pytest
 
-from koord_numa.core.gangs.model import Dialect, GangKey, GangRef, GangSpec, MatchPolicy, PodGroup, TopologyLevel
+from koord_numa.core.gangs.model import (
+    Dialect,
+    GangKey,
+    GangRef,
+    GangSpec,
+    GroupStatus,
+    MatchPolicy,
+    PodGroup,
+    TopologyLevel,
+)
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.ports import Forbidden, Unavailable
@@ -282,3 +293,43 @@ async def test_members_that_go_let_the_rest_wait() -> None:
     for pod in pods[1:]:
         world.engine.handlers.pending_pods.observe("DELETED", pod)
     assert not len(world.engine.handle.pod_groups)
+
+
+class RecordingWriter:
+    """A writer of statuses that remembers them; the first call fails."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.written: list[tuple[str, str, str]] = []
+
+    async def write_status(self, group: PodGroup, status: GroupStatus) -> None:
+        self.calls += 1
+        if self.calls == 1:
+            raise Unavailable("busy")
+        self.written.append((group.key.name, status.reason, status.message))
+
+
+async def test_the_status_says_whether_the_group_was_scheduled() -> None:
+    world = make_world(make_node("a", cpu=2))
+    statuses, writer = world.engine.loop.group_statuses, RecordingWriter()
+    statuses.dependencies = replace(statuses.dependencies, pod_groups=writer)
+    running = asyncio.create_task(statuses.run())
+    group(world, GangSpec(2))
+    world.waits(*members(2))
+    await world.settle()
+    await asyncio.sleep(0.01)
+    world.engine.handlers.nodes.observe("ADDED", make_node("b", cpu=2))
+    world.clock.now += 60
+    await world.settle()
+    for pod in list(world.server.pods.values()):
+        world.engine.handlers.bound_pods.observe("MODIFIED", pod)
+    for _ in range(3):
+        world.engine.handlers.pending_pods.tell_untold()
+        statuses.tell_scheduled()
+        await asyncio.sleep(0.01)
+    running.cancel()
+    assert [(name, reason) for name, reason, _ in writer.written] == [("g", "Unschedulable"), ("g", "Scheduled")]
+    assert writer.written[0][2].startswith(
+        "gang default/g: minCount (2) cannot be satisfied: 1 scheduled, 0 remaining; pod m1"
+    )
+    assert world.engine.explain("uid-m0") == ""
