@@ -8,17 +8,12 @@ until it is done any event may wake the class. What was found is remembered by n
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Reason, Unschedulable
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
-
-SLICE: Final = 64
-"""Nodes that are asked before others have their turn: some milliseconds."""
-
 
 AfterUnschedulable = Callable[[Pod, RequestClass, Unschedulable], None]
 """Called when it is known why no node takes a pod (kube-scheduler's PostFilter): where preemption begins."""
@@ -42,7 +37,7 @@ class Explainer:
         handle, request_class = self._handle, pending.request_class
         now = handle.dependencies.clock()
         # The first slice finds everything out on small clusters; the rest is done beside the loop.
-        if not handle.selector.explain_some(request_class, SLICE):
+        if not handle.selector.explain_some(request_class, request_class.slice):
             handle.queue.park(pending, None, now)
             self._agenda[request_class] = pending
             self._news.set()
@@ -67,7 +62,7 @@ class Explainer:
         handle = self._handle
         # Stops when the class was woken or explained by another attempt.
         while handle.queue.is_unexplained(request_class):
-            if handle.selector.explain_some(request_class, SLICE):
+            if handle.selector.explain_some(request_class, request_class.slice):
                 verdict = handle.selector.explain(request_class)
                 self._tell(pending, verdict, handle.queue.explained(request_class, verdict))
                 return

@@ -27,6 +27,7 @@ from koord_numa.engine.gangs.group_status import GroupStatuses
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.ranking.node_ranking import Undecided
 from koord_numa.ports import ObjectReference
 
@@ -45,9 +46,6 @@ LEASE_POLL_SECONDS: Final = 0.2
 DECISIONS: Final = 2
 """So many decisions may be between two slices: one that has to ask thousands of nodes does not keep all others waiting."""
 
-SLICE: Final = 64
-"""Nodes that one decision asks one by one before others have their turn: some milliseconds."""
-
 BURST: Final = 16
 BURST_SECONDS: Final = 0.002
 """So many pods are decided on in a row, and for so long, before their requests are sent and events are taken in."""
@@ -65,6 +63,7 @@ class SchedulingLoop:
         self.group_statuses = GroupStatuses(handle.pod_groups, handle.dependencies)
         self._groups = GroupCycle(handle, groups, self.binding, self.group_statuses)
         self._deciding = 0
+        self._deciding_large = 0  # of them, about large pods
         self._idle: asyncio.Future[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -89,7 +88,7 @@ class SchedulingLoop:
             cycle = self.schedule_one(pending)
             if goes_on(cycle):
                 cycles.create_task(cycle)
-            if count == BURST or clock() >= until:
+            if count == BURST or pending.request_class.is_large or clock() >= until:
                 break
         return count > 0
 
@@ -115,7 +114,9 @@ class SchedulingLoop:
         """The pod to try now; ``None`` when none may be tried, we do not lead, or the API server has no time."""
         if self._is_paused():
             return None
-        return self._next_nominated() or self._handle.queue.pop(self._handle.dependencies.clock())
+        # One large decision at a time: the other place is for ordinary pods.
+        accepts = _is_ordinary if self._deciding_large else None
+        return self._next_nominated() or self._handle.queue.pop(self._handle.dependencies.clock(), accepts)
 
     async def schedule_one(self, pending: PendingPod) -> None:
         """
@@ -190,24 +191,31 @@ class SchedulingLoop:
         handle = self._handle
         placement: Placement | Undecided | None = self._on_nominated_node(pending)
         if placement is None:
-            placement = handle.selector.choose_some(pending.request_class, SLICE, pending.pod.images)
+            placement = handle.selector.choose_some(
+                pending.request_class, pending.request_class.slice, pending.pod.images
+            )
         while placement is UNDECIDED:
             await self._give_way(pending)
             if handle.pending.get(pending.uid) is not pending or pending.queued_in is not None or self._is_paused():
                 self._requeue(pending)
                 return UNDECIDED
-            placement = handle.selector.choose_some(pending.request_class, SLICE, pending.pod.images)
+            placement = handle.selector.choose_some(
+                pending.request_class, pending.request_class.slice, pending.pod.images
+            )
         handle.metrics.deciding.add(handle.dependencies.clock() - began)
         return placement
 
     async def _give_way(self, pending: PendingPod) -> None:
+        is_large = pending.request_class.is_large
         self._deciding += 1
+        self._deciding_large += is_large
         pending.deciding = True
         try:
             await asyncio.sleep(0)
         finally:
             pending.deciding = False
             self._deciding -= 1
+            self._deciding_large -= is_large
             self.kick()
 
     def _requeue(self, pending: PendingPod) -> None:
@@ -224,6 +232,10 @@ class SchedulingLoop:
 
     def _record(self, pending: PendingPod, placement: Placement) -> None:
         selector = self._handle.selector
+        if pending.request_class.slice <= RUNNERS_UP:
+            # A comparison is made in one turn.
+            self._handle.decisions.record(pending.pod.key, placement, dict)
+            return
         compare = partial(selector.compare, pending.request_class, pending.pod, placement.node, RUNNERS_UP)
         self._handle.decisions.record(pending.pod.key, placement, compare)
 
@@ -252,6 +264,10 @@ class SchedulingLoop:
             self._alarm.cancel()
         wait = max(due, self.binding.pause_until) - now
         self._alarm = asyncio.get_running_loop().call_later(max(wait, 0.001), self.kick)
+
+
+def _is_ordinary(request_class: RequestClass) -> bool:
+    return not request_class.is_large
 
 
 def goes_on(cycle: Coroutine[Any, Any, None]) -> bool:

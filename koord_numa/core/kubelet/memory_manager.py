@@ -6,6 +6,7 @@ The amounts and groups are in ``state.MemoryTable``, which this module does not 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from koord_numa.core.bit_sets import members
@@ -141,12 +142,17 @@ class MemoryStock:
         return nodes.bit_count()
 
 
+_amount = attrgetter("amount")
+
+
 def release_reused(blocks: tuple[MemoryBlock, ...], earlier: list[ContainerGrant]) -> None:
     """Subtract these blocks from the blocks of earlier init containers, which stay listed with size 0 (updatePodReusableMemory)."""
     for block in blocks:
         rest = block.amount
         for index, grant in enumerate(earlier):
-            if grant.kind is not ContainerKind.INIT:
+            if not rest or grant.kind is ContainerKind.APP:
+                break  # containers follow init containers and sidecars
+            if grant.kind is not ContainerKind.INIT or not any(map(_amount, grant.memory)):
                 continue
             remaining = []
             for old in grant.memory:

@@ -331,11 +331,11 @@ class SchedulingQueue:
         if chosen is not None and chosen.pods.pop(pending.uid, None) is not None:
             self._offer(chosen)
 
-    def pop(self, now: float) -> PendingPod | None:
-        """Take out the pod that is tried next, ``None`` when none may be tried now."""
+    def pop(self, now: float, accepts: Callable[[RequestClass], bool] | None = None) -> PendingPod | None:
+        """Take out the pod that is tried next, ``None`` when none may be tried now or its class is not accepted."""
         self._advance(now)
         chosen = self._order.next()
-        if chosen is None:
+        if chosen is None or (accepts is not None and not accepts(chosen.request_class)):
             return None
         pending = chosen.head()
         if pending is None:

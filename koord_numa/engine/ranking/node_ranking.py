@@ -313,7 +313,7 @@ class NodeRanking:
 
         What was found out is kept, so that the next call goes on from there in the state of its moment.
         """
-        self._left, counts = limit, self._columns.pods
+        self._left, counts = limit * (1 + self._turns // MAX_TURNS), self._columns.pods
         # Counts that others drop before this decision is over would be begun for ever.
         counts.steps = TURN_STEPS if self._turns < MAX_TURNS else None
         self._turns += 1
@@ -438,7 +438,8 @@ class NodeRanking:
             return
         if len(columns.kinds) > len(self._keys):
             self._fit_size()
-        if len(changed) <= FEW:
+        # Within the limit of the turn, if there is one.
+        if len(changed) <= (FEW if self._left is None else min(FEW, self._left)):
             for row in sorted(set(changed.tolist())):
                 self._fits.pop(row, None)
                 self._exact[row] = False
