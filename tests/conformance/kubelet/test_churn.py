@@ -9,7 +9,7 @@ from typing import Any, Final
 from tests.conformance.kubelet.churn import LONG, Replay, Tally, class_of, middle
 from tests.conformance.vectors import Case, cases, each_file
 
-EVERY: Final = 20
+EVERY: Final = 30
 """So many long sequences are one that the suite has time for; a folder of vectors that is named is judged in full."""
 
 MOST_WRONG_NO: Final = {f"{LONG}, published": 0.03, f"{LONG}, unpublished": 0.03}

@@ -21,7 +21,7 @@ from tests.conformance.vectors import Case, cases, each_file
 AGE: Final = 1.0
 """Seconds from a change at the kubelet to the delivery of its state."""
 
-EVERY: Final = 20
+EVERY: Final = 40
 """One of so many long sequences is replayed."""
 
 MAX_WRONG_NO: Final = 0.01

@@ -100,7 +100,7 @@ def machines(draw: st.DrawFn) -> Inventory:
     return asymmetric(*(draw(numa) for _ in range(count)), interleaved=draw(st.booleans()))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     machines(),
     st.integers(1, 10),

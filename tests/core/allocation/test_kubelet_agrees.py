@@ -99,7 +99,7 @@ def pods(draw: st.DrawFn) -> PodRequest:
 
 
 @given(hosts(), st.lists(st.tuples(pods(), st.integers(0, 15)), max_size=14))
-@settings(max_examples=300)
+@settings(max_examples=50)
 def test_the_kubelet_admits_what_the_allocator_places(
     host: tuple[Inventory, KubeletState], arrivals: list[tuple[PodRequest, int]]
 ) -> None:

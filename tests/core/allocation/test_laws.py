@@ -114,7 +114,7 @@ def fits_node(request: PodRequest, where: Inventory, ledger: Ledger) -> bool:
 
 
 @given(nodes(), st.lists(pods(), max_size=8), options)
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_nothing_is_given_twice_and_no_numa_node_is_overcommitted(
     where: Inventory, requests: list[PodRequest], given_options: AllocateOptions
 ) -> None:
@@ -129,7 +129,7 @@ def test_nothing_is_given_twice_and_no_numa_node_is_overcommitted(
 
 
 @given(nodes(), st.lists(pods(), max_size=5), pods(), options)
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_a_placement_is_what_was_asked_for(
     where: Inventory, requests: list[PodRequest], request: PodRequest, given_options: AllocateOptions
 ) -> None:
@@ -205,7 +205,7 @@ def test_a_demand_that_has_seen_other_nodes_gets_what_a_new_one_gets(
 
 
 @given(nodes(), st.lists(pods(), max_size=4), pods())
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_the_largest_that_fits_does_fit(where: Inventory, requests: list[PodRequest], request: PodRequest) -> None:
     ledger = filled(where, requests, AllocateOptions())
     answer = allocate(request, where, ledger, AllocateOptions())
@@ -251,7 +251,7 @@ def held_amounts(draw: st.DrawFn, where: Inventory) -> Ledger:
 
 
 @given(nodes(), st.data(), st.sampled_from(list(Accounting)))
-@settings(max_examples=250)
+@settings(max_examples=80)
 def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
     where: Inventory, data: st.DataObject, accounting: Accounting
 ) -> None:

@@ -54,7 +54,7 @@ def test_the_fewest_numa_nodes_are_the_largest(needed: int, fewest: int) -> None
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_view_of_a_family_tells_the_same(data: st.DataObject) -> None:
     nodes = mask_of(data.draw(random_hints.IDS))
     rule = data.draw(rules(nodes))
@@ -73,7 +73,7 @@ def test_every_view_of_a_family_tells_the_same(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_counted_resources_merge_like_their_lists(data: st.DataObject) -> None:
     nodes = mask_of(data.draw(random_hints.IDS))
     families = data.draw(st.lists(rules(nodes).filter(bool), min_size=1, max_size=2))
@@ -84,7 +84,7 @@ def test_counted_resources_merge_like_their_lists(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_policies_decide_alike_on_counted_resources_and_their_lists(data: st.DataObject) -> None:
     nodes = mask_of(data.draw(random_hints.IDS))
     families = data.draw(st.lists(rules(nodes), min_size=1, max_size=3))

@@ -87,7 +87,7 @@ def test_koordinator_merge_by_hand(lists: list[list[Hint]], expected: Hint) -> N
 
 
 @given(st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_kubelet_merge_equals_the_walk(data: st.DataObject) -> None:
     nodes = mask_of(data.draw(random_hints.IDS))
     lists = data.draw(random_hints.lists(nodes))
@@ -96,7 +96,7 @@ def test_kubelet_merge_equals_the_walk(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_koordinator_merge_equals_the_walk(data: st.DataObject) -> None:
     nodes = mask_of(data.draw(random_hints.IDS))
     lists = data.draw(random_hints.lists(nodes))

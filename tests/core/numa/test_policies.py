@@ -125,7 +125,7 @@ def asked(draw: st.DrawFn) -> tuple[list[Answer], int]:
 
 
 @given(asked(), st.sampled_from(NumaExclusive), st.integers(0, 31), st.integers(0, 31))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_what_a_strict_policy_admits_a_laxer_one_admits(
     case: tuple[list[Answer], int], wish: NumaExclusive, single: int, shared: int
 ) -> None:

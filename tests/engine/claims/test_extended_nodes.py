@@ -125,7 +125,7 @@ def weighted(strategy: str) -> str:
     return f"{{profiles: [{{scoringStrategy: {{type: {strategy}, resources: [{{name: {GPU}, weight: 1}}]}}}}]}}"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(("", "MostAllocated", "LeastAllocated", "BalancedAllocation")))
 def test_the_ranking_chooses_what_asking_every_node_would(seed: int, strategy: str) -> None:
     dice = Random(seed)

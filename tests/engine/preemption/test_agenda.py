@@ -109,7 +109,7 @@ def pods(draw: st.DrawFn) -> list[Pod]:
 
 
 @given(pods(), PRIORITIES, st.integers(1, 9), st.none() | PRIORITIES, st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_no_node_is_passed_over_on_which_evictions_may_help(
     there: list[Pod], priority: int, cpu: int, nominated: int | None, evicts: bool
 ) -> None:

@@ -49,7 +49,7 @@ class Strategies(Lab):
         self.state.observe_topology(None, random_topology(self.dice, node))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), strategy=st.sampled_from(tuple(ScoringType)))
 def test_no_node_scores_more_than_its_bound(seed: int, strategy: ScoringType) -> None:
     lab = Strategies(seed, strategy, LEAST)

@@ -106,7 +106,7 @@ def _state(dice: Random) -> tuple[Cache, NodeTable, VolumeLister]:
     return cache, table, lister
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_all_rows_at_once_are_refused_as_node_by_node(seed: int) -> None:
     dice = Random(seed)
