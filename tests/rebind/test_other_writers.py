@@ -5,12 +5,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from koord_numa.app.runtime import Runtime
 from koord_numa.sandbox.apiserver import DeleteOptions, Effect, Fault
 from koord_numa.wire import names
 from tests.cluster.objects import until
 from tests.rebind.steps import repacked
-from tests.rebind.world import FRAGMENTED, NODE, STEPS, World, fragmented, pod
+from tests.rebind.world import FRAGMENTED, NODE, STEPS, JsonObject, World, fragmented, parse_cpus, pod
 
 
 @asynccontextmanager
@@ -79,6 +81,67 @@ async def test_cpus_that_another_writer_changes_end_it(tmp_path: Path) -> None:
             assert status["phase"] == "Failed"
             assert "by another writer" in status["reason"] or "may no longer be moved" in status["reason"]
             assert len(status["result"]) == 1
+
+
+TAMPERED: dict[str, JsonObject] = {
+    "no-json": {"annotations": {names.RESOURCE_STATUS: '{"cpuset":'}},
+    "removed": {"annotations": {names.RESOURCE_STATUS: None}},
+    "no-cpus": {"annotations": {names.RESOURCE_STATUS: '{"cpuset":"","unknown":{"kept":"x"}}'}},
+    "cpus-that-do-not-exist": {"annotations": {names.RESOURCE_STATUS: '{"cpuset":"4000-4095"}'}},
+    "all-cpus": {"annotations": {names.RESOURCE_STATUS: '{"cpuset":"0-15"}'}},
+    "nan": {"annotations": {names.RESOURCE_STATUS: '{"cpuset":NaN,"cpuset":"-1"}'}},
+    "other-demands": {"annotations": {names.RESOURCE_SPEC: '{"requiredCPUBindPolicy":"SpreadByPCPUs"}'}},
+    "another-class": {"labels": {names.QOS_CLASS: "BE"}},
+}
+
+
+@pytest.mark.parametrize("metadata", TAMPERED.values(), ids=TAMPERED)
+async def test_a_rebind_ends_when_metadata_of_its_pods_are_tampered_with(tmp_path: Path, metadata: JsonObject) -> None:
+    async with fragmented(tmp_path) as world:
+        changed: list[str] = []
+
+        def tamper(_: str) -> None:
+            world.rack.stop()  # what others do here is wrong, and is meant to be
+            for name in FRAGMENTED:
+                if world.assigned()[name] == FRAGMENTED[name]:
+                    changed.append(name)
+                    world.server.store.patch("pods", name, {"metadata": metadata}, "default")
+
+        async with after_the_first_step(world, tamper) as runtime:
+            world.ask()
+            status = await world.ended()
+            assert changed
+            assert status["phase"] == "Failed"
+            assert status["reason"].startswith("stopped after ")
+            await until(lambda: not runtime.scheduler.cache.nodes[NODE].locked)
+            assert runtime.scheduler.handle.quarantine.counts == {}
+
+
+@pytest.mark.parametrize(
+    "amounts", [{"cpu": "6"}, {"cpu": "1"}, {"cpu": "1500m"}, {"memory": "2Gi"}], ids=lambda it: str(*it.values())
+)
+async def test_a_rebind_goes_on_or_ends_when_its_pods_are_resized(tmp_path: Path, amounts: dict[str, str]) -> None:
+    """A pod keeps its CPUs through a resize, whatever it asks for by then."""
+    async with fragmented(tmp_path) as world:
+        resized: list[str] = []
+
+        def resize(_: str) -> None:
+            for name in FRAGMENTED:
+                if world.assigned()[name] == FRAGMENTED[name]:
+                    resized.append(name)
+                    own = {"cpu": str(len(parse_cpus(FRAGMENTED[name]))), "memory": "1Gi", **amounts}
+                    container = {"name": "main", "image": "none", "resources": {"requests": own, "limits": own}}
+                    world.server.store.patch("pods", name, {"spec": {"containers": [container]}}, "default", "resize")
+
+        async with after_the_first_step(world, resize) as runtime:
+            world.ask()
+            await world.ended()
+            assert resized
+            await until(lambda: not runtime.scheduler.cache.nodes[NODE].locked)
+            sizes = {name: len(parse_cpus(cpus)) for name, cpus in world.assigned().items()}
+            assert sizes == {name: len(parse_cpus(cpus)) for name, cpus in FRAGMENTED.items()}
+            assert world.rack.double_holds() == []
+            assert runtime.scheduler.handle.quarantine.counts == {}
 
 
 async def test_a_pod_that_another_scheduler_puts_on_planned_cpus_ends_it(tmp_path: Path) -> None:
