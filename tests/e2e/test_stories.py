@@ -169,6 +169,14 @@ def extended_resources(seen: Seen) -> None:
     assert "example.com/gpu of container main: 1 wanted, 2 of 2 devices match, 0 free" in seen.why(waiting)
 
 
+def gangs(seen: Seen) -> None:
+    trainers = [f"train-{number}" for number in range(4)]
+    assert len({(seen.node(name), *seen.numa(name)) for name in trainers}) == 4
+    assert {seen.node(f"rival-{number}") for number in range(5)} == {""}
+    assert "gang default/rival: minCount (5) cannot be satisfied" in seen.why("rival-1")
+    assert "own-0: needs 12 CPUs" in seen.why("rival-1")
+
+
 CLAIMS: Final[Mapping[str, Callable[[Seen], None]]] = {
     "full-cores": full_cores,
     "spread": spread,
@@ -183,6 +191,7 @@ CLAIMS: Final[Mapping[str, Callable[[Seen], None]]] = {
     "automatic-rebind": automatic_rebind,
     "claims": claims,
     "extended-resources": extended_resources,
+    "gangs": gangs,
     "two-schedulers": two_schedulers,
     "statefulset-local-volumes": statefulset_local_volumes,
 }
@@ -194,6 +203,7 @@ WAITS: Final[Mapping[str, int]] = {
     "two-schedulers": 1,
     "claims": 1,
     "extended-resources": 1,
+    "gangs": 5,
 }
 """Pods that wait in the end, by story."""
 
