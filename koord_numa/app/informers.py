@@ -57,7 +57,7 @@ from koord_numa.ports import EventHandler
 from koord_numa.settings import DynamicResources, PodGroupSupport, PodSource
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.claims.resource_slices import parse_resource_slice, parse_taint_rule
-from koord_numa.wire.gangs import KINDS, parse_pod_group
+from koord_numa.wire.gangs import KINDS, names_gang, parse_pod_group
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.pod.pods import parse_pod
 from koord_numa.wire.raw_json import UnreadObject
@@ -143,6 +143,8 @@ ALL_PODS: Final = "status.phase!=Succeeded"
 """Failed pods are wanted too: among them are those that a kubelet rejected."""
 
 BOUND_PODS: Final = f"spec.nodeName!=,{ALL_PODS}"
+
+COMPLETED_PODS: Final = "status.phase=Succeeded"
 
 NOMINATED_PODS: Final = "spec.nodeName=,status.nominatedNodeName!="
 """Pods for which nodes are being freed: hardly ever any."""
@@ -324,7 +326,28 @@ def _pod_groups(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
     """One informer a dialect. Members of a PodGroup that is not known wait for it, so that no decision waits for these."""
     if scheduler.settings.pod_groups is PodGroupSupport.OFF:
         return ()
-    return tuple(_pod_groups_of(api, scheduler, dialect) for dialect in Dialect)
+    return (_completed(api, scheduler), *(_pod_groups_of(api, scheduler, dialect) for dialect in Dialect))
+
+
+def _completed(api: Api, scheduler: Scheduler) -> Informer[Pod]:
+    """Pods of gangs that have succeeded, which the informers of pods leave out: they count as scheduled."""
+    groups, ours = scheduler.groups, scheduler.settings.scheduler_names
+
+    def parse(raw: Mapping[str, Any]) -> Pod | None:
+        return parse_pod(raw) if names_gang(raw) else None
+
+    def replace(found: Iterable[Pod]) -> None:
+        groups.replace_completed([pod for pod in found if pod.scheduler in ours])
+        scheduler.kick()
+
+    def observe(event: str | None, pod: Pod) -> None:
+        if pod.scheduler in ours:
+            groups.observe_completed(event, pod)
+            scheduler.kick()
+
+    selector = COMPLETED_PODS + (f",spec.schedulerName={ours[0]}" if len(ours) == 1 else "")
+    kind = ListedKind(PODS, ContainedParser("pod", parse, scheduler), selector, title="completed pods", pause=POD_PAUSE)
+    return Informer(api, kind, _contained("pod", Callbacks(replace, observe), scheduler))
 
 
 def _pod_groups_of(api: Api, scheduler: Scheduler, dialect: Dialect) -> Informer[PodGroup]:

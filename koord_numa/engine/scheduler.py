@@ -34,7 +34,6 @@ from koord_numa.engine.event_handlers import (
     topology_handler,
 )
 from koord_numa.engine.gangs.group_queue import GroupQueue
-from koord_numa.engine.gangs.pod_groups import has_completed
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.metrics import SchedulerMetrics
@@ -235,8 +234,6 @@ class Scheduler:
         self.writers.pod_observed(event, pod)
         if event != DELETED and (said := resize_message(self.cache.pod(pod.key.uid), pod)):
             self._say_resized(pod, said)
-        if pod.request.gang is not None and has_completed(event, pod):
-            self.handle.pod_groups.note_completed(pod)
         self.cache.observe_pod(event, pod)
 
     def _say_resized(self, pod: Pod, message: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from koord_numa.core.gangs.model import Dialect, GangKey, GangMode, GangRef, GangSpec, MatchPolicy, TopologyLevel
-from koord_numa.wire.gangs import parse_pod_group
+from koord_numa.wire.gangs import names_gang, parse_pod_group
 from koord_numa.wire.pod.pods import parse_pod
 
 KUBERNETES, KOORDINATOR, PLUGINS = Dialect
@@ -64,6 +64,7 @@ def test_pods_say_which_gang_they_belong_to(
     found = parse_pod(pod(spec, labels, annotations))
     assert found.request.gang == ref
     assert not found.problem
+    assert names_gang(pod(spec, labels, annotations)) == (ref is not None)
     assert found.request.class_key == parse_pod(pod({}, {}, {})).request.class_key
 
 

@@ -8,8 +8,10 @@ that of its first member; the members that are tried with it leave the queue tog
 from dataclasses import dataclass, field
 
 from koord_numa.core.gangs.model import Dialect, GangKey, PodGroup
+from koord_numa.core.objects.request import Pod
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.ports import DELETED
 
 
 @dataclass(slots=True)
@@ -69,6 +71,22 @@ class GroupQueue:
         """These PodGroups of a dialect exist and no others."""
         for key in self.handle.pod_groups.replace(dialect, groups):
             self._reconsider(key)
+
+    def observe_completed(self, event: str | None, pod: Pod) -> None:
+        """A pod that has succeeded."""
+        groups = self.handle.pod_groups
+        key = groups.forget_completed(pod.key.uid) if event == DELETED else groups.note_completed(pod)
+        if key is not None:
+            self.changed(key)
+
+    def replace_completed(self, pods: list[Pod]) -> None:
+        """These members of gangs have succeeded and no others."""
+        uids = {pod.key.uid for pod in pods}
+        for uid in self.handle.pod_groups.completed:
+            if uid not in uids and (key := self.handle.pod_groups.forget_completed(uid)) is not None:
+                self.changed(key)
+        for pod in pods:
+            self.observe_completed(None, pod)
 
     def tick(self) -> None:
         """Tell members the present count of their gang when it stands still. Called once a second."""

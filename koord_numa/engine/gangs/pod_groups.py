@@ -32,15 +32,6 @@ COMPLETED: Final = ""
 """The node of a member that has completed: it counts as scheduled, and is on no node."""
 
 
-def has_completed(event: str | None, pod: Pod) -> bool:
-    """
-    Whether an event of a pod with a node says that the pod has succeeded.
-
-    Watches leave succeeded pods out and report them as deleted, as they were before: running, and not being deleted.
-    """
-    return pod.phase == "Succeeded" or (event == DELETED and pod.started and not pod.deleting and not pod.finished)
-
-
 @dataclass(slots=True)
 class Gang:
     """
@@ -147,11 +138,29 @@ class PodGroups:
             if len(gang.scheduled) >= spec.min_count:
                 gang.satisfied = sum(uid not in assumed for uid in gang.scheduled) >= spec.min_count
 
-    def note_completed(self, pod: Pod) -> None:
-        """Note that a member has succeeded: it counts as scheduled for as long as the gang has other members."""
+    def note_completed(self, pod: Pod) -> GangKey | None:
+        """Note that a member has succeeded: it counts as scheduled until its object is gone. Returns its gang."""
         ref = pod.request.gang
-        if ref is not None and (gang := self._gangs.get(ref.key)) is not None and pod.key.uid in gang.scheduled:
-            gang.scheduled[pod.key.uid] = COMPLETED
+        if ref is None:
+            return None
+        self._declare(pod)
+        self._gangs[ref.key].scheduled[pod.key.uid] = COMPLETED
+        return ref.key
+
+    def forget_completed(self, uid: str) -> GangKey | None:
+        """The object of a member that has succeeded is gone; returns its gang. One that is not known is no error."""
+        known = self._spec_of.get(uid)
+        gang = None if known is None else self._gangs.get(known[0])
+        if known is None or gang is None or gang.scheduled.get(uid) != COMPLETED:
+            return None
+        del gang.scheduled[uid]
+        self._forget_member(uid)
+        return known[0]
+
+    @property
+    def completed(self) -> list[str]:
+        """Uids of members that have succeeded."""
+        return [uid for gang in self._gangs.values() for uid, node in gang.scheduled.items() if node == COMPLETED]
 
     # What decisions ask.
 
@@ -235,10 +244,7 @@ class PodGroups:
             self._forget_if_empty(key)
 
     def _forget_if_empty(self, key: GangKey) -> None:
-        """Completed members alone are nothing that anybody waits for."""
         gang = self._gangs.get(key)
-        if gang is None or gang.pending or any(node != COMPLETED for node in gang.scheduled.values()):
+        if gang is None or gang.pending or gang.scheduled:
             return
-        for uid in gang.scheduled:
-            self._spec_of.pop(uid, None)
         del self._gangs[key]

@@ -138,7 +138,13 @@ async def test_completed_members_count_as_scheduled() -> None:
     world.engine.handlers.bound_pods.observe("DELETED", bound(member("m0"), "a", started=True))
     world.waits(member("late"))
     await world.settle()
+    assert placed(world) == []
+    done = bound(member("m0"), "a", started=True, phase="Succeeded")
+    world.engine.groups.replace_completed([done])
+    await world.settle()
     assert placed(world) == ["late"]
+    world.engine.groups.observe_completed("DELETED", done)
+    assert world.engine.handle.pod_groups.missing(KEY) == 1
 
 
 async def test_a_kubelet_is_asked_for_all_members_together() -> None:
