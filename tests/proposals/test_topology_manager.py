@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from koord_numa.wire.pod.pods import parse_pod
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
 
 GPU = "nvidia.com/gpu"
@@ -100,3 +101,23 @@ async def test_story_2_training_gets_gpus_and_exclusive_cpus_of_one_numa_node() 
     await there.create(one_gpu, cnn)
     assert (there.numa("one"), there.numa("cnn")) == ([0], [1])
     assert there.cpus("cnn") == "8-11"
+
+
+@pytest.mark.parametrize("policy", ["single-numa-node", "restricted"])
+@pytest.mark.parametrize("sizes", [(1, 4, 2, 1, 1, 1, 4, 2), (1, 4, 4, 2, 4, 1), (2, 1, 1, 2, 1, 1, 1, 1, 2, 4)])
+async def test_pods_that_come_at_once_leave_whole_numa_nodes(sizes: tuple[int, ...], policy: str) -> None:
+    """
+    A burst of pods with 1, 2 and 4 GPUs fills 4 NUMA nodes of 4 GPUs to the last GPU.
+
+    Until a topology shows the pods, the NUMA nodes of a pod are not certain, although the kubelet takes one of them.
+    """
+    objs = []
+    for name in "ab":
+        amounts = {"cpu": "190", "memory": "2000Gi", "pods": "110", GPU: "8"}
+        zones = [zone(numa, {"cpu": "95", GPU: "4"}) for numa in range(2)]
+        objs += [node(name, 190) | {"status": {"allocatable": amounts}}, kubelet_nrt(name, zones, policy, "pod")]
+    there = cluster(*objs)
+    for index, gpus in enumerate(sizes):
+        there.world.waits(parse_pod(pod(f"p{index}", guaranteed(str(22 * gpus), **{GPU: str(gpus)}))))
+    await there.world.settle()
+    assert [name for name, placed in there.world.server.pods.items() if not placed.node] == []

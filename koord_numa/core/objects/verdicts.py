@@ -103,7 +103,8 @@ class Placement(ValueObject, gc=False):
     """
     Where one pod goes and what it gets there.
 
-    ``mask`` is the chosen set of NUMA nodes, ``None`` when none was chosen. ``bind`` is the CPU bind policy in force
+    ``mask`` is the chosen set of NUMA nodes, ``None`` when none was chosen, and with ``any_of_mask`` one of its NUMA nodes,
+    which the kubelet chooses. ``bind`` is the CPU bind policy in force
     (``NONE`` without own CPUs) and ``bind_required`` whether it had to hold. ``note`` says why no alignment was attempted,
     or which assumption about a kubelet decided. ``claim_points`` rank nodes by where devices of claims are, 0 to 100; before these
     are chosen it is the most that they can be. ``extended`` are extended resources that the node serves by claim, with their class; the
@@ -118,6 +119,7 @@ class Placement(ValueObject, gc=False):
     numa: tuple[tuple[int, ResourceList], ...] = ()
     shared_pools: tuple[SharedPool, ...] = ()
     mask: int | None = None
+    any_of_mask: bool = False
     alignment: Alignment = Alignment.NOT_ATTEMPTED
     bind: CpuBindPolicy = CpuBindPolicy.NONE
     bind_required: bool = False
@@ -131,6 +133,11 @@ class Placement(ValueObject, gc=False):
     explores: tuple[str, ...] = ()
     claim_amounts: tuple[ClaimAmounts, ...] = ()
     counted: ResourceList | None = None
+
+    @property
+    def numa_nodes(self) -> int:
+        """Number of NUMA nodes that the pod takes; 0 when none was chosen."""
+        return 1 if self.any_of_mask else (self.mask or 0).bit_count()
 
     @property
     def assignment(self) -> Assignment:

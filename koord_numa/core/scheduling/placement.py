@@ -25,11 +25,12 @@ from koord_numa.core.objects.vocabulary import (
     NOT_EXCLUSIVE,
     NUMA_PREFERRED,
     KubeletPolicy,
+    KubeletScope,
     KubeQos,
     NumaPolicy,
 )
 from koord_numa.core.pod_resources import kube_qos
-from koord_numa.core.resources import MEMORY, ResourceList, total
+from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, total
 from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.score.node_scores import MAX_SCORE
 from koord_numa.core.state.inventory import Inventory
@@ -59,21 +60,38 @@ def place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | Non
         return admission
     if refusal := refuse_exploration(ask.request, offer, admission, ask.kubelet_options):
         return refusal
+    any_of_mask = False
     if admission.mask is None:
         alignment = Alignment.NOT_ATTEMPTED
     else:
-        alignment = Alignment.ALIGNED if admission.mask.bit_count() == 1 else Alignment.UNALIGNED
+        any_of_mask = admission.mask.bit_count() > 1 and _takes_one(ask.request, offer)
+        is_aligned = any_of_mask or admission.mask.bit_count() == 1
+        alignment = Alignment.ALIGNED if is_aligned else Alignment.UNALIGNED
     # An exclusive policy that a kubelet does not know is reported as broken and not as honoured.
     ignored = ask.request.bind.exclusive is not NOT_EXCLUSIVE or ask.request.numa.exclusive is NUMA_PREFERRED
     return Placement(
         node=seen.node.name,
         numa=admission.numa if _is_certain(admission.numa, ask.amounts) else (),
         mask=admission.mask,
+        any_of_mask=any_of_mask,
         alignment=alignment,
         exclusivity=Exclusivity.BROKEN if ignored else Exclusivity.HONOURED,
         note="; ".join(filter(None, (admission.note, _NOT_BY_KUBELETS if ignored else ""))),
         explores=admission.explores,
     )
+
+
+def _takes_one(request: PodRequest, view: KubeletView) -> bool:
+    """Does the kubelet admit the pod on one NUMA node only, whichever that is, and align it as one?"""
+    config, demand = view.state.node.config, pod_demand(request)
+    if config.topology_scope is not KubeletScope.POD and len(demand.containers) != 1:
+        return False
+    if config.topology_policy is KubeletPolicy.RESTRICTED and view.frame is not None:
+        # Only the fewest NUMA nodes that could hold it on the empty node are preferred, resource by resource.
+        wanted = {CPU: demand.pod.cpus * MILLI, **(demand.pod.memory or {}), **demand.pod.devices}
+        most = {name: max(zone.allocatable.get(name, 0) for zone in view.frame.topology.zones) for name in wanted}
+        return not [name for name, amount in wanted.items() if amount > most[name] > 0]
+    return config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
 
 
 def _is_certain(numa: tuple[tuple[int, ResourceList], ...], requested: ResourceList) -> bool:

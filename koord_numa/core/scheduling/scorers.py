@@ -125,11 +125,12 @@ def score_alignment(ask: SchedulingRequest, seen: NodeSnapshot, placement: Place
     """
     if not wants_own_cpus(ask):
         return 0
-    mask, offer = placement.mask or 0, seen.offer
+    count, offer = placement.numa_nodes, seen.offer
     if isinstance(offer, Inventory):
-        machine = offer.machine
+        mask, machine = placement.mask or 0, offer.machine
         mask = mask | machine.numa_of(placement.cpus) if placement.cpus and machine is not None else 0
-    return alignment_points(mask.bit_count() or UNKNOWN_NUMA_NODES)
+        count = mask.bit_count()
+    return alignment_points(count or UNKNOWN_NUMA_NODES)
 
 
 UNKNOWN_NUMA_NODES: Final = 2

@@ -26,7 +26,7 @@ def score_fewest(placement: Placement) -> int:
     if placement.mask is None:
         return 0
     # Cut at 0: eleven NUMA nodes and more are equally bad.
-    return max(0, MAX_SCORE - NUMA_STEP * (placement.mask.bit_count() - 1))
+    return max(0, MAX_SCORE - NUMA_STEP * (placement.numa_nodes - 1))
 
 
 def score_orchestration(placed: Placed, strategy: Strategy) -> int:
