@@ -9,6 +9,7 @@ counts the members that are bound and stays in their topology domain.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -86,7 +87,7 @@ class GroupCycle:
         for pending in members:
             handle.queue.remove(pending)
             pending.attempts += 1
-        if why := _contradiction(members):
+        if why := _contradiction(members) or self._shared_claim(members):
             self._wait(keys, members, why)
             self._tell_waiting(keys, SCHEDULER_ERROR, why)
             return []
@@ -108,6 +109,20 @@ class GroupCycle:
         for pending in members:
             handle.attempted(Result.UNSCHEDULABLE, pending.request_class, now)
         return []
+
+    def _shared_claim(self, members: Iterable[PendingPod]) -> str:
+        """Return why the group waits that shares a claim without devices: its devices would be decided on for each of the members."""
+        users = Counter(
+            (claim.namespace, claim.name)
+            for pending in members
+            for claim in self.handle.resource_claims.claims_of(pending.pod)
+            if claim.allocation is None
+        )
+        name = next((name for (_, name), count in users.items() if count > 1), "")
+        return (
+            name
+            and f'resourceclaim "{name}" has no devices yet, and several pods of the group use it, which is not supported'
+        )
 
     def _nodes_of(self, keys: Iterable[GangKey]) -> frozenset[str]:
         groups = self.handle.pod_groups
