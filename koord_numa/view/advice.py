@@ -25,6 +25,7 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.preempt.dry_run import DryRun, PreemptionNode, answer_of
+from koord_numa.core.qos import may_use_cpuset
 from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
 from koord_numa.core.resources import CPU, MEMORY, MILLI
@@ -333,8 +334,11 @@ def _after(probe: Probe, name: str, plan: RebindPlan) -> Remedy | None:
 ZONES_MISSING: Final = "publish the NUMA nodes of {node} as zones of its NodeResourceTopology: {detail}"
 """The repair for ``NO_TOPOLOGY`` where the node has a NodeResourceTopology."""
 
+PERMISSIVE: Final = ", or set nodesWithoutTopology: Permissive"
+"""Another repair for ``NO_TOPOLOGY``, which gives no pod CPUs of its own."""
+
 REPAIRS: Final[Mapping[Reason, str]] = {
-    Reason.NO_TOPOLOGY: "publish a NodeResourceTopology for {node} (is its node agent running?), or set nodesWithoutTopology: Permissive",
+    Reason.NO_TOPOLOGY: "publish a NodeResourceTopology for {node} (is its node agent running?)",
     Reason.BAD_TOPOLOGY: "repair the NodeResourceTopology of {node}: {detail}",
     Reason.BAD_NODE: "repair the Node object {node}: {detail}",
     Reason.BAD_POD: "repair the pod: {detail}",
@@ -355,8 +359,9 @@ def situations(probe: Probe) -> Iterator[Remedy]:
         row = REPAIRS.get(rejection.reason)
         if row is not None and rejection.reason not in told and probe.may_use(name):
             told.add(rejection.reason)
-            if rejection.reason is Reason.NO_TOPOLOGY and _is_published(probe, name):
-                row = ZONES_MISSING
+            if rejection.reason is Reason.NO_TOPOLOGY:
+                permissive = "" if may_use_cpuset(probe.pod.request) else PERMISSIVE
+                row = ZONES_MISSING if _is_published(probe, name) else row + permissive
             yield Remedy("repair", name, row.format(node=name, detail=rejection.detail or rejection.message))
 
 
@@ -395,13 +400,26 @@ LARGER: Final = 7
 
 
 def changed_sizes(probe: Probe) -> Iterator[Remedy]:
-    """A few CPUs more, where whole cores are missing; the most CPUs that fit; the most memory that fits with all CPUs."""
+    """A few CPUs more, where whole cores are missing; the most CPUs that fit; the most memory or devices that fit with all CPUs."""
     container = _largest(probe.pod.request.containers, CPU)
     if container is not None:
         yield from _cpus(probe, container)
     container = _largest(probe.pod.request.containers, MEMORY)
     if container is not None:
         yield from _memory(probe, container)
+    for name in sorted({name for it in probe.pod.request.containers for name in it.requests if "/" in name}):
+        container = _largest(probe.pod.request.containers, name)
+        if container is not None:
+            yield from _devices(probe, container, name)
+
+
+def _devices(probe: Probe, container: Container, name: str) -> Iterator[Remedy]:
+    asked, fewer = container.requests[name], _bound(probe, name, 1)
+    if 0 < fewer < asked:
+        placement = probe.fits_on_one(_with(probe.pod.request, container, name, fewer))
+        if placement is not None:
+            text = f"container {container.name} with {fewer} {name} instead of {asked} fits on {where(placement)}"
+            yield Remedy("size", placement.node, text)
 
 
 def _cpus(probe: Probe, container: Container) -> Iterator[Remedy]:

@@ -55,6 +55,21 @@ async def test_a_pod_wider_than_a_numa_node_is_told_the_laxer_policy_of_the_node
     )
 
 
+async def test_fewer_devices_are_advised_where_they_fit() -> None:
+    there = kubelets("single-numa-node")
+    await there.create(pod("wide", with_gpus("4", "6")))
+    assert "container c0 with 4 gpu.example.com/gpu instead of 6 fits on k, NUMA 0" in await advice(there, "wide")
+
+
+@pytest.mark.parametrize(("qos", "helps"), [("LSR", False), ("LS", True)])
+async def test_permissive_settings_are_advised_to_pods_in_the_shared_pool_only(qos: str, helps: bool) -> None:
+    there = cluster(node("n", 16))
+    await there.create(pod("a", guaranteed("4"), qos=qos, numa={"numaTopologyPolicy": "SingleNUMANode"}))
+    told = await advice(there, "a")
+    assert any(text.startswith("publish a NodeResourceTopology for n") for text in told)
+    assert any("Permissive" in text for text in told) == helps
+
+
 async def test_no_settings_are_advised_where_none_helps() -> None:
     there = kubelets("single-numa-node")
     await there.create(pod("huge", with_gpus("20", "1")))
