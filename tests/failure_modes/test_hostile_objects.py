@@ -14,7 +14,7 @@ from koord_numa.engine.ranking.node_ranking import Undecided
 from koord_numa.engine.ranking.node_table import MOST_LINES
 from koord_numa.wire.node.topologies import parse_topology
 from koord_numa.wire.node.zones import MOST_DEVICES
-from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
+from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world
 
 EXBIBYTE = 1 << 60
 
@@ -93,7 +93,12 @@ async def test_resources_that_only_pods_name_do_not_fill_memory() -> None:
     world = make_world(make_node("node"))
     world.waits(*(giant(f"pod-{number}", f"example.com/thing-{number}", 1) for number in range(2 * MOST_LINES)))
     await world.settle(2 * MOST_LINES + 1)
-    assert len(world.engine._node_table.amounts.resources) <= MOST_LINES
+    amounts = world.engine._node_table.amounts
+    assert len(amounts.resources) <= MOST_LINES // 2
+    offered = {"cpu": 8000, "memory": GIB, "pods": 10, "example.com/real": 1}
+    world.engine.handlers.nodes.observe("ADDED", make_node("other", allocatable=offered))
+    world.engine._node_table.refresh()
+    assert "example.com/real" in amounts.resources
     await innocent_is_bound(world)
 
 

@@ -253,7 +253,8 @@ class ResourceBounds:
         table, weights = self._table, self._rules.weights
         for name in (*ALWAYS_SCORED, *weights, *self._amounts):
             # Names in a pod are any user's: beyond the limit a resource has no line and only ``evaluate`` judges it.
-            if len(table.resources) < MOST_LINES:
+            # They leave room for what nodes offer later.
+            if len(table.resources) < MOST_LINES // 2:
                 table.place(name)
         lines = table.resources
         wanted = {PODS: 1, **self._amounts}
