@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet import unseen_departures
+from koord_numa.core.kubelet import admission
 from koord_numa.core.kubelet.admission import TOO_MANY
 from koord_numa.core.kubelet.admit import Admitted, admit, foreseen
+from koord_numa.core.kubelet.budget import TooManyWays
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.enough_room import has_room_in_all_ways
@@ -18,7 +19,6 @@ from koord_numa.core.kubelet.inference import probes
 from koord_numa.core.kubelet.inference.arrivals import Replayed
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.variants import device_layouts
-from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.unseen_departures import OnTheirWay
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig
@@ -106,7 +106,7 @@ def test_room_for_all_that_are_on_their_way_needs_no_replay() -> None:
 
 def test_a_pod_that_the_managers_give_nothing_waits_for_no_pod_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many states there are in which those may go elsewhere: none of them is asked."""
-    monkeypatch.setattr(unseen_departures, "EFFORT", 0)
+    monkeypatch.setattr(admission, "DECISION", 0)
     one = life()
     run(one, 1, 5)
     one.place(pod(2))
@@ -141,7 +141,8 @@ def test_a_pod_about_which_too_many_states_would_have_to_be_asked_waits(monkeypa
     one = life()
     run(one, 3, 2)
     assert isinstance(one.ask(pod(1)), Placement)
-    monkeypatch.setattr(probes, "MOST_PROBES", 0)
+    monkeypatch.setattr(admission, "DECISION", 0)
+    monkeypatch.setattr(admission, "fits_in_every_state", lambda *_: False)
     answer = one.ask(pod(1))
     assert isinstance(answer, Rejection)
     assert answer.detail == TOO_MANY

@@ -14,11 +14,12 @@ from typing import Final
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import cpus_text
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, dry_run
+from koord_numa.core.kubelet.budget import DECISION, TooManyWays, limited
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.departures.less_room import is_confined
 from koord_numa.core.kubelet.enough_room import unclear_devices
 from koord_numa.core.kubelet.inference.hypothesis import pins_init_cpus
-from koord_numa.core.kubelet.inference.probes import Question
+from koord_numa.core.kubelet.inference.probes import Question, fits_in_every_state
 from koord_numa.core.kubelet.lower_places import lower_places
 from koord_numa.core.kubelet.options import THREADS
 from koord_numa.core.kubelet.refusals import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES, rejection_of
@@ -63,7 +64,11 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         return unclear
     if view.is_settled and len(demand.containers) == 1:  # nothing is taken over, and no pod could go
         return _in_one_state(request, view, doubts)
-    return _in_all_states(request, view, doubts)
+    try:
+        with limited(DECISION):
+            return _in_all_states(request, view, doubts)
+    except TooManyWays:
+        return _by_bound(request, view, doubts)
 
 
 def _in_one_state(request: PodRequest, view: KubeletView, doubts: "_Doubts | None") -> KubeletAdmission | Rejection:
@@ -81,8 +86,6 @@ def _in_all_states(request: PodRequest, view: KubeletView, doubts: "_Doubts | No
     masks: list[int] = []
     question = Question(request, view)
     for probe in question.probes():
-        if probe is None:
-            return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, TOO_MANY)
         verdict = answer(probe.state, request, probe.trust, probe.reuse, probe.shares)
         if isinstance(verdict, NotAdmitted):
             # A refusal in a state without unlikely options is final; one under such options only makes the pod explore them.
@@ -96,34 +99,39 @@ def _in_all_states(request: PodRequest, view: KubeletView, doubts: "_Doubts | No
         masks.append(reduce(or_, places, 0))
     if first is None:
         raise AssertionError("a view has at least one state")
-    doubts = (doubts or _Doubts()).with_unsettled(question.unsettled) if question.unsettled else doubts
     masks.append(question.elsewhere or masks[0])
     verdict, before, places = first
     unsure = refuse_confined_below(demand, verdict.grant, view)
     return unsure or _admission(demand, verdict, view, _Places(masks, places, before), doubts)
 
 
+def _by_bound(request: PodRequest, view: KubeletView, doubts: "_Doubts | None") -> KubeletAdmission | Rejection:
+    """Answer where not every state could be tried: the pod is admitted if amounts tell that it fits in each; else it waits."""
+    state = view.state
+    verdict = dry_run(state, request, view.hypotheses[0].trust)
+    if isinstance(verdict, NotAdmitted) or not (view.followed and fits_in_every_state(request, view)):
+        return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, TOO_MANY)
+    places = _places(verdict.grant, state.node)
+    masks = [reduce(or_, places, 0), state.node.machine.numa_mask]
+    return _admission(pod_demand(request), verdict, view, _Places(masks, places, state), doubts)
+
+
 @dataclass(slots=True)
 class _Doubts:
-    """``options`` are those on which the admission depends, ``refusals`` what the kubelet says if they are on, where that was asked."""
+    """``options`` are those on which the admission depends, ``refusals`` what the kubelet says if they are on."""
 
     options: list[str] = field(default_factory=list)
-    refusals: list[Rejection | None] = field(default_factory=list)
+    refusals: list[Rejection] = field(default_factory=list)
 
-    def add(self, options: Sequence[str], refusal: Rejection | None) -> None:
-        """The kubelet refuses the pod under these options, if there are any; ``None`` where it was not asked."""
+    def add(self, options: Sequence[str], refusal: Rejection) -> None:
+        """The kubelet refuses the pod under these options, if there are any."""
         self.options += [option for option in options if option not in self.options]
         self.refusals += [refusal] if options else []
 
-    def with_unsettled(self, options: Sequence[str]) -> "_Doubts":
-        """With these options, under which the kubelet was not asked."""
-        self.add(options, None)
-        return self
-
     @property
     def lacks(self) -> Rejection | None:
-        """The first refusal, if evictions may help against each; of what was not asked that is not known."""
-        if not all(refusal is not None and refusal.resolvable for refusal in self.refusals):
+        """The first refusal, if evictions may help against each."""
+        if not all(refusal.resolvable for refusal in self.refusals):
             return None
         return self.refusals[0] if self.refusals else None
 

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.kubelet.budget import spend
 from koord_numa.core.kubelet.cpu_manager import ChooseCpus, CpuReuse, CpuStock, Earlier, InitTake
 from koord_numa.core.kubelet.demand import (
     EMPTY_POD_SHARED_POOL,
@@ -87,6 +88,11 @@ def admit(state: KubeletState, uid: str, request: PodRequest, trust: Trust = Tru
     return Admitted(answer.grant, state.with_pod(uid, request, answer.grant, answer.managers))
 
 
+def dry_run_steps(node: KubeletNode, demand: PodDemand) -> int:
+    """Return the steps that a dry run takes of a budget: hints are sets of NUMA nodes, merged for every container."""
+    return (4 + len(node.machine.numa_ids)) * max(1, len(demand.containers))
+
+
 def dry_run(
     state: KubeletState,
     request: PodRequest,
@@ -101,6 +107,7 @@ def dry_run(
     scope_*.go). ``reuse`` says which CPUs are reused.
     """
     demand = state.node.demand_of(request)
+    spend(dry_run_steps(state.node, demand))
     attempt = _Attempt(state.node, state.managers.copy(), trust, reuse, choose_cpus)
     # The kubelet runs the managers before the node-level check.
     rejection = attempt.run(demand) or check_node_fit(

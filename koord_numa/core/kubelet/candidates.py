@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
+from koord_numa.core.kubelet.budget import Budget, OverBudget
 from koord_numa.core.kubelet.unknowns import (
     LIMITS,
-    Budget,
     CandidateState,
-    OverBudget,
     Signature,
     arrive,
     join,

@@ -20,6 +20,7 @@ Where sockets or whole cores add rules of their own, nothing is told. The node-w
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from koord_numa.core.kubelet.budget import spend
 from koord_numa.core.kubelet.demand import ContainerDemand, peak_of, pod_demand
 from koord_numa.core.kubelet.state import KubeletNode, ManagerState
 from koord_numa.core.objects.request import PodRequest, once_per_request
@@ -246,6 +247,7 @@ def _spare(node: KubeletNode, least: Bound, numa: int, demand: ContainerDemand) 
 
 def _fills_up(spare: Sequence[Mapping[str, int]], taken: Mapping[str, int]) -> bool:
     """Is what is taken enough to leave too little of some resource on each of these NUMA nodes?"""
+    spend()
     if not spare:
         return True
     return any(

@@ -11,7 +11,8 @@ from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
+from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run, dry_run_steps
+from koord_numa.core.kubelet.budget import DECISION, EVENT, Budget
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.demand import PodDemand, is_memory, pod_demand
 from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode, KubeletState, ManagerState
@@ -40,7 +41,7 @@ class Limits:
     ``news_delay``: seconds within which news of a pod's end or verdict comes. ``topology_delay``: seconds after which no topology is
     delivered any more that does not show an arrival. ``arrivals``: latest arrivals of a node that are replayed. ``leaving``: pods of
     which every subset may have left before another one arrives. ``candidates``: states that are followed of one node. ``replay`` and
-    ``question``: dry runs of one replay and of one decision on one node, about 50 microseconds each.
+    ``question``: steps of one replay and of one decision on one node.
     """
 
     news_delay: float = 30.0
@@ -49,8 +50,8 @@ class Limits:
     leaving: int = 4
     candidates: int = 48
     unlikely_candidates: int = 2
-    replay: int = 600
-    question: int = 400
+    replay: int = EVENT
+    question: int = DECISION
 
 
 LIMITS: Final = Limits()
@@ -429,23 +430,6 @@ def more_room_never_rejects(demand: PodDemand, node: KubeletNode) -> bool:
     return is_one_unit and not binds_widely
 
 
-class OverBudget(Exception):
-    """A replay or a question takes more dry runs than it may."""
-
-
-@dataclass(slots=True)
-class Budget:
-    """Dry runs that are left. One takes about 50 microseconds."""
-
-    left: int
-
-    def spend(self, count: int = 1) -> None:
-        """Take dry runs off the budget. Raises ``OverBudget`` where none are left."""
-        self.left -= count
-        if self.left < 0:
-            raise OverBudget
-
-
 def arrive(before: CandidateState, uid: str, request: PodRequest, budget: Budget) -> list[CandidateState]:
     """
     The candidates after the kubelet was given this pod, one for each way in which it may decide; the likeliest first.
@@ -458,7 +442,7 @@ def arrive(before: CandidateState, uid: str, request: PodRequest, budget: Budget
     for number, managers in enumerate(possible_managers(before)):
         if number == EXTREMES and len(found) == 1 and more_room_never_rejects(demand, node):
             break  # a pod of one unit goes to the same NUMA nodes in all states between the extremes
-        budget.spend(len(orders))
+        budget.spend(len(orders) * dry_run_steps(node, demand))
         state = replace(before.state, managers=managers) if number else before.state
         answers = [dry_run(state, request, before.trust, order) for order in orders]
         for after in _outcomes(before, uid, request, answers, is_modeled=not number):

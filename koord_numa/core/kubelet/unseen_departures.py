@@ -24,23 +24,20 @@ from itertools import dropwhile
 from typing import Final
 
 from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.budget import TooManyWays
 from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.enough_room import has_room_whoever_leaves
 from koord_numa.core.kubelet.inference.arrivals import Arrival, Replayed, without_left
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
-from koord_numa.core.kubelet.inference.replay import Effort, admitted, arrive, foreseen
+from koord_numa.core.kubelet.inference.replay import admitted, arrive, foreseen
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import one_of_each_kind
 from koord_numa.core.kubelet.room import STRICT, asks_managers, everything, fits_on, together
-from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.state import Grant, KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
-
-EFFORT: Final = 600
-"""So many dry runs it may take to find out, 40 to 80 ms: all decisions wait for it."""
 
 MANY: Final = 1 << 30
 """More NUMA nodes than there are."""
@@ -109,21 +106,19 @@ class OnTheirWay:
             raise TooManyWays
         if self._found is None:
             self._too_many = True
-            self._found = list(self._replayed(Effort(EFFORT)))
+            self._found = list(self._replayed())
             self._too_many = False
         return self._found
 
-    def _replayed(self, effort: Effort) -> Iterator[Hypothesis]:
+    def _replayed(self) -> Iterator[Hypothesis]:
         # Equal room answers alike, whichever pods hold the rest.
         states = _NOTHING_EARLIER
         for each in self.arrivals:
-            states = self._after(each, states, effort)
+            states = self._after(each, states)
         for one in states.values():
             yield from without_left(one, self.left)
 
-    def _after(
-        self, each: Arrival, earlier: Mapping[Signature, Hypothesis], effort: Effort
-    ) -> Mapping[Signature, Hypothesis]:
+    def _after(self, each: Arrival, earlier: Mapping[Signature, Hypothesis]) -> Mapping[Signature, Hypothesis]:
         """The states after the arrival; those of an earlier question where nothing that they follow from is another."""
         known, fate, left = each.replayed, self.fates.get(each.uid), frozenset(self.left)
         # By identity: a belief writes new lists where it replays.
@@ -132,19 +127,19 @@ class OnTheirWay:
             return known.states
         if not is_same:
             known.states = None
-            known.away = list(self._with_pods_away(each.before, each, effort))
+            known.away = list(self._with_pods_away(each.before, each))
             known.before, known.left = each.before, left
         afterwards: dict[Signature, Hypothesis] = {}
         several = _follows_several(each.before)
-        later = self._with_pods_away(earlier.values() if several else (), each, effort)
+        later = self._with_pods_away(earlier.values() if several else (), each)
         for one in (*earlier.values(), *known.away, *later):
-            for after in self._next(one, each, effort):
+            for after in self._next(one, each):
                 # Of others that leave later it matters which are there.
                 afterwards.setdefault((after.room, after.signature) if several else after.room, after)
         known.earlier, known.fate, known.states = earlier, fate, afterwards
         return afterwards
 
-    def _with_pods_away(self, states: Iterable[Hypothesis], each: Arrival, effort: Effort) -> Iterator[Hypothesis]:
+    def _with_pods_away(self, states: Iterable[Hypothesis], each: Arrival) -> Iterator[Hypothesis]:
         """These states before the arrival with as few pods gone as make the kubelet decide otherwise on it."""
         known: set[Signature] = set()
         rooms: set[Signature] = set()
@@ -153,7 +148,6 @@ class OnTheirWay:
                 continue
             known.add(room)
             usual, grant = foreseen(before, each.request)
-            effort.left -= 1
             highest = _highest_place(grant)
             for there in (gone for uid in self._may_matter(before, highest) for gone in without(before, [uid])):
                 # Of what is open besides the likeliest is followed: all of it for every pod would multiply.
@@ -162,10 +156,7 @@ class OnTheirWay:
                 if (room := there.room if _follows_several([before]) else gone.room) in rooms:
                     continue
                 rooms.add(room)
-                effort.left -= 1
                 outcome, _ = foreseen(gone, each.request)
-                if effort.left < 0:
-                    raise TooManyWays
                 if outcome != usual:
                     yield gone
 
@@ -179,11 +170,9 @@ class OnTheirWay:
                 tried.append(request)
                 yield uid
 
-    def _next(self, one: Hypothesis, each: Arrival, effort: Effort) -> Iterator[Hypothesis]:
-        if effort.left < 0:
-            raise TooManyWays
+    def _next(self, one: Hypothesis, each: Arrival) -> Iterator[Hypothesis]:
         fate = self.fates.get(each.uid)
-        for after in arrive(one, each.uid, each.request, effort).values():
+        for after in arrive(one, each.uid, each.request).values():
             if fate is None or after.has(each.uid) == fate:
                 yield after
 

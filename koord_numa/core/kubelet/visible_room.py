@@ -13,6 +13,7 @@ makes a difference only where a container needs more than any NUMA node has.
 from collections.abc import Sequence
 
 from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.budget import spend
 from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import Signature, cpus_by_numa, pins_init_cpus, variant_of
 from koord_numa.core.kubelet.room import STRICT, everything
@@ -37,6 +38,7 @@ class Sight:
 
     def of(self, state: KubeletState) -> Signature:
         """Equal for states in which the managers treat the pod alike."""
+        spend()
         node, managers = state.node, state.managers
         seen: list[object] = [] if self._is_same_on_all_variants(node) else [variant_of(node)]
         if self._all.cpus and node.pins_cpus:

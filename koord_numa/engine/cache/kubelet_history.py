@@ -10,6 +10,7 @@ from itertools import islice
 from math import inf
 from typing import Final
 
+from koord_numa.core.kubelet.budget import OnTruncation
 from koord_numa.core.kubelet.candidates import Arrival as Arriving
 from koord_numa.core.kubelet.candidates import Candidates
 from koord_numa.core.kubelet.checkpoint import exact_candidate
@@ -337,7 +338,7 @@ class KubeletHistory:
         starts = used_starts(frame, shown, others)
         if not starts:
             return Belief([], overflow="the pods known to be there do not explain what is in use")
-        belief = Belief(starts, was_used=True)
+        belief = Belief(starts, on_truncation=OnTruncation.WAIT)
         later = [known for known in tied if known.uid not in before]
         arrived = [Arrival(it.uid, it.request, it.bound, it.judged if it.started else None) for it in later]
         left = [known for known in tied if known.left and (known.uid in shown or known.uid not in before)]

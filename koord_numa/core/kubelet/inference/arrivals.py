@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, dropwhile, islice
 from typing import Final
 
+from koord_numa.core.kubelet.budget import EVENT, OverBudget, TooManyWays, limited
 from koord_numa.core.kubelet.inference.hypothesis import (
     Hypothesis,
     Signature,
@@ -20,10 +21,9 @@ from koord_numa.core.kubelet.inference.hypothesis import (
     released,
     variant_of,
 )
-from koord_numa.core.kubelet.inference.replay import Effort, Outcome, arrive
+from koord_numa.core.kubelet.inference.replay import Outcome, arrive
 from koord_numa.core.kubelet.inference.unlocated import Departed, without
 from koord_numa.core.kubelet.inference.variants import distinct
-from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import INIT
 from koord_numa.core.value_objects import replace
@@ -40,8 +40,8 @@ MOST_ARRIVALS: Final = 40
 MOST_LEAVING: Final = 4
 """Of so many pods every subset may have left before another one arrives; of more, those that were seen gone first."""
 
-MOST_BEYOND: Final = 100
-"""So many dry runs more are spent on one arrival as long as no state explains its verdict."""
+BEYOND: Final = 1_200
+"""Steps that are added for one arrival as long as no state explains its verdict."""
 
 MOST_HYPOTHESES: Final = 96
 """With more of them a belief is no longer complete until a topology rules some out."""
@@ -125,25 +125,31 @@ def not_shown(states: Iterable[Hypothesis], shown: Collection[str], counts: Call
 
 
 def advance(
-    states: Sequence[Hypothesis], arrival: Arrival, left: Mapping[str, float], admitted: bool | None, effort: Effort
-) -> tuple[list[Hypothesis], bool]:
+    states: Sequence[Hypothesis], arrival: Arrival, left: Mapping[str, float], admitted: bool | None, steps: int
+) -> tuple[list[Hypothesis], bool, int]:
     """
     The states after this pod reached the kubelet, whose verdict on it is ``admitted`` if it is known.
 
     ``left`` are pods that are gone by now, by uid, and when that was seen. Where no state explains the verdict, or there are too many, all
-    are kept and marked. The flag says whether some were given up because ``effort`` was spent, the most doubtful ones.
+    are kept and marked. The flag says whether some were given up because ``steps`` were spent, the most doubtful ones.
+    The last value is how many steps are left.
     """
     found: list[Hypothesis] = []
     others: list[Hypothesis] = []
-    try:
-        for state in sorted(states, key=lambda one: one.uncertainty):
-            for after in _outcomes(state, arrival, left, effort):
-                (found if admitted in (None, after.has(arrival.uid)) else others).append(after)
-                if effort.left <= (0 if found else -MOST_BEYOND):
-                    return _explained(found, others, arrival, admitted), True
-    except TooManyWays:
-        return [unexplained(one, arrival.uid, admitted=admitted is not False) for one in states], True
-    return _explained(found, others, arrival, admitted), False
+    given_up = False
+    with limited(steps + BEYOND) as budget:
+        try:
+            for state in sorted(states, key=lambda one: one.uncertainty):
+                for after in _outcomes(state, arrival, left):
+                    (found if admitted in (None, after.has(arrival.uid)) else others).append(after)
+                    if found and budget.left < BEYOND:
+                        raise OverBudget
+        except TooManyWays:
+            given_up = True
+    afterwards = _explained(found, others, arrival, admitted)
+    if not afterwards:
+        afterwards = [unexplained(one, arrival.uid, admitted=admitted is not False) for one in states]
+    return afterwards, given_up, budget.left - BEYOND
 
 
 def _explained(
@@ -163,11 +169,17 @@ def unexplained(one: Hypothesis, uid: str, *, admitted: bool) -> Hypothesis:
 
 def never_there(one: Hypothesis, uid: str) -> Iterator[Hypothesis]:
     """The states without a pod that the kubelet has refused: no topology shows it, and it never held what it was foreseen to."""
-    for after in without(one, [uid]):
+    try:
+        with limited(EVENT):
+            states = list(without(one, [uid]))
+    except TooManyWays:
+        # What it was foreseen to hold stays counted until a topology shows it free.
+        states = [replace(one, unlocated={other: it for other, it in one.unlocated.items() if other != uid})]
+    for after in states:
         yield replace(after, gone={other: grant for other, grant in after.gone.items() if other != uid})
 
 
-def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float], effort: Effort) -> Iterator[Hypothesis]:
+def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float]) -> Iterator[Hypothesis]:
     leaving = sorted((when, uid) for uid, when in left.items() if uid != arrival.uid and state.has(uid))
     # Pods that were seen gone before the bind are gone in any order of events; of unlocated ones only where that matters to the arrival.
     gone = [uid for when, uid in leaving if when <= arrival.when and uid not in state.unlocated]
@@ -178,7 +190,7 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float], ef
         for away in _subsets(open_):
             uncertainty = sum(_uncertainty(arrival, left[uid], away=uid in away) for uid in open_)
             for before in without(there, away, departed):
-                for outcome, after in arrive(before, arrival.uid, arrival.request, effort).items():
+                for outcome, after in arrive(before, arrival.uid, arrival.request).items():
                     held = _held_by_init(after, arrival.uid)
                     # An outcome with fewer pods gone stands for the same one with more: they leave later, with the same effect.
                     if not any(

@@ -7,7 +7,7 @@ Theory. What is told comes late and out of order, so the latest arrivals are kep
 another light (a pod that may have left before it came, a verdict that was not foreseen) lets everything from there on be replayed. A
 topology whose pods are known settles what was before it: only states that agree with it are kept, and replays begin there.
 
-Every choice doubles the states, so a replay may take ``EFFORT`` dry runs: where that does not do, those are given up for which news must
+Every choice doubles the states, so a replay may take ``EVENT`` steps: where that does not do, those are given up for which news must
 have been latest. Should a topology contradict the rest, all is replayed once more with more effort, without states that cannot come to it.
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from koord_numa.core.kubelet.budget import EVENT, OnTruncation, TooManyWays, limited
 from koord_numa.core.kubelet.inference.arrivals import (
     LAG,
     MOST_ARRIVALS,
@@ -31,14 +32,12 @@ from koord_numa.core.kubelet.inference.arrivals import (
     without_left,
 )
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
-from koord_numa.core.kubelet.inference.replay import Effort
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.reports.given_up import MOST_EFFORT, ONCE, Again, GivenUp, given_up
 from koord_numa.core.kubelet.reports.prospect import Prospect
 from koord_numa.core.kubelet.reports.report import agrees
 from koord_numa.core.kubelet.reports.settled import agreeing
 from koord_numa.core.kubelet.reports.undated import UndatedTopology, allowed
-from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.value_objects import replace
@@ -53,8 +52,9 @@ class Belief:
 
     ``fates`` are verdicts on pods by uid, ``left`` when pods were seen gone that may still be in a state before one of ``arrivals``.
     ``last`` are the states after the latest arrival. ``overflow`` says that not all states are followed, empty while they are;
-    ``shortened``, that states were given up because the replay of ``arrivals`` took too much effort. ``was_used``: it began on a used
-    node and can begin again there, so that none is given up. ``undated`` are topologies of pods among ``arrivals`` that rule states out.
+    ``shortened``, that states were given up because the replay of ``arrivals`` took too many steps. ``on_truncation``: a node that was
+    in use begins again with the next topology (WAIT); on a node that was empty the states that were tried answer (TRUST), unless all likely
+    ones were given up. ``undated`` are topologies of pods among ``arrivals`` that rule states out.
     """
 
     hypotheses: list[Hypothesis]
@@ -63,7 +63,7 @@ class Belief:
     left: dict[str, float] = field(default_factory=dict)
     arrivals: list[Arrival] = field(default_factory=list)
     shortened: GivenUp = GivenUp.NONE
-    was_used: bool = False
+    on_truncation: OnTruncation = OnTruncation.TRUST
     undated: list[UndatedTopology] = field(default_factory=list)
     last: list[Hypothesis] = field(init=False)
 
@@ -82,7 +82,7 @@ class Belief:
     @property
     def given_up(self) -> bool:
         """Were states given up that it can begin with again?"""
-        return self.was_used and bool(self.overflow)
+        return self.on_truncation is OnTruncation.WAIT and bool(self.overflow)
 
     @property
     def begins_again(self) -> bool:
@@ -193,7 +193,8 @@ class Belief:
         away = absent if until == place else {uid for uid in absent for one in there if uid in one.unlocated}
         here = (after for one in there for after in without(one, away))
         try:
-            kept = agreeing(here, shown, zones)
+            with limited(EVENT):
+                kept = agreeing(here, shown, zones)
         except TooManyWays:
             kept = []
         if not self.shortened.explained(kept):
@@ -259,12 +260,11 @@ class Belief:
             each = self.arrivals[at]
             # An equal share of the effort, and what those before did not need.
             share = left // (end - at)
-            spent = Effort(share)
-            states, shortened = advance(each.before, each, self.left, self.fates.get(each.uid), spent)
-            left -= share - spent.left
+            states, shortened, rest = advance(each.before, each, self.left, self.fates.get(each.uid), share)
+            left -= share - rest
             if shortened:
                 self.shortened = max(self.shortened, given_up(each.before, states))
-            self.overflow = self.overflow or (TOO_MANY if shortened and self.was_used else "")
+            self.overflow = self.overflow or (TOO_MANY if shortened and self.on_truncation is OnTruncation.WAIT else "")
             # Where none leads on, what is known is of another history: all stay. Without a rule ``filter`` drops none.
             states = list(filter(how.leads_on, states)) or states
             after = self._bounded(allowed(states, self.undated, each.uid))

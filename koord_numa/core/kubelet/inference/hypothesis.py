@@ -15,6 +15,7 @@ from typing import Final
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.admit import Trust
+from koord_numa.core.kubelet.budget import spend
 from koord_numa.core.kubelet.demand import PodDemand
 from koord_numa.core.kubelet.inference.shared_devices import SharedPool
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, places_of, reached
@@ -70,6 +71,7 @@ class Hypothesis(ValueObject):
     @property
     def signature(self) -> Signature:
         """Equal for hypotheses that differ in nothing that matters."""
+        spend(2)
         memory = self.state.managers.memory
         groups: Signature = ()
         if memory is not None:
@@ -117,6 +119,7 @@ class Hypothesis(ValueObject):
     @property
     def room_held(self) -> Signature:
         """As ``room``, whether pods may lie otherwise or not."""
+        spend()
         node, managers = self.state.node, self.state.managers
         loose = 0
         for bits in self.loose.values():
@@ -220,6 +223,7 @@ def pins_init_cpus(demand: PodDemand, node: KubeletNode) -> bool:
 def released(before: Hypothesis, uid: str) -> Hypothesis:
     # An explanation that was missing is not needed any more once the pod is gone.
     """The hypothesis without this pod. What an unplaced pod held stays counted until a topology shows it free."""
+    spend()
     if uid in before.unexplained:
         before = replace(before, unexplained=before.unexplained - {uid})
     if uid in before.unplaced:

@@ -18,6 +18,7 @@ from itertools import chain, product
 from typing import Final
 
 from koord_numa.core.kubelet.admit import DryRunAdmitted, Trust, dry_run
+from koord_numa.core.kubelet.budget import TooManyWays
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.departures.less_room import binds_freely, hides_memory, is_confined, takes_turns
@@ -29,7 +30,6 @@ from koord_numa.core.kubelet.inference.socket_cpus import packs_sockets
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import device_layouts, variants
 from koord_numa.core.kubelet.room import STRICT, everything, has_room
-from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.spreading.shares import Shares, shares_of
 from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.kubelet.view import KubeletView
@@ -37,11 +37,8 @@ from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.value_objects import ValueObject, replace
 
-MOST_PROBES: Final = 1_000
-"""So many states may be asked for one pod, about 60 ms: all decisions wait for it. Where there are more, the pod waits."""
-
-FEW: Final = 64
-"""After so many states amounts are compared first, which is cheaper and says less."""
+FEW: Final = 16
+"""Number of states after which amounts are compared first, which is cheaper and tells less about the place of the pod."""
 
 
 class Probe(ValueObject):
@@ -59,13 +56,11 @@ class Question:
     One pod asked about on one node.
 
     Once all probes are through: ``elsewhere`` are the NUMA nodes, as a mask, on which the pod may be in states that were not asked, as
-    amounts told that the kubelet admits it there. ``unsettled`` are options that are unlikely, or not published, under which there were too
-    many states to ask: only the kubelet's answer can tell of them.
+    amounts told that the kubelet admits it there.
     """
 
     def __init__(self, request: PodRequest, view: KubeletView) -> None:
         self.elsewhere = 0
-        self.unsettled: list[str] = []
         self._request, self._view = request, view
         self._demand = pod_demand(request)
         # In these orders CPUs of init containers may be taken over.
@@ -76,19 +71,11 @@ class Question:
         self._known: set[Signature] = set()
         self._dealt_many = False
 
-    def probes(self) -> Iterator[Probe | None]:
-        """The states to be asked, each once, the likeliest first; ``None`` at the end where there are too many."""
-        try:
-            for probe in self._all():
-                if self._number < MOST_PROBES:
-                    self._number += 1
-                    yield probe
-                elif probe.options:
-                    self._leave_open(probe.options)
-                else:
-                    yield None
-        except TooManyWays:
-            yield None
+    def probes(self) -> Iterator[Probe]:
+        """Yield the states to be asked, each once, the likeliest first. Raise ``TooManyWays`` where there are too many."""
+        for probe in self._all():
+            self._number += 1
+            yield probe
 
     def _all(self) -> Iterator[Probe]:
         """Raises ``TooManyWays``."""
@@ -200,11 +187,6 @@ class Question:
         self.elsewhere |= self._view.state.node.machine.numa_mask
         return True
 
-    def _leave_open(self, options: Iterable[str]) -> None:
-        """There are too many states in which the node has these options."""
-        self.unsettled += [option for option in options if option not in self.unsettled]
-        self.elsewhere |= self._view.state.node.machine.numa_mask
-
     def _with_pods_away(self, states: Iterable[Hypothesis], *, confined: bool) -> Iterator[Hypothesis]:
         """What is left where pods may have gone, for a pod to which that matters: whichever pods left, equal room answers alike."""
         request, demand, node = self._request, self._demand, self._view.state.node
@@ -212,10 +194,7 @@ class Question:
         if not states:
             return  # no pod of any is known, so none can go
         by_turns, hidden = takes_turns(demand, node), hides_memory(demand, node)
-        # An option that is not known may stay so: what it leaves open keeps none of the other states from being asked.
         for one in sorted(states, key=lambda one: bool(one.options)):
-            if one.options and set(one.options) <= set(self.unsettled):
-                continue
             if self._told(one, has_room_whoever_leaves):
                 continue
             # What fits one NUMA node as a whole needs nothing of any other.
@@ -227,6 +206,13 @@ class Question:
             more = chain.from_iterable(map(variants, more)) if one.spread and packs_sockets(node) else more
             for after in more:
                 yield replace(after, state=replace(after.state, requested=one.state.requested))
+
+
+def fits_in_every_state(request: PodRequest, view: KubeletView) -> bool:
+    """Sufficient condition: amounts tell that the pod fits in every candidate state, whichever pods have left."""
+    if view.on_their_way is not None and view.on_their_way.matters_to(request):
+        return False
+    return all(has_room_whoever_leaves(request, one) for one in view.hypotheses)
 
 
 def _fits_one_numa(one: Hypothesis, request: PodRequest) -> bool:

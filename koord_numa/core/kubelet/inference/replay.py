@@ -1,12 +1,12 @@
 """What follows from a hypothesis when a pod reaches the kubelet: every decision that it may have taken, replayed."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, dry_run
+from koord_numa.core.kubelet.budget import TooManyWays
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import (
@@ -18,7 +18,7 @@ from koord_numa.core.kubelet.inference.hypothesis import (
 )
 from koord_numa.core.kubelet.inference.socket_cpus import located, packs_sockets
 from koord_numa.core.kubelet.inference.variants import device_layouts, free_rooms, holding, standing_for, variants
-from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherwise
+from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
 from koord_numa.core.kubelet.spreading.shares import answer, shares_of
 from koord_numa.core.kubelet.spreading.still_held import equally_sure, stands_for, still_held
 from koord_numa.core.kubelet.state import Grant, KubeletNode
@@ -36,20 +36,11 @@ HELD: Final = 1.0
 """The uncertainty, in seconds of late news, that an init container's CPUs are held beside those of later containers: rarely they are."""
 
 
-@dataclass(slots=True)
-class Effort:
-    """How many more dry runs the replay of some arrivals may take. One takes about 50 microseconds."""
-
-    left: int
-
-
-def arrive(
-    before: Hypothesis, uid: str, request: PodRequest, effort: Effort | None = None
-) -> dict[Outcome, Hypothesis]:
+def arrive(before: Hypothesis, uid: str, request: PodRequest) -> dict[Outcome, Hypothesis]:
     """
     What may be after the kubelet was given this pod: one hypothesis for each way in which it may have decided.
 
-    The first is the likeliest. A pod that the kubelet would refuse leaves the hypothesis as it was. What it takes is taken off ``effort``.
+    The first is the likeliest. A pod that the kubelet would refuse leaves the hypothesis as it was.
     """
     found: dict[Outcome, Hypothesis] = {}
     for variant in chain.from_iterable(device_layouts(one, request) for one in variants(before, request)):
@@ -58,8 +49,6 @@ def arrive(
         # Each pod whose init CPUs the variant takes to be held makes it less likely; one CPU is held by one of its owners.
         holders = sum(1 for uid in before.loose if variant.loose.get(uid))
         uncertainty = variant.uncertainty + HELD * min(holders, still.bit_count())
-        if effort is not None:
-            effort.left -= len(orders(request, before.state.node))
         for outcome, after in _outcomes(variant, uid, request):
             # Where nothing is aligned outcomes say nothing of what init containers surely hold.
             key = outcome if outcome is None or before.state.node.aligns else (outcome, after.surely_held)

@@ -13,11 +13,11 @@ from typing import Final
 
 from koord_numa.core.bit_sets import from_each, lowest, members
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.budget import TooManyWays, spend
 from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, released
 from koord_numa.core.kubelet.inference.variants import distinct
 from koord_numa.core.kubelet.room import STRICT
-from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.state import (
     ContainerGrant,
     DevicePool,
@@ -202,6 +202,7 @@ def _taken(
     unit: Unit, rest: Rest, node: KubeletNode, cell: int, near: int
 ) -> Iterator[tuple[list[ContainerGrant], Rest]]:
     """What the unit may hold with memory in ``cell`` and devices on ``near``; nothing where the sums have less."""
+    spend()
     cpus, memory = rest.cpus, {mask: dict(kinds) for mask, kinds in rest.memory.items()}
     held: list[tuple[int, tuple[MemoryBlock, ...]]] = []
     for _, part in unit:

@@ -7,6 +7,7 @@ from typing import Final
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.budget import TooManyWays
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, Signature, signature
 from koord_numa.core.kubelet.inference.shared_devices import assumed_pool, deal, fewest_free
 from koord_numa.core.kubelet.inference.socket_cpus import Room
@@ -14,7 +15,7 @@ from koord_numa.core.kubelet.options import OVER_NUMA
 from koord_numa.core.kubelet.room import everything
 from koord_numa.core.kubelet.spreading.any_shares import may_deal_over_numa, splits_unknown
 from koord_numa.core.kubelet.spreading.owners import more_owners
-from koord_numa.core.kubelet.spreading.places import TooManyWays, may_lie_otherwise
+from koord_numa.core.kubelet.spreading.places import may_lie_otherwise
 from koord_numa.core.kubelet.spreading.rooms import spread_rooms
 from koord_numa.core.kubelet.state import ContainerGrant, DevicePool, KubeletNode, KubeletState, ManagerState
 from koord_numa.core.kubelet.visible_room import Sight

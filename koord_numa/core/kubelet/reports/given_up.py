@@ -13,20 +13,18 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from koord_numa.core.kubelet.budget import EVENT
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 
-EFFORT: Final = 800
-"""So many dry runs a replay may take, about 40 ms: all decisions wait for it."""
-
-MOST_EFFORT: Final = 3_000
-"""So many a replay may take after a topology has contradicted all states that were left."""
+MOST_EFFORT: Final = 2 * EVENT
+"""Steps of a replay after a topology has contradicted all states that were left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """How arrivals are replayed: in so many dry runs at most, without states that do not lead on to what is known of a later moment."""
+    """How arrivals are replayed: in so many steps at most, without states that do not lead on to what is known of a later moment."""
 
-    effort: int = EFFORT
+    effort: int = EVENT
     leads_on: Callable[[Hypothesis], bool] | None = None
 
 

@@ -4,10 +4,6 @@ from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode
 
 
-class TooManyWays(Exception):
-    """There are more states than can be asked: of pods that have left, or of CPUs that are dealt out."""
-
-
 def places_of(node: KubeletNode) -> tuple[int, ...]:
     """The CPUs, as bits, of each NUMA node; of the machine where nothing is aligned, as it does not matter there which ones are free."""
     numas = tuple(node.machine.numa_bits.values())

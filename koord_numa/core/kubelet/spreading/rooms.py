@@ -15,6 +15,7 @@ from typing import Final
 
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.budget import spend
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, reached
 from koord_numa.core.kubelet.state import ContainerGrant, ManagerState
@@ -53,6 +54,7 @@ def spread_rooms(one: Hypothesis, seen: Callable[[Counts], Hashable]) -> Generat
     # Breadth first: the fewest CPUs are elsewhere in what comes first.
     queue = [(free, start)]
     for free, held in queue:
+        spend()
         for moved in _moves(free, held, parts):
             if moved[0] in known:
                 continue
@@ -61,6 +63,7 @@ def spread_rooms(one: Hypothesis, seen: Callable[[Counts], Hashable]) -> Generat
             known.add(moved[0])
             queue.append(moved)
             if (key := seen(moved[0])) not in told:
+                spend()
                 told.add(key)
                 yield _with_shares(one, parts, moved[1])
     return True

@@ -17,13 +17,13 @@ from typing import Final
 from koord_numa.core.bit_sets import lowest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
+from koord_numa.core.kubelet.budget import TooManyWays
 from koord_numa.core.kubelet.cpu_assignment import assign
 from koord_numa.core.kubelet.cpu_manager import CpuReuse, CpuStock
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.inference.hypothesis import cpus_by_numa
 from koord_numa.core.kubelet.options import StaticOptions
 from koord_numa.core.kubelet.room import STRICT
-from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletScope

@@ -5,11 +5,11 @@ from random import Random
 import pytest
 
 from koord_numa.core.kubelet.admit import Admitted, DryRunAdmitted, NotAdmitted, Trust, admit, dry_run
+from koord_numa.core.kubelet.budget import EVENT
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.inference import arrivals, replay
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
-from koord_numa.core.kubelet.reports.given_up import EFFORT
 from koord_numa.core.kubelet.reports.report import may_come_to
 from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.node import Zone
@@ -222,7 +222,7 @@ def test_the_work_of_one_replay_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
             most = max(most, asked)
     assert belief.shortened
     # Every arrival advances one state at least, in all orders in which the pods may have left; without a limit it takes 10,000 and more.
-    assert most <= 3 * EFFORT
+    assert most <= EVENT / 4
     assert not belief.lost
 
 

@@ -2,11 +2,12 @@
 
 import pytest
 
+from koord_numa.core.kubelet.budget import EVENT
 from koord_numa.core.kubelet.inference import belief
 from koord_numa.core.kubelet.inference.belief import TOO_MANY, Belief
 from koord_numa.core.kubelet.inference.config_variants import ALIGN_BY_SOCKET
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.reports.given_up import EFFORT, GivenUp, given_up
+from koord_numa.core.kubelet.reports.given_up import GivenUp, given_up
 from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
@@ -44,7 +45,7 @@ def test_a_topology_tells_of_an_unlikely_option_where_all_states_are_there() -> 
     assert _explained(_plain(), _by_socket(), shortened=GivenUp.NONE)
 
 
-@pytest.mark.parametrize(("effort", "explained"), [(1, False), (EFFORT, True)])
+@pytest.mark.parametrize(("effort", "explained"), [(1, False), (EVENT, True)])
 def test_it_does_not_where_all_likely_states_are_given_up(
     effort: int, *, explained: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.kubelet.budget import OnTruncation, TooManyWays
 from koord_numa.core.kubelet.inference.arrivals import Arrival
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, cpus_by_numa
@@ -11,7 +12,6 @@ from koord_numa.core.kubelet.inference.inferred_state import used_starts
 from koord_numa.core.kubelet.inference.memory_groups import Block, groupings
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.inference.unlocated import without
-from koord_numa.core.kubelet.spreading.places import TooManyWays
 from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, PodRequest
@@ -134,7 +134,7 @@ def test_what_left_from_somewhere_stays_counted_until_it_matters_to_an_arrival()
     """4 CPUs left NUMA node 0 or 1: a pod of 5 goes to 1 only if they left there, and to 0 only if they left there."""
     frame = _two(6, 5)
     starts = used_starts(frame, {"a": pod(app(4)), "b": pod(app(4)), "c": pod(app(3))}, {})
-    belief = Belief(starts, was_used=True)
+    belief = Belief(starts, on_truncation=OnTruncation.WAIT)
     assert _free(belief) == {(2, 3)}
     belief.depart("a", 10.0)
     assert _free(belief) == {(2, 3)}
@@ -148,7 +148,7 @@ def test_what_left_from_somewhere_stays_counted_until_it_matters_to_an_arrival()
 
 
 def test_pods_that_came_after_the_topology_are_replayed() -> None:
-    belief = Belief(used_starts(_two(6, 0), {"a": pod(app(6))}, {}), was_used=True)
+    belief = Belief(used_starts(_two(6, 0), {"a": pod(app(6))}, {}), on_truncation=OnTruncation.WAIT)
     belief.resume([Arrival("b", pod(app(4)), 5.0, 6.0), Arrival("c", pod(app(2)), 7.0)], {})
     assert _free(belief) == {(0, 4)}
 
@@ -195,6 +195,6 @@ def test_memory_filled_up_leaves_open_where_a_block_reaches() -> None:
 
 def test_a_belief_that_gave_states_up_on_a_used_node_is_lost_until_it_begins_again() -> None:
     starts = used_starts(_two(6, 0), {"a": pod(app(6))}, {})
-    assert not Belief(starts, was_used=True).lost
-    assert Belief(starts, overflow="too many", was_used=True).lost == "too many"
+    assert not Belief(starts, on_truncation=OnTruncation.WAIT).lost
+    assert Belief(starts, overflow="too many", on_truncation=OnTruncation.WAIT).lost == "too many"
     assert not Belief(starts, overflow="too many").lost

@@ -1,0 +1,32 @@
+"""The longest decision on one node whose kubelet is followed: a node with eight NUMA nodes, pods on their way and pods gone unseen."""
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from bench.figure import Figure
+from koord_numa.core.kubelet.admission import would_admit
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.wire import parse_pod
+from tests.kubelets.hardest import QUESTIONS, hardest
+
+_TARGET_MS: Final = 20.0
+_SEEDS: Final = 8
+
+
+def figures() -> Iterator[Figure]:
+    """CPU time of the longest decision, of as many nodes as there are seeds and policies."""
+    longest, asked = 0.0, 0
+    for seed in range(_SEEDS):
+        for policy in (KubeletPolicy.BEST_EFFORT, KubeletPolicy.RESTRICTED):
+            life = hardest(policy, seed)
+            seen = life.seen()
+            if seen is None or not isinstance(seen.offer, KubeletView):
+                continue
+            for spec in QUESTIONS:
+                request = parse_pod(life.pod("question", spec)).request
+                begin = time.process_time()
+                would_admit(request, seen.offer)
+                longest, asked = max(longest, time.process_time() - begin), asked + 1
+    yield Figure("kubelet-worst decision", 1e3 * longest, "ms", _TARGET_MS, note=f"of {asked}")

@@ -1,0 +1,71 @@
+"""
+The one bound on the work of a decision on one node: counted steps, so that the same input gives the same answer.
+
+Code that may run long calls ``spend``. ``limited`` sets the budget for everything that runs inside it. The budget is kept in a context
+variable, because most of the code that spends it consists of nested generators that know nothing of a decision. A dry run takes 5 to 12
+steps per container; a step is about 20 microseconds, and other functions spend steps of about the same length.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+DECISION: Final = 800
+"""Steps of one decision on one node, 20 ms at most (``bench/core/kubelet_worst.py``)."""
+
+EVENT: Final = 9_000
+"""Steps of the replay of pods after one event."""
+
+
+class OnTruncation(Enum):
+    """What an answer does when the budget ended before every possible state was tried."""
+
+    WAIT = "wait"  # the pod waits for the next topology
+    TRUST = "trust"  # the answer rests on the states that were tried; it may be a wrong yes
+
+
+class TooManyWays(Exception):
+    """More states are possible than may be tried."""
+
+
+class OverBudget(TooManyWays):
+    """The steps of a budget are spent."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """Steps that are left."""
+
+    left: int
+
+    def spend(self, steps: int) -> None:
+        """Take steps off the budget. Raise ``OverBudget`` if none are left."""
+        self.left -= steps
+        if self.left < 0:
+            raise OverBudget
+
+
+_CURRENT: Final[ContextVar[Budget | None]] = ContextVar("budget", default=None)
+
+
+@contextmanager
+def limited(steps: int) -> Iterator[Budget]:
+    """Give everything that runs inside a budget of its own."""
+    budget = Budget(steps)
+    token = _CURRENT.set(budget)
+    try:
+        yield budget
+    finally:
+        _CURRENT.reset(token)
+
+
+def spend(steps: int = 1) -> None:
+    """Take steps off the current budget, if there is one. Raise ``OverBudget`` if none are left."""
+    budget = _CURRENT.get()
+    if budget is not None:
+        budget.left -= steps
+        if budget.left < 0:
+            raise OverBudget
