@@ -20,6 +20,7 @@ class GroupQueue:
 
     handle: Handle
     _open: set[GangKey] = field(default_factory=set)  # gangs whose members are queued
+    _partial: set[GangKey] = field(default_factory=set)  # gangs in ``_open`` with some, but too few, scheduled members
     _stale: dict[GangKey, int] = field(default_factory=dict)  # with the count of members when they became stale
 
     def observe(self, pending: PendingPod) -> None:
@@ -47,12 +48,22 @@ class GroupQueue:
         """Something about a gang changed besides a member that waits."""
         if not self.handle.pod_groups.gang(key).pending:
             self._open.discard(key)
+            self._partial.discard(key)
             self._stale.pop(key, None)
             return
         keys, why = self.handle.pod_groups.group(key)
         if why:
             self._close(key)
-        elif key not in self._open:
+        elif key in self._open:
+            # Whether the gang is partial decides the turn of its members.
+            is_partial = self.handle.pod_groups.is_partial(key)
+            if is_partial == (key in self._partial):
+                return
+            (self._partial.add if is_partial else self._partial.discard)(key)
+            for pending in list(self.handle.pod_groups.gang(key).pending.values()):
+                if pending.queued_in is not None and pending.backoff_until is None:
+                    self._queue(pending, keys)
+        else:
             for each in keys:
                 self._admit(each, keys)
 
@@ -150,7 +161,9 @@ class GroupQueue:
 
     def _queue(self, pending: PendingPod, keys: tuple[GangKey, ...]) -> None:
         handle = self.handle
-        pending.group_class = handle.classes.of_group(pending.request_class, keys)
+        # The rest of a group comes before its room is given to others.
+        first = any(handle.pod_groups.is_partial(key) for key in keys)
+        pending.group_class = handle.classes.of_group(pending.request_class, keys, first=first)
         handle.queue.add(pending)
 
     def _close(self, key: GangKey) -> None:

@@ -211,6 +211,11 @@ class PodGroups:
         spec = self.spec_of(key)
         return 0 if spec is None else missing(spec, self.gang(key).counts)
 
+    def is_partial(self, key: GangKey) -> bool:
+        """Whether some, but too few, members of the gang are scheduled."""
+        spec, gang = self.spec_of(key), self._gangs.get(key)
+        return spec is not None and gang is not None and 0 < len(gang.scheduled) < spec.min_count
+
     def _declare(self, pod: Pod) -> None:
         ref, uid = pod.request.gang, pod.key.uid
         if ref is None:

@@ -96,13 +96,19 @@ class RequestClasses:
             self._known[key] = known
         return known
 
-    def of_group(self, request_class: RequestClass, group: Hashable) -> RequestClass:
-        """The class in which members of a group are queued that are of this class otherwise."""
-        key = (request_class, group)
+    def of_group(self, request_class: RequestClass, group: Hashable, *, first: bool = False) -> RequestClass:
+        """
+        Return the class in which members of a group are queued that are of this class otherwise.
+
+        ``first``: they go before all other pods of their priority.
+        """
+        key = (request_class, group, first)
         known = self._known.get(key)
         if known is None:
             self._count += 1
-            known = self._known[key] = replace(request_class, number=self._count, key=key)
+            known = self._known[key] = replace(
+                request_class, number=self._count, key=key, handicap=FIRST if first else request_class.handicap
+            )
         return known
 
     def _default_spread(self, pod: Pod, profile: ProfileSettings) -> tuple[SpreadConstraint, ...]:
@@ -120,6 +126,9 @@ class RequestClasses:
 
 SLICE: Final = 64
 """Nodes that are evaluated for an ordinary pod in one turn: some milliseconds."""
+FIRST: Final = -(1 << 40)
+"""The handicap of pods that go before all others of their priority: less than any number of queued pods."""
+
 ORDINARY_SIZE: Final = 32
 """Terms, constraints, containers, resources and claims of a pod that cost it nothing."""
 PLACES_PER_PART: Final = 4

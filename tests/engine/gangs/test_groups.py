@@ -356,3 +356,12 @@ async def test_a_claim_without_devices_is_not_shared_by_members() -> None:
     await world.settle()
     assert placed(world) == []
     assert said(world, "m1").startswith('resourceclaim "both" has no devices yet, and several pods of the group use it')
+
+
+async def test_the_rest_of_a_group_goes_before_other_pods() -> None:
+    world = make_world(make_node("a", cpu=4))
+    group(world, GangSpec(2))
+    world.waits(make_pod("older", cpu=2000), member("m1"))
+    world.engine.handlers.bound_pods.observe("ADDED", bound(member("m0"), "a", started=True))
+    await world.settle()
+    assert placed(world) == ["m1"]
