@@ -120,6 +120,7 @@ _OUR_PREFIXES: Final = (
     "node.koordinator.sh",
     "koord-numa",
     "koord-numa.io",
+    "scheduling.koord-numa.io",
 )
 
 

@@ -39,6 +39,7 @@ MISSPELLED: Final = {
     "subject-cpus": ("annotations", "koordinator.sh/cpu-policy", "FullPCPUs", names.RESOURCE_SPEC),
     "plural": ("annotations", "scheduling.koordinator.sh/cpu-bind-policies", "FullPCPUs", names.RESOURCE_SPEC),
     "rebind": ("annotations", "koord-numa.io/rebind", "false", names.REBIND),
+    "rebind-under-another-prefix": ("annotations", "scheduling.koord-numa.io/rebind", "false", names.REBIND),
 }
 
 
@@ -79,6 +80,12 @@ def test_a_pod_with_a_misspelled_demand_is_told_the_right_key(kind: str, key: st
 )
 def test_keys_of_others_are_left_alone(kind: str, key: str, value: str) -> None:
     assert parse_pod(pod(kind, {key: value})).problem == ""
+
+
+@pytest.mark.parametrize(("value", "told"), [("never", '"never" is none of true, false'), ("False", ""), ("true", "")])
+def test_values_of_the_rebind_annotation(value: str, told: str) -> None:
+    problem = parse_pod(pod("annotations", {names.REBIND: value})).problem
+    assert problem.endswith(told) if told else problem == ""
 
 
 def test_a_copy_of_a_label_that_is_read_loses_no_demand() -> None:

@@ -221,6 +221,8 @@ def check_demands(top: Head, spec: Mapping[str, Any]) -> None:
         raise path.at("spec.topology").error(f"is no field of a Pod; use the annotation {names.NUMA_TOPOLOGY_SPEC}")
     for _, sentence in unread_pod_keys(top.labels, annotations):
         raise path.error(sentence)
+    if (word := annotations.get(names.REBIND, "").lower()) not in ("", "true", "false"):
+        raise path.annotation(names.REBIND).error(f"{quoted(word)} is none of true, false")
     for key in _MEMBERS:
         text = annotations.get(key)
         if text is None:
