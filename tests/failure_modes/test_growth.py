@@ -131,7 +131,7 @@ def pod_object(number: int) -> dict[str, Any]:
         spec["tolerations"] = [{"key": f"k{number}", "operator": "Exists"}]
     annotations = {"x": "y" * 500, "n": str(number)}
     if number % 6 == 1:
-        annotations |= {names.GANG_NAME: f"g{number}", names.GANG_MIN: str(1 + number % 2)}
+        annotations |= {names.GANG_NAME: f"g{number}", names.GANG_MIN: str(1 + number % 4 // 2)}
     if number % 8 == 1:
         spec["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": f"c{number}"}}]  # there is none
     if number % 9 == 1:

@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cachetools import LRUCache
+
 from koord_numa.core.gangs.decide import Domain, Group, Member, Placed, Refused, decide_group
 from koord_numa.core.gangs.model import Dialect, GangKey, GroupStatus
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
@@ -38,6 +40,9 @@ EXPLAINED: Final = 128
 NEWS_SECONDS: Final = 60.0
 """Members are told the same refusal with other numbers after so long."""
 
+REMEMBERED: Final = 4096
+"""Groups of which the last message is remembered. Their names are any user's."""
+
 SHOWN_DOMAINS: Final = 5
 
 
@@ -49,7 +54,7 @@ class GroupCycle:
     queue: GroupQueue
     binding: BindingCycle
     statuses: GroupStatuses
-    _told: dict[tuple[GangKey, ...], tuple[object, float]] = field(default_factory=dict)
+    _told: LRUCache[tuple[GangKey, ...], tuple[object, float]] = field(default_factory=lambda: LRUCache(REMEMBERED))
 
     async def run(self, popped: PendingPod) -> None:
         """Try the group of a member. When it returns, every member is bound, gone, queued again, or waits for its group."""
