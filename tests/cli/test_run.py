@@ -2,6 +2,7 @@
 
 import logging
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Final
@@ -111,3 +112,12 @@ def test_every_command_says_in_one_line_what_it_does() -> None:
 
 def test_an_unknown_command() -> None:
     assert CliRunner().invoke(main, ["does-not-exist"]).exit_code == 2
+
+
+def test_version_imports_neither_the_client_nor_the_sandbox() -> None:
+    code = (
+        "import sys; import koord_numa.cli.commands.version\n"
+        "print(*[name for name in ('kubernetes_asyncio', 'aiohttp', 'numpy', 'koord_numa.sandbox') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert found.split() == []

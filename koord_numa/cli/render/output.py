@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import orjson
@@ -13,10 +13,12 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from koord_numa.cli.cluster.access import Access
-from koord_numa.sandbox.apiserver.objects.jsonpath import find
 from koord_numa.view.documents import Document
 from koord_numa.view.printable import printable
+from koord_numa.wire.jsonpath import find
+
+if TYPE_CHECKING:
+    from koord_numa.cli.cluster.access import Access  # it imports the client models of Kubernetes, which take a second
 
 _GAP = "  "
 
@@ -229,7 +231,7 @@ SECONDS: Final = 2.0
 Lines = Sequence[str | Text]
 
 
-def check_watch(watch: bool, access: Access, output: Output) -> None:
+def check_watch(watch: bool, access: "Access", output: Output) -> None:
     """Raises ``click.UsageError`` where nothing can change, or where the output is one document."""
     if watch and (access.files or not output.is_table):
         raise click.UsageError("--watch needs a cluster, and a table as its output")

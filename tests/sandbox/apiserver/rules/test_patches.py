@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.sandbox.apiserver import ApiError
-from koord_numa.sandbox.apiserver.objects.jsonpath import find
 from koord_numa.sandbox.apiserver.rules.patches import merge_patch, strategic_merge_patch
 from koord_numa.sandbox.apiserver.store.backend import version_rank
 from koord_numa.sandbox.apiserver.store.columns import age, human_duration
 from koord_numa.sandbox.apiserver.store.storage import ObjectKey, Storage
+from koord_numa.wire.jsonpath import find
 
 # The test cases of RFC 7386, appendix A.
 RFC_7386 = [
