@@ -1,1 +1,1 @@
-"""Which node is best for a pod, found without asking every node: bounds on scores over columns of nodes."""
+"""Choice of the best node for a pod from upper bounds on scores, without evaluating every node."""

@@ -1,5 +1,5 @@
 """
-The filters whose answer depends on pods of other nodes or on volumes, for one request class and all rows of the node table at once.
+Filters whose result depends on pods of other nodes or on volumes, for one request class and all rows of the node table.
 
 The scalar filters of the scope ``CLUSTER`` in ``core.scheduling.filters`` are the specification. Arrays have one element per row.
 """
@@ -48,7 +48,7 @@ Refusals = Iterator[tuple[Bools, Rejection]]
 
 
 class InterPodAffinity:
-    """What placed pods mean for one request. ``pickers`` are the terms of placed pods that pick its pods."""
+    """Inter-pod affinity of one request. ``pickers`` are the affinity terms of placed pods that select the pods of the request."""
 
     def __init__(self, request: PodRequest, pickers: Iterable[PodTerm], sums: DomainSums) -> None:
         demands = request.constraints
@@ -57,10 +57,10 @@ class InterPodAffinity:
         self._near = PodSelection.of(demands.affinity) if demands.affinity else None
         preferred = [
             *((wish.term, wish.weight) for wish in demands.preferred_affinity),
-            # Anti-affinity pushes: the same sum with the opposite sign.
+            # Preferred anti-affinity adds to the same sum with a negative weight.
             *((wish.term, -wish.weight) for wish in demands.preferred_anti_affinity),
         ]
-        # Terms of one topology key are counted together, as a pod may have thousands.
+        # Terms with the same topology key share one count, because a pod may have thousands of terms.
         self._apart = [
             (key, SelectedByTerms(group)) for key, group in _by_key((term, 1) for term in demands.anti_affinity)
         ]
@@ -72,10 +72,10 @@ class InterPodAffinity:
         ]
 
     def refusals(self) -> Refusals:
-        """Which rows refuse the pod and why, a rule at a time, in the order of ``fits_pod_affinity``."""
+        """Yield a mask of rejected rows and the rejection for every rule, in the order of ``fits_pod_affinity``."""
         sums = self._sums
         if self._near is not None:
-            # In the order of ``fits_pod_affinity``: own affinity, own anti-affinity, that of placed pods.
+            # Order of ``fits_pod_affinity``: own affinity, own anti-affinity, anti-affinity of placed pods.
             yield ~self._near_enough(self._near), AFFINITY_RULES
         for key, selected in self._apart:
             yield sums.of(selected, key) > 0, ANTI_AFFINITY_RULES
@@ -84,9 +84,9 @@ class InterPodAffinity:
 
     def raw_scores(self) -> Ints | None:
         """
-        By row, the weights of the terms that pull the pod there, less those that push it away; ``None`` when no term has any weight.
+        Return the sum of the weights of all affinity terms by row; ``None`` when no term has a weight.
 
-        As ``interpodaffinity/scoring.go`` (``Score``), before its normalisation.
+        Follows ``Score`` in ``interpodaffinity/scoring.go``, before normalization. Anti-affinity has a negative weight.
         """
         sums = self._sums
         total: Ints | None = None
@@ -100,7 +100,8 @@ class InterPodAffinity:
         keys = {term.topology_key for term in terms}
         labelled = sums.present(keys)
         counted = [sums.of(selection, key) > 0 for key in sorted(keys)]
-        # The first pod of a group may go anywhere that has the labels (satisfyPodAffinity in interpodaffinity/filtering.go).
+        # The first pod of a group fits on every node that has the labels (satisfyPodAffinity in
+        # interpodaffinity/filtering.go).
         if not any(each.any() for each in counted) and is_first(self._request, sums.counts.namespaces):
             return labelled
         for each in counted:
@@ -109,7 +110,7 @@ class InterPodAffinity:
 
 
 def _by_key(terms: Iterable[tuple[PodTerm, int]]) -> list[tuple[str, TermGroup]]:
-    """The terms by topology key, in the order of the keys."""
+    """Group the terms by topology key, sorted by key."""
     found: dict[str, list[tuple[PodTerm, int]]] = {}
     for term, weight in terms:
         found.setdefault(term.topology_key, []).append((term, weight))
@@ -117,14 +118,14 @@ def _by_key(terms: Iterable[tuple[PodTerm, int]]) -> list[tuple[str, TermGroup]]
 
 
 Eligible = Callable[[SpreadConstraint], Bools]
-"""Which rows a constraint counts, by its node inclusion policies."""
+"""Returns the rows that a constraint counts, according to its node inclusion policies."""
 
 Version = Callable[[], Hashable]
 
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What a constraint counts, until labels or taints change: the rows, and the ids of the domains that they are in."""
+    """Rows that a constraint counts and the ids of their domains. Valid until labels or taints change."""
 
     column: LabelColumn
     rows: Bools
@@ -133,8 +134,9 @@ class _Counted:
 
 class PodTopologySpread:
     """
-    The constraints of one request. ``eligible`` applies ``nodeAffinityPolicy`` and ``nodeTaintsPolicy``; what it says holds as long as
-    ``version`` stays the same.
+    Topology spread constraints of one request.
+
+    ``eligible`` applies ``nodeAffinityPolicy`` and ``nodeTaintsPolicy``. Its result is valid as long as ``version`` returns the same value.
     """
 
     def __init__(self, request: PodRequest, sums: DomainSums, eligible: Eligible, version: Version) -> None:
@@ -146,12 +148,12 @@ class PodTopologySpread:
         self._eligible = eligible
         self._version = version
         self._known: tuple[Hashable, dict[SpreadConstraint, _Counted]] = (None, {})
-        # The pod itself counts beside the others only where its own labels are selected (``selfMatchNum``).
+        # The pod itself is counted only if the selector matches its own labels (``selfMatchNum``).
         self._hard: Final = [(it, int(selects(it.selector, labels))) for it in constraints if it.hard]
         self._soft: Final = [it for it in constraints if not it.hard]
 
     def refusals(self) -> Iterator[tuple[Bools, Rejection]]:
-        """Which rows refuse the pod: first those without a label, then those where the skew would be too large (``filtering.go``)."""
+        """Yield a mask of rejected rows and the rejection: first missing labels, then excessive skew (``filtering.go``)."""
         if not self._hard:
             return
         yield ~self._labelled(hard=True), MISSING_LABEL
@@ -159,7 +161,7 @@ class PodTopologySpread:
             yield self._too_skewed(constraint, own), SPREAD_RULES
 
     def counts(self) -> SpreadCounts | None:
-        """The counts by domain of every hard constraint, as the scalar rule sees them; ``None`` without any."""
+        """Return the counts by domain of every hard constraint for the scalar rule; ``None`` without hard constraints."""
         if not self._hard:
             return None
         found: dict[int, Counter[str]] = {}
@@ -167,27 +169,28 @@ class PodTopologySpread:
             if constraint.hard:
                 counted = self._counted(constraint)
                 here, values = self._per_domain(constraint, counted), counted.column.values
-                # Every counted domain is named, those with 0 too: one of them may be the minimum.
+                # Domains with a count of 0 are included, because the minimum may be one of them.
                 found[index] = Counter({str(values[number]): int(here[number]) for number in counted.domains.tolist()})
         return SpreadCounts(found)
 
     def raw_scores(self) -> tuple[Ints, Bools] | None:
         """
-        How crowded each row is (less is better), and which rows lack a label and are worst of all; ``None`` without a soft constraint.
+        Return the raw score of each row (less is better) and a mask of rows without a label; ``None`` without soft constraints.
 
-        As ``scoring.go`` (``Score``): the counts are weighted by ``log(domains + 2)``, so that a constraint over few domains weighs as much
-        as one over many. Domains are those of the eligible rows, fitting or not, so that a row's crowd depends on no other row's fit.
+        Follows ``Score`` in ``scoring.go``: counts are weighted by ``log(domains + 2)``, so that a constraint over few domains has the same
+        influence as a constraint over many domains. All eligible rows contribute domains, whether the pod fits there or not. The score of a
+        row therefore does not depend on whether other rows fit.
         """
         if not self._soft:
             return None
-        # float64[table rows], as upstream adds in floating point and rounds once.
+        # float64[table rows], because upstream adds floating-point numbers and rounds once.
         crowd: NDArray[np.float64] = np.zeros(self._sums.labels.rows)
         for constraint in self._soft:
             counted = self._counted(constraint)
             here = self._per_domain(constraint, counted)
-            # ``by_domain`` is float64[values of the label]; ids spread it to rows.
+            # ``by_domain`` is float64[values of the label]; indexing with the ids expands it to rows.
             by_domain = here * log(len(counted.domains) + 2) + float(constraint.max_skew - 1)
-            by_domain[ABSENT] = 0.0  # where the label is not needed, a node without it is compared by the others
+            by_domain[ABSENT] = 0.0  # a node without an optional label is compared by the other constraints
             crowd += by_domain[counted.column.ids]
         return np.floor(crowd + 0.5).astype(np.int64), ~self._labelled(hard=False)
 
@@ -200,23 +203,23 @@ class PodTopologySpread:
 
     def _labelled(self, *, hard: bool) -> Bools:
         keys = {it.topology_key for it in self._constraints if it.hard is hard and it.needs_label}
-        return self._sums.present(keys or {NAME_FIELD})  # rows of nodes at least
+        return self._sums.present(keys or {NAME_FIELD})  # selects all rows that have a node
 
     def _counted(self, constraint: SpreadConstraint) -> _Counted:
-        column = self._sums.labels.column(constraint.topology_key)  # made first: a new column is news
+        column = self._sums.labels.column(constraint.topology_key)  # first, because a new column changes the version
         version = (self._version(), self._sums.labels.version)
-        # A new version makes every constraint's rows and domains wrong at once.
+        # A new version invalidates the rows and domains of all constraints.
         if self._known[0] != version:
             self._known = (version, {})
         known = self._known[1].get(constraint)
         if known is None:
             rows = self._labelled(hard=constraint.hard) & self._eligible(constraint)
-            # Only values that some counted row has are domains: ids of values that are gone stay in the column.
+            # Only values of counted rows are domains. Ids of values that no row has any more stay in the column.
             known = self._known[1][constraint] = _Counted(column, rows, distinct(column.ids[rows]))
         return known
 
     def _per_domain(self, constraint: SpreadConstraint, counted: _Counted) -> Ints:
-        """By id of the values of the constraint's label, the matching pods on the rows that count."""
+        """Return the number of matching pods on counted rows, indexed by value id of the constraint's label."""
         selection = PodSelection((((self._namespace,), None, constraint.selector),), staying=True)
         return self._sums.per_domain(selection, counted.column, counted.rows)
 
@@ -228,8 +231,8 @@ _NOWHERE: Final = tuple(Requirement(key, Operator.DOES_NOT_EXIST) for key in TOP
 
 
 def volume_refusals(request: PodRequest, storage: Storage, columns: NodeTable) -> _Refusals:
-    """Which rows refuse the pod for its volumes, and why, a rule at a time. ``refuse_claims`` must have had no objection."""
-    # bool[table rows]: which rows no rule has refused yet, so that costly rules are asked of these only.
+    """Yield a mask of rejected rows and the rejection for every volume rule. The caller has checked ``refuse_claims`` before."""
+    # bool[table rows]: rows that no rule has rejected yet. Expensive rules are evaluated for these rows only.
     left = np.ones(columns.labels.rows, dtype=np.bool_)
     if request.constraints.disks:
         yield from _asked(request, storage, columns, _rows(columns, storage.on_node, left), fits_volume_restrictions)
@@ -240,7 +243,7 @@ def volume_refusals(request: PodRequest, storage: Storage, columns: NodeTable) -
         yield from _asked(request, storage, columns, _rows(columns, storage.csi_nodes, left), fits_volume_limits)
     if any(not storage.claims[request.namespace, name].bound for name in request.constraints.claims):
         left &= _chosen(request, storage, columns)
-        # Named apart, as its reason is not about the node: another node was chosen for the claim.
+        # A separate rejection, because the reason is not a property of the node: another node was chosen for the claim.
         if not left.all():
             yield (
                 ~left,
@@ -248,12 +251,12 @@ def volume_refusals(request: PodRequest, storage: Storage, columns: NodeTable) -
                     Reason.VOLUME, NO_VOLUME, "a claim of the pod is being bound for another node", resolvable=False
                 ),
             )
-        # Unbound claims look for volumes node by node; the rows that are left are few where label terms decide first.
+        # Volumes for unbound claims are searched node by node. Few rows are left where label terms are evaluated first.
         yield from _asked(request, storage, columns, _rows(columns, columns.row_of, left), fits_volume_binding)
 
 
 def _bound(request: PodRequest, storage: Storage, columns: NodeTable) -> _Refusals:
-    """Bound volumes, by node affinity and by zone."""
+    """Check bound volumes by node affinity and by zone."""
     for name in request.constraints.claims:
         claim = storage.claims[request.namespace, name]
         volume = storage.volumes.get(claim.volume) if claim.bound else None
@@ -269,13 +272,13 @@ def _bound(request: PodRequest, storage: Storage, columns: NodeTable) -> _Refusa
 
 
 def _chosen(request: PodRequest, storage: Storage, columns: NodeTable) -> Bools:
-    """The rows that are left when claims are being bound for one node already: that node's, or all."""
+    """Return the rows that are left: the selected node if claims are already being bound for a node, else all rows."""
     left = np.ones(columns.labels.rows, dtype=np.bool_)
     for name in request.constraints.claims:
         claim = storage.claims[request.namespace, name]
         node = "" if claim.bound else storage.node_of(claim)
         if node:
-            # A claim that is bound for a node which is gone leaves no row.
+            # If the selected node does not exist any more, no row is left.
             only = np.zeros_like(left)
             if (row := columns.row_of.get(node)) is not None:
                 only[row] = True
@@ -284,13 +287,13 @@ def _chosen(request: PodRequest, storage: Storage, columns: NodeTable) -> Bools:
 
 
 def _rows(columns: NodeTable, by_node: Mapping[str, object], left: Bools) -> list[int]:
-    """The rows of these nodes, as far as they are left."""
+    """Return the rows of these nodes that are still left."""
     rows = [row for name in by_node if (row := columns.row_of.get(name)) is not None]
     return [row for row in rows if left[row]]
 
 
 def _asked(request: PodRequest, storage: Storage, columns: NodeTable, rows: list[int], check: _Check) -> _Refusals:
-    """Ask these rows one by one; rows that give the same sentence share the rejection of the first."""
+    """Evaluate the check for each of these rows. Rows with the same message share the rejection of the first row."""
     found: dict[str, tuple[Bools, Rejection]] = {}
     for row in rows:
         info = columns.records[row]
@@ -299,22 +302,22 @@ def _asked(request: PodRequest, storage: Storage, columns: NodeTable, rows: list
         rejection = check(request, info.node, storage)
         if rejection is None:
             continue
-        # One rejection a sentence: details differ by node, and the first stands for all.
+        # One rejection per message: details differ by node, and the first rejection represents all.
         if rejection.message not in found:
             found[rejection.message] = (np.zeros(columns.labels.rows, dtype=np.bool_), rejection)
         found[rejection.message][0][row] = True
     yield from found.values()
 
 
-# The same few zones for thousands of volumes.
+# Thousands of volumes share a few zones.
 @lru_cache(maxsize=4096)
 def zone_terms(zones: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[NodeTerm, ...]:
-    """The nodes that are in the zone and region that a volume's labels name, as ``fits_volume_zone`` decides it, as node terms."""
+    """Return node terms for the nodes in the zone and region of a volume's labels, equivalent to ``fits_volume_zone``."""
     alternatives: list[tuple[Requirement, ...]] = [()]
     for key, values in zones:
         named: list[tuple[Requirement, ...]] = [(Requirement(key, Operator.IN, values),)]
         successor = SUCCESSORS.get(key)
-        # A node with the old label only is in the zone; with the successor too that one decides.
+        # A node that has only the old label is in the zone. If it also has the successor label, the successor decides.
         if successor is not None:
             named.append((Requirement(key, Operator.DOES_NOT_EXIST), Requirement(successor, Operator.IN, values)))
         alternatives = [(*former, *more) for former in alternatives for more in named]
@@ -325,15 +328,15 @@ StorageNow = Callable[[], Storage]
 
 
 DevicesAt = Callable[[NodeSnapshot, Placement], Placement | Rejection]
-"""Completes a placement with devices for the pod's resource claims, or refuses the node."""
+"""Completes a placement with devices for the pod's resource claims, or rejects the node."""
 
 
 RefuseEarly = Callable[[NodeSnapshot], tuple[Rejection | None, bool]]
-"""A refusal for lack of devices that needs no placement, and whether finding out cost something."""
+"""Returns a rejection for missing devices that needs no placement, and whether computing it had a cost."""
 
 
 class ClusterFilters:
-    """What keeps one request away from nodes for reasons that lie elsewhere. ``pickers`` are terms of placed pods that pick its pods."""
+    """Filters of one request that depend on more than the node. ``pickers`` are terms of placed pods that select its pods."""
 
     def __init__(
         self, request: PodRequest, pickers: Iterable[PodTerm], columns: NodeTable, storage: StorageNow
@@ -342,33 +345,37 @@ class ClusterFilters:
         self._request = request
         self._columns = columns
         self._storage = storage
-        # bool[table rows], kept with the version of the labels that it was made of.
+        # bool[table rows], stored with the version of the labels that it was computed from.
         self._matching: tuple[tuple[int, int], Bools] | None = None
-        # Filled in by the selector: only classes with resource claims have these.
+        # Set by the selector for classes with resource claims only.
         self.devices: DevicesAt | None = None
         self.refuse_early: RefuseEarly = lambda _: (None, False)
-        self.begin_turn: Callable[[int | None], None] = lambda _units: None  # bounds what selectors take
-        self.spent: Callable[[], int] = lambda: 0  # what searching for devices took, in nodes asked
+        self.begin_turn: Callable[[int | None], None] = lambda _units: None  # limits the work of device selectors
+        self.spent: Callable[[], int] = lambda: 0  # cost of the device search, in evaluated nodes
         self.affinity = InterPodAffinity(request, pickers, sums)
         self.spread = PodTopologySpread(request, sums, self._eligible, lambda: columns.taints_version)
 
     def refusals(self) -> Iterator[tuple[Bools, Rejection]]:
-        """Which rows refuse the pod and why, a rule at a time, in the order of the filters."""
-        # In the order of ``FILTERS``, so that the first refusal of a row is the one that the scalar rule gives.
+        """Yield a mask of rejected rows and the rejection for every rule, in the order of the filters."""
+        # In the order of ``FILTERS``, so that the first rejection of a row equals the rejection of the scalar rule.
         if uses_volumes(self._request):
             yield from volume_refusals(self._request, self._storage(), self._columns)
         yield from self.spread.refusals()
         yield from self.affinity.refusals()
 
     def blocked(self) -> Bools | None:
-        """Which rows refuse the pod for any reason; ``None`` when nothing here can refuse it."""
+        """Return the rows that any rule rejects; ``None`` when no rule applies to the request."""
         blocked: Bools | None = None
         for refused, _ in self.refusals():
             blocked = refused if blocked is None else blocked | refused
         return blocked
 
     def settle(self, seen: NodeSnapshot, placement: Placement) -> Placement | Rejection:
-        """The last look at the best row, by rules that are asked of few nodes only: what pods for which room is kept there forbid."""
+        """
+        Check the best row against nominated pods, then complete the placement with devices.
+
+        These rules are evaluated for few nodes only.
+        """
         refused = self._refused_beside(seen) if seen.nominated else None
         if refused is not None or self.devices is None:
             return refused or placement
@@ -376,23 +383,24 @@ class ClusterFilters:
 
     def _refused_beside(self, seen: NodeSnapshot) -> Rejection | None:
         counts = self.spread.counts()
-        # Asked with the nominated pods of this node alone: counts over all rows leave them out.
+        # Evaluated with the nominated pods of this node only: the counts over all rows exclude nominated pods.
         refused = None if counts is None else fits_spread(self._request, seen.node, counts, seen.nominated)
         return refused or refused_beside(self._request, seen.node, seen.nominated, self._columns.pods.namespaces)
 
     def _eligible(self, constraint: SpreadConstraint) -> Bools:
-        """The rows that a spread constraint counts, by its node inclusion policies (``podtopologyspread/common.go``)."""
+        """Return the rows that a spread constraint counts, by its node inclusion policies (``podtopologyspread/common.go``)."""
         if constraint.honor_affinity:
             eligible = self._node_affinity()
         else:
             eligible = np.ones(self._columns.labels.rows, dtype=np.bool_)
         if not constraint.honor_taints:
             return eligible
-        # A toleration of a numeric value cannot be judged by class: classes have such values blotted out.
+        # Node classes replace numeric taint values, so that a toleration of a numeric value has to be evaluated for
+        # every row.
         if compares_numbers(self._request):
             return eligible & self._tolerated_by_row()
         tolerated = [fits_taints(self._request, kind.example) is None for kind in self._columns.known_kinds]
-        # One answer a class, spread to the rows by their class number.
+        # One result per class, expanded to rows by class number.
         return eligible & np.array(tolerated, dtype=np.bool_)[self._columns.kinds]
 
     def _tolerated_by_row(self) -> Bools:
@@ -403,7 +411,7 @@ class ClusterFilters:
         return tolerated
 
     def _node_affinity(self) -> Bools:
-        """The rows that the pod's nodeSelector and required node affinity match; remembered until a label changes."""
+        """Return the rows that match nodeSelector and required node affinity. Cached until a label changes."""
         labels, demands = self._columns.labels, self._request.constraints
         if self._matching is None or self._matching[0] != labels.version:
             matching = labels.equal(demands.node_selector)

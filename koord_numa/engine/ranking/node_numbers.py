@@ -1,4 +1,4 @@
-"""Numbers and kinds of all nodes in NumPy columns, one row per node."""
+"""Numbers and classes of all nodes in NumPy columns, one row per node."""
 
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from koord_numa.engine.cache.node_info import NodeInfo
 
 
 class RowWriter:
-    """Of one table, ``int64[rows, lines]`` without gaps, from ``first`` up to ``last``. A table that is replaced needs another writer."""
+    """Writer for the columns ``first`` to ``last`` of a contiguous table ``int64[rows, lines]``. A replaced table needs a new writer."""
 
     def __init__(self, table: NDArray[np.int64], first: int = 0, last: int | None = None) -> None:
         lines = table.shape[1]
@@ -30,12 +30,12 @@ class RowWriter:
         self._row, self._first = lines * table.itemsize, first * table.itemsize
 
     def write(self, row: int, values: Iterable[int]) -> None:
-        """As many values as there are lines. Raises ``struct.error`` for more or fewer, and for what 64 bits do not hold."""
+        """Write one value per line. Raises ``struct.error`` for a wrong number of values and for values outside 64 bits."""
         self._pack_into(self._memory, row * self._row + self._first, *values)
 
 
 def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The values, ascending."""
+    """Return the distinct values in ascending order."""
     ordered = np.sort(values)
     if len(ordered) < 2:
         return ordered
@@ -46,11 +46,11 @@ def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 SPACE: Final = 1 << 40
-"""Numbers are from 1 to this, exclusively."""
+"""Exclusive upper bound of the numbers, which start at 1."""
 
 
 class NameOrder:
-    """A growing and shrinking set of names, each with its number. ``epoch`` changes when all numbers did."""
+    """Order-preserving numbers for a changing set of names. ``epoch`` changes when all names are renumbered."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -59,26 +59,26 @@ class NameOrder:
         self._unplaced: set[str] = set()
 
     def add(self, name: str) -> None:
-        """Take a name in; it gets its number when one is asked for, so that many can come at once."""
-        # Placed lazily: thousands of nodes at the start get their numbers in one sort.
+        """Add a name. It is numbered at the first call of ``number``, so that many names can be added at once."""
+        # Deferred: thousands of nodes at startup are numbered by one sort.
         if name not in self._numbers:
             self._unplaced.add(name)
 
     def discard(self, name: str) -> None:
-        """Forget a name; the numbers of the others stay."""
+        """Remove a name. The numbers of the other names do not change."""
         self._unplaced.discard(name)
         if self._numbers.pop(name, None) is not None:
             del self._names[bisect_left(self._names, name)]
 
     def number(self, name: str) -> int:
-        """The number of a name that was added. Smaller numbers belong to names that come first."""
+        """Return the number of a name that was added. Numbers have the order of the names."""
         if self._unplaced:
             self._place()
         return self._numbers[name]
 
     def _place(self) -> None:
         arrivals, self._unplaced = sorted(self._unplaced), set()
-        # Many arrivals beside few names would halve the gaps again and again: spread them all at once.
+        # Many additions to few names would halve the gaps repeatedly: renumber all names at once.
         if len(arrivals) > 16 + len(self._names) // 8:
             self._spread(arrivals)
             return
@@ -86,17 +86,17 @@ class NameOrder:
             place = bisect_left(self._names, name)
             low = self._numbers[self._names[place - 1]] if place else 0
             high = self._numbers[self._names[place]] if place < len(self._names) else SPACE
-            # No number is left between the neighbours.
+            # There is no free number between the neighbors.
             if high - low < 2:
                 self._spread(arrivals[index:])
                 return
             self._names.insert(place, name)
-            # The middle: 2**40 leaves room for 40 arrivals at one place in a row.
+            # The midpoint: 2**40 allows 40 consecutive additions at the same place.
             self._numbers[name] = (low + high) // 2
 
     def _spread(self, arrivals: list[str]) -> None:
         self._names = sorted({*self._names, *arrivals})
-        # ``+ 1`` keeps room before the first and behind the last name.
+        # ``+ 1`` leaves space before the first and after the last name.
         step = SPACE // (len(self._names) + 1)
         self._numbers = {name: step * (index + 1) for index, name in enumerate(self._names)}
         self.epoch += 1
@@ -107,23 +107,25 @@ Bools = NDArray[np.bool_]
 UNLIMITED: Final = 1 << 50
 
 FIRST_RESOURCES: Final = (CPU, MEMORY, PODS)
-"""Every node has these, so they get the first lines, side by side."""
+"""Resources of every node, in the first lines."""
 
 DIVISORS: Final = slice(0, 2)
-"""How much CPU and memory is offered, 1 where none is, as what is free is divided by it."""
+"""Lines of allocatable CPU and memory, 1 where the node has none, because free amounts are divided by them."""
 SPARES: Final = 2
-"""The percent of the least used device, less 100: 0 without any."""
+"""Line of the percentage of the least used device, minus 100: 0 without devices."""
 FREE: Final = 3
-"""From here on what is free of each resource, a hundredfold. Where nothing may go no pods are free."""
+"""First line of the free amounts of each resource, times 100. Where no pod may be placed, 0 pods are free."""
 COMMON: Final = slice(0, FREE + 2)
-"""What most scores are made of: the lines above, and what is free of CPU and memory."""
+"""Lines that most scores need: the lines above, and free CPU and memory."""
 
 
 class NodeNumbers:
     """
-    ``rows[row, line]`` are the numbers. ``resources`` says which line after ``FREE`` a resource has, ``places`` its place among those of
-    NUMA nodes, ``counts`` is the most NUMA nodes that a row may have. ``reach[place, row, count - 1]`` is what the ``count`` emptiest NUMA
-    nodes have free together, a view of the same numbers. ``version`` grows when lines move.
+    Table of amounts: ``rows[row, line]``.
+
+    ``resources`` maps a resource to its line after ``FREE``. ``places`` maps a resource of NUMA nodes to its index. ``counts`` is the
+    largest number of NUMA nodes of a row. ``reach[place, row, count - 1]`` is the sum of the free amounts of the ``count`` emptiest NUMA
+    nodes, a view of the same table. ``version`` is incremented when lines move.
     """
 
     def __init__(self, rows: int) -> None:
@@ -135,24 +137,24 @@ class NodeNumbers:
 
     @property
     def first_reach(self) -> int:
-        """The first line of NUMA nodes."""
+        """First line of the NUMA nodes."""
         return FREE + len(self.resources)
 
     def grow(self, rows: int) -> None:
-        """Make room for more rows."""
+        """Add rows up to this number."""
         grown = self._empty(rows)
         grown[: len(self.rows)] = self.rows
         self._set(grown)
 
     def add_resource(self, resource: str) -> None:
-        """A line for a resource of whole nodes, of which nothing is free so far."""
+        """Add a line for a resource of whole nodes, with nothing free."""
         line = self.first_reach
         self.resources[resource] = len(self.resources)
         self._set(np.insert(self.rows, line, 0, axis=1))
         self.version += 1
 
     def make_room(self, free: Mapping[str, Sequence[int]]) -> None:
-        """Room for resources that no NUMA node had so far, and for more NUMA nodes, which have nothing."""
+        """Add lines for resources that no NUMA node had before, and for a larger number of NUMA nodes."""
         if free.keys() <= self.places.keys() and max(map(len, free.values()), default=0) <= self.counts:
             return
         whole, reach, counts = self.rows[:, : self.first_reach], self.reach, self.counts
@@ -163,13 +165,13 @@ class NodeNumbers:
         grown[:, : self.first_reach] = whole
         self._set(grown)
         self.reach[: len(reach), :, :counts] = reach
-        # Wider rows repeat the last sum, as NUMA nodes that are not there add nothing.
+        # New columns repeat the last sum, because missing NUMA nodes add nothing.
         self.reach[: len(reach), :, counts:] = reach[:, :, counts - 1 :]
         self.version += 1
 
     def _set(self, rows: Ints) -> None:
         self.rows = rows
-        # What pods change of whole nodes is side by side, and written at once.
+        # The amounts of whole nodes that pods change are adjacent and written together.
         self.whole = RowWriter(rows, SPARES, self.first_reach)
         by_count = rows[:, self.first_reach :].reshape(len(rows), self.counts, len(self.places))
         self.reach = by_count[:, ::-1].transpose(2, 0, 1)
@@ -182,32 +184,32 @@ class NodeNumbers:
 
 
 def longer(values: NDArray[Any], rows: int) -> NDArray[Any]:
-    """The same columns with room for more rows, which are zero."""
+    """Return a copy of the columns with this number of rows. New rows are zero."""
     grown = np.zeros((*values.shape[:-1], rows), dtype=values.dtype)
     grown[..., : values.shape[-1]] = values
     return grown
 
 
 MANY: Final = 256
-"""Of so many changes it pays to leave out the rows that are there more than once."""
+"""Number of changes from which removing duplicate rows is worth its cost."""
 
 
 class Journal:
-    """Keeps at least the last changes, as many as there are rows; who was here before them looks at everything."""
+    """Log of changed rows. Keeps at least as many changes as there are rows; older readers have to process all rows."""
 
     def __init__(self) -> None:
-        # With room for more. What is written is never changed, so that a view of it holds while the journal grows.
+        # Written elements are never modified, so that views stay valid while the journal grows.
         self._rows: Ints = np.zeros(1024, dtype=np.int64)
         self._count = 0
-        self._start = 0  # the position of the first one
+        self._start = 0  # position of the first kept change
 
     @property
     def position(self) -> int:
-        """The position after the last change."""
+        """Position after the last change."""
         return self._start + self._count
 
     def add(self, row: int, rows: int) -> None:
-        """This row changed, of so many that there are."""
+        """Record a change of this row. ``rows`` is the number of rows."""
         if self._count == len(self._rows):
             self._make_room(rows)
         self._rows[self._count] = row
@@ -215,8 +217,9 @@ class Journal:
 
     def changes_since(self, position: int) -> Ints | None:
         """
-        The rows that changed since a position, in the order of their changes: one that changed twice may be there twice. ``None`` when that
-        is too long ago to know. Not to be changed.
+        Return the rows that changed since a position, in order and possibly with duplicates.
+
+        Returns ``None`` when the position is not kept any more. The array is shared and read-only.
         """
         if position < self._start:
             return None
@@ -224,7 +227,8 @@ class Journal:
         return rows if len(rows) < MANY else distinct(rows)
 
     def _make_room(self, rows: int) -> None:
-        # Half at once, so that cutting costs a constant share of the appends; readers behind the cut start over.
+        # Half of the log at once, so that the cost of a cut is a constant share of the appends. Readers before the cut
+        # start over.
         if self._count > 4 * rows + 1024:
             cut = self._count // 2
             self._start += cut
@@ -235,7 +239,7 @@ class Journal:
 
 
 def _is_number(value: str) -> bool:
-    """Time stamps, such as cluster-autoscaler writes into taints: other values of one taint would be as many classes."""
+    """Return whether a taint value is a number, such as the time stamps of cluster-autoscaler, which would make a class of every node."""
     return value.isdecimal()
 
 
@@ -244,20 +248,22 @@ def _without_number(taint: Taint) -> Taint:
 
 
 def compares_numbers(request: PodRequest) -> bool:
-    """Does a toleration name a taint's value that is a number? Then the class of a node does not tell whether it is tolerated."""
+    """Return whether a toleration names a numeric taint value. The node class then does not determine whether the taint is tolerated."""
     return any(_is_number(each.value) for each in request.constraints.tolerations)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeClass:
     """
-    ``example`` is some node of the kind: its cordon, taints, features and problem are those of all. ``config`` is present where a kubelet
-    chooses. Exclusive CPUs must then be a multiple of ``threads``: a pod that breaks this rule is refused there, or, where
-    ``explores``, goes there to find out whether it holds.
+    Properties that decide about admission and that nodes share.
 
-    Otherwise ``zones`` tells whether NUMA nodes are published that are ours to align on, ``policy`` which NUMA policy the node names, and
-    ``pins`` whether every pod with whole CPUs may get its own. ``aligns_by_default``: pods with CPUs of their own are aligned there by the
-    configured policy.
+    ``example`` is a node of the class: cordon, taints, features and problem are those of all nodes of the class. ``config`` is set on nodes
+    whose kubelet allocates CPUs. Exclusive CPUs must then be a multiple of ``threads``. A pod that violates this rule is rejected there,
+    or, if ``explores`` is set, placed there to test whether the rule applies.
+
+    On other nodes ``zones`` is whether NUMA nodes are published on which the scheduler aligns pods, ``policy`` the NUMA policy of the node,
+    and ``pins`` whether every pod with whole CPUs may get exclusive CPUs. ``aligns_by_default``: pods with exclusive CPUs are aligned by
+    the configured policy.
     """
 
     example: Node
@@ -271,10 +277,10 @@ class NodeClass:
 
     @classmethod
     def of(cls, record: NodeInfo, node: Node) -> Self:
-        """The kind of one node."""
+        """Return the class of a node."""
         offer, topology = record.inventory, record.topology
         if any(_is_number(taint.value) for taint in node.taints):
-            # Values that are numbers (time stamps) would make every node a class of its own.
+            # Numeric values (time stamps) would make a separate class of every node.
             node = replace(node, taints=tuple(_without_number(taint) for taint in node.taints))
         if isinstance(offer, Inventory):
             pins = offer.static_kubelet or offer.bind is not NodeBindPolicy.NONE
@@ -285,7 +291,7 @@ class NodeClass:
 
     @property
     def key(self) -> Hashable:
-        """Equal for nodes of one kind."""
+        """Key that is equal for nodes of the same class."""
         node, config = self.example, self.config
         settings = config and (
             config.topology_policy,
@@ -294,19 +300,23 @@ class NodeClass:
             tuple(sorted(config.cpu_options.items())),
         )
         own = self.zones, self.policy, self.pins, self.aligns_by_default
-        # Whatever ``fits_node_object`` and the bounds read, and nothing else: names and labels are judged by row.
+        # Exactly the fields that ``fits_node_object`` and the bounds read. Names and labels are evaluated by row.
         return node.problem, node.unschedulable, node.taints, node.features, settings, self.threads, self.explores, *own
 
     def with_pods(self, record: NodeInfo) -> "NodeClass":
-        """The kind that the pods make of this node which its kubelet has admitted: they may prove that no whole cores have to be kept."""
+        """
+        Return the class of the node, given the pods that its kubelet has admitted.
+
+        These pods may prove that the kubelet does not require whole cores.
+        """
         node, topology = record.node, record.topology
-        # Only a static CPU manager keeps whole cores.
+        # Only the static CPU manager can require whole cores.
         if self.config is None or self.config.cpu_policy != STATIC_CPUS or node is None or topology is None:
             return self
         history, architecture = record.history, node.labels.get(ARCHITECTURE, "")
         kept, frame = history.evidence.keeps_cores, history.frame
         evidence = CoreEvidence(record.admitted_counts(), kept)
-        if frame is not None and frame.topology is topology:  # as a view sees it, which remembers the rule
+        if frame is not None and frame.topology is topology:  # as in a view, which caches the rule
             rule = core_rule_of(frame, architecture, evidence)
         else:
             rule = core_rule(topology.kubelet, topology.zones, architecture, evidence)
@@ -317,7 +327,7 @@ class NodeClass:
 
     @property
     def wants_one(self) -> bool:
-        """Does the node accept placements on a single NUMA node only, where it aligns at all?"""
+        """Whether the node accepts aligned placements on a single NUMA node only."""
         if self.config is not None:
             return self.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
         return self.zones and self.policy is NumaPolicy.SINGLE_NUMA_NODE

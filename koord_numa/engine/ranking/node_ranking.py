@@ -1,19 +1,11 @@
 """
-Which node is best for one request class, remembered from decision to decision: only what changed is looked at again.
+Ranking of the nodes for one request class. Kept between decisions; only changed nodes are evaluated again.
 
-Theory. Every row of the node table has a key, ``score * SPACE + rank``, where the rank is larger the earlier the name comes: one maximum
-answers "best score, then first name". A key is first an upper bound, taken from ``ScoreBounds``; it becomes exact when the row is
-evaluated, or ``NO``. When the largest key is exact, no other row can be better. Finding it among 50,000 keys takes some microseconds.
+Every row of the node table has a key ``score * SPACE + rank``, where the rank is larger for earlier names. The maximum is the best score
+with the first name. A key starts as an upper bound from ``ScoreBounds`` and becomes exact, or ``NO``, when the row is evaluated. When the
+largest key is exact, no other row is better.
 
-Preferences compare the nodes that fit, so what they add depends on the lowest and the highest raw score among those. Whether a row fits is
-only sure when it has been evaluated; therefore a row that fits is found at each extreme first (its *witness*), and only then are the raw
-scores normalized and added to the keys. Filters that depend on pods elsewhere take rows out before that.
-
-Example. Keys (scores) 90?, 80!, 70? where ``!`` is exact; matching pods around them 0, 2, 4 under preferred anti-affinity. Row 0 and row
-2 are the extremes and are evaluated; row 0 turns out not to fit, so the extremes are 2 and 4: rows 1 and 2 earn 100 and 0 points, and row
-1 wins.
-
-Array shapes: every array has one element per row of the table (its capacity), if it is not said to be about some rows only.
+Arrays have one element per row of the table (its capacity), unless stated otherwise.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +35,7 @@ _ROWS: Final[Mapping[str, Preference]] = {row.name: row for row in PREFERENCES}
 
 
 class PreferenceRows:
-    """The preferences that can tell nodes apart for one request. ``cluster`` is ``None`` for a request that no other pod matters to."""
+    """Preferences that can distinguish nodes for one request. ``cluster`` is ``None`` if the request does not depend on other pods."""
 
     def __init__(
         self, ask: SchedulingRequest, profile: Profile, columns: NodeTable, cluster: ClusterFilters | None
@@ -54,15 +46,15 @@ class PreferenceRows:
         self._cluster = cluster
         self._is_plain = cluster is None and not ask.request.constraints.preferred_nodes
         self._weights = {name: weight_of(row, profile) for name, row in _ROWS.items()}
-        self._taints: tuple[int, Ints | None] = (-1, None)  # by kind of node; how many kinds there were
-        self._affinity: tuple[tuple[int, int], Ints] | None = None  # by row; the version of the labels
+        self._taints: tuple[int, Ints | None] = (-1, None)  # by node class, with the version of the classes
+        self._affinity: tuple[tuple[int, int], Ints] | None = None  # by row, with the version of the labels
 
     def raws(self, images: tuple[str, ...] = ()) -> list[Raw]:
-        """Every preference with a weight that is not the same for all nodes without further look, for a pod with these images."""
-        # A preference that cannot tell nodes apart is left out: it would add the same to all.
+        """Return every weighted preference that may distinguish nodes, for a pod with these images."""
+        # A preference that gives all nodes the same score is omitted.
         taints, located = self._soft_taints(), self._columns.images.points(images)
         if self._is_plain and taints is None and located is None:
-            return []  # as of most pods
+            return []  # true for most pods
         found = {"taints": taints, "node_affinity": self._node_affinity(), "images": located}
         if self._cluster is not None:
             found["pod_affinity"] = self._cluster.affinity.raw_scores()
@@ -78,10 +70,10 @@ class PreferenceRows:
         known, by_kind = self._taints
         if known != columns.kinds_version:
             counts = [soft_taints(self._request, kind.example) for kind in columns.known_kinds]
-            # ``None`` where no class has a soft taint that the pod does not tolerate, which is nearly always.
+            # ``None`` if no class has a soft taint that the pod does not tolerate, which is the usual case.
             by_kind = np.array(counts, dtype=np.int64) if any(counts) else None
             self._taints = (columns.kinds_version, by_kind)
-        # int64[kinds] spread to int64[table rows].
+        # int64[classes] expanded to int64[table rows].
         return None if by_kind is None else by_kind[columns.kinds]
 
     def _node_affinity(self) -> Ints | None:
@@ -92,7 +84,7 @@ class PreferenceRows:
         if self._affinity is None or self._affinity[0] != labels.version:
             raw: Ints = np.zeros(labels.rows, dtype=np.int64)
             for each in preferred:
-                # bool[table rows] times the weight: rows that match several terms add them up.
+                # bool[table rows] times the weight: rows that match several terms get the sum.
                 raw += each.weight * labels.matching((each.term,))
             self._affinity = (labels.version, raw)
         return self._affinity[1]
@@ -107,51 +99,54 @@ class PreferenceRows:
 
 
 DETAILED: Final = 64
-"""Of so many nodes the numbers are kept too; the others' refusals keep only the sentence that is counted."""
+"""Number of rows whose rejection is stored with details. The rejections of other rows keep only the counted message."""
 
 SPARE: Final = 256
-"""Sentences that no node says any more and that are not worth a sweep."""
+"""Number of unused messages that are tolerated before they are removed."""
 
 UNKNOWN: Final = -1
 
 
 Bars = Callable[[str], Rejection | None]
-"""Why this class may not go to a node, apart from what the node itself says. When an answer changes, the row must count as changed."""
+"""
+Returns why the class is barred from a node for reasons outside the node. When the result changes, the row must be recorded as changed.
+"""
 
 
 def no_bars(_node: str) -> Rejection | None:
-    """Every node may be asked."""
+    """Return ``None``: no node is barred."""
     return None
 
 
 @dataclass(slots=True)
 class RejectionTable:
-    """What was last heard of each row. Bounded: details of a few rows, one shared object for the rest."""
+    """The last rejection of each row. Bounded: details of a few rows, one shared object per message for the others."""
 
-    # int64[table rows]: the index into ``_words`` of what each row said last.
+    # int64[table rows]: index into ``_words`` of the row's last rejection.
     _codes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     _words: list[Rejection] = field(default_factory=list)
     _code_of: dict[tuple[Reason, str, bool], int] = field(default_factory=dict)
-    _detailed: dict[int, Rejection] = field(default_factory=dict)  # what is forgotten has the code ``UNKNOWN``
-    _forgot: bool = False  # may some of it be forgotten?
+    _detailed: dict[int, Rejection] = field(default_factory=dict)  # forgotten rows have the code ``UNKNOWN``
+    _forgot: bool = False  # whether ``_detailed`` may contain forgotten rows
     _most_words: int = SPARE
 
     def resize(self, rows: int) -> None:
-        """Make room for rows that have said nothing yet."""
+        """Add rows without a rejection."""
         grown = np.full(rows, UNKNOWN, dtype=np.int64)
         grown[: len(self._codes)] = self._codes
         self._codes = grown
 
     def add(self, row: int, rejection: Rejection) -> None:
-        """Remember a refusal."""
+        """Store the rejection of a row."""
         words = (rejection.reason, rejection.message, rejection.resolvable)
         code = self._code_of.get(words)
         if code is None:
-            # Swept when the number has doubled since the last sweep, so that sweeps cost a constant share of what is added.
+            # Swept when the number has doubled since the last sweep, so that the cost is a constant share of the
+            # additions.
             if len(self._words) >= self._most_words:
                 self._drop_unused()
             code = self._code_of[words] = len(self._words)
-            # Without details: one object serves all rows that say the same.
+            # Without details: all rows with this message share one object.
             self._words.append(Rejection(rejection.reason, rejection.message, resolvable=rejection.resolvable))
         if self._forgot and len(self._detailed) >= DETAILED:
             self._detailed = {row: kept for row, kept in self._detailed.items() if self._codes[row] != UNKNOWN}
@@ -162,33 +157,33 @@ class RejectionTable:
         self._codes[row] = code
 
     def get(self, row: int) -> Rejection | None:
-        """The refusal of a row, ``None`` when none is known."""
+        """Return the rejection of a row, ``None`` when it is unknown."""
         code = int(self._codes[row])
         return None if code == UNKNOWN else self._detailed.get(row) or self._words[code]
 
     def unknown(self, rows: int) -> Bools:
-        """Of which of the first rows is no refusal known?"""
+        """Return which of the first ``rows`` rows have no known rejection."""
         unknown: Bools = self._codes[:rows] == UNKNOWN
         return unknown
 
     def forget(self, rows: Ints | int) -> None:
-        """These nodes changed: their refusals hold no longer."""
+        """Forget the rejections of changed rows."""
         if not self._words:
-            return  # no row has been refused yet
+            return  # no row has been rejected yet
         self._codes[rows] = UNKNOWN
         self._forgot = True
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all rejections."""
         self._codes[:] = UNKNOWN
         self._detailed.clear()
 
     def _drop_unused(self) -> None:
-        """Sentences may quote taints and labels, which change for ever: those that no row says now are forgotten."""
+        """Remove messages that no row has now. Messages may contain taints and labels, whose number is not bounded."""
         used = distinct(self._codes[self._codes != UNKNOWN])
-        renumbered = np.full(len(self._words) + 1, UNKNOWN, dtype=np.int64)  # the last place is that of UNKNOWN itself
+        renumbered = np.full(len(self._words) + 1, UNKNOWN, dtype=np.int64)  # the last element is for UNKNOWN
         renumbered[used] = np.arange(len(used))
-        # An array of indices as a translation table; -1 picks its last entry, which is UNKNOWN.
+        # Translation table: the index -1 selects the last element, which is UNKNOWN.
         self._codes = renumbered[self._codes]
         self._words = [self._words[code] for code in used.tolist()]
         self._code_of = {(each.reason, each.message, each.resolvable): code for code, each in enumerate(self._words)}
@@ -196,28 +191,28 @@ class RejectionTable:
 
 
 COMPARED: Final = 32
-"""Of nodes whose score falls when devices for resource claims are chosen, so many are compared."""
+"""Number of complete placements to compare when the choice of devices for resource claims lowers scores."""
 
 
 @dataclass(slots=True)
 class Settled:
-    """The best complete placement so far, by its key; ``count`` of them were compared."""
+    """The complete placement with the largest key so far. ``count`` is the number of complete placements compared."""
 
-    charge: Callable[[int], None]  # told what was spent, in nodes asked; may end this part of the decision
+    charge: Callable[[int], None]  # called with the cost in evaluated nodes; may end this turn of the decision
     key: int = NO
     placement: Placement | None = None
     count: int = 0
 
     def note(self, key: int, placement: Placement) -> None:
-        """Keep the placement if it is better; of equal keys, which nodes never have, the first."""
+        """Keep the placement if its key is larger. Keys of different nodes are never equal."""
         self.count += 1
         if self.placement is None or key > self.key:
-            # Never below ``NO``, which ends the search: a complete placement counts however little it is worth.
+            # At least ``NO``, so that the search ends: any complete placement is acceptable, whatever its score.
             self.key, self.placement = max(key, NO), placement
 
 
 class LateRules:
-    """The rules that are asked of the best rows only. ``refusals`` are those of the last decision, by node."""
+    """Rules that are evaluated for the best rows only. ``refusals`` holds the rejections of the last decision by node."""
 
     def __init__(self, ask: SchedulingRequest, rules: Profile, cluster: ClusterFilters) -> None:
         self._ask = ask
@@ -226,27 +221,27 @@ class LateRules:
         self.refusals: dict[str, Rejection] = {}
 
     def refuse_early(self, seen: NodeSnapshot | None) -> tuple[bool, bool]:
-        """Does a node refuse the pod whatever else it says, and has that been found out just now?"""
+        """Return whether the node rejects the pod before placement, and whether that was computed by this call."""
         refusal, is_new = (None, False) if seen is None else self._cluster.refuse_early(seen)
         if refusal is None or seen is None:
             return False, False
-        # Remembered by node, so that ``explain`` can tell of rows that were never placed.
+        # Stored by node for ``explain``, because these rows are never placed.
         self.refusals[seen.node.name] = refusal
         return True, is_new
 
     def settle(self, seen: NodeSnapshot, placement: Placement, key: int, best: Settled) -> bool:
-        """Complete the placement and note it where it is the best so far; returns whether the search can end."""
-        # Devices may move the pod to other NUMA nodes, so that its points are counted again.
+        """Complete the placement and keep it if it is the best so far. Return whether the search can end."""
+        # Devices may move the pod to other NUMA nodes, which changes the score.
         settled = self._cluster.settle(seen, placement)
         if isinstance(settled, Rejection):
             self.refusals[seen.node.name] = settled
             best.charge(self._cluster.spent())
             return False
         if settled is not placement:
-            # Keys are points times ``SPACE`` plus the rank of the name, which stays.
+            # Keys are ``score * SPACE + rank``, and the rank does not change.
             key -= SPACE * (self._points(seen, placement) - self._points(seen, settled))
         best.note(key, settled)
-        # So many complete placements were compared: the best of them is taken.
+        # The best of ``COMPARED`` complete placements is chosen.
         return best.count == COMPARED
 
     def _points(self, seen: NodeSnapshot, placement: Placement) -> int:
@@ -254,28 +249,38 @@ class LateRules:
 
 
 class Undecided(Enum):
-    """A decision that has to go on later."""
+    """Result of a decision that continues in a later turn."""
 
     UNDECIDED = "undecided"
 
 
 class LimitReached(Exception):
-    """So many nodes were asked that others have their turn."""
+    """Raised when the decision has evaluated the maximum number of nodes of this turn."""
 
 
 STEP: Final = np.array(SPACE)  # a 0-d array: NumPy converts a Python integer at every operation
 FEW: Final = 2
-"""So many changed rows are evaluated at once; for more, a sweep finds out first which of them matter."""
+"""Number of changed rows up to which all are evaluated at once. For more rows, bounds are computed first."""
 
 
 TURN_STEPS: Final = 4_000
-"""Comparisons of affinity terms with kinds of placed pods in one turn of a decision, about 10 ms. Other decisions go on between turns."""
+"""Comparisons of affinity terms with kinds of placed pods in one turn of a decision, about 10 ms. Other decisions run between turns."""
 MAX_TURNS: Final = 1_000
-"""Turns after which a decision ends in one turn more."""
+"""Number of turns of a decision after which counting pods is not limited any more."""
 
 
 class NodeRanking:
-    """The nodes as one request class sees them."""
+    """
+    Keys of all nodes for one request class.
+
+    Preferences are normalized over the lowest and the highest raw score of the nodes that fit. Only evaluated rows are known to fit.
+    Therefore a fitting row is evaluated first at each extreme (the *witness*); then raw scores are normalized and added to the keys. Rows
+    that filters on other pods reject are removed before.
+
+    Example. Keys (scores) are 90?, 80!, 70?, where ``!`` is exact. Matching pods are 0, 2, 4 under preferred anti-affinity. Rows 0 and 2
+    are the extremes and are evaluated. Row 0 does not fit, so the extremes are 2 and 4. Rows 1 and 2 get 100 and 0 points, and row 1 is
+    chosen.
+    """
 
     def __init__(
         self,
@@ -295,26 +300,27 @@ class NodeRanking:
         self._position: int | None = None
         self._epoch = -1
         self._keys: Ints = np.zeros(0, dtype=np.int64)
-        self._exact: Bools = np.zeros(0, dtype=np.bool_)  # rows in ``_fits``
-        self._fits: dict[int, Placement] = {}  # rows whose key is exact
+        self._exact: Bools = np.zeros(0, dtype=np.bool_)  # whether the row is in ``_fits``
+        self._fits: dict[int, Placement] = {}  # placements of rows with an exact key
         self._refusals = RejectionTable()
         self._told: dict[str, Rejection] = {}
-        self._told_rows: dict[int, str] = {}  # whose refusal was told of a row
-        self._told_at: int | None = None  # the position of the journal then
+        self._told_rows: dict[int, str] = {}  # row of each rejection in ``_told``, with the node name
+        self._told_at: int | None = None  # journal position of ``_told``
         self._untold: set[int] = set()
-        self._left: int | None = None  # nodes that this decision may still ask, if that is limited
-        self._turns = 0  # of this decision
-        self._reported = False  # has an exception been reported?
+        self._left: int | None = None  # nodes that this turn may still evaluate, if limited
+        self._turns = 0  # turns of this decision
+        self._reported = False  # whether an exception has been reported
         self._late = None if cluster is None else LateRules(ask, rules, cluster)
 
     def choose_some(self, limit: int, images: tuple[str, ...] = ()) -> Placement | Undecided | None:
         """
-        As ``choose``, asking at most so many nodes one by one; ``UNDECIDED`` when more have to be asked.
+        Choose like ``choose``, with at most ``limit`` nodes evaluated individually; ``UNDECIDED`` when more are needed.
 
-        What was found out is kept, so that the next call goes on from there in the state of its moment.
+        Results are kept. The next call continues with them in the state of its time.
         """
         self._left, counts = limit * (1 + self._turns // MAX_TURNS), self._columns.pods
-        # Counts that others drop before this decision is over would be begun for ever.
+        # After ``MAX_TURNS`` the counts are not limited: otherwise counts that are evicted meanwhile could be restarted
+        # forever.
         counts.steps = TURN_STEPS if self._turns < MAX_TURNS else None
         self._turns += 1
         try:
@@ -331,7 +337,7 @@ class NodeRanking:
 
     def choose(self, images: tuple[str, ...] = (), only: Bools | None = None) -> Placement | None:
         """
-        The placement on the best node now, for a pod of the class with these images; ``None`` where none takes it (see ``explain``).
+        Return the placement on the best node for a pod with these images; ``None`` when no node fits (see ``explain``).
 
         ``only`` is a mask of the rows that may be chosen: bool[rows of the table].
         """
@@ -342,7 +348,7 @@ class NodeRanking:
         raws = self._preferences.raws(images)
         if self._late is not None:
             self._late.refusals.clear()
-        if self._cluster is None and not raws and only is None:  # keys need no copy: nothing is added to them
+        if self._cluster is None and not raws and only is None:  # keys are not copied, because nothing is added to them
             return self._best_alone()
         keys = self._keys.copy()
         if only is not None:
@@ -352,31 +358,31 @@ class NodeRanking:
         for preference, _, raw in raws:
             if preference.normalize is not as_given:
                 self._find_witnesses(keys, raw)
-        rows = np.flatnonzero(keys >= 0)  # int64[rows that may fit]: extremes are taken over these alone
+        rows = np.flatnonzero(keys >= 0)  # int64[rows that may fit]: extremes are computed over these rows
         for preference, weight, raw in raws:
             keys[rows] += (weight * preference.normalize(raw[rows])) * STEP
         return self._best(keys)
 
     def leaders(self, count: int) -> list[str]:
-        """Names of the nodes with the largest keys of the last ``choose``, in no particular order; a key may be a bound still."""
+        """Return the names of the nodes with the largest keys of the last ``choose``, unordered. A key may still be a bound."""
         rows = np.flatnonzero(self._keys >= 0)
         if len(rows) > count:
             rows = rows[np.argpartition(self._keys[rows], len(rows) - count)[-count:]]
         return self._columns.named(rows.tolist())
 
     def _best_alone(self) -> Placement | None:
-        """As ``_best``, where what is known of a row is all that there is to say about it."""
+        """Return the same as ``_best`` for a request without preferences and filters on other pods."""
         keys = self._keys[: len(self._columns)]
         while keys[row := int(keys.argmax())] >= 0:
-            # A bound that was exact, as it is most often: the row's key is the largest still.
+            # The bound was exact, which is the usual case: the row still has the largest key.
             if row in self._fits or self._evaluate_within_limit(row, None):
                 return self._fits[row]
         return None
 
     def _best(self, keys: Ints) -> Placement | None:
-        """The placement at the largest of the keys, which are changed where rows have to be evaluated first."""
+        """Return the placement with the largest key. Keys are changed where rows have to be evaluated first."""
         settled = Settled(self._count_asked)
-        keys = keys[: len(self._columns)]  # rows beyond are room to grow
+        keys = keys[: len(self._columns)]  # rows beyond the length are unused capacity
         row = int(keys.argmax())
         while keys[row] > settled.key:
             if (known := self._fits.get(row)) is not None:
@@ -389,7 +395,7 @@ class NodeRanking:
             elif self._refuses_early(row):
                 keys[row] = NO
             elif self._evaluate_within_limit(row, keys):
-                continue  # the bound was exact, as it is most often: the row's key is the largest still
+                continue  # the bound was exact, which is the usual case: the row still has the largest key
             row = int(keys.argmax())
         return settled.placement
 
@@ -400,7 +406,7 @@ class NodeRanking:
         return refused
 
     def _find_witnesses(self, keys: Ints, raw: Ints) -> None:
-        """Evaluate rows until one that fits is known at the lowest and at the highest raw score. Rows that do not fit lose their key."""
+        """Evaluate rows until a fitting row is known at the lowest and at the highest raw score. Rows that do not fit lose their key."""
         while True:
             rows = np.flatnonzero((keys >= 0) & (raw != MISSING))
             if not len(rows):
@@ -419,7 +425,7 @@ class NodeRanking:
                 self._evaluate_within_limit(row, keys)
 
     def explain(self) -> Unschedulable:
-        """Every node's refusal in the state of the last ``choose``, which found none."""
+        """Return every node's rejection in the state of the last ``choose``, which found no node."""
         told = self._explain()
         if self._cluster is None or self._late is None:
             return Unschedulable(told)
@@ -438,7 +444,7 @@ class NodeRanking:
             return
         if len(columns.kinds) > len(self._keys):
             self._fit_size()
-        # Within the limit of the turn, if there is one.
+        # Within the limit of the turn, if there is a limit.
         if len(changed) <= (FEW if self._left is None else min(FEW, self._left)):
             for row in sorted(set(changed.tolist())):
                 self._fits.pop(row, None)
@@ -464,18 +470,18 @@ class NodeRanking:
         self._bound(np.arange(len(self._columns), dtype=np.int64))
 
     def _fit_size(self) -> None:
-        """As much room as the columns have."""
+        """Resize the arrays to the capacity of the table."""
         missing = len(self._columns.kinds) - len(self._keys)
         self._keys = np.concatenate([self._keys, np.full(missing, NO, dtype=np.int64)])
         self._exact = np.concatenate([self._exact, np.zeros(missing, dtype=np.bool_)])
         self._refusals.resize(len(self._keys))
 
     def _bound(self, rows: Ints) -> None:
-        # Below zero where the bound is, as a rank is less than ``STEP``.
+        # Negative where the bound is negative, because a rank is less than ``STEP``.
         self._keys[rows] = self._sweep.bounds(rows) * STEP + self._columns.ranks[rows]
 
     def explain_some(self, limit: int) -> bool:
-        """Find out the refusals of at most so many nodes of which none is known; returns whether all are known then."""
+        """Evaluate at most ``limit`` rows whose rejection is unknown. Return whether all rejections are known."""
         if self._position is None:
             self._catch_up()
         count = min(len(self._columns), len(self._keys))
@@ -492,7 +498,7 @@ class NodeRanking:
         return True
 
     def _evaluate_within_limit(self, row: int, added: Ints | None) -> bool:
-        """Evaluate a row: in keys with preferences ``added`` its score replaces its bound. Was the bound exact?"""
+        """Evaluate a row and return whether its bound was exact. In ``added``, keys with preferences, the score replaces the bound."""
         if self._left is not None:
             self._count_asked()
         bound = self._keys[row]
@@ -508,7 +514,7 @@ class NodeRanking:
             self._left -= nodes
 
     def _evaluate(self, row: int) -> None:
-        """Replace a row's bound by the truth. An exception about this node and this pod is a refusal, told once a class."""
+        """Replace a row's bound by its score. An exception becomes a rejection by this node and is reported once per class."""
         try:
             seen = self._columns.candidate(row)
             answer = (
@@ -530,7 +536,7 @@ class NodeRanking:
             self._keys[row] = NO
 
     def _explain(self) -> dict[str, Rejection]:
-        """Every node's refusal; only nodes that changed since the last time are asked."""
+        """Return every node's rejection; only nodes that changed since the last call are evaluated."""
         changed = None if self._told_at is None else self._columns.rows_since(self._told_at)
         rows = range(len(self._columns)) if changed is None else sorted({*changed, *self._untold})
         self._untold.clear()
@@ -543,7 +549,7 @@ class NodeRanking:
             if record is None or record.node is None:
                 continue
             if self._keys[row] >= 0:
-                self._untold.add(row)  # it is refused for what is on other nodes, which is not remembered
+                self._untold.add(row)  # rejected because of pods on other nodes, which is not stored
                 continue
             if self._refusals.get(row) is None:
                 self._evaluate(row)

@@ -1,4 +1,4 @@
-"""Keep the columns of all nodes up to date: free amounts of nodes and of their NUMA nodes."""
+"""Columns of all nodes: free amounts of nodes and of their NUMA nodes."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -36,21 +36,24 @@ from koord_numa.engine.ranking.pod_counts import PodCounts
 MOST_HELD: Final = 1 << 50
 MOST_OFFERED: Final = 1 << 52
 """
-Amounts saturate in the table, so that no sum or product of them leaves 64 bits: a pebibyte held and a pebibyte wanted are within the four
-that are offered, and a hundred times that is within 2**63. What is beyond is for ``evaluate`` to tell, which has no limits.
+Amounts saturate in the table, so that no sum or product overflows 64 bits. 2**50 held plus 2**50 requested is at most the 2**52 offered,
+and 100 times that is below 2**63. Larger amounts are left to ``evaluate``, which has no limits.
 """
 
 LEAST_FREE: Final = -MAX_SCORE * MOST_HELD
 
 MOST_LINES: Final = 256
-"""Resources with a line of their own. Of others, whose names any user may invent in a pod, only ``evaluate`` knows."""
+"""Maximum number of resources with a line. Users can invent resource names in pods; only ``evaluate`` handles the others."""
 
 CPU_LINE, MEMORY_LINE, PODS_LINE = range(len(FIRST_RESOURCES))
 
 
 class AmountTable:
     """
-    ``offered[resource, row]`` is what there is; ``resources`` says which resource is where. ``bare`` are rows without CPUs or memory.
+    Amounts of whole nodes.
+
+    ``offered[resource, row]`` is the allocatable amount; ``resources`` maps a resource to its line. ``bare`` holds rows without CPU or
+    memory.
     """
 
     def __init__(self, numbers: NodeNumbers) -> None:
@@ -58,22 +61,24 @@ class AmountTable:
         self.resources = numbers.resources
         self.offered: Ints = np.zeros((len(self.resources), len(numbers.rows)), dtype=np.int64)
         self.bare: set[int] = set()
-        # By row, a hundredfold, what is offered of each resource, and how many pods may be there.
+        # By row, 100 times the allocatable amount of each resource, and the maximum number of pods.
         self._offers: dict[int, list[int]] = {}
-        self._devices: dict[int, tuple[tuple[str, int], ...]] = {}  # by row, how many there are, of rows that have any
+        self._devices: dict[
+            int, tuple[tuple[str, int], ...]
+        ] = {}  # by row, the number of devices, for rows that have devices
 
     @property
     def spares(self) -> Ints:
-        """By row, the percent of the least used device, 100 without any."""
+        """Percentage of the least used device by row, 100 without devices."""
         spares: Ints = MAX_SCORE + self._numbers.rows[:, SPARES]
         return spares
 
     def grow(self, rows: int) -> None:
-        """Make room for more rows."""
+        """Add rows up to this number."""
         self.offered = longer(self.offered, rows)
 
     def place(self, resource: str) -> None:
-        """A line for a resource that is new."""
+        """Add a line for a resource that has none."""
         if resource not in self.resources:
             self._numbers.add_resource(resource)
             self.offered = np.pad(self.offered, ((0, 1), (0, 0)))
@@ -81,7 +86,7 @@ class AmountTable:
                 offered.append(0)
 
     def offer(self, row: int, allocatable: ResourceList) -> None:
-        """The objects of a row's node changed. ``write`` has to follow."""
+        """Update the allocatable amounts of a row. The caller calls ``write`` afterwards."""
         for resource in allocatable:
             if len(self.resources) < MOST_LINES:
                 self.place(resource)
@@ -97,15 +102,15 @@ class AmountTable:
         self._note_devices(row, allocatable)
 
     def write(self, row: int, booked: Ledger, *, takes_pods: bool) -> None:
-        """Pods came to a row's node or went."""
+        """Update the free amounts of a row."""
         amounts, lines = booked.amounts, self.resources
         offered = self._offers.get(row) or [0] * len(lines)
         free = offered.copy()
         for name, amount in amounts.items():
-            if name in lines:  # what has no line is offered nowhere
+            if name in lines:  # a resource without a line is not offered by any node
                 free[lines[name]] -= MAX_SCORE * amount
         free[PODS_LINE] = offered[PODS_LINE] - MAX_SCORE * len(booked.holdings) if takes_pods else 0
-        if min(free) < LEAST_FREE:  # never, outside of tests
+        if min(free) < LEAST_FREE:  # only in tests
             free = [max(amount, LEAST_FREE) for amount in free]
         spare = 0
         if (devices := self._devices.get(row)) is not None:
@@ -113,11 +118,11 @@ class AmountTable:
         self._numbers.whole.write(row, (spare, *free))
 
     def refuse(self, row: int) -> None:
-        """Nothing may go to this row."""
+        """Set the free pods of this row to 0."""
         self._numbers.rows[row, FREE + PODS_LINE] = 0
 
     def forget(self, row: int) -> None:
-        """The row's node is gone."""
+        """Remove the data of a row without a node."""
         self.bare.discard(row)
         self._note_devices(row, NOTHING)
 
@@ -130,21 +135,21 @@ class AmountTable:
 
 
 REMEMBERED_SUMS: Final = 4096
-"""Machines are alike, and so are pods: most amounts have been seen before on some row."""
+"""Cache size. Machines and pods are similar, so that most amounts occur on several rows."""
 
 
 class NumaTable:
-    """Of what a kubelet has only CPUs are listed, where it hands them out itself."""
+    """Free amounts of NUMA nodes. Where the kubelet allocates CPUs, only CPUs are listed."""
 
     def __init__(self, numbers: NodeNumbers) -> None:
         self._numbers = numbers
-        # By row, of which inventory and ledger it was written, and of which revision of the ledger's amounts on NUMA nodes.
+        # By row, the inventory, the ledger and its revision of NUMA amounts that the row was computed from.
         self._written: dict[int, tuple[Inventory, Ledger, int]] = {}
-        # By row, what it was written of where a kubelet chooses.
+        # By row, the amounts that the row was computed from, where the kubelet allocates CPUs.
         self._listed: dict[int, Mapping[str, list[int]]] = {}
 
     def write(self, row: int, record: NodeInfo) -> None:
-        """Bring one row up to date. No inventory at all means that a kubelet chooses."""
+        """Update one row. Without an inventory the kubelet allocates CPUs."""
         offer = record.inventory
         if isinstance(offer, Inventory):
             self._write_left(row, offer, record.booked)
@@ -152,32 +157,32 @@ class NumaTable:
             self._write_listed(row, _listed(record) if offer is None else {})
 
     def _write_left(self, row: int, offer: Inventory, booked: Ledger) -> None:
-        """Of a node whose CPUs the scheduler hands out. Many pods hold nothing of a NUMA node, and leave the row as it is."""
+        """Update the row of a node whose CPUs the scheduler allocates. Pods without NUMA amounts do not change the row."""
         written, revision = self._written.get(row), booked.numa_revision
         is_new = written is None or written[0] is not offer
         if written is not None and not is_new and written[2] == revision and written[1] is booked:
             return
         self._written[row] = offer, booked, revision
         free = numa_left(offer, booked)
-        if is_new:  # else there has been room for the same resources and NUMA nodes before
+        if is_new:  # else the row has the same resources and NUMA nodes as before
             self._listed.pop(row, None)
             self._begin(row, free)
         self._put(row, free)
 
     def _write_listed(self, row: int, free: Mapping[str, list[int]]) -> None:
-        """Of any other node. Most pods hold no CPUs of their own where a kubelet chooses."""
+        """Update the row of any other node. Most pods hold no exclusive CPUs there."""
         self._written.pop(row, None)
         listed = self._listed.get(row)
         if listed == free:
             return
         self._listed[row] = free
-        # Nothing but CPUs is listed.
+        # Only CPUs are listed.
         if listed is None or len(listed.get(CPU, ())) != len(free.get(CPU, ())):
             self._begin(row, free)
         self._put(row, free)
 
     def _begin(self, row: int, free: Mapping[str, list[int]]) -> None:
-        """What the row lists may be new. Unlisted resources bound nothing: the row must stay an upper bound."""
+        """Prepare the row for new resources. Resources that are not listed are unlimited, so that the row remains an upper bound."""
         self._numbers.make_room(free)
         self._numbers.reach[:, row] = UNLIMITED
 
@@ -188,26 +193,27 @@ class NumaTable:
                 numbers.reach[numbers.places[name], row] = _sums(tuple(amounts), numbers.counts)
 
     def forget(self, row: int) -> None:
-        """The row's node is gone."""
+        """Remove the data of a row without a node."""
         self._written.pop(row, None)
         self._listed.pop(row, None)
 
 
 @lru_cache(maxsize=REMEMBERED_SUMS)
 def _sums(amounts: tuple[int, ...], counts: int) -> Ints:
-    """What the emptiest NUMA node has, what the two emptiest have together and so on: as many sums as are asked for."""
+    """Return ``counts`` sums: the free amount of the emptiest NUMA node, of the two emptiest, and so on."""
     emptiest = sorted(amounts, reverse=True)
-    # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
+    # A free amount may be negative (CPUs reserved under running pods); it does not reduce the free amounts of other
+    # NUMA nodes.
     if emptiest[-1] < 0 or emptiest[0] > UNLIMITED:
         emptiest = [min(max(0, amount), UNLIMITED) for amount in emptiest]
     sums = [*accumulate(emptiest)]
     found = np.array(sums + sums[-1:] * (counts - len(sums)), dtype=np.int64)
-    found.setflags(write=False)  # others have the same
+    found.setflags(write=False)  # the cached array is shared
     return found
 
 
 def _listed(record: NodeInfo) -> Mapping[str, list[int]]:
-    """What each NUMA node has free where a kubelet chooses, by resource; resources that are not listed are unlimited."""
+    """Return the free amount of each NUMA node where a kubelet allocates CPUs, by resource. Resources that are not listed are unlimited."""
     topology = record.topology
     if topology is not None and _hands_out_cpus(topology):
         return {CPU: _kubelets_cpus(record, topology)}
@@ -215,31 +221,31 @@ def _listed(record: NodeInfo) -> Mapping[str, list[int]]:
 
 
 def _hands_out_cpus(topology: NodeResourceTopology) -> bool:
-    # An unpublished policy may be the static one, as zones that list CPUs say.
+    # An unpublished policy may be the static policy if the zones list CPUs.
     if topology.kubelet.cpu_policy not in (None, STATIC):
         return False
     return bool([zone for zone in topology.zones if zone.allocatable.get(CPU)])
 
 
 def _kubelets_cpus(record: NodeInfo, topology: NodeResourceTopology) -> list[int]:
-    # Of a kubelet that is followed the most that any hypothesis leaves free: the table must not be too small.
+    # For a tracked kubelet, the maximum over all hypotheses: the table must be an upper bound.
     followed = record.history.most_cpus()
     if followed is not None:
         return [MILLI * followed.get(zone.numa, 0) for zone in topology.zones]
     held = _hidden_cpus(record)
-    # May be below zero where pods that are not shown yet are charged; ``_sums`` cuts it.
+    # May be negative where pods are charged that the topology does not show yet; ``_sums`` clips it.
     return [zone.available.get(CPU, 0) - held.get(zone.numa, 0) for zone in topology.zones]
 
 
 def _hidden_cpus(record: NodeInfo) -> dict[int, int]:
-    """Milli-CPU by NUMA id that pods hold which the topology does not show yet."""
+    """Return the milli-CPU by NUMA id that pods hold and the topology does not show yet."""
     ledger = record.counted
     holdings = ledger.holdings
-    # Pods that are surely gone hold nothing, whether the topology shows that yet or not.
+    # Pods that are certainly gone hold nothing, whether the topology shows that yet or not.
     hidden = record.unpublished if ledger is record.ledger else record.unpublished & holdings.keys()
     if not hidden:
         return {}
-    # The ledger has the sum of all pods, so that the fewer of hidden and shown ones are looked at.
+    # The ledger has the sum of all pods, so that the smaller set of hidden and shown pods is iterated.
     most = 2 * len(hidden) > len(holdings)
     held = {numa: amounts.get(CPU, 0) for numa, amounts in ledger.numa.items()} if most else {}
     if len(hidden) == len(holdings):
@@ -253,7 +259,7 @@ def _hidden_cpus(record: NodeInfo) -> dict[int, int]:
 
 FIRST_ROWS: Final = 64
 NO_NODE: Final = NodeClass(Node(""))
-"""The kind of a row that has not been written."""
+"""Class of a row that has not been written."""
 
 
 def _raise(_node: str, error: Exception) -> None:
@@ -262,8 +268,9 @@ def _raise(_node: str, error: Exception) -> None:
 
 class NodeTable:
     """
-    One row a node, reused when the node is gone. ``journal`` lists rows in the order they changed: who remembers results
-    about rows re-reads those after the position it has seen.
+    One row per node, reused after the node is deleted.
+
+    ``journal`` lists rows in the order of their changes. Readers that cache results re-read the rows after their last position.
     """
 
     def __init__(self) -> None:
@@ -271,44 +278,44 @@ class NodeTable:
         self.row_of: dict[str, int] = {}
         self.order = NameOrder()
         self.journal = Journal()
-        self.kinds: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by its number, what kind of node it is
+        self.kinds: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # class number by row
         self.known_kinds: list[NodeClass] = [NO_NODE]
         self.numbers = NodeNumbers(FIRST_ROWS)
-        self.amounts = AmountTable(self.numbers)  # the bars of single classes are not known there
+        self.amounts = AmountTable(self.numbers)  # bars of single request classes are not included
         self.zones = NumaTable(self.numbers)
-        self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by name: the larger the earlier, less than ``SPACE``
+        self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by row, larger for earlier names, less than ``SPACE``
         self.labels = LabelColumns(FIRST_ROWS, self._nodes)
         self.images = ImageColumns(FIRST_ROWS)
         self.pods = PodCounts(self.row_of.get, FIRST_ROWS)
         self.on_error: Callable[[str, Exception], None] = _raise
-        self.kinds_version = 0  # grows when a number of ``known_kinds`` gets another meaning
-        self.taints_version = 0  # grows when the taints of a row may have changed
+        self.kinds_version = 0  # incremented when an element of ``known_kinds`` is replaced or added
+        self.taints_version = 0  # incremented when the taints of a row may have changed
         self._kind_numbers: dict[Hashable, int] = {NO_NODE.key: 0}
-        self._kind_rows: list[int] = [1]  # how many rows are of each kind; the first is always kept
+        self._kind_rows: list[int] = [1]  # number of rows of each class; the first class is always kept
         self._free_kinds: list[int] = []
         self._objects: list[
             tuple[Node, NodeResourceTopology | None] | None
-        ] = []  # what the columns say of a row is from these
-        # By row, what its kind says that pods have proved of its kubelet.
+        ] = []  # objects that the columns of a row were computed from
+        # By row, the properties of the kubelet that pods have proved, as included in the class.
         self._proved: dict[int, tuple[frozenset[int], bool]] = {}
         self._vacant: list[int] = []
         self._stale: set[int] = set()
         self._epoch = 0
 
     def __len__(self) -> int:
-        """How many rows there are, vacant ones among them."""
+        """Return the number of rows, including vacant rows."""
         return len(self.records)
 
     @property
     def position(self) -> int:
-        """The journal position after the last change."""
+        """Journal position after the last change."""
         return self.journal.position
 
     def changed(self, record: NodeInfo) -> None:
-        """Something about this node changed: it came, went, or its numbers differ."""
+        """Record that this node was added, removed, or changed."""
         row = self.row_of.get(record.name)
         if record.node is None:
-            # Changed more than once before the first refresh, or gone again: both are usual.
+            # Several changes before the first refresh, including a removal, are usual.
             if row is not None:
                 self._vacate(row, record.name)
             return
@@ -318,24 +325,24 @@ class NodeTable:
         self.journal.add(row, len(self.records))
 
     def rows_since(self, position: int) -> list[int] | None:
-        """The rows that changed since a journal position, each once, ascending; ``None`` when that is too long ago to know."""
+        """Return the distinct rows that changed since a journal position, ascending; ``None`` when the position is not kept any more."""
         changed = self.journal.changes_since(position)
-        # ``sorted``: rows are evaluated in their order, whatever order they changed in.
+        # ``sorted``: rows are evaluated in row order, independent of the order of changes.
         return None if changed is None else sorted(set(changed.tolist()))
 
     def candidate(self, row: int) -> NodeSnapshot | None:
-        """The node of a row as a decision sees it."""
+        """Return the snapshot of the node of a row for a decision."""
         record = self.records[row]
         return None if record is None else record.candidate()
 
     def named(self, rows: Iterable[int]) -> list[str]:
-        """Names of the nodes of these rows; vacant ones have none."""
+        """Return the names of the nodes of these rows, without vacant rows."""
         found = (self.records[row] for row in rows)
         return [record.name for record in found if record is not None and record.node is not None]
 
     def refresh(self) -> None:
-        """Bring every changed row up to date."""
-        # In a fixed order, since an exception is reported once and should name the same node each time.
+        """Update all changed rows."""
+        # In a fixed order: an exception is reported once and should always name the same node.
         for row in sorted(self._stale):
             try:
                 self._refresh(row)
@@ -344,20 +351,20 @@ class NodeTable:
                 self.report(row, error)
         self._stale.clear()
         if self._epoch != self.order.epoch:
-            # All numbers of names were spread again, so every rank is wrong.
+            # All names were renumbered, so that all ranks are outdated.
             self._epoch = self.order.epoch
             for name, row in self.row_of.items():
-                # The earlier the name, the larger the rank, as the maximum is looked for.
+                # Earlier names have larger ranks, because the maximum is chosen.
                 self.ranks[row] = SPACE - self.order.number(name)
 
     def report(self, row: int, error: Exception) -> None:
-        """Something went wrong about the node of this row."""
+        """Report an exception about the node of this row."""
         record = self.records[row]
         if record is not None:
             self.on_error(record.name, error)
 
     def _occupy(self, record: NodeInfo) -> int:
-        # Rows are reused: arrays would else grow with every node that ever was.
+        # Rows are reused: otherwise arrays would grow with every node that ever existed.
         if self._vacant:
             row = self._vacant.pop()
             self.records[row] = record
@@ -382,12 +389,12 @@ class NodeTable:
         self.zones.forget(row)
         self.amounts.forget(row)
         self._vacant.append(row)
-        # Stale and in the journal, so that readers learn of the vacancy.
+        # Stale and in the journal, so that readers process the vacancy.
         self._stale.add(row)
         self.journal.add(row, len(self.records))
 
     def _grow(self) -> None:
-        # Doubled, so that growing costs a constant share of all writes.
+        # Doubled, so that the cost of growing is a constant share of all writes.
         size = 2 * len(self.kinds)
         self.kinds, self.ranks = longer(self.kinds, size), longer(self.ranks, size)
         self.numbers.grow(size)
@@ -397,7 +404,7 @@ class NodeTable:
         self.pods.grow(size)
 
     def _nodes(self) -> Iterator[tuple[int, Node]]:
-        """Every row that has a node, with it."""
+        """Yield every row that has a node, with the node."""
         for row, record in enumerate(self.records):
             if record is not None and record.node is not None:
                 yield row, record.node
@@ -408,7 +415,7 @@ class NodeTable:
             self.amounts.refuse(row)
             return
         node, written = record.node, self._objects[row]
-        # By identity: informers hand out the same objects until they change.
+        # By identity: informers return the same objects until they change.
         if written is None or written[0] is not node or written[1] is not record.published:
             if written is None or written[0].labels != node.labels:
                 self.labels.write(row, node)
@@ -421,7 +428,7 @@ class NodeTable:
             self.ranks[row] = SPACE - self.order.number(record.name)
             self.amounts.offer(row, record.allocatable)
         kind = self.known_kinds[int(self.kinds[row])]
-        # Pods change what is proved of whole cores, so that this is looked at on every refresh.
+        # Pods change whether whole cores are proved, so that this is checked on every refresh.
         if kind.config is not None:
             proved = record.admitted_counts(), record.history.evidence.keeps_cores
             if proved != self._proved.get(row):
@@ -432,13 +439,13 @@ class NodeTable:
         self.zones.write(row, record)
 
     def _set_kind(self, row: int, kind: NodeClass) -> None:
-        """A kind that no row is of any more gives its number to the next new one."""
+        """Set the class of a row. The number of a class without rows is reused."""
         former = int(self.kinds[row])
         number = self._kind_numbers.get(kind.key)
         if number is None:
             number = self._number_for(kind)
         if number == former:
-            # Kinds change rarely, while rows are written all the time.
+            # The class changes rarely, while rows are written often.
             return
         self.kinds[row] = number
         self._kind_rows[number] += 1
@@ -450,7 +457,7 @@ class NodeTable:
             self._free_kinds.append(former)
 
     def _number_for(self, kind: NodeClass) -> int:
-        # Grows for a new number too: readers' arrays are one entry short then.
+        # Incremented for a new number too, because readers' arrays are one element short then.
         self.kinds_version += 1
         if self._free_kinds:
             number = self._free_kinds.pop()

@@ -1,14 +1,12 @@
 """
-How many placed pods of some sort are on each node, in NumPy columns that every pod's coming and going keeps up to date.
+Counts of placed pods per node in NumPy columns, updated incrementally.
 
-Theory. Affinity, anti-affinity and spreading ask the same question: how many placed pods that *match* something are in the topology domain
-of a node? Pods are alike in great numbers, so they are put into *kinds*: equal namespace, labels, terms, and whether they are being
-deleted. A *count* weighs kinds and has one integer per row of the node table. When a pod comes or goes, its kind names the counts that it
-matters to (worked out once for each kind and count), and each of them changes at the pod's row alone: a decision costs what changed since
-the last one, whatever the number of pods. The sums over topology domains are made by ``LabelColumn.sums``.
+Affinity, anti-affinity and topology spread count placed pods that match a condition, by topology domain. Pods with equal namespace, labels,
+terms and deletion state are one *kind*. A *count* has a weight for each kind and one integer per row of the node table. When a pod is added
+or removed, the counts with a weight for its kind change at the pod's row only. ``LabelColumn.sums`` computes the sums over domains.
 
-Example: twenty replicas with ``app: web`` on three nodes are one kind. The count "selector app=web in namespace default" is ``[7, 7, 6]``;
-with the nodes in zones a, a and b its sums are ``{a: 14, b: 6}``.
+Example: twenty replicas with ``app: web`` on three nodes are one kind. The count of "app=web in namespace default" is ``[7, 7, 6]``; with
+the nodes in zones a, a and b its sums are ``{a: 14, b: 6}``.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
@@ -27,13 +25,13 @@ from koord_numa.engine.ranking.label_columns import LabelColumn, LabelColumns
 from koord_numa.engine.ranking.node_numbers import Bools, Ints, longer
 
 REMEMBERED_COUNTS: Final = 4096
-"""Terms of the counts that are kept up to date. The count that was not asked for the longest time is dropped first."""
+"""Maximum number of terms of the counts that are kept up to date. The least recently used count is dropped first."""
 
 MOST_UNFINISHED: Final = 16
-"""Counts that are begun and not finished, more than two decisions need. The oldest is dropped, as its decision was given up."""
+"""Maximum number of unfinished counts. Two decisions need fewer. The oldest is dropped, because its decision was abandoned."""
 
 HARD_WEIGHT: Final = 1
-"""What a placed pod's required affinity to the new one is worth (kube-scheduler's ``hardPodAffinityWeight``)."""
+"""Weight of a placed pod's required affinity for the new pod (``hardPodAffinityWeight`` of kube-scheduler)."""
 
 Namespaces = Mapping[str, Labels]
 
@@ -41,7 +39,9 @@ Namespaces = Mapping[str, Labels]
 @dataclass(frozen=True, slots=True)
 class Term:
     """
-    One affinity term of a placed pod. ``weight`` is what it adds to the score of pods that it picks; ``forbids``: required anti-affinity.
+    Affinity term of a placed pod.
+
+    ``weight`` is added to the score of pods that the term selects. ``forbids`` is set for required anti-affinity.
     """
 
     term: PodTerm
@@ -51,7 +51,7 @@ class Term:
 
 @once_per_request
 def terms_of(request: PodRequest) -> tuple[Term, ...]:
-    """Every affinity term of a pod, as it weighs on other pods."""
+    """Return all affinity terms of a pod with their weights for other pods."""
     demands = request.constraints
     return (
         *(Term(term, HARD_WEIGHT) for term in demands.affinity),
@@ -63,9 +63,9 @@ def terms_of(request: PodRequest) -> tuple[Term, ...]:
 
 class PodKind(NamedTuple):
     """
-    What placed pods have in common as far as other pods can ask about them. ``labels`` are sorted pairs.
+    Properties of placed pods that affinity and topology spread depend on. ``labels`` are sorted pairs.
 
-    A tuple, which is hashed and compared without a call: every pod that comes or goes is looked up by its kind.
+    A tuple, because it is hashed and compared without a Python call: the kind of every added or removed pod is looked up.
     """
 
     namespace: str
@@ -75,15 +75,16 @@ class PodKind(NamedTuple):
 
     @property
     def anchors(self) -> tuple[Hashable, ...]:
-        """What a weighing of this kind is found by: its namespace and labels, and its terms."""
+        """Index keys of this kind: its namespace and labels, and its terms."""
         return (*anchors_of_pod(self.namespace, self.labels), *(each.term for each in self.terms))
 
 
 @dataclass(frozen=True, slots=True)
 class PodSelection:
     """
-    Pods by namespace and labels: the weight is 1 for a kind that *all* of ``terms`` pick. With ``staying``, pods that are being deleted do
-    not count, as in PodTopologySpread (``podtopologyspread/common.go``).
+    Selection of pods by namespace and labels. The weight is 1 for a kind that *all* ``terms`` select.
+
+    With ``staying``, pods that are being deleted do not count, as in PodTopologySpread (``podtopologyspread/common.go``).
     """
 
     terms: tuple[tuple[tuple[str, ...], LabelSelector | None, LabelSelector | None], ...]
@@ -91,12 +92,12 @@ class PodSelection:
 
     @classmethod
     def of(cls, terms: Iterable[PodTerm]) -> "PodSelection":
-        """The pods that all of these affinity terms pick."""
+        """Return the selection of the pods that all of these affinity terms select."""
         return cls(tuple((term.namespaces, term.namespace_selector, term.selector) for term in terms))
 
     @property
     def anchors(self) -> tuple[Hashable, ...]:
-        """Every kind that is selected carries one of these (``term_index``)."""
+        """Index keys. Every selected kind has at least one of them (``term_index``)."""
         if not self.terms:
             return ((None, None, None),)
         namespaces, namespace_selector, selector = self.terms[0]
@@ -104,15 +105,15 @@ class PodSelection:
 
     @property
     def by_namespace_labels(self) -> bool:
-        """Return whether the selection depends on the labels of namespaces."""
+        """Whether the selection depends on the labels of namespaces."""
         return any(selector is not None for _, selector, _ in self.terms)
 
     def steps(self, _kind: PodKind) -> int:
-        """Terms that are compared with the kind."""
+        """Return the number of terms to compare with the kind."""
         return 1
 
     def weigh(self, kind: PodKind, namespaces: Namespaces) -> int:
-        """1 for a kind that is selected, else 0."""
+        """Return 1 for a selected kind, else 0."""
         if self.staying and kind.deleting:
             return 0
         here = namespaces.get(kind.namespace, {})
@@ -124,12 +125,12 @@ class PodSelection:
 
 
 class TermGroup:
-    """Affinity terms of one topology key that weigh together. The hash is computed once, as a pod may have thousands of terms."""
+    """Affinity terms of one topology key with their weights. The hash is computed once, because a pod may have thousands of terms."""
 
     __slots__ = ("_hash", "terms")
 
     def __init__(self, terms: Iterable[tuple[PodTerm, int]]) -> None:
-        """``terms`` are terms with their weight."""
+        """Initialize the group. ``terms`` are pairs of term and weight; equal terms are summed."""
         weights: dict[PodTerm, int] = {}
         for term, weight in terms:
             weights[term] = weights.get(term, 0) + weight
@@ -147,26 +148,26 @@ class TermGroup:
 
 @dataclass(frozen=True, slots=True)
 class SelectedByTerms:
-    """Pods that terms select: the weight is that of all terms that select a pod of the kind."""
+    """Pods that terms select. The weight of a kind is the sum of the weights of the terms that select it."""
 
     group: TermGroup
 
     @property
     def anchors(self) -> tuple[Hashable, ...]:
-        """Every kind that is selected carries one of these."""
+        """Index keys. Every selected kind has at least one of them."""
         return tuple({anchor: None for term in self.group.terms for anchor in anchors_of_term(term)})
 
     @property
     def by_namespace_labels(self) -> bool:
-        """Return whether the selection depends on the labels of namespaces."""
+        """Whether the selection depends on the labels of namespaces."""
         return any(term.namespace_selector is not None for term in self.group.terms)
 
     def steps(self, _kind: PodKind) -> int:
-        """Terms that are compared with the kind."""
+        """Return the number of terms to compare with the kind."""
         return len(self.group.terms)
 
     def weigh(self, kind: PodKind, namespaces: Namespaces) -> int:
-        """The weights of the terms that select the kind, summed."""
+        """Return the sum of the weights of the terms that select the kind."""
         here, labels, total = namespaces.get(kind.namespace, {}), dict(kind.labels), 0
         for term, weight in self.group.terms.items():
             is_there = kind.namespace in term.namespaces or selects(term.namespace_selector, here)
@@ -177,7 +178,7 @@ class SelectedByTerms:
 
 @dataclass(frozen=True, slots=True)
 class TermCarriers:
-    """Pods that have one of these terms: the weight is what the terms add to scores, or how often they forbid with ``forbids``."""
+    """Pods that have one of these terms. The weight is what the terms add to scores, or with ``forbids`` the number of forbidding terms."""
 
     group: TermGroup
     forbids: bool
@@ -186,15 +187,15 @@ class TermCarriers:
 
     @property
     def anchors(self) -> tuple[Hashable, ...]:
-        """The terms."""
+        """Index keys: the terms."""
         return tuple(self.group.terms)
 
     def steps(self, kind: PodKind) -> int:
-        """Terms that are compared."""
+        """Return the number of terms to compare."""
         return len(kind.terms)
 
     def weigh(self, kind: PodKind, _namespaces: Namespaces) -> int:
-        """The weights of the terms in pods of this kind, summed."""
+        """Return the sum of the weights of the terms in pods of this kind, or their number with ``forbids``."""
         terms = self.group.terms
         found = [each for each in kind.terms if each.forbids is self.forbids and each.term in terms]
         return len(found) if self.forbids else sum(each.weight for each in found)
@@ -206,8 +207,10 @@ Weighing = PodSelection | SelectedByTerms | TermCarriers
 @dataclass(slots=True, eq=False)
 class Count:
     """
-    ``rows[row]`` is the weight of all pods on the node of that row. ``version`` grows with every change. ``left`` are kinds of pods that
-    are not counted yet.
+    Weighted pod count by row.
+
+    ``rows[row]`` is the weight of all pods on the node of the row. ``version`` is incremented with every change. ``left`` are the kinds
+    that are not counted yet.
     """
 
     weighing: Weighing
@@ -217,14 +220,14 @@ class Count:
     left: "list[_Kind]" = field(default_factory=list)
 
     def add(self, row: int, amount: int) -> None:
-        """Pods came to a row or went."""
+        """Add an amount to a row."""
         self.rows[row] += amount
         self.version += 1
 
 
 @dataclass(slots=True, eq=False)
 class _Kind:
-    """The pods of one kind by node name, and the counts that they matter to with their weight."""
+    """Pods of one kind by node name, and the counts with a weight for this kind."""
 
     kind: PodKind
     nodes: dict[str, int] = field(default_factory=dict)
@@ -232,25 +235,27 @@ class _Kind:
 
 
 class PodCounts:
-    """All kinds and all counts. ``row_of`` tells the row of a node that has one; ``namespaces`` has the labels of all namespaces."""
+    """All kinds and all counts. ``row_of`` returns the row of a node; ``namespaces`` holds the labels of all namespaces."""
 
     def __init__(self, row_of: Callable[[str], int | None], rows: int) -> None:
         self._row_of = row_of
         self.namespaces: Namespaces = {}
         self._size = rows
         self._kinds: dict[PodKind, _Kind] = {}
-        self._counted: dict[str, _Kind] = {}  # by uid of every pod that is counted
+        self._counted: dict[str, _Kind] = {}  # by UID of every counted pod
         self._counts: LRUCache[Weighing, Count] = LRUCache(maxsize=REMEMBERED_COUNTS, getsizeof=_weight_of)
         self._unfinished: dict[Weighing, Count] = {}
-        self.steps: int | None = None  # comparisons of terms with kinds of pods that this turn has left
+        self.steps: int | None = (
+            None  # comparisons of terms with kinds of pods left in this turn; ``None`` if unlimited
+        )
         self._kinds_by_anchor: AnchorIndex[_Kind] = AnchorIndex()
         self._counts_by_anchor: AnchorIndex[Count] = AnchorIndex()
 
     def add(self, node: str, pod: Pod, former: Pod | None = None) -> None:
-        """A pod is counted on a node; ``former`` is what was counted for it there until now."""
+        """Count a pod on a node. ``former`` is the version of the pod that was counted there until now."""
         kind = _kind_of(pod)
         if former is not None:
-            if self._counted[former.key.uid].kind == kind:  # a change that other pods cannot ask about
+            if self._counted[former.key.uid].kind == kind:  # the change does not affect other pods
                 return
             self.remove(node, former)
         known = self._kinds.get(kind)
@@ -260,7 +265,7 @@ class PodCounts:
         self._move(known, node, 1)
 
     def remove(self, node: str, pod: Pod) -> None:
-        """A pod is not counted on a node any more; it is the same as when it was counted."""
+        """Stop counting a pod on a node. ``pod`` is the version that was counted."""
         known = self._counted.pop(pod.key.uid)
         self._move(known, node, -1)
         if not known.nodes:
@@ -268,7 +273,7 @@ class PodCounts:
             self._kinds_by_anchor.remove(known, known.kind.anchors)
 
     def count(self, weighing: Weighing) -> Count:
-        """The count of this weighing, kept up to date from now on."""
+        """Return the count for this weighing, which is kept up to date from now on. Raises ``TurnOverError`` if the turn ends first."""
         found = self._counts.get(weighing)
         if found is None:
             found = self._unfinished.get(weighing)
@@ -284,26 +289,26 @@ class PodCounts:
         return found
 
     def occupy(self, node: str, row: int) -> None:
-        """A node got a row: pods that are there already are counted in it."""
+        """Add the pods that are already on a node to its new row."""
         for known in self._kinds.values():
-            # Most kinds matter to no count, and none before the first pod that looks around.
+            # Most kinds have no weight in any count.
             if known.counts and (pods := known.nodes.get(node)):
                 for count, weight in known.counts:
                     count.add(row, weight * pods)
 
     def vacate(self, row: int) -> None:
-        """The node of a row is gone."""
+        """Set the counts of a row without a node to 0."""
         for count in (*self._counts.values(), *self._unfinished.values()):
             count.add(row, -int(count.rows[row]))
 
     def grow(self, rows: int) -> None:
-        """Make room for more rows."""
+        """Add rows up to this number."""
         self._size = rows
         for count in (*self._counts.values(), *self._unfinished.values()):
             count.rows = longer(count.rows, rows)
 
     def namespaces_changed(self) -> None:
-        """Labels of namespaces changed: counts that depend on them are made again when they are asked for."""
+        """Drop the counts that depend on labels of namespaces. They are recomputed on demand."""
         kept: tuple[MutableMapping[Weighing, Count], ...] = (self._counts, self._unfinished)
         for counts in kept:
             for weighing in [it for it, count in counts.items() if count.weighing.by_namespace_labels]:
@@ -332,12 +337,12 @@ class PodCounts:
     def _new_count(self, weighing: Weighing) -> Count:
         count = Count(weighing, np.zeros(self._size, dtype=np.int64))
         self._counts_by_anchor.add(count, weighing.anchors)
-        # The last one is counted first.
+        # Counted from the end of the list.
         count.left = self._kinds_by_anchor.find(weighing.anchors)[::-1]
         return count
 
     def _finish(self, count: Count) -> None:
-        """Count the kinds that are left. Raises ``TurnOverError`` when the turn has no steps left; the next turn goes on from there."""
+        """Count the kinds that are left. Raises ``TurnOverError`` when the turn has no steps left; the next turn continues."""
         weighing = count.weighing
         while count.left:
             known = count.left[-1]
@@ -346,7 +351,7 @@ class PodCounts:
                     raise TurnOverError
                 self.steps -= weighing.steps(known.kind)
             count.left.pop()
-            if not known.nodes:  # its pods have left meanwhile
+            if not known.nodes:  # all its pods were removed meanwhile
                 continue
             weight = weighing.weigh(known.kind, self.namespaces)
             if not weight:
@@ -375,7 +380,7 @@ class PodCounts:
 
 
 def _weight_of(count: Count) -> int:
-    """Terms of the count: so many are compared with every new kind of pod. Not more than all of the room."""
+    """Return the number of terms that are compared with every new kind of pod, at most the cache size."""
     weighing = count.weighing
     terms = len(weighing.group.terms) if isinstance(weighing, SelectedByTerms) else 1
     return min(terms, REMEMBERED_COUNTS)
@@ -389,7 +394,7 @@ REMEMBERED_SUMS: Final = 2048
 
 
 class DomainSums:
-    """What placed pods add up to around each node: ``counts`` by row, put together by the values of a label."""
+    """Sums of counts over topology domains. ``counts`` are by row; ``labels`` define the domains."""
 
     def __init__(self, counts: PodCounts, labels: LabelColumns) -> None:
         self.counts = counts
@@ -399,25 +404,28 @@ class DomainSums:
         )
 
     def of(self, weighing: Weighing, key: str) -> Ints:
-        """By row, the weight of all pods in the row's domain of this topology key; 0 without the label. Not to be changed."""
+        """
+        Return by row the weight of all pods in the row's domain of this topology key; 0 without the label. The array is shared and
+        read-only.
+        """
         count, column = self.counts.count(weighing), self.labels.column(key)
-        # Versions and not contents: comparing four integers tells whether any pod or label has changed.
+        # Versions instead of contents: comparing four values detects any change of pods or labels.
         state = (count, count.version, column.version, len(column.ids))
         known = self._known.get((weighing, key))
         if known is not None and known[0] == state:
             return known[1]
-        # ``column.sums`` is int64[values]; ids spread it to int64[table rows].
+        # ``column.sums`` is int64[values]; indexing with the ids expands it to int64[table rows].
         summed: Ints = column.sums(count.rows)[column.ids]
         self._known[weighing, key] = (state, summed)
         return summed
 
     def per_domain(self, weighing: Weighing, column: LabelColumn, where: Bools) -> Ints:
-        """By id of the column's values, the weight of the pods on those rows ``where`` they count."""
-        # A boolean mask as factor: rows that do not count weigh 0.
+        """Return the weight of the pods on the rows ``where``, indexed by value id of the column."""
+        # Multiplied by the mask: rows that are not counted have weight 0.
         return column.sums(self.counts.count(weighing).rows * where)
 
     def present(self, keys: Iterable[str]) -> Bools:
-        """Which rows have all of these labels. A new array."""
+        """Return a new mask of the rows that have all of these labels."""
         found: Bools | None = None
         for key in sorted(keys):
             here = self.labels.column(key).present

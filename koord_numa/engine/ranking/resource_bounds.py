@@ -1,4 +1,4 @@
-"""Upper bounds on the scores of many nodes at once: amounts of whole nodes, and NUMA nodes."""
+"""Upper bounds on the resource and NUMA scores of many nodes at once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,14 +25,16 @@ from koord_numa.engine.ranking.node_numbers import COMMON, DIVISORS, FREE, SPARE
 from koord_numa.engine.ranking.node_table import MOST_HELD, MOST_LINES, AmountTable
 
 NOTHING_LISTED: Final = 0
-"""The number of NUMA nodes needed where none lists any resource that is requested."""
+"""Number of required NUMA nodes where no NUMA node lists a requested resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestAlignment:
     """
-    What a request says about its alignment, before any node is looked at. ``pinned`` is the most milli-CPU that a kubelet would pin for one
-    container, ``counts`` are the CPUs of each; ``amounts`` are those of the whole pod.
+    Alignment properties of a request that do not depend on a node.
+
+    ``pinned`` is the maximum milli-CPU that a kubelet would pin for one container. ``counts`` are the CPUs of each container. ``amounts``
+    are those of the whole pod.
     """
 
     amounts: ResourceList
@@ -40,17 +42,17 @@ class RequestAlignment:
     counts: tuple[int, ...]
     qos: KubeQos
     use: CpuUse
-    policy: NumaPolicy  # its own
-    distributes: bool  # are its CPUs spread over NUMA nodes by its own word?
-    in_kubelet: bool  # does a kubelet align any of it?
-    by_default: bool  # where neither it nor the node names a policy?
-    default: bool  # where pods with whole CPUs get their own?
+    policy: NumaPolicy  # NUMA policy of the pod
+    distributes: bool  # whether the pod requests spreading over NUMA nodes
+    in_kubelet: bool  # whether a kubelet aligns any part of the pod
+    by_default: bool  # aligned by the configured policy where neither pod nor node has a policy
+    default: bool  # aligned by the configured policy where pods with whole CPUs get exclusive CPUs
 
     @classmethod
     def of(cls, ask: SchedulingRequest, rules: Profile) -> Self:
-        """For one request under one set of rules."""
+        """Return the alignment of a request under one profile."""
         pod = pod_demand(ask.request)
-        # A pod whose own demand is refused is refused on every node; what bounds are worth for it does not matter.
+        # A pod with a rejected demand is rejected on every node, so that its bounds are irrelevant.
         demand = AllocationDemand(ask.amounts) if isinstance(ask.demand, Rejection) else ask.demand
         default = rules.allocate.numa_policy is not NumaPolicy.NONE
         return cls(
@@ -67,14 +69,14 @@ class RequestAlignment:
         )
 
     def may_be_on(self, kind: NodeClass) -> bool:
-        """May the pod be aligned on such a node?"""
+        """Return whether the pod may be aligned on a node of this class."""
         if kind.config is not None:
             return self.in_kubelet
         return self.must_be_on(kind) or (kind.zones and (self.by_default or (self.default and kind.pins)))
 
     def must_be_on(self, kind: NodeClass) -> bool:
-        """Is a NUMA policy in force there for sure? On nodes whose CPUs the scheduler owns."""
-        # Without published NUMA nodes no policy has anything to choose from.
+        """Return whether a NUMA policy certainly applies on nodes of this class whose CPUs the scheduler allocates."""
+        # Without published NUMA nodes no policy applies.
         if not kind.zones:
             return False
         if (self.policy, kind.policy) != (NumaPolicy.NONE, NumaPolicy.NONE) or self.use is CpuUse.POOL_OF_ONE_NUMA:
@@ -82,24 +84,24 @@ class RequestAlignment:
         return self.by_default and not self.distributes and kind.aligns_by_default
 
     def needs_one_on(self, kind: NodeClass) -> bool:
-        """Would it have to sit on one NUMA node there?"""
+        """Return whether the pod has to be placed on a single NUMA node on this class."""
         return kind.wants_one or (self.policy is NumaPolicy.SINGLE_NUMA_NODE and kind.config is None and kind.zones)
 
     def splits_cores_of(self, kind: NodeClass) -> bool:
-        """Would a container split a core that has to be kept whole?"""
+        """Return whether a container would split a core that must be kept whole."""
         return any(count % kind.threads for count in self.counts)
 
     def wanted_on(self, kind: NodeClass) -> ResourceList:
-        """What has to be found on NUMA nodes. A kubelet looks only for CPUs that it pins, of each container by itself."""
+        """Return the amounts required on NUMA nodes. A kubelet requires only the CPUs that it pins, per container."""
         return self.amounts if kind.config is None else {CPU: self.pinned}
 
 
 def numa_score_bound(method: NodeScoring, alignment: RequestAlignment, kind: NodeClass, fewest: int) -> int:
-    """The most points, 0 to 100, that a request earns on such a node when it needs at least ``fewest`` NUMA nodes."""
+    """Return the maximum NUMA score, 0 to 100, on a node of this class if the request needs at least ``fewest`` NUMA nodes."""
     if method is NodeScoring.FEWEST_NUMA_NODES:
-        # ``fewest`` 1 is the full score: 100 + 10 - 10.
+        # ``fewest`` 1 gives the maximum: 100 + 10 - 10.
         return max(0, MAX_SCORE + NUMA_STEP - NUMA_STEP * fewest) if alignment.may_be_on(kind) else 0
-    # ``is not``: the value 0 is a mark here, and no count of NUMA nodes.
+    # ``is not``: the value 0 is a marker here, not a number of NUMA nodes.
     if method is NodeScoring.LEAST_NUMA_NODES and kind.config is None and fewest is not NOTHING_LISTED:
         return _least_numa_nodes(alignment, kind, fewest)
     return MAX_SCORE
@@ -107,11 +109,11 @@ def numa_score_bound(method: NodeScoring, alignment: RequestAlignment, kind: Nod
 
 def alignment_bound(alignment: RequestAlignment, kind: NodeClass, fewest: int) -> int:
     """
-    The most points of ``score_alignment``, for a request that wants CPUs of its own.
+    Return the maximum of ``score_alignment`` for a request for exclusive CPUs.
 
-    Where a NUMA policy is in force for sure, the placement is on one set of NUMA nodes for all resources: at least ``fewest``. Elsewhere
-    only its CPUs are counted, which may lie on one NUMA node. A pod that shares CPUs there counts as on ``UNKNOWN_NUMA_NODES``, and so may
-    any pod on a kubelet's node.
+    Where a NUMA policy certainly applies, the placement uses one set of NUMA nodes for all resources, of at least ``fewest``. Elsewhere
+    only CPUs count, and they may be on one NUMA node. A pod that shares CPUs there counts as on ``UNKNOWN_NUMA_NODES``, and so may any pod
+    on a node whose kubelet allocates CPUs.
     """
     if kind.config is not None:
         return alignment_points(min(fewest, UNKNOWN_NUMA_NODES) if fewest is not NOTHING_LISTED else 1)
@@ -122,11 +124,11 @@ def alignment_bound(alignment: RequestAlignment, kind: NodeClass, fewest: int) -
 
 def _least_numa_nodes(alignment: RequestAlignment, kind: NodeClass, fewest: int) -> int:
     owns, is_guaranteed = alignment.use is CpuUse.OWN, alignment.qos is KubeQos.GUARANTEED
-    # The fourth way: tied to no NUMA node, so that the score is 100 whatever is free.
+    # Fourth case: the pod is not bound to NUMA nodes, so that the score is 100.
     if not owns and not is_guaranteed and (alignment.needs_one_on(kind) or not alignment.must_be_on(kind)):
         return MAX_SCORE
     if not alignment.must_be_on(kind) and (owns or kind.pins):
-        # The second way: only its CPUs are counted, which may lie on one NUMA node.
+        # Second case: only its CPUs count, which may be on one NUMA node.
         fewest = 1
     return normalized(fewest, optimal=True, highest=DEFAULT_MAX_NUMA_NODES)
 
@@ -134,42 +136,43 @@ def _least_numa_nodes(alignment: RequestAlignment, kind: NodeClass, fewest: int)
 Floats = NDArray[np.float64]
 
 NEVER: Final = -(1 << 20)
-"""Points that no other part of a score can make up for: there are five parts of 100 points at most, and weights are not above 100."""
+"""Score that no other part can compensate: there are at most five parts of 100 points, and weights are at most 100."""
 
-# Array operations on a few rows are twice as fast with numbers that are arrays already.
+# Array operations on a few rows take half the time if the operands are arrays already.
 ZERO: Final = np.array(0)
 ONE: Final = np.array(1)
 FULL: Final = np.array(MAX_SCORE)
 
 
 Some = slice | list[int]
-"""Some of the resources; neighbours as a slice, which costs nothing to take."""
+"""Indices of resources; adjacent indices as a slice, which needs no copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which lines matter, and how. Valid while no resource is new."""
+    """Relevant lines of the table for one request. Valid until a resource is added."""
 
     # int64[lines, 1], so that it is added to int64[lines, rows] by broadcasting.
-    wanted: Ints  # a line a resource, to be added to each row
-    hundredfold: Ints  # int64[2, 1]: how much CPU and memory is wanted, times 100
-    usual: bool  # is only asked how full CPU and memory are, and how much a node without the pod's devices is to be spared?
-    even: bool  # do all that are scored weigh the same? Then their weights are 1
+    wanted: Ints  # requested amount per resource line
+    hundredfold: Ints  # int64[2, 1]: requested CPU and memory, times 100
+    usual: bool  # whether only the CPU and memory usage and the sparing of nodes with devices are scored
+    even: bool  # whether all scored resources have the same weight; the weights are 1 then
     requested: frozenset[int]
     scored: Some
     weights: Ints
-    total: Ints  # the sum of the weights
+    total: Ints  # sum of the weights
     common: slice
-    percents: slice  # the lines of which anything is asked in percent
-    devices: list[int]  # where the request wants some
-    spares: bool  # where it wants none: are there devices that nodes know the use of?
-    by_claim: list[int]  # a row that has none of these serves them by claim
+    percents: slice  # lines that are needed in percent
+    devices: list[int]  # device lines, if the request includes devices
+    spares: bool  # whether the request has no devices and nodes have devices
+    by_claim: list[int]  # lines of resources that are served by claim on a row that offers none of them
 
 
 class Taken(ValueObject):
     """
-    By resource and row: what there is, what is used with the pod, and how much that is in percent, of the lines ``percents`` of the plan.
-    ``common`` are the percents of CPU and memory, 100 at most.
+    Amounts by resource and row: allocatable, used including the pod, and the usage in percent for the lines ``percents`` of the plan.
+
+    ``common`` is the usage of CPU and memory in percent, at most 100.
     """
 
     offered: Ints
@@ -179,46 +182,49 @@ class Taken(ValueObject):
 
 
 class ResourceBounds:
-    """The amounts of one request under one set of rules."""
+    """Resource scores of one request under one profile."""
 
     def __init__(self, ask: SchedulingRequest, rules: Profile, table: AmountTable, weights: Mapping[str, int]) -> None:
         self._amounts = ask.amounts
         self._extended = frozenset(name for name, _ in ask.claims.extended) if ask.claims is not None else frozenset()
         self._rules = rules
         self._table = table
-        # Arrays of no dimension: NumPy would convert integers in every operation. A weight of 1, which is usual, costs no operation.
+        # Zero-dimensional arrays: NumPy would convert integers in every operation. The usual weight 1 needs no
+        # operation.
         self._filling_weight = None if weights["resources"] == 1 else np.array(weights["resources"])
         self._sparing_weight = None if weights["devices"] == 1 else np.array(weights["devices"])
         self._plan = self._make_plan()
 
     def requested(self) -> dict[int, int]:
-        """By line, a hundredfold, what a node has to have free that cannot serve it by claim. Resources that are new get their lines."""
+        """Return 100 times the required free amount by line, if the node does not serve the resource by claim. New resources get a line."""
         self._plan = plan = self._make_plan()
-        # Only what is requested can be short (fitsRequest skips zero requests).
+        # Only requested resources can be insufficient (fitsRequest skips zero requests).
         return {line: MAX_SCORE * int(plan.wanted[line, 0]) for line in plan.requested.difference(plan.by_claim)}
 
     def points(self, rows: Ints, numbers: Ints) -> Ints:
         """
-        What filling and sparing of whole nodes earn, weighted, less the most that they can, for every row, whose numbers are given. No
-        resource may be new.
+        Return the weighted scores of filling and sparing whole nodes, minus their maximum, for rows with these numbers.
+
+        All resources of the table must have been in the table at the last call of ``requested``.
         """
         plan = self._plan
         if not plan.usual or self._table.bare:
             return self._of_any_plan(rows, numbers)
-        # As of any plan, in the fewest operations: each costs the same for one row and for a hundred. By line and row from here on.
+        # Same result as ``_of_any_plan`` with the fewest operations: each costs the same for one row and for a hundred.
+        # Indexed by line and row.
         common = numbers[:, COMMON].T.copy()
-        # Less 100: what is held and wanted, less what is offered, is what is wanted less what is free.
+        # Minus 100: (held + requested - offered) / offered = (requested - free) / offered.
         percent = plan.hundredfold - common[FREE:]
         percent //= common[DIVISORS]
         np.minimum(ZERO, percent, out=percent)
         cpu, memory = percent[0], percent[1]  # unpacking an array takes four times as long
-        # ``dot`` costs half of ``@`` on a few rows: (resources,) by (resources, rows) is (rows,).
+        # ``dot`` takes half the time of ``@`` on a few rows: (resources,) by (resources, rows) is (rows,).
         filling = cpu + memory if plan.even else plan.weights.dot(percent)
         filling //= plan.total
         return self._weighted(filling, _ahead(cpu, memory, common[SPARES]) if plan.spares else None)
 
     def _weighted(self, filling: Ints, ahead: Ints | None) -> Ints:
-        """Both are changed. ``ahead`` is what sparing takes off, ``None`` where it takes nothing off any row."""
+        """Combine both scores in place. ``ahead`` is the deduction for sparing, ``None`` if it is 0 for all rows."""
         if self._filling_weight is not None:
             filling *= self._filling_weight
         if ahead is not None:
@@ -236,7 +242,7 @@ class ResourceBounds:
         percent = used[plan.percents] * FULL
         # Where nothing is offered the divisor is 1.
         percent //= np.maximum(there, ONE)
-        percent *= there > ZERO  # of nothing no part is used
+        percent *= there > ZERO  # usage of a resource that is not offered is 0
         common = percent if plan.percents == plan.common else percent[plan.common]
         taken = Taken(offered, used, percent, np.minimum(FULL, common))
         least = FULL + numbers[:, SPARES] if plan.spares else self._least(taken) if plan.devices else None
@@ -252,19 +258,19 @@ class ResourceBounds:
     def _make_plan(self) -> Plan:
         table, weights = self._table, self._rules.weights
         for name in (*ALWAYS_SCORED, *weights, *self._amounts):
-            # Names in a pod are any user's: beyond the limit a resource has no line and only ``evaluate`` judges it.
-            # They leave room for what nodes offer later.
+            # Pods can contain any resource name: above the limit a resource has no line, and only ``evaluate`` handles
+            # it. Half of the lines is left for resources that nodes offer later.
             if len(table.resources) < MOST_LINES // 2:
                 table.place(name)
         lines = table.resources
         wanted = {PODS: 1, **self._amounts}
-        common = (lines[CPU], lines[MEMORY])  # neighbours: ``FIRST_RESOURCES``
+        common = (lines[CPU], lines[MEMORY])  # adjacent: ``FIRST_RESOURCES``
         scored = {line: weights[name] for name, line in lines.items() if name in weights and self._counts(name)}
         devices = [line for name, line in lines.items() if is_device(name)]
         sparing = any(is_device(name) for name, amount in self._amounts.items() if amount > 0)
         whole = slice(common[0], common[1] + 1)
         everywhere = bool(scored) and set(scored) <= set(common)
-        # Cut as amounts in the table are, so that sums stay within 64 bits.
+        # Clipped like the amounts in the table, so that sums stay within 64 bits.
         amounts = np.array([[min(wanted.get(name, 0), MOST_HELD)] for name in lines], dtype=np.int64)
         requested = frozenset(line for name, line in lines.items() if wanted.get(name, 0) > 0)
         even = len(set(scored.values())) == 1 and 0 not in scored.values()
@@ -291,10 +297,10 @@ class ResourceBounds:
         return name in ALWAYS_SCORED or self._amounts.get(name, 0) > 0
 
     def _with_claims(self, filling: Ints, taken: Taken) -> Ints:
-        """Rows that serve scored resources by claim count as the best that they can be: their devices are counted when they are chosen."""
+        """Set the maximum score for rows that serve scored resources by claim: the devices are scored when they are allocated."""
         for name in scored_by_claim(self._extended, self._rules):
             line = self._table.resources.get(name)
-            # Beyond the table's limit nothing is known of any row.
+            # Above the limit of lines the offered amount of every row is unknown.
             filling = (
                 np.full_like(filling, MAX_SCORE)
                 if line is None
@@ -314,15 +320,15 @@ class ResourceBounds:
             offered = taken.offered[plan.scored]
             terms = np.maximum(ZERO, offered - taken.used[plan.scored]) * FULL // np.maximum(offered, ONE)
         points: Ints = plan.weights.dot(terms)
-        # Weights of resources that the node has; without any the divisor is 1.
+        # Divided by the weights of the resources that the node has; the divisor is 1 if it has none.
         return np.asarray(
             points // np.maximum(plan.weights.dot(taken.offered[plan.scored] > ZERO), ONE), dtype=np.int64
         )
 
     def _least(self, taken: Taken) -> Ints:
-        """The percent of the least used device, with those that the pod wants."""
+        """Return the usage of the least used device in percent, including the requested devices."""
         first, *others = self._plan.devices
-        # Rows without the device are at 100, as those are never at risk; above it nothing is ahead either.
+        # Rows without the device get 100: nothing is deducted from their score, as for values above 100.
         least: Ints = taken.percent[first]
         np.putmask(least, taken.offered[first] <= ZERO, FULL)
         for line in others:
@@ -331,7 +337,7 @@ class ResourceBounds:
 
 
 def _ahead(cpu: Ints, memory: Ints, least: Ints) -> Ints:
-    """By how many points the fullest of CPU and memory is ahead of the least used device."""
+    """Return the number of points by which the larger of CPU and memory usage exceeds the usage of the least used device."""
     ahead: Ints = np.maximum(cpu, memory)
     ahead -= least
     np.maximum(ZERO, ahead, out=ahead)
@@ -342,12 +348,12 @@ def _some(numbers: list[int]) -> Some:
     if not numbers:
         return slice(0, 0)
     whole = slice(numbers[0], numbers[-1] + 1)
-    # Neighbouring lines as a slice are a view; a list of numbers would copy.
+    # A slice of adjacent lines is a view; a list of indices would copy.
     return whole if len(numbers) == whole.stop - whole.start else numbers
 
 
 def _balance(offered: Ints, used: Ints) -> Ints:
-    """As the balanced score: the same operations in the same order, so that not even the last digit differs."""
+    """Return the balanced allocation score, with the same operations in the same order as the scalar code, so that rounding is equal."""
     known = offered > 0
     shares = np.where(known, np.minimum(1.0, used / np.maximum(offered, 1)), 0.0)
     count = np.maximum(1, known.sum(axis=0))
@@ -358,5 +364,5 @@ def _balance(offered: Ints, used: Ints) -> Ints:
 
 
 def _in_order(values: Floats) -> Floats:
-    """Sums over the resources, added one after the other as Python adds."""
+    """Return the sums over the resources, added in the order of the scalar code."""
     return reduce(np.add, values)

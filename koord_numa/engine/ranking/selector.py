@@ -1,7 +1,7 @@
 """
-Decides where a pod goes, now: remembered rankings for classes that do not care for other pods, a full look around for those that do.
+Choice of a node for a pod: cached rankings for classes that depend on the node only, full evaluation for the others.
 
-It reads the cluster state and changes nothing in it.
+Reads the cluster state and never changes it.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ from koord_numa.settings import NodesWithoutTopology, ProfileSettings, ScoringSt
 
 
 def profile_of(profile: ProfileSettings) -> Profile:
-    """What a profile says, in the words of the core."""
+    """Convert the settings of a profile to the type of the core."""
     weights = profile.score_weights
     return Profile(
         allocate=AllocateOptions(
@@ -66,13 +66,13 @@ def profile_of(profile: ProfileSettings) -> Profile:
         scoring=profile.scoring_strategy.type,
         weights=_weights(profile.scoring_strategy),
         kubelet_options=profile.unknown_kubelet_options,
-        # Settings name a weight for every scorer, so that a row without one fails here and not in a decision.
+        # The settings have a weight for every scorer, so that a missing weight fails here and not in a decision.
         score_weights={row.name: getattr(weights, row.name) for row in (*SCORERS, *PREFERENCES)},
     )
 
 
 def _default_strategy(strategy: ScoringStrategy) -> NumaAllocateStrategy:
-    """As Koordinator: nodes that name no strategy follow the NUMA scoring."""
+    """Return the strategy of nodes that set none. As in Koordinator, it follows the NUMA scoring."""
     if strategy.type is ScoringType.MOST_ALLOCATED:
         return NumaAllocateStrategy.MOST_ALLOCATED
     return NumaAllocateStrategy.LEAST_ALLOCATED
@@ -90,7 +90,7 @@ _WITHOUT_TOPOLOGY: Mapping[NodesWithoutTopology, WithoutTopology] = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """By which clock nodes cool down, and of how many classes rankings are kept."""
+    """Clock of the node back-off, and the maximum number of classes with a cached ranking."""
 
     clock: Clock
     remembered_classes: int
@@ -98,7 +98,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a class asks for by the rules of its profile, and what stands against that on every node, volumes aside. Never changes."""
+    """Request of a class under its profile, and the rejection that applies to every node, volumes aside. Immutable."""
 
     request: SchedulingRequest
     refusal: Rejection | None
@@ -106,14 +106,14 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Listers:
-    """What is known besides nodes and pods."""
+    """Listers of objects other than nodes and pods."""
 
     volumes: VolumeLister
     claims: ClaimLister
 
 
 class NodeSelection:
-    """One per engine."""
+    """Node selection of one engine."""
 
     def __init__(
         self, state: Cache, columns: NodeTable, backoff: NodeBackoff, listers: Listers, limits: Limits
@@ -128,31 +128,31 @@ class NodeSelection:
         self.storage = listers.volumes
         self.claims = listers.claims
         self.budgets = ClaimBudgets(limits.clock)
-        self._last_rows: tuple[frozenset[str], Bools] | None = None  # of the nodes that were asked for last
+        self._last_rows: tuple[frozenset[str], Bools] | None = None  # node names and mask of the last call
         state.index.feed(columns.pods, state.nodes.values())
 
     def decide(self, request_class: RequestClass, images: tuple[str, ...] = ()) -> Placement | Unschedulable:
-        """The best place for a pod of this class (with these images) in the state of this moment, or every node's refusal."""
+        """Return the best placement for a pod of this class with these images, or every node's rejection."""
         return self.choose(request_class, images) or self.explain(request_class)
 
     def choose(
         self, request_class: RequestClass, images: tuple[str, ...] = (), nodes: frozenset[str] | None = None
     ) -> Placement | None:
         """
-        The best place for a pod of this class (with these images) in the state of this moment; ``None`` when no node takes it.
+        Return the best placement for a pod of this class with these images; ``None`` when no node fits.
 
-        With ``nodes`` the others take no pod.
+        If ``nodes`` is given, only these nodes are candidates.
         """
         if (ranking := self._unless_refused(request_class)) is None:
             return None
         return ranking.choose(images, None if nodes is None else self._rows(nodes))
 
     def node_changed(self, record: NodeInfo) -> None:
-        """What is remembered of the node is out of date, although no event tells of a change."""
+        """Mark the node as changed although no event reports a change."""
         self._columns.changed(record)
 
     def _rows(self, nodes: frozenset[str]) -> Bools:
-        """A mask of the rows of these nodes."""
+        """Return a mask of the rows of these nodes."""
         columns = self._columns
         if self._last_rows is None or self._last_rows[0] is not nodes or len(self._last_rows[1]) != len(columns.kinds):
             mask = np.zeros(len(columns.kinds), dtype=np.bool_)
@@ -163,21 +163,21 @@ class NodeSelection:
     def choose_some(
         self, request_class: RequestClass, limit: int, images: tuple[str, ...] = ()
     ) -> Placement | Undecided | None:
-        """As ``choose``, asking at most so many nodes one by one; ``UNDECIDED`` when more have to be asked."""
+        """Choose like ``choose``, with at most ``limit`` nodes evaluated individually; ``UNDECIDED`` when more are needed."""
         return None if (ranking := self._unless_refused(request_class)) is None else ranking.choose_some(limit, images)
 
     def explain(self, request_class: RequestClass) -> Unschedulable:
-        """Why no node takes a pod of this class, node by node. Asked after ``choose`` found none, in the same state."""
+        """Return every node's rejection of a pod of this class. Call it after ``choose`` returned ``None``, in the same state."""
         if refusal := self._refusal(request_class):
             return Unschedulable(dict.fromkeys(sorted(self._columns.row_of), refusal))
         return name_classes(self._ranking(request_class).explain(), self.claims.unserved_classes)
 
     def explain_some(self, request_class: RequestClass, limit: int) -> bool:
-        """Prepare ``explain`` by asking at most so many nodes; returns whether all have been asked."""
+        """Prepare ``explain`` by evaluating at most ``limit`` nodes. Return whether all nodes have been evaluated."""
         return self._refusal(request_class) is not None or self._ranking(request_class).explain_some(limit)
 
     def answers(self, request_class: RequestClass, pod: Pod) -> dict[str, ScoredPlacement | Rejection]:
-        """What every node says to one pod, with complete scores. Nothing is remembered; costs what asking every node costs."""
+        """Evaluate every node for one pod, with complete scores. Nothing is cached; the cost is that of evaluating every node."""
         found = sorted(self._state.nodes.items())
         seen = [it for _, record in found if (it := record.candidate_for(pod)) is not None]
         bars = self.bars_of(request_class)
@@ -212,9 +212,9 @@ class NodeSelection:
         self, request_class: RequestClass, pod: Pod, node: str, others: int
     ) -> dict[str, ScoredPlacement | Rejection]:
         """
-        What the chosen node and those that rank next say to the pod, with complete scores among themselves.
+        Evaluate the chosen node and the nodes ranked next for the pod, with scores normalized among them.
 
-        Empty for classes that depend on other pods: counting those again costs more than the decision did.
+        Empty for classes that depend on other pods: counting these pods again costs more than the decision did.
         """
         if _looks_around(request_class):
             return {}
@@ -228,12 +228,12 @@ class NodeSelection:
         )
 
     def paused_until(self, request_class: RequestClass) -> float:
-        """When a decision about the class may go on that has used the budget of its claims' selectors; 0 when it may now."""
+        """Return when a decision that has used its budget for claim selectors may continue; 0 when it may continue now."""
         claims = request_class.claims
         return 0.0 if claims is None else self.budgets.of(request_class.request.namespace, claims).until
 
     def changed_since(self, position: int | None) -> tuple[list[str] | None, int]:
-        """Names of nodes that changed since a position in the journal (``None``: any, as it is too old), and the position of now."""
+        """Return the names of nodes changed since a journal position (``None``: unknown, too old) and the current position."""
         columns = self._columns
         rows = None if position is None else columns.rows_since(position)
         if rows is None:
@@ -241,14 +241,14 @@ class NodeSelection:
         return [record.name for row in rows if (record := columns.records[row]) is not None], columns.position
 
     def _refusal(self, request_class: RequestClass) -> Rejection | None:
-        """What stands against the class on every node."""
+        """Return the rejection of the class that applies to every node."""
         asked = self._asked_by(request_class)
         if request_class.request.constraints.claims:
             return refuse_everywhere(replace(asked.request, storage=self._storage_now()))
         return asked.refusal
 
     def _unless_refused(self, request_class: RequestClass) -> NodeRanking | None:
-        # A class that is refused everywhere has no ranking, and gets a refusal later by nothing but its volumes.
+        # A class that is rejected everywhere has no ranking. Only volumes can cause such a rejection later.
         if not request_class.request.constraints.claims and (known := self._rankings.get(request_class)) is not None:
             return known
         return self._ranking(request_class) if self._refusal(request_class) is None else None
@@ -273,9 +273,9 @@ class NodeSelection:
         self, request_class: RequestClass, seen: NodeSnapshot, placement: Placement, pod: Pod | None = None
     ) -> Placement | Rejection:
         """
-        The placement with devices for the claims of the class, or why there are none. Without claims it stays as it is.
+        Return the placement with devices for the claims of the class, or the rejection. Without claims it is unchanged.
 
-        A pod that is named may take devices that are kept for it, or for pods after it.
+        If ``pod`` is given, the placement may use devices that are reserved for this pod or for nominated pods after it.
         """
         if request_class.claims is None:
             return placement
@@ -286,7 +286,7 @@ class NodeSelection:
             return check.check(self._ask(request_class), seen, placement)
 
     def claims_for(self, request_class: RequestClass) -> ClaimCheck | None:
-        """The check of the class's claims for states that are only assumed; ``None`` without claims."""
+        """Return the claim check of the class for assumed states; ``None`` without claims."""
         return None if request_class.claims is None else self._claim_check(request_class, request_class.claims)
 
     def _claim_check(self, request_class: RequestClass, claims: PodClaims) -> ClaimCheck:
@@ -302,9 +302,9 @@ class NodeSelection:
 
     def try_node(self, request_class: RequestClass, node: str, pod: Pod | None = None) -> Placement | Rejection | None:
         """
-        What one node answers now; ``None`` when it is not known. Nothing is remembered.
+        Evaluate one node; ``None`` when it is unknown. Nothing is cached.
 
-        A pod that is named may take what is kept for it there, or for pods of lower priority.
+        If ``pod`` is given, the placement may use what is reserved on the node for this pod or for pods of lower priority.
         """
         record = self._state.nodes.get(node)
         if record is None:
@@ -321,7 +321,7 @@ class NodeSelection:
         return answer if isinstance(answer, Rejection) else self.devices_at(request_class, seen, answer.placement, pod)
 
     def requirements_now(self, request_class: RequestClass) -> SchedulingRequest:
-        """As ``request_now`` where only refusals matter: what is merely preferred is not counted."""
+        """Return the same as ``request_now`` if only rejections matter: pods for preferences are not counted."""
         required = (
             request_class.pickers
             or request_class.claims is not None
@@ -330,7 +330,7 @@ class NodeSelection:
         return self.request_now(request_class) if required else self._ask(request_class)
 
     def request_now(self, request_class: RequestClass) -> SchedulingRequest:
-        """What a pod of this class asks for at this moment: counts of pods by topology domain change with every placement."""
+        """Return the request of the class in the current state. Pod counts by topology domain change with every placement."""
         if not _looks_around(request_class):
             return self._ask(request_class)
         request, index = request_class.request, self._state.index
@@ -344,7 +344,7 @@ class NodeSelection:
         )
 
     def bars_of(self, request_class: RequestClass) -> "Bars":
-        """Which nodes are barred for this class alone."""
+        """Return the node bars of this class."""
         return Bars(self._backoff, self._clock, request_class)
 
     def _ask(self, request_class: RequestClass) -> SchedulingRequest:
@@ -360,7 +360,7 @@ class NodeSelection:
         return known
 
     def profile_of(self, request_class: RequestClass) -> Profile:
-        """The rules of the scheduler name that the class asks for."""
+        """Return the profile of the scheduler name of the class."""
         name = request_class.profile.scheduler_name
         if name not in self._rules:
             self._rules[name] = profile_of(request_class.profile)
@@ -368,14 +368,14 @@ class NodeSelection:
 
 
 def _looks_around(request_class: RequestClass) -> bool:
-    """Does a node's answer depend on more than the node? Then nothing is remembered of it."""
+    """Return whether the result for a node depends on more than the node. Such results are not cached."""
     return (
         bool(request_class.pickers) or request_class.claims is not None or depends_on_other_pods(request_class.request)
     )
 
 
 class Bars:
-    """Which nodes are barred for one class alone."""
+    """Node bars of one class, from the node back-off."""
 
     def __init__(self, backoff: NodeBackoff, clock: Clock, request_class: RequestClass) -> None:
         self._backoff = backoff
@@ -383,5 +383,5 @@ class Bars:
         self._klass = request_class
 
     def __call__(self, node: str) -> Rejection | None:
-        """Why this class may not go there, ``None`` when it may."""
+        """Return the rejection of this class on the node, ``None`` if the node is not barred."""
         return self._backoff.refusal(node, self._klass, self._clock()) if len(self._backoff) else None
