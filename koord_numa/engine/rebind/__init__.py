@@ -1,1 +1,1 @@
-"""Carries RebindResources out: one node at a time is locked, planned and repacked in small conditional steps."""
+"""Execution of RebindResources: a node is locked, planned, and repacked in small conditional steps."""

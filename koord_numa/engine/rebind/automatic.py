@@ -1,4 +1,4 @@
-"""Rebinds without a request: by policy, to end double holds, and deletion of finished RebindResources."""
+"""Automatic rebinds: RebindResources by policy, repair of double holds, and deletion of finished RebindResources."""
 
 import asyncio
 from collections import deque
@@ -32,24 +32,24 @@ DELETION_RETRY: Final = BackoffSettings(initial=1.0, max=300.0)
 
 
 class FinishedRebinds:
-    """``run`` looks once a second."""
+    """Deletion of finished RebindResources whose TTL has expired. ``run`` checks once a second."""
 
     def __init__(self, scheduler: Scheduler, controller: RebindController, ports: RebindPorts) -> None:
         self._scheduler = scheduler
         self._controller = controller
         self._ports = ports
-        self._failures: dict[str, tuple[int, float]] = {}  # uid -> failures in a row, when the next try is due
+        self._failures: dict[str, tuple[int, float]] = {}  # uid -> consecutive failures, time of the next attempt
 
     async def run(self) -> None:
-        """Delete what is due until cancelled."""
+        """Delete expired RebindResources until cancelled."""
         while True:
             await self._scheduler.dependencies.sleep(LOOK_SECONDS)
             await self.look()
 
     async def look(self) -> None:
-        """Delete every RebindResource whose time is over."""
+        """Delete every RebindResource whose TTL has expired."""
         known = self._controller.known()
-        # Failures of objects that are gone go with them.
+        # Failures of deleted objects are dropped.
         self._failures = {uid: state for uid, state in self._failures.items() if uid in {each.uid for each in known}}
         for request in known:
             with self._scheduler.handle.quarantine.contained(rebind_subject(request)):
@@ -65,7 +65,7 @@ class FinishedRebinds:
         try:
             await self._ports.writer.delete_rebind(request)
         except (Gone, Conflict):
-            return  # another object by now, or none: the watch will tell
+            return  # deleted or replaced meanwhile: the watch will report it
         except ClusterError as error:
             failures = self._failures.get(request.uid, (0, 0.0))[0] + 1
             dependencies = self._scheduler.dependencies
@@ -89,25 +89,25 @@ LOCKED: Final = "a double hold is being repaired"
 
 
 class DoubleHoldRepair:
-    """``run`` works on what ``ConflictingWriters`` has noticed, as configured."""
+    """Repair of the double holds that ``ConflictingWriters`` has detected, as configured."""
 
     def __init__(self, scheduler: Scheduler, ports: RebindPorts) -> None:
         self.repaired = 0
         self._scheduler = scheduler
         self._ports = ports
-        self._failures: dict[DoubleHold, tuple[int, float]] = {}  # tries so far, and when the next is due
+        self._failures: dict[DoubleHold, tuple[int, float]] = {}  # attempts so far, time of the next attempt
 
     async def run(self) -> None:
-        """Look once a second until cancelled."""
+        """Check once a second until cancelled."""
         while True:
             await self._scheduler.dependencies.sleep(LOOK_SECONDS)
             await self.look()
 
     async def look(self) -> None:
-        """Try to end every double hold that is due."""
+        """Try to repair every double hold that is due."""
         scheduler = self._scheduler
         conflicts = {each: node for node, found in scheduler.writers.double_holds.items() for each in found}
-        # What has ended, by us or otherwise, is not counted any more.
+        # Double holds that have ended are dropped.
         self._failures = {each: state for each, state in self._failures.items() if each in conflicts}
         how = scheduler.settings.repair_double_holds
         if how is RepairDoubleHolds.OFF or not scheduler.ready:
@@ -117,7 +117,7 @@ class DoubleHoldRepair:
             if scheduler.dependencies.clock() < due or not scheduler.dependencies.lease.fresh():
                 continue
             pause = REPAIR_RETRY.pause(tries + 1, scheduler.dependencies.random())
-            # The next try is due later from the first one on, also when this one raises.
+            # Back off from the first attempt on, even if this attempt raises an exception.
             self._failures[conflict] = (tries + 1, scheduler.dependencies.clock() + pause)
             pod = self._chosen(conflict)
             if pod is None or pod.uid not in scheduler.cache.node_of:
@@ -133,9 +133,9 @@ class DoubleHoldRepair:
                 log.warning("the double hold of %s on node %s cannot be repaired now: %s", pod, node, error)
 
     def _chosen(self, conflict: DoubleHold) -> PodKey | None:
-        """The younger pod of ours: other schedulers' pods are left alone."""
+        """Return the younger pod, or the older pod if another scheduler owns the younger. Pods of other schedulers are not changed."""
         ours = self._scheduler.settings.scheduler_names
-        # The younger first; if it is not ours, the older one may be moved.
+        # The younger pod first; if another scheduler owns it, the older pod may be moved.
         for key in (conflict.younger, conflict.older):
             pod = self._scheduler.cache.pod(key.uid)
             if pod is not None and pod.scheduler in ours and not pod.deleting:
@@ -147,14 +147,14 @@ class DoubleHoldRepair:
         self._done(pod, f"evicted, because {conflict}")
 
     async def _move(self, pod: PodKey, node: str, conflict: DoubleHold) -> None:
-        """Raises every ``ClusterError`` of the writer; the next look tries again from what is true then."""
+        """Move the pod to other CPUs. Raises every ``ClusterError`` of the writer; the next check retries from the current state."""
         cache = self._scheduler.cache
         info = cache.nodes[node]
         if info.locked:
-            return  # a rebind works here; the next look comes after it
+            return  # a rebind holds the node; retried after it
         self._scheduler.lock_node(node, LOCKED)
         try:
-            # Read from the server: the CPUs that it has are changed only if they are those of the double hold.
+            # Read from the server: its CPUs are changed only if they are the CPUs of the double hold.
             revision = await self._ports.writer.read_pod(pod)
             self._count(revision.pod)
             held = info.ledger.holdings.get(pod.uid)
@@ -165,20 +165,20 @@ class DoubleHoldRepair:
                 self._tell(pod, f"{conflict}; there are not enough other CPUs on node {node}", warning=True)
                 return
             await self._ports.writer.patch_cpus(revision, cpus)
-            # Counted from the answer, so that no decision takes the CPUs before the watch shows them.
+            # Counted from a read, so that no decision uses the CPUs before the watch shows them.
             self._count((await self._ports.writer.read_pod(pod)).pod)
             self._done(pod, f"CPUs {held.cpus} → {cpus}, because {conflict}")
         finally:
             self._unlock(node)
 
     def _unlock(self, node: str) -> None:
-        """Unless a rebind has begun meanwhile, and locked the node for itself."""
+        """Unlock the node, unless a rebind has locked it meanwhile."""
         info = self._scheduler.cache.nodes.get(node)
         if info is not None and info.locked == LOCKED:
             self._scheduler.unlock_node(node)
 
     def _count(self, seen: Pod) -> None:
-        """As it was read, unless the watch has told meanwhile that it is gone: nothing would ever tell again."""
+        """Count the pod as read, unless the watch has reported its deletion meanwhile: no later event would remove it."""
         if seen.key.uid in self._scheduler.cache.node_of:
             self._scheduler.cache.observe_pod(None, seen)
 
@@ -198,47 +198,47 @@ class DoubleHoldRepair:
 HOUR: Final = 3600.0
 
 NODES_A_ROUND: Final = 20
-"""So many nodes are planned for at most before the next interval: a plan is up to a second of arithmetic."""
+"""Maximum number of nodes to plan for per interval. A plan takes up to a second of CPU time."""
 
 CLASSES: Final = 10
-"""So many kinds of waiting pods are tried on a plan."""
+"""Maximum number of request classes of waiting pods that are evaluated on a plan."""
 
 
 class AutomaticRebinds:
-    """``run`` looks once an interval; ``look`` is one round of it."""
+    """Creation of RebindResources by policy. ``run`` checks once per interval; ``look`` is one check."""
 
     def __init__(self, scheduler: Scheduler, controller: RebindController, ports: RebindPorts) -> None:
         self._scheduler = scheduler
         self._controller = controller
         self._ports = ports
         self._created: deque[float] = deque()  # times of the last hour, by the monotonic clock
-        self._seen: dict[str, int] = {}  # node -> the revision of its ledger that was looked at
-        self._last = ""  # the node that was looked at last
+        self._seen: dict[str, int] = {}  # node -> revision of its ledger at the last check
+        self._last = ""  # the node that was checked last
 
     @property
     def policy(self) -> RebindPolicySettings:
-        """What is configured."""
+        """The configured policy."""
         return self._scheduler.settings.rebind_policy
 
     async def run(self) -> None:
-        """Look again and again, for as long as the process lives; returns at once when the policy is off."""
+        """Check periodically until cancelled. Return at once when the policy is off."""
         while self.policy.mode is not RebindMode.OFF:
             await self._scheduler.dependencies.sleep(self.policy.interval_seconds)
             try:
                 await self.look()
             except ClusterError as error:
-                # The next interval tries again; a server that is away must not end the task.
+                # The next interval retries: an unavailable server must not end the task.
                 log.warning("no RebindResource could be created: %s", error)
 
     async def look(self) -> str:
-        """Create at most one RebindResource; returns the name of its node, or nothing. Raises ``ClusterError``."""
+        """Create at most one RebindResource and return the name of its node, or an empty string. Raises ``ClusterError``."""
         if not self._may_begin():
             return ""
         for name in self._in_turn()[:NODES_A_ROUND]:
             why, self._last = "", name
             with self._scheduler.handle.quarantine.contained(Subject("node", name, name)):
                 why = await self._worth_while(name)
-            # Planning took a while: what allowed it before may be over.
+            # Planning took time: the conditions may not hold any more.
             if why and self._may_begin():
                 await self._ports.writer.create_rebind(name, why, dry_run=self.policy.mode is RebindMode.PROPOSE)
                 self._created.append(self._scheduler.dependencies.clock())
@@ -256,22 +256,22 @@ class AutomaticRebinds:
             and scheduler.dependencies.lease.fresh()
             and len(self._created) < self.policy.max_per_hour
             and not self.policy.is_quiet(datetime.fromtimestamp(self._ports.wall(), UTC).time())
-            # One rebind at a time, whatever it was asked by.
+            # At most one rebind at a time, manual ones included.
             and all(rebind.is_answered for rebind in self._controller.known())
         )
 
     def _in_turn(self) -> list[str]:
         names = sorted(self._scheduler.cache.nodes)
-        # Goes on after the last node, so that every node has its turn whatever the names.
+        # Continues after the last node, so that every node is checked regardless of its name.
         return [name for name in names if name > self._last] + [name for name in names if name <= self._last]
 
     async def _worth_while(self, name: str) -> str:
-        """Why the node should be rebound; empty when it should not. The same state of a node is looked at once."""
+        """Return why the node should be rebound; empty if it should not. An unchanged node is planned once."""
         info = self._scheduler.cache.nodes.get(name)
-        # A pod that asks never to be rebound keeps the whole node as it is: plans rest on all pods.
+        # A pod that excludes rebinds keeps the whole node unchanged, because plans involve all pods.
         if info is None or any(pod.never_rebound for pod in info.pods.values()):
             return ""
-        # Nothing has changed and no pod waits: the same plan would come out.
+        # Unchanged and no pod waits: the plan would be the same.
         if self._seen.get(name) == info.booked.revision and not self._scheduler.waiting():
             return ""
         self._seen[name] = info.booked.revision
@@ -285,7 +285,7 @@ class AutomaticRebinds:
         return self._fitting(info, layout, plan) or improvement(plan, least)
 
     def _fitting(self, info: NodeInfo, layout: NodeLayout, plan: RebindPlan) -> str:
-        """Which waiting pod would fit at the end of the plan and does not now."""
+        """Return which waiting pod would fit after the plan and does not fit now."""
         seen = info.candidate()
         if seen is None:
             return ""
@@ -293,7 +293,7 @@ class AutomaticRebinds:
         tried = set()
         for pod in self._scheduler.waiting():
             profile = self._scheduler.settings.profile(pod.scheduler)
-            # Pods that ask for the same would get the same answer.
+            # Pods with equal requests have the same result.
             if profile is None or pod.request.class_key in tried:
                 continue
             tried.add(pod.request.class_key)

@@ -1,4 +1,4 @@
-"""What every part of a rebind uses: the node's layout, writers, recorder and the right to go on."""
+"""Shared context of a rebind: the node's layout, writers, recorder, lease and deadline."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ from koord_numa.settings import Settings
 
 
 def layout_of_node(state: Cache, name: str, settings: Settings, *, move_memory: bool = False) -> NodeLayout | str:
-    """The layout of a node whose CPUs are ours to give, or a sentence that says why there is none."""
+    """Return the layout of a node whose CPUs the scheduler allocates, or a sentence that states why there is none."""
     record = state.nodes.get(name)
     if record is None or record.node is None:
         return f"there is no node {name}"
@@ -51,14 +51,14 @@ def layout_of_node(state: Cache, name: str, settings: Settings, *, move_memory: 
         return f"the CPUs of node {name} are handed out by claim (dra.cpu): an allocated claim is immutable, so its CPUs stay"
     if record.distrust:
         return f"node {name} cannot be trusted: {record.distrust}"
-    # From the objects again: the record's inventory may be a kubelet's or have CPUs by claim.
+    # From the objects: the inventory of the record may be that of a kubelet or have CPUs by claim.
     offer = inventory(record.node, topology)
     if isinstance(offer, Rejection):
         return f"node {name} cannot be used: {offer.detail or offer.message}"
     if offer.machine is None:
         return f"node {name} publishes no CPU topology"
     profile = settings.profiles[0]
-    # CPUs are chosen for pods of any profile; what they do not say is the first profile's.
+    # CPUs are allocated for pods of any profile; the defaults are those of the first profile.
     defaults = Defaults(profile.default_cpu_bind_policy, profile.single_numa_node_exclusive)
     staying = _fixed_pods(record, settings.scheduler_names)
     return layout_of_ledger(offer, record.booked, staying, defaults, move_memory=move_memory)
@@ -66,10 +66,10 @@ def layout_of_node(state: Cache, name: str, settings: Settings, *, move_memory: 
 
 def _fixed_pods(record: NodeInfo, ours: tuple[str, ...]) -> frozenset[str]:
     """
-    Pods that a rebind leaves alone: other schedulers', malformed ones, those that leave or were not seen bound yet, and those with resource
-    claims, whose CPUs were chosen beside devices that stay.
+    Return the UIDs of pods that a rebind does not move.
 
-    So too the room kept for pods that wait for others to leave: it is where they are to be, and no pod else may be moved there.
+    These are pods of other schedulers, malformed pods, pods that terminate or are not bound yet, and pods with resource claims, whose CPUs
+    were chosen together with devices. Amounts reserved for nominated pods are fixed too, because no other pod may be moved there.
     """
     staying = {uid for uid, pod in record.pods.items() if not _may_move(pod, ours)}
     return frozenset(staying.union(uid for uid in record.nominees if uid not in record.pods))
@@ -81,7 +81,7 @@ def _may_move(pod: Pod, ours: tuple[str, ...]) -> bool:
 
 
 def pods_kept_by_claims(state: Cache, name: str) -> int:
-    """How many pods with CPUs of their own stay where they are because of their resource claims."""
+    """Return the number of pods with exclusive CPUs that are not moved because of their resource claims."""
     record = state.nodes.get(name)
     pods = () if record is None else record.pods.values()
     return sum(
@@ -90,19 +90,19 @@ def pods_kept_by_claims(state: Cache, name: str) -> int:
 
 
 def obstacle(now: NodeLayout | str, planned: NodeLayout, move: Move) -> str:
-    """What has changed since the plan was made so that this step must not be taken; empty when nothing has."""
+    """Return which change since planning forbids this step; empty when the step is still valid."""
     if isinstance(now, str):
         return now
-    # Another topology: CPU ids may mean other cores.
+    # Another topology: CPU ids may refer to other cores.
     if now.machine != planned.machine:
         return "the CPUs of the node have changed"
     index = next((index for index, pinned in enumerate(now.pods) if pinned.key == move.pod), None)
     if index is None:
         return f"pod {move.pod} is gone or may no longer be moved"
-    # Everything of the pod that the plan relied on, compared as a whole.
+    # All properties of the pod that the plan relied on, compared as a whole.
     if now.pods[index] != _expected(planned, move):
         return f"pod {move.pod} was changed by another writer"
-    # CPUs that are neither free nor the pod's own.
+    # CPUs that are neither free nor held by the pod itself.
     taken = move.after - CpuSet(now.free(now.now)) - move.before
     if taken:
         return f"CPUs {taken} were given to another pod, or are kept for one"
@@ -118,7 +118,7 @@ def obstacle(now: NodeLayout | str, planned: NodeLayout, move: Move) -> str:
 
 
 def _with_planned_overdraft(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
-    """The node as it is, where what was overdrawn when the plan was made may be so again: a step may use what others gained."""
+    """Return the current node with the overdraft at planning time allowed: a step may use what other pods released."""
     return replace(
         now,
         cpu_limit={numa: limit + planned.overdraft.get(numa, 0) for numa, limit in now.cpu_limit.items()},
@@ -130,7 +130,7 @@ def _with_planned_overdraft(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
 
 
 def _with_planned_cpus(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
-    """Who is there now, where they were when the plan was made: no pod's conflicts may be more than they were then."""
+    """Return the current pods with their CPUs at planning time: no pod may have more conflicts than it had then."""
     former = {pinned.key: pinned.cpus for pinned in planned.pods}
     return replace(now, pods=tuple(replace(t, cpus=former.get(t.key, t.cpus)) for t in now.pods))
 
@@ -144,17 +144,17 @@ log = getLogger(__name__)
 
 
 def rebind_subject(request: RebindRequest) -> Subject:
-    """A RebindResource, as quarantine knows it."""
+    """Return the quarantine subject of a RebindResource."""
     return Subject("rebind", request.name, request.uid, str(request.generation))
 
 
 class Stopped(Exception):
-    """The rebind must end here, between two steps. What was done stays; the text says why."""
+    """Raised between two steps to end the rebind. Completed steps are kept; the message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebindPorts:
-    """The ports of rebinds. ``wall`` is the time of day in seconds since the epoch, for deadlines that outlive a process."""
+    """Ports of rebinds. ``wall`` returns the time of day in seconds since the epoch, for deadlines that outlive a process."""
 
     writer: RebindWriter
     recorder: RebindRecorder
@@ -164,9 +164,10 @@ class RebindPorts:
 @dataclass(slots=True)
 class RebindContext:
     """
-    One rebind under way. ``wanted`` says whether its RebindResource still exists, ``leads`` whether this replica may act.
+    Context of one running rebind.
 
-    ``started`` is in seconds since the epoch, ``ends`` is the deadline by the engine's own clock.
+    ``wanted`` returns whether its RebindResource still exists, ``leads`` whether this replica may act. ``started`` is in seconds since the
+    epoch, ``ends`` is the deadline by the engine's monotonic clock.
     """
 
     engine: Scheduler
@@ -179,33 +180,37 @@ class RebindContext:
 
     @property
     def state(self) -> Cache:
-        """What the engine knows."""
+        """The cluster state of the engine."""
         return self.engine.cache
 
     @property
     def outside(self) -> Dependencies:
-        """The engine's clock, lease and dice."""
+        """The engine's dependencies: clock, lease, and randomness."""
         return self.engine.dependencies
 
     def begin(self, started: float) -> None:
-        """Count the deadline from this time of day."""
+        """Start the deadline at this time of day."""
         self.started = started
-        # The deadline is kept by the monotonic clock, whatever happens to the time of day.
-        # A start in the future, after the time of day went back, extends no deadline.
+        # The deadline uses the monotonic clock, so that clock changes do not affect it. A start in the future, after
+        # the time of day was set back, does not extend the deadline.
         elapsed = max(0.0, self.ports.wall() - started)
         self.ends = self.outside.clock() + self.request.deadline - elapsed
 
     def layout(self) -> NodeLayout | str:
-        """The node as it is known now, or why it cannot be repacked."""
+        """Return the current layout of the node, or why it cannot be repacked."""
         return layout_of_node(self.state, self.request.node, self.engine.settings, move_memory=self.request.move_memory)
 
     def must_lead(self) -> None:
-        """Raises ``NotLeader``: another replica may be working on the same node, or will be soon."""
+        """Check the lease. Raises ``NotLeader``: another replica may work on the same node."""
         if not self.leads():
             raise NotLeader("the lease is not held any more")
 
     def may_go_on(self) -> None:
-        """Raises ``NotLeader``, and ``Stopped`` after the deadline or when no pod wants the rebind any more."""
+        """
+        Check whether the rebind may continue.
+
+        Raises ``NotLeader``, and ``Stopped`` after the deadline or when the RebindResource was deleted.
+        """
         self.must_lead()
         if not self.wanted():
             raise Stopped("the RebindResource was deleted")
@@ -213,22 +218,22 @@ class RebindContext:
             raise Stopped(f"the deadline of {self.request.deadline} s has passed")
 
     async def pause(self, attempt: int, error: ClusterError | None = None) -> None:
-        """Wait before the next try, at least as long as the server asked for."""
-        # At least what the server asked for, and never less than our own backoff.
+        """Wait before the next attempt, at least as long as the server requested."""
+        # The larger of the server's ``Retry-After`` and the own back-off.
         asked = (error.retry_after or 0.0) if isinstance(error, Unavailable) else 0.0
         backoff = self.engine.settings.api_backoff
         await self.outside.sleep(max(asked, pause(backoff, attempt, self.outside.random())))
 
     async def tell(self, answer: RebindAnswer) -> None:
-        """Write the status, however long it takes; not for a RebindResource that is gone. Raises ``NotLeader``."""
+        """Write the status and retry until it succeeds or the RebindResource is gone. Raises ``NotLeader``."""
         for attempt in count(1):
             self.must_lead()
-            # Written until it is accepted, or until the object is gone: a status is the only memory of a rebind.
+            # The status is the only record of a rebind.
             if not self.wanted() or await self.try_to_tell(answer, attempt):
                 return
 
     async def try_to_tell(self, answer: RebindAnswer, attempt: int) -> bool:
-        """Write the status once; false after a pause when it did not work and may work later."""
+        """Write the status once. Return false after a pause if a later attempt may succeed."""
         try:
             await self.ports.writer.answer(self.request, answer)
         except Gone:

@@ -1,8 +1,8 @@
 """
-Where RebindResources come in: each is worked on once, those of one node one after the other, oldest first, and only by the leader.
+Controller of RebindResources: rebinds of the same node run sequentially, oldest first, and only on the leader.
 
-Level-based: events may come late, repeated or merged. A rebind that ends because the lease was lost is begun again when this replica
-leads again, unless another one has ended it.
+Level-based: events may be late, repeated or merged. A rebind that ends because the lease was lost restarts when this replica leads again,
+unless another replica has finished it.
 """
 
 import asyncio
@@ -18,37 +18,38 @@ from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import NotLeader
 
 IDLE_SECONDS: Final = 0.2
-"""Between looks whether this replica may work now."""
+"""Seconds between checks whether this replica may work."""
 
 
 class RebindController:
     """
-    An ``EventHandler`` of RebindResources; ``run`` works on what they ask for.
+    ``EventHandler`` of RebindResources. ``run`` executes them.
 
-    A rebind on which an exception is raised has failed, and says so; if that cannot be said either, it is left alone until it changes.
+    An exception fails the rebind and is reported in its status. If the status cannot be written, the rebind is not retried until it
+    changes.
     """
 
     def __init__(self, engine: Scheduler, ports: RebindPorts) -> None:
         self._engine = engine
         self._ports = ports
         self._known: dict[str, RebindRequest] = {}
-        self._ended: dict[str, int] = {}  # uid -> the generation that was answered, which the watch may not show yet
+        self._ended: dict[str, int] = {}  # uid -> answered generation, which the watch may not show yet
         self._under_way: set[str] = set()
-        self._last: dict[str, asyncio.Task[None]] = {}  # node -> the rebind to wait for
+        self._last: dict[str, asyncio.Task[None]] = {}  # node -> last task of the node, for the next to wait for
         self._news = asyncio.Event()
         self._stopping = False
 
     def replace(self, objects: Iterable[RebindRequest]) -> None:
-        """These RebindResources exist and no others."""
+        """Replace the known RebindResources by this complete list."""
         found = {request.uid: request for request in objects}
-        # A copy of the difference: ``observe`` changes what is iterated.
+        # The difference is a copy, because ``observe`` changes the dictionary.
         for uid in self._known.keys() - found.keys():
             self.observe(DELETED, self._known[uid])
         for request in found.values():
             self.observe(None, request)
 
     def observe(self, event: str | None, obj: RebindRequest) -> None:
-        """A RebindResource as it is now; ``DELETED`` when it is gone."""
+        """Process the current state of a RebindResource; ``DELETED`` when it is gone."""
         if event == DELETED:
             self._known.pop(obj.uid, None)
             self._ended.pop(obj.uid, None)
@@ -57,20 +58,20 @@ class RebindController:
         self._news.set()
 
     def synced(self) -> None:
-        """Every RebindResource has been told. Nothing waits for it: each is worked on when it is seen."""
+        """Do nothing: every RebindResource is processed when it is observed."""
 
     def known(self) -> list[RebindRequest]:
-        """Every RebindResource, as last seen."""
+        """Return every RebindResource as last observed."""
         return list(self._known.values())
 
     async def run(self) -> None:
-        """Work until ``stop``; returns when the steps under way are settled."""
+        """Work until ``stop``. Return when all steps in progress are settled."""
         async with asyncio.TaskGroup() as jobs:
             while not self._stopping:
                 await self._news.wait()
                 self._news.clear()
                 if not (self._engine.ready and self._leads()):
-                    # Polled, as losing and winning the lease is no event here.
+                    # Polled, because there is no event for changes of the lease.
                     await self._engine.dependencies.sleep(IDLE_SECONDS)
                     self._news.set()
                     continue
@@ -78,7 +79,7 @@ class RebindController:
                     self._begin(jobs, request)
 
     def stop(self) -> None:
-        """Begin no rebind and no step any more."""
+        """Start no more rebinds and no more steps."""
         self._stopping = True
         self._news.set()
 
@@ -94,7 +95,7 @@ class RebindController:
             if request.uid not in self._under_way
             and not request.is_answered
             and not request.deleting
-            # The watch may still show what was answered a moment ago.
+            # The watch may still show the state before the last answer.
             and self._ended.get(request.uid, -1) < request.generation
         )
         return sorted(waiting, key=lambda request: age_key(request.created, request.name))
@@ -111,23 +112,23 @@ class RebindController:
         )
         try:
             with self._engine.handle.quarantine.contained(rebind_subject(request)):
-                # Rebinds of one node wait for each other; its ``Pending`` says so.
+                # Rebinds of a node wait for each other, which the ``Pending`` status reports.
                 if before is not None and not before.done():
                     await job.wait()
                     await asyncio.wait({before})
                 moved = await job.run()
-            # Only while it exists: a uid that is gone must not be remembered for ever.
+            # Only while it exists: UIDs of deleted objects must not accumulate.
             if uid in self._known:
                 if moved is None:
                     self._ended[uid] = request.generation
                 else:
-                    # It begins again in the line of the node that it names by now, which the watch may not show yet.
+                    # It restarts in the queue of its new node, which the watch may not show yet.
                     self._known[uid] = moved
         except NotLeader:
-            pass  # a pod that leads next goes on
+            pass  # the next leader continues
         finally:
             self._under_way.discard(uid)
-            # Only if no later rebind of the node waits behind this one.
+            # Unless a later rebind of the node waits for this task.
             if self._last.get(request.node) is asyncio.current_task():
                 del self._last[request.node]
             self._news.set()

@@ -1,4 +1,4 @@
-"""Carry out one RebindResource from its beginning to its end, step by step."""
+"""Reconciliation of one RebindResource from start to end, step by step."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -23,10 +23,10 @@ from koord_numa.wire.metadata import rfc3339
 @dataclass(slots=True)
 class RebindStatusReport:
     """
-    What was planned, what was done, and the node's figures as far as they are known.
+    Plan, completed steps, and the node's figures as far as they are known.
 
-    ``numa_bound`` counts pods that hold memory or devices which keep them on their NUMA nodes, ``kept_by_claims`` those that stay as
-    they are because devices of their resource claims do.
+    ``numa_bound`` is the number of pods whose memory or devices keep them on their NUMA nodes. ``kept_by_claims`` is the number of pods
+    that are not moved because devices of their resource claims cannot move.
     """
 
     context: RebindContext
@@ -37,7 +37,7 @@ class RebindStatusReport:
     kept_by_claims: int = 0
 
     def answer(self, phase: RebindPhase, reason: str) -> RebindAnswer:
-        """The status at this moment."""
+        """Return the current status."""
         context, plan = self.context, self.plan
         return RebindAnswer(
             phase=phase,
@@ -54,7 +54,7 @@ class RebindStatusReport:
         )
 
     def outcome(self, before: NodeFigures, after: NodeFigures) -> str:
-        """``2 pods moved in 3 steps: NUMA-crossing pods 2 → 0, …``; in a dry run what would be."""
+        """Return ``2 pods moved in 3 steps: NUMA-crossing pods 2 → 0, …``; in a dry run, the expected outcome."""
         dry = self.context.request.dry_run
         moves = self.plan.moves if dry and self.plan is not None else self.done
         pods = _counted(len(net_moves(moves)), "pod")
@@ -67,7 +67,7 @@ class RebindStatusReport:
         return text + self._kept()
 
     def nothing_to_move(self, plan: RebindPlan) -> str:
-        """Why no pod is moved."""
+        """Return why no pod is moved."""
         if not plan.dropped:
             return f"nothing to improve{self._kept()}"
         return f"nothing can be improved without spare CPUs to move {_counted(len(plan.dropped), 'pod')}{self._kept()}"
@@ -83,14 +83,14 @@ class RebindStatusReport:
         return text
 
     def stopped(self, why: str) -> str:
-        """How far it came, and why no further."""
+        """Return how many steps were completed and why the rebind stopped."""
         if self.plan is None or not self.plan.moves:
             return why
         return f"stopped after {len(self.done)} of {_counted(len(self.plan.moves), 'step')}: {why}"
 
 
 def net_moves(moves: Iterable[Move]) -> tuple[RebindMove, ...]:
-    """Pod by pod where it was first and where it is last, in the order in which pods first moved."""
+    """Return the first and last CPUs of every moved pod, in the order of the pods' first moves."""
     first: dict[PodKey, Move] = {}
     last: dict[PodKey, Move] = {}
     for move in moves:
@@ -104,7 +104,7 @@ def net_moves(moves: Iterable[Move]) -> tuple[RebindMove, ...]:
 
 
 def compared(before: NodeFigures, after: NodeFigures) -> str:
-    """The figures that differ."""
+    """Return the figures that differ."""
     rows = (
         ("NUMA-crossing pods", before.crossing_pods, after.crossing_pods),
         ("NUMA crossings", before.crossings, after.crossings),
@@ -116,7 +116,7 @@ def compared(before: NodeFigures, after: NodeFigures) -> str:
 
 
 def time_of_day(seconds: float) -> str:
-    """RFC 3339, whole seconds, as Kubernetes writes times."""
+    """Return the time in RFC 3339 with whole seconds, as Kubernetes writes times."""
     return rfc3339(datetime.fromtimestamp(seconds, UTC))
 
 
@@ -129,15 +129,15 @@ def _counted(number: int, noun: str) -> str:
 
 
 LOOK_SECONDS: Final = 0.02
-"""Between looks at the cluster state: what is waited for comes by watch, usually within milliseconds."""
+"""Seconds between checks of the cluster state. Updates arrive by watch, usually within milliseconds."""
 
 UNKNOWN_AFTER: Final = 3
-"""After so many tries to settle a lost answer, people are told that the outcome is unknown for now."""
+"""Number of attempts to settle an unknown outcome after which it is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Takes the steps of one plan. ``report_unknown`` tells people that the outcome of a step is not known yet."""
+    """Execution of the steps of one plan. ``report_unknown`` reports that the outcome of a step is not known yet."""
 
     context: RebindContext
     planned: NodeLayout
@@ -147,10 +147,10 @@ class Moves:
         """
         Move one pod and wait until the ledger shows it.
 
-        Raises ``Stopped`` with the reason when the step was not taken and never will be, ``NotLeader`` when the lease is lost.
+        Raises ``Stopped`` with the reason when the step was not and will not be taken, ``NotLeader`` when the lease is lost.
         """
         self.context.may_go_on()
-        # The node as it is now, and not as it was planned: every step is checked again.
+        # Checked against the current node, not against the planned node.
         if why := obstacle(self.context.layout(), self.planned, move):
             raise Stopped(why)
         await self._write(move)
@@ -160,7 +160,7 @@ class Moves:
         unsettled = 0
         for attempt in count(1):
             if unsettled:
-                # Once a write may have been carried out it has to be settled, also after the deadline.
+                # A write that may have been executed has to be settled, even after the deadline.
                 self.context.must_lead()
             else:
                 self.context.may_go_on()
@@ -172,11 +172,11 @@ class Moves:
             except (Forbidden, Invalid) as error:
                 raise Stopped(_refusal(move.pod, error)) from error
             except Conflict as error:
-                problem: ClusterError = error  # something changed between reading and writing: look again at what
+                problem: ClusterError = error  # changed between read and write: read again
             except UnknownOutcome as error:
                 problem, unsettled = error, unsettled + 1
             except ClusterError as error:
-                # An error while settling keeps the step unsettled; one before it leaves nothing open.
+                # An error while settling keeps the step unsettled; an error before it leaves no open write.
                 problem, unsettled = error, unsettled + (unsettled > 0)
             if unsettled == UNKNOWN_AFTER:
                 await self.report_unknown(
@@ -189,22 +189,22 @@ class Moves:
         revision = await writer.read_pod(move.pod)
         held = revision.pod.assignment.cpus if revision.pod.assignment else CpuSet()
         if held == move.after:
-            return  # an earlier try had arrived
+            return  # an earlier attempt succeeded
         known = self.context.state.pod(move.pod.uid)
-        # Neither before nor after: another writer has changed the pod, and the lost write can never take effect.
+        # Neither before nor after: another writer has changed the pod, and the lost write can no longer take effect.
         if held != move.before or known is None or not _is_same(revision, known):
             raise Stopped(f"pod {move.pod} was changed by another writer")
         before = revision.pod.assignment.numa if revision.pod.assignment else ()
         after = amounts_after(before, self.planned.machine, move.after)
-        # ``None`` leaves amounts as they are: the annotation is not rewritten for nothing.
+        # ``None`` keeps the amounts: the annotation is written only if it changes.
         await writer.patch_cpus(revision, move.after, None if after == before else after)
 
 
 async def until_shown(context: RebindContext, pod: PodKey, cpus: CpuSet) -> None:
     """
-    Wait until our own watch shows the pod with these CPUs, or gone.
+    Wait until the own watch shows the pod with these CPUs, or its deletion.
 
-    When it takes long, a pod may have changed the pod again: then it is enough that we know it as the API server does.
+    After ``settle_seconds`` another writer may have changed the pod again. Then the resource version of the API server is sufficient.
     """
     since = context.outside.clock()
     while not _is_shown(context.state.pod(pod.uid), cpus):
@@ -223,13 +223,13 @@ async def _is_up_to_date(context: RebindContext, pod: PodKey) -> bool:
     try:
         revision = await context.ports.writer.read_pod(pod)
     except ClusterError:
-        return False  # also when it is gone: the watch will say so
+        return False  # also when it is deleted: the watch will report it
     known = context.state.pod(pod.uid)
     return known is not None and known.resource_version == revision.pod.resource_version
 
 
 def _is_same(revision: PodRevision, known: Pod) -> bool:
-    """Is everything that the plan relied on as it was?"""
+    """Return whether everything that the plan relied on is unchanged."""
     pod = revision.pod
     return (pod.node, pod.request.bind, pod.deleting, pod.finished, pod.problem) == (
         known.node,
@@ -252,22 +252,22 @@ Outcome = tuple[RebindPhase, str]
 
 
 class RebindReconciler:
-    """Works on one RebindResource."""
+    """Reconciler of one RebindResource."""
 
     def __init__(self, context: RebindContext) -> None:
         self._context = context
         self._report = RebindStatusReport(context)
 
     async def wait(self) -> None:
-        """Say that it waits for its turn. Raises ``NotLeader``."""
+        """Report that the rebind waits for its turn. Raises ``NotLeader``."""
         other = f"waits until another rebind of node {self._context.request.node} has ended"
         await self._tell(RebindPhase.PENDING, other)
 
     async def run(self) -> RebindRequest | None:
         """
-        Do what is asked, from where the objects say that it stands. Raises ``NotLeader``; then the objects say how far it came.
+        Execute the rebind from the state that the objects show. Raises ``NotLeader``; the objects then show the progress.
 
-        Returns the RebindResource when it names another node by now: nothing is done, as other rebinds may be at work there.
+        Returns the RebindResource if it names another node by now. Nothing is done then, because other rebinds may run there.
         """
         context = self._context
         seen = await self._look()
@@ -276,7 +276,7 @@ class RebindReconciler:
         if seen.node != context.request.node:
             return seen
         context.request = seen
-        # Its own generation only: a changed spec begins again with a new deadline.
+        # Only for the same generation: a changed spec restarts with a new deadline.
         resumes = seen.started and not seen.settled and seen.observed_generation == seen.generation
         context.begin(seen.started if resumes else context.ports.wall())
         if seen.problem:
@@ -284,12 +284,12 @@ class RebindReconciler:
             return None
         await self._tell(RebindPhase.PENDING, f"node {seen.node} is looked at")
         self._event("RebindStarted", f"{'going on with' if resumes else 'beginning with'} node {seen.node}")
-        # A dry run locks nothing, as it moves nothing.
+        # A dry run moves nothing and needs no lock.
         await self._end(await self._stoppable() if seen.dry_run else await self._locked())
         return None
 
     async def _look(self) -> RebindRequest | None:
-        """The RebindResource as it is: our watch may be behind what an earlier leader wrote. ``None`` when it is gone."""
+        """Read the RebindResource from the server, because the watch may lag behind an earlier leader. ``None`` when it is gone."""
         for attempt in count(1):
             self._context.must_lead()
             try:
@@ -301,7 +301,7 @@ class RebindReconciler:
         raise AssertionError("counting never ends")
 
     async def _locked(self) -> Outcome:
-        """Nothing is placed on the node meanwhile; every step that was taken is in the ledger before it is unlocked."""
+        """Run with the node locked against new placements. Completed steps are in the ledger before the node is unlocked."""
         engine, request = self._context.engine, self._context.request
         engine.lock_node(request.node, f"RebindResource {request.name}")
         try:
@@ -313,11 +313,11 @@ class RebindReconciler:
         try:
             return await self._plan_and_move()
         except Stopped as stop:
-            # A rebind that ends early has failed, with what it did in its status.
+            # A rebind that ends early has failed; its status lists the completed steps.
             return RebindPhase.FAILED, self._report.stopped(str(stop))
         except ClusterError:
             raise
-        except Exception as error:  # noqa: BLE001 - contained: a bug that this rebind has found costs this rebind only
+        except Exception as error:  # noqa: BLE001 - contained: a bug in this rebind fails only this rebind
             self._context.engine.handle.quarantine.put(rebind_subject(self._context.request), error)
             return RebindPhase.FAILED, self._report.stopped(f"{type(error).__name__}: {error}"[:MOST_TEXT])
 
@@ -329,9 +329,9 @@ class RebindReconciler:
             raise Stopped(layout)
         report.numa_bound = sum(pinned.cpus_per_numa is not None for pinned in layout.pods)
         report.kept_by_claims = pods_kept_by_claims(context.state, context.request.node)
-        # A second of arithmetic on large nodes: beside the event loop, on a layout that no pod else sees.
+        # Up to a second of CPU time on large nodes: in a thread, on a layout that is not shared.
         report.plan = plan = await asyncio.to_thread(plan_rebind, layout)
-        # The plan took a while: the deadline may have passed, or the lease be lost.
+        # Planning took time: the deadline may have passed, or the lease may be lost.
         context.may_go_on()
         if not plan:
             report.after = plan.before
@@ -353,13 +353,13 @@ class RebindReconciler:
                 why = f"CPUs {move.before} became {move.after} by RebindResource {context.request.name}"
                 context.ports.recorder.event(move.pod, warning=False, reason="CPUsRebound", message=why)
         finally:
-            # Whatever ended the steps: the figures say how the node stands now.
+            # For any outcome the figures show the current state of the node.
             now = context.layout()
             report.after = None if isinstance(now, str) else node_figures(now, now.now)
         return RebindPhase.SUCCEED, report.outcome(plan.before, report.after or plan.after)
 
     async def _until_quiet(self) -> None:
-        """Placements on the node that are not confirmed yet would be missing in the plan."""
+        """Wait until all placements on the node are confirmed. Assumed placements would be missing in the plan."""
         context = self._context
         context.may_go_on()
         # Assumed pods have CPUs that no annotation shows yet.
