@@ -1,7 +1,6 @@
-"""
-JSON objects of Kubernetes and Koordinator to core types and back: the only place with annotation and label names.
+"""Convert JSON objects of Kubernetes and Koordinator to core types and back. Defines all annotation and label names.
 
-The readers are imported on first use: the node agent, which lives in little memory, needs the names and not the models.
+The parsers are imported on first use: the node agent has little memory and needs the names, but not the models.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Errors of objects from outside: which object, which key and what to write instead."""
+"""Errors of malformed objects: the object, the key and the accepted values."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,14 +8,14 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 QUOTED: Final = 60
-"""So many characters of a found text go into a message: an annotation may be megabytes long."""
+"""Maximum characters of a found text in a message. An annotation may have megabytes."""
 
 
 class WireError(ValueError):
-    """
-    An API object is malformed. Prints as one line: object, field, value found, and what is accepted.
+    """A malformed API object. The text is one line: object, field, value found, and accepted values.
 
-    ``Node worker-2: label node.koordinator.sh/numa-topology-policy: "Strict" is none of BestEffort, None, Restricted, SingleNUMANode``
+    ``Node worker-2: label node.koordinator.sh/numa-topology-policy: "Strict" is none of BestEffort, None, Restricted,
+    SingleNUMANode``
     """
 
     def __init__(self, subject: str, key: str, message: str) -> None:
@@ -25,37 +25,37 @@ class WireError(ValueError):
         self.message = message
 
 
-class FieldPath(NamedTuple):  # made many times for every object that is read, so it has to be cheap
-    """Where a value was found: in which object (``Pod default/web``), under which key (``annotation …``)."""
+class FieldPath(NamedTuple):  # created many times per parsed object, so it must be cheap
+    """The place of a value: the object (``Pod default/web``) and the key (``annotation …``)."""
 
     subject: str
     key: str = ""
 
     @classmethod
     def of(cls, kind: str, name: object) -> "FieldPath":
-        """An object by kind and name; a name that is no text is quoted as what it is."""
+        """Return the path of an object by kind and name. A name that is not a string is quoted."""
         return cls(f"{kind} {_cut(name) if isinstance(name, str) else quoted(name)}")
 
     def at(self, key: str) -> "FieldPath":
-        """A key of the same object."""
+        """Return the path of a key of the same object."""
         return FieldPath(self.subject, f"{self.key}.{key}" if self.key else key)
 
     def label(self, name: str) -> "FieldPath":
-        """A label of the object."""
+        """Return the path of a label of the object."""
         return FieldPath(self.subject, f"label {name}")
 
     def annotation(self, name: str) -> "FieldPath":
-        """An annotation of the object."""
+        """Return the path of an annotation of the object."""
         return FieldPath(self.subject, f"annotation {name}")
 
-    # Keys come from objects too: a label's key may be as long as a message.
+    # Keys are also read from objects: the key of a label may be as long as a message.
     def error(self, message: str) -> WireError:
-        """The error to raise about this path."""
+        """Return the error to raise for this path."""
         return WireError(self.subject, _cut(self.key, 4 * QUOTED), message)
 
 
 def quoted(value: object) -> str:
-    """A found value as JSON, short enough for a message whatever it is: huge texts, deep nesting, endless integers."""
+    """Return a found value as JSON, shortened for a message. Handles huge texts, deep nesting and long integers."""
     match value:
         case None | bool():
             return json.dumps(value)
@@ -100,7 +100,7 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "model_type": "an object",
     "model_attributes_type": "an object",
 }
-"""What should be there instead, by the type of pydantic's error."""
+"""Expected JSON type by the type of pydantic's error."""
 
 _SENTENCES: Final[Mapping[str, str]] = {
     "greater_than": "is not above {gt}",
@@ -115,14 +115,15 @@ _ABSENT: Final = object()
 
 
 def first_mistake(error: ValidationError, value: object) -> tuple[str, str]:
-    """
-    The key and the sentence about the first mistake, which a person repairs first: ``spec.count``, ``0 is below 1, the least that is
-    allowed``. The key is empty where the whole ``value`` is wrong.
+    """Return the key and the sentence of the first mistake.
+
+    Example: ``spec.count``, ``0 is below 1, the least that is allowed``. The key is empty if the whole ``value`` is
+    wrong.
     """
     errors = error.errors(include_url=False)
     first = errors[0]
     key = key_of(first, value)
-    # Every alternative of a union reports that it does not match.
+    # Every alternative of a union reports a mismatch.
     same = [each for each in errors if key_of(each, value) == key]
     if first["type"] in ("missing", "extra_forbidden"):
         return key, "is missing" if first["type"] == "missing" else "is unknown"
@@ -130,7 +131,7 @@ def first_mistake(error: ValidationError, value: object) -> tuple[str, str]:
 
 
 def key_of(error: ErrorDetails, value: object) -> str:
-    """Where the mistake is, as ``spec.devices[0].name``: steps that lead to nothing in ``value`` are pydantic's own and left out."""
+    """Return the place of the mistake, such as ``spec.devices[0].name``. Steps of pydantic that do not exist in ``value`` are omitted."""
     key, at = "", value
     for step in error["loc"]:
         found = _inside(at, step)
@@ -147,7 +148,7 @@ def _joined(key: str, step: int | str) -> str:
 
 def _inside(value: object, step: int | str) -> object:
     if isinstance(value, Mapping):
-        # Go's encoding/json, as which some models read, matches names without regard to case.
+        # Some models follow Go's encoding/json, which matches names case-insensitively.
         return value.get(step, next((item for key, item in value.items() if _equal(key, step)), _ABSENT))
     if isinstance(value, Sequence) and not isinstance(value, str) and isinstance(step, int) and step < len(value):
         return value[step]
@@ -174,7 +175,7 @@ def _sentence(errors: Sequence[ErrorDetails]) -> str:
 
 
 def _bounded(error: ErrorDetails) -> str:
-    """None of the words that are allowed, or a list or text of the wrong length."""
+    """Return the sentence for a value outside an enumeration or of the wrong length. Empty for other errors."""
     bounds: Mapping[str, Any] = error.get("ctx") or {}
     if error["type"] in ("enum", "literal_error"):
         words = str(bounds["expected"]).replace(" or ", ", ").replace("'", "")
@@ -187,11 +188,11 @@ def _bounded(error: ErrorDetails) -> str:
 
 
 def _own_words(error: ErrorDetails) -> str:
-    """The text of a validator of this package; pydantic puts the kind of exception before it."""
+    """Return the text of a validator of this package, without the exception type that pydantic puts before it."""
     message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     return message[:1].lower() + message[1:]
 
 
 def sentence_of(error: ValidationError, value: object, roots: Iterable[str] = ()) -> str:
-    """Key and sentence in one, with what stands before the key: ``rack.yaml: machines[0].sockets: 0 is below 1, …``."""
+    """Return key and sentence as one text, after ``roots``: ``rack.yaml: machines[0].sockets: 0 is below 1, …``."""
     return ": ".join(part for part in (*roots, *first_mistake(error, value)) if part)

@@ -1,8 +1,7 @@
-"""
-Gangs on the wire: what a pod says about its gang, and PodGroups of three dialects (``core/gangs/model.py``).
+"""Parse the gang of a pod, and PodGroups of three dialects (``core/gangs/model.py``).
 
-Sources: ``k8s.io/api/scheduling`` v1beta1 and v1alpha2; koordinator ``apis/extension/coscheduling.go``; scheduler-plugins
-``apis/scheduling/v1alpha1``. A gang that cannot be understood keeps its pods waiting with a reason.
+Sources: ``k8s.io/api/scheduling`` v1beta1 and v1alpha2; koordinator ``apis/extension/coscheduling.go``;
+scheduler-plugins ``apis/scheduling/v1alpha1``. A malformed gang keeps its pods pending with a reason.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,14 +35,14 @@ class GangPolicyModel(Strict):
 
 
 class PolicyModel(Strict):
-    """``schedulingPolicy``: one member of a union."""
+    """``schedulingPolicy``, a union with exactly one member."""
 
     basic: dict[str, Any] | None = None
     gang: GangPolicyModel | None = None
 
 
 class TopologyModel(Strict):
-    """One topology constraint."""
+    """A topology constraint."""
 
     key: str
 
@@ -64,13 +63,13 @@ class PodGroupModel(Strict):
 
 
 class MinMemberModel(Strict):
-    """The spec of the other two dialects' PodGroups."""
+    """The spec of a PodGroup of the other two dialects."""
 
     min_member: Count = 1
 
 
 class GatherModel(Strict):
-    """One layer of Koordinator's ``network-topology-spec``."""
+    """A layer of Koordinator's ``network-topology-spec``."""
 
     layer: str
     strategy: str = "PreferGather"
@@ -109,12 +108,12 @@ def names_gang(obj: Mapping[str, Any]) -> bool:
 
 
 def gang_of_pod(top: Head, spec: Mapping[str, Any]) -> GangRef | None:
-    """Return what a pod says about its gang; ``None`` for a pod without a gang. Never raises."""
+    """Return the gang of a pod, or ``None`` for a pod without a gang. Never raises."""
     group, labels, annotations = spec.get("schedulingGroup"), top.labels, top.annotations
     if not group and _LABELS.isdisjoint(labels) and names.GANG_NAME not in annotations:
         return None
     namespace = top.namespace or "default"
-    path = FieldPath("annotations")  # without the name of the pod: pods share what is read here
+    path = FieldPath("annotations")  # without the pod name: pods share the parsed gang
     found: list[GangRef] = []
     if group:
         found.append(_kubernetes_ref(namespace, group))
@@ -129,7 +128,7 @@ def gang_of_pod(top: Head, spec: Mapping[str, Any]) -> GangRef | None:
 
 
 def parse_pod_group(dialect: Dialect, obj: Mapping[str, Any]) -> PodGroup:
-    """Return a PodGroup. Raises ``WireError`` only when it has no name."""
+    """Parse a PodGroup. Raises ``WireError`` only for an object without a name."""
     top = head(obj, KINDS[dialect], Problems())
     key = GangKey(dialect, top.namespace or "default", top.name)
     path, raw = top.path.at("spec"), top.body.get("spec") or {}
@@ -149,7 +148,10 @@ def _kubernetes_ref(namespace: str, group: object) -> GangRef:
 def _koordinator_ref(
     namespace: str, labels: Mapping[str, str], annotations: Mapping[str, str], path: FieldPath
 ) -> GangRef:
-    """The label of a PodGroup wins, then the deprecated label, then the annotation (``GetGangName``)."""
+    """Return the gang by the PodGroup label, the deprecated label and the annotation (``GetGangName``).
+
+    Different names in these places are a problem of the gang.
+    """
     found = {
         labels.get(names.POD_GROUP_LABEL, ""),
         labels.get(names.GANG_NAME_LABEL, ""),
@@ -206,7 +208,7 @@ def _kubernetes_spec(model: PodGroupModel, path: FieldPath) -> GangSpec:
 
 
 def _koordinator_spec(key: GangKey, count: int, annotations: Mapping[str, str], path: FieldPath) -> GangSpec:
-    """As ``gang.tryInitByPodConfig``, except that unknown modes and match policies are not taken for the defaults."""
+    """Parse the annotations as ``gang.tryInitByPodConfig``, but unknown modes and match policies are errors instead of defaults."""
     mode = annotations.get(names.GANG_MODE, "") or GangMode.STRICT.value
     policy = annotations.get(names.GANG_MATCH_POLICY) or annotations.get(names.GANG_MATCH_POLICY_ALIAS, "")
     groups = annotations.get(names.GANG_GROUPS, "")
@@ -241,7 +243,7 @@ def _levels(text: str, path: FieldPath) -> tuple[TopologyLevel, ...]:
 
 
 def _is_satisfied(dialect: Dialect, status: object) -> bool:
-    """Whether the status says that the gang was scheduled once."""
+    """Return whether the status reports that the gang has been scheduled."""
     if not isinstance(status, Mapping):
         return False
     if dialect is not Dialect.KUBERNETES:
@@ -266,4 +268,4 @@ ANNOTATIONS: Final = (
     names.GANG_MATCH_POLICY_ALIAS,
     names.GANG_TOPOLOGY,
 )
-"""Annotations of pods that a gang is read from."""
+"""Annotations of pods that define a gang."""

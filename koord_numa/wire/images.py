@@ -1,4 +1,4 @@
-"""Images: those that a node reports, and those that a pod names. What is malformed about them is left out: they only attract."""
+"""Parse the images of nodes and pods. Malformed entries are ignored, since images only affect the score."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -9,20 +9,20 @@ from koord_numa.core.objects.images import Image
 from koord_numa.wire.parsing import Strict
 
 MOST_IMAGES: Final = 256
-"""So many images of a node are read: kubelets report 50 (``nodeStatusMaxImages``), the largest first, unless told otherwise."""
+"""Maximum images read per node. Kubelets report 50 by default (``nodeStatusMaxImages``), the largest first."""
 
 MOST_NAMES: Final = 8
 LONGEST_NAME: Final = 512
 
 
 class ContainerImage(Strict):
-    """What a container says about its image. It is read without this model, as it never makes a pod malformed."""
+    """The image of a container. Images are parsed without this model, since they never make a pod malformed."""
 
     image: str | None = None
 
 
 def node_images(status: object) -> frozenset[Image]:
-    """What ``status.images`` of a node says."""
+    """Return the images in ``status.images`` of a node."""
     listed = status.get("images") if isinstance(status, Mapping) else None
     if not isinstance(listed, list):
         return _NONE
@@ -30,10 +30,9 @@ def node_images(status: object) -> frozenset[Image]:
 
 
 def pod_images(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """
-    One normalised name for each init container, container and image volume; an empty one where it names no image.
+    """Return the normalized image name of each init container, container and image volume.
 
-    As ``imagelocality/image_locality.go`` (``sumImageScores``).
+    The name is empty where no image is given. As ``sumImageScores`` in ``imagelocality/image_locality.go``.
     """
     # Init containers first, as upstream sums them; their order does not matter to the score.
     named = [each.get("image") for key in ("initContainers", "containers") for each in _items(spec, key)]
@@ -44,7 +43,7 @@ def pod_images(spec: Mapping[str, Any]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8192)
 def normalized(name: str) -> str:
-    """A name without a tag or digest means the tag ``latest`` (``normalizedImageName``); a colon before a slash is a port."""
+    """Return the image name, with the tag ``latest`` if it has neither tag nor digest (``normalizedImageName``)."""
     # A colon after the last slash begins a tag or digest; one before it begins a port.
     return f"{name}:latest" if name and name.rfind(":") <= name.rfind("/") else name
 
@@ -53,7 +52,7 @@ def _image(listed: object) -> Image | None:
     if not isinstance(listed, Mapping):
         return None
     names, size = listed.get("names"), listed.get("sizeBytes") or 0
-    # Beyond 2**62 the size could not be summed in 64 bits.
+    # Sizes from 2**62 could not be summed in 64 bits.
     if not isinstance(names, list) or not isinstance(size, int) or not 0 < size < 1 << 62:
         return None
     kept = tuple(name for name in names[:MOST_NAMES] if isinstance(name, str) and len(name) <= LONGEST_NAME)
@@ -62,7 +61,7 @@ def _image(listed: object) -> Image | None:
 
 @lru_cache(maxsize=8192)
 def _shared(names: tuple[str, ...], size: int) -> Image:
-    """Nodes that have the same image share one value."""
+    """Return the image. Nodes with the same image share one value."""
     return Image(names, size)
 
 

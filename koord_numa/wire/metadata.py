@@ -10,24 +10,24 @@ from koord_numa.wire.parsing import Int64, Problems, Strict, plain, read, read_t
 
 
 def rfc3339(moment: datetime) -> str:
-    """A ``metav1.Time``: UTC, whole seconds."""
+    """Return a ``metav1.Time``: UTC, whole seconds."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rfc3339_micro(moment: datetime) -> str:
-    """A ``metav1.MicroTime``: UTC, microseconds."""
+    """Return a ``metav1.MicroTime``: UTC, microseconds."""
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def shortened(text: str, limit: int) -> str:
-    """The text, or as much of its beginning as fits into ``limit`` bytes of UTF-8 together with an ellipsis."""
+    """Return the text, or its beginning with an ellipsis if it has more than ``limit`` bytes of UTF-8."""
     raw = text.encode()
-    # Cut on bytes, and a character that was cut in half is dropped.
+    # Cut by bytes. A character that is cut in half is dropped.
     return text if len(raw) <= limit else raw[: limit - 3].decode("utf-8", "ignore") + "..."
 
 
 class Owner(Strict):
-    """One owner reference."""
+    """An owner reference."""
 
     api_version: str = ""
     kind: str = ""
@@ -37,7 +37,7 @@ class Owner(Strict):
 
 
 class Metadata(Strict):
-    """The fields of ``metadata`` that some parser of this package reads."""
+    """The fields of ``metadata`` that the parsers of this package read."""
 
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
@@ -49,17 +49,17 @@ class Metadata(Strict):
 
     @property
     def controller(self) -> str:
-        """The uid of the controlling owner, or nothing."""
+        """Return the UID of the controlling owner, empty without one."""
         return controller_uid(self.owner_references or ())
 
     @property
     def has_coined_name(self) -> bool:
-        """Did a controller leave the name of this pod to the API server, which ends it with five random characters?"""
+        """Return whether the API server generated the name of this pod, with a suffix of five random characters."""
         return has_coined_name(self.owner_references or ())
 
 
 class OwnerReference(Protocol):
-    """An owner reference, however it was read."""
+    """An owner reference of any parser."""
 
     api_version: str
     kind: str
@@ -68,17 +68,17 @@ class OwnerReference(Protocol):
 
 
 def controller_uid(owners: Iterable[OwnerReference]) -> str:
-    """The uid of the controlling owner, or nothing."""
+    """Return the UID of the controlling owner, empty without one."""
     return next((owner.uid for owner in owners if owner.controller), "")
 
 
 def has_coined_name(owners: Iterable[OwnerReference]) -> bool:
-    """Is one of them a controller that leaves the names of its pods to the API server?"""
+    """Return whether a controlling owner leaves the names of its pods to the API server."""
     return any(owner.controller and (owner.api_version, owner.kind) in _COINING for owner in owners)
 
 
 class Head(ValueObject):
-    """An object's identity and metadata, and the path that errors about it are reported under."""
+    """The identity and metadata of an object, with the path for errors about it."""
 
     path: FieldPath
     name: str
@@ -92,15 +92,15 @@ class Head(ValueObject):
 
 
 def head(obj: object, kind: str, problems: Problems, known: Metadata | None = None) -> Head:
-    """
-    An object's identity and metadata; messages about malformed metadata go to ``problems``. ``known`` is the metadata, where it was read
-    already.
+    """Return the identity and metadata of an object.
 
-    Raises ``WireError`` when the object has no name: then nothing can be said about it at all.
+    Messages about malformed metadata go to ``problems``. ``known`` is the metadata if it has been parsed already.
+
+    Raises ``WireError`` if the object has no name, since it then cannot be identified.
     """
     body = plain(obj, FieldPath(kind))
     raw = plain(body.get("metadata"), FieldPath(kind).at("metadata"))
-    # Read without the model, since the name is what every later message needs.
+    # Read without the model: every later message needs the name.
     name, namespace, uid = raw.get("name"), raw.get("namespace") or "", raw.get("uid") or ""
     if not isinstance(name, str) or not name:
         raise FieldPath(kind).at("metadata.name").error(f"{quoted(name)} is not a name")
@@ -108,7 +108,7 @@ def head(obj: object, kind: str, problems: Problems, known: Metadata | None = No
         wrong = namespace if isinstance(uid, str) else uid
         raise FieldPath.of(kind, name).at("metadata").error(f"{quoted(wrong)} is neither a namespace nor a uid")
     path = FieldPath.of(kind, f"{namespace}/{name}" if namespace else name)
-    # Malformed metadata leaves the identity intact: the object can still be named, and its problem told.
+    # Malformed metadata keeps the identity, so that the problem can be reported by name.
     metadata = known or problems.collect(lambda: read(Metadata, raw, path, "metadata"), _BLANK)
     stamp = metadata.creation_timestamp
     created = problems.collect(lambda: read_time(stamp, path, "metadata.creationTimestamp"), 0.0) if stamp else 0.0
@@ -126,7 +126,7 @@ def head(obj: object, kind: str, problems: Problems, known: Metadata | None = No
 
 
 def version(top: Head) -> str:
-    """The resource version, or nothing."""
+    """Return the resource version, empty without one."""
     return top.metadata.resource_version or ""
 
 
@@ -138,4 +138,4 @@ _COINING: Final = {
     ("apps/v1", "DaemonSet"),
     ("batch/v1", "Job"),
 }
-"""Controllers that give their pods a ``generateName`` and never a name (``GetPodFromTemplate`` in pkg/controller/controller_utils.go)."""
+"""Controllers that set ``generateName`` and never a name (``GetPodFromTemplate`` in pkg/controller/controller_utils.go)."""

@@ -1,8 +1,7 @@
-"""
-Labels and annotations under keys that are almost ours: misspelled, under another prefix, or on the wrong kind of object.
+"""Find misspelled labels and annotations: wrong spelling, wrong prefix, or wrong kind of object.
 
-Such a key carries a demand that nothing reads. On a pod it is an error, on a node or a topology it is reported. Keys of other
-projects are left alone unless their name can mean nothing else.
+Such a key carries a demand that no parser reads. It is an error on a pod and is reported on a node or a topology. Keys
+of other projects are ignored unless their name is unambiguous.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,7 +53,7 @@ _POD_NAMES: Final[Mapping[str, str]] = {
         names.NUMA_TOPOLOGY_SPEC,
     ),
 }
-"""What the name of a key means on a pod: names of our keys, of the members of our annotations, and of labels of nodes."""
+"""Key that a name means on a pod: names of the project's keys, of members of its annotations, and of labels of nodes."""
 
 _ON_NODES: Final = (
     (LABEL, names.NODE_NUMA_POLICY),
@@ -75,7 +74,7 @@ _NODE_NAMES: Final = {
     ),
     "reservedcpus": (ANNOTATION, names.RESERVATION),
 }
-"""Shorter names that people use for keys of a Node, under one of our prefixes."""
+"""Common short names for keys of a Node, under a prefix of the project."""
 _ON_TOPOLOGIES: Final = tuple(
     (ANNOTATION, key)
     for key in (
@@ -96,7 +95,7 @@ _KUBELET_POLICIES: Final = frozenset(plain(policy.value) for policy in KubeletPo
 _OTHERS: Final = frozenset(
     {names.CPU_SHARED_POOLS, names.BE_CPU_SHARED_POOLS, names.RESOURCE_STATUS, names.NUMA_NODES, names.EXPLORES}
 )
-"""Keys that are right as they are and near others."""
+"""Valid keys that are similar to other keys."""
 
 _DISTINCT: Final = (
     "numatopology",
@@ -106,13 +105,13 @@ _DISTINCT: Final = (
     "cpubindpolicy",
     "cpuexclusivepolicy",
 )
-"""Parts of names that mean the same under the prefix of any project: ``volcano.sh/numa-topology-policy``."""
+"""Parts of names that have the same meaning under the prefix of any project: ``volcano.sh/numa-topology-policy``."""
 
 _WORDS: Final = {
     names.QOS_CLASS: frozenset(qos.value for qos in QosClass if qos.value),
     names.PRIORITY_CLASS: frozenset(priority.value for priority in PriorityClass if priority.value),
 }
-"""Values by which a label without our prefix is known to mean ours."""
+"""Values that identify a label under a foreign prefix as the project's."""
 
 _OUR_PREFIXES: Final = (
     "koordinator.sh",
@@ -125,19 +124,22 @@ _OUR_PREFIXES: Final = (
 
 
 def unread_pod_keys(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """A sentence for each key of a pod that demands something and is not read, with the key that it stands for."""
+    """Yield the unread keys of a pod that carry a demand, with a sentence that names the right key."""
     for kind, found in ((LABEL, labels), (ANNOTATION, annotations)):
         for key, value in found.items():
             meant = _meant_on_pod(key, kind)
             if not meant or (meant in _WORDS and not _is_ours(key) and value not in _WORDS[meant]):
                 continue
-            # A second copy of what the right key says is no lost demand.
+            # A copy of the value under the right key is no lost demand.
             if (labels if _POD_KEYS[meant] == LABEL else annotations).get(meant) != value:
                 yield key, f"{kind} {key} is not read; use the {_POD_KEYS[meant]} {meant}"
 
 
 def unread_workload_keys(workload: Mapping[str, object], template: Mapping[str, object]) -> Iterator[str]:
-    """A sentence for each key of pods in the metadata of a workload that is absent from those of its template, which pods get."""
+    """Yield a sentence for each pod key in the metadata of a workload that is missing in its pod template.
+
+    Pods get only the metadata of the template.
+    """
     for key, kind in _POD_KEYS.items():
         part = f"{kind}s"
         there, given = workload.get(part), template.get(part)
@@ -146,21 +148,21 @@ def unread_workload_keys(workload: Mapping[str, object], template: Mapping[str, 
 
 
 def unread_node_keys(labels: Mapping[str, str], annotations: Mapping[str, str]) -> tuple[str, ...]:
-    """As ``unread_pod_keys``, of a Node."""
+    """Return the sentences about unread keys of a Node, as ``unread_pod_keys``."""
     return (*_near(LABEL, labels, _ON_NODES), *_near(ANNOTATION, annotations, _ON_NODES))
 
 
 def unread_topology_keys(annotations: Mapping[str, str]) -> tuple[str, ...]:
-    """As ``unread_pod_keys``, of a NodeResourceTopology."""
+    """Return the sentences about unread keys of a NodeResourceTopology, as ``unread_pod_keys``."""
     return tuple(_near(ANNOTATION, annotations, _ON_TOPOLOGIES))
 
 
 def unread_attributes(attributes: Iterable[tuple[str, str]], known: Sequence[str]) -> Iterator[str]:
-    """A sentence for each attribute of a topology whose name is almost a known one."""
+    """Yield a sentence for each attribute of a topology whose name is similar to a known name."""
     for name, value in attributes:
         if name in known or name.startswith((names.ATTRIBUTE_TOPOLOGY_OPTION, names.ATTRIBUTE_CPU_OPTION)):
             continue
-        # NRI plugins write TopologyPolicy too, with the names of their own policies.
+        # NRI plugins also write TopologyPolicy, with the names of their own policies.
         is_policy = plain(name) == "topologypolicy" and plain(value) in _KUBELET_POLICIES
         if name != names.ATTRIBUTE_NRI_POLICY or is_policy:
             meant = names.ATTRIBUTE_TOPOLOGY_POLICY if is_policy else _near_attribute(name, tuple(known))
@@ -169,7 +171,7 @@ def unread_attributes(attributes: Iterable[tuple[str, str]], known: Sequence[str
 
 
 def unread_members(annotations: Mapping[str, str], models: Mapping[str, type[GoJson]]) -> Iterator[str]:
-    """A sentence for each member of these annotations that misspells a known one."""
+    """Yield a sentence for each misspelled member of these annotations."""
     for key, model in models.items():
         text = annotations.get(key)
         if text is not None:
@@ -177,7 +179,7 @@ def unread_members(annotations: Mapping[str, str], models: Mapping[str, type[GoJ
 
 
 def unread_ratios(resources: Iterable[str]) -> Iterator[str]:
-    """A sentence for each resource of the amplification ratios that misspells one that is amplified."""
+    """Yield a sentence for each misspelled resource of the amplification ratios."""
     for name in resources:
         meant = next((known for known in (CPU, MEMORY) if name != known and is_near(plain(name), known, 1)), "")
         if meant:
@@ -200,7 +202,7 @@ def _near_members(key: str, text: str, model: type[GoJson]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _meant_on_pod(key: str, kind: str) -> str:
-    """The key that is read instead of this one; empty for keys that are read and for keys of others."""
+    """Return the key that the given key stands for. Empty for keys that are read and for keys of other projects."""
     if key in _OTHERS or _POD_KEYS.get(key) == kind:
         return ""
     if key in _POD_KEYS:
@@ -216,7 +218,10 @@ def _meant_on_pod(key: str, kind: str) -> str:
 
 
 def _topic_on_pod(name: str) -> str:
-    """The annotation about the subject of an unknown name under one of our prefixes: NUMA nodes, or policies of CPUs."""
+    """Return the annotation for an unknown name under a prefix of the project, by its topic: NUMA nodes or CPU policies.
+
+    Empty for other topics.
+    """
     if "numa" in name:
         return names.NUMA_TOPOLOGY_SPEC
     return names.RESOURCE_SPEC if "cpu" in name and "policy" in name else ""
@@ -236,7 +241,7 @@ def _near(kind: str, found: Iterable[str], known: Sequence[tuple[str, str]]) -> 
 
 @lru_cache(maxsize=4096)
 def _near_key(key: str, known: tuple[tuple[str, str], ...]) -> tuple[str, str] | None:
-    """The known key that this one misspells, or whose name it has under another prefix of ours."""
+    """Return the known key that this key misspells, or that has the same name under another prefix of the project."""
     name = plain(key.rpartition("/")[2])
     for kind, other in known:
         same_name = _is_ours(key) and is_near(name, plain(other.rpartition("/")[2]))

@@ -1,11 +1,11 @@
-"""Every annotation, label, group and resource name that is read or written: the only place where they are spelled."""
+"""Names of all annotations, labels, API groups and resources that are read or written. No other module spells them."""
 
 from collections.abc import Mapping
 from typing import Final
 
 # API groups
 TOPOLOGY_GROUP: Final = "topology.node.k8s.io"
-TOPOLOGY_VERSIONS: Final = ("v1alpha1", "v1alpha2")  # v1alpha2 is the stored one
+TOPOLOGY_VERSIONS: Final = ("v1alpha1", "v1alpha2")  # v1alpha2 is the storage version
 TOPOLOGY_PLURAL: Final = "noderesourcetopologies"
 TOPOLOGY_KIND: Final = "NodeResourceTopology"
 SCHEDULING_GROUP: Final = "scheduling.koordinator.sh"
@@ -23,18 +23,18 @@ RESERVATION_AFFINITY: Final = "scheduling.koordinator.sh/reservation-affinity"
 DEVICE_JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
 GPU_PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
 
-# Pods: our own and Kubernetes'
+# Pods: annotations of this project and of Kubernetes
 REBIND: Final = "koord-numa/rebind"
 REBIND_REASON: Final = "koord-numa/rebind-reason"
 NUMA_NODES: Final = "koord-numa/numa-nodes"
-"""The chosen NUMA nodes as a list such as ``0`` or ``0-1``: for people, and for kubectl's custom columns."""
+"""The chosen NUMA nodes as a list such as ``0`` or ``0-1``, for users and for custom columns of kubectl."""
 NUMA_SPREAD: Final = "scheduling.koord-numa.io/numa-spread"
-"""JSON object: how the pods of a workload are distributed over the NUMA nodes of a node."""
+"""JSON object: the distribution of a workload's pods over the NUMA nodes of a node."""
 EXPLORES: Final = "koord-numa/explores"
-"""The kubelet options that the pod is placed to find out about, comma-separated."""
+"""Kubelet options that the placement of the pod is meant to reveal, comma-separated."""
 MIRROR: Final = "kubernetes.io/config.mirror"
 
-# Gangs: Koordinator's, and scheduler-plugins' label
+# Gangs: Koordinator's, and the label of scheduler-plugins
 GANG_NAME: Final = "gang.scheduling.koordinator.sh/name"
 GANG_MIN: Final = "gang.scheduling.koordinator.sh/min-available"
 GANG_MODE: Final = "gang.scheduling.koordinator.sh/mode"
@@ -76,30 +76,31 @@ CPU_MANAGER_POLICY: Final = "kubelet.koordinator.sh/cpu-manager-policy"
 FINGERPRINT_ANNOTATION: Final = "topology.node.k8s.io/fingerprint"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY_KOORDINATOR: Final = "Koordinator"
-MANAGED_BY_KOORD_NUMA: Final = "koord-numa"  # the node agent's, where it is the only publisher
+MANAGED_BY_KOORD_NUMA: Final = "koord-numa"  # of the node agent, if it is the only publisher
 KUBELET_OPTIONS: Final = "koord-numa/kubelet-options"
-"""JSON object with the attributes below by name, where another publisher owns the attributes; they win where both say something."""
+"""JSON object with the attributes below by name, used when another publisher owns the attribute list. The attribute list wins."""
 PINNING: Final = "koord-numa/pinning"
-"""JSON object: how the node agent gives containers their CPUs, and for how many seconds they ran on other CPUs before."""
+"""JSON object: how the node agent pins containers to CPUs, and for how many seconds they ran on other CPUs before."""
 CPUSET_DIFFERENCES: Final = "koord-numa/cpuset-differences"
-"""JSON object: how the CPUs that a pod runs on differ from the decided ones, by ``namespace/name``; absent without differences."""
+"""JSON object: differences between the CPUs a pod runs on and the allocated CPUs, by ``namespace/name``. Absent without differences."""
 KUBELET_STATE: Final = "koord-numa/kubelet-state"
-"""The exact state of the kubelet's resource managers, as the node agent reads it: see ``wire/node/kubelet_state.py``."""
+"""Exact state of the kubelet's resource managers, as the node agent reads it. See ``wire/node/kubelet_state.py``."""
 PCI_DEVICES: Final = "koord-numa/pci-devices"
-"""JSON list of PCI devices: ``address``, ``class``, ``node`` (NUMA) and ``root`` (host bridge), the last two where known."""
+"""JSON list of PCI devices: ``address``, ``class``, ``node`` (NUMA) and ``root`` (host bridge), the last two if known."""
 
 # NodeResourceTopologies: top-level attributes of NFD's topology updater and the resource topology exporter
 ATTRIBUTE_TOPOLOGY_POLICY: Final = "topologyManagerPolicy"
 ATTRIBUTE_TOPOLOGY_SCOPE: Final = "topologyManagerScope"
 ATTRIBUTE_MAX_NUMA_NODES: Final = "topologyManagerMaxNUMANodes"
-ATTRIBUTE_TOPOLOGY_OPTION: Final = "topologyManagerOption"  # a prefix: topologyManagerOptionPreferClosestNumaNodes
+ATTRIBUTE_TOPOLOGY_OPTION: Final = "topologyManagerOption"  # prefix: topologyManagerOptionPreferClosestNumaNodes
 ATTRIBUTE_FINGERPRINT: Final = "nodeTopologyPodsFingerprint"
 ATTRIBUTE_FINGERPRINT_METHOD: Final = "nodeTopologyPodsFingerprintMethod"
 ATTRIBUTE_NRI_POLICY: Final = "TopologyPolicy"  # of NRI resource policy plugins: balloons, topology-aware
-# No exporter publishes these yet. They follow the convention above, so that a node can say what its kubelet will do.
+# No exporter publishes these attributes yet. They follow the convention above and describe the configuration of the
+# kubelet.
 ATTRIBUTE_CPU_POLICY: Final = "cpuManagerPolicy"  # none, static
-ATTRIBUTE_CPU_OPTION: Final = "cpuManagerOption"  # a prefix: cpuManagerOptionFullPcpusOnly
-ATTRIBUTE_CPU_OPTIONS: Final = "cpuManagerPolicyOptions"  # all at once: full-pcpus-only=true,align-by-socket=false
+ATTRIBUTE_CPU_OPTION: Final = "cpuManagerOption"  # prefix: cpuManagerOptionFullPcpusOnly
+ATTRIBUTE_CPU_OPTIONS: Final = "cpuManagerPolicyOptions"  # all in one value: full-pcpus-only=true,align-by-socket=false
 ATTRIBUTE_MEMORY_POLICY: Final = "memoryManagerPolicy"  # None, Static
 ATTRIBUTE_RESERVED_CPUS: Final = "reservedCPUs"  # a cpu list
 ATTRIBUTE_ISOLATED_CPUS: Final = "isolatedCPUs"  # a cpu list: the kernel's isolcpus
@@ -108,12 +109,14 @@ ATTRIBUTE_RESERVED_MEMORY: Final = "reservedMemory"  # of a zone, bytes
 ZONE_TYPE_NUMA: Final = "Node"
 ZONE_PREFIX: Final = "node-"
 
-# Nodes that no other scheduler places pods on
+# Nodes that only this scheduler places pods on
 DEDICATED: Final = "koord-numa.io/dedicated"
 
 # Leader election
 LEASE_COMPONENT: Final = ("app.kubernetes.io/component", "koord-numa-scheduler")
-LEASE_SCHEDULERS: Final = "koord-numa.io/scheduler-names"  # comma-separated: whose pods the holder places
+LEASE_SCHEDULERS: Final = (
+    "koord-numa.io/scheduler-names"  # comma-separated: scheduler names whose pods the holder places
+)
 
 # Persistent volumes, claims and storage classes
 ZONE_LABELS: Final = (
@@ -131,7 +134,7 @@ NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 
 # Resource claims
 RESERVED_AT: Final = "koord-numa/reserved-at"
-"""When a reservation was found in place by a new scheduling cycle, RFC 3339: it makes a new version of the claim."""
+"""Time when a new scheduling cycle found the reservation in place, RFC 3339. Writing it creates a new version of the claim."""
 
 # Resources
 BATCH_CPU: Final = "kubernetes.io/batch-cpu"
@@ -146,4 +149,4 @@ RENAMED_RESOURCES: Final[Mapping[str, str]] = {
     "kubernetes.io/gpu-memory": "koordinator.sh/gpu-memory",
     "kubernetes.io/gpu-memory-ratio": "koordinator.sh/gpu-memory-ratio",
 }
-"""Deprecated names and what Koordinator's informers turn them into."""
+"""Deprecated names and their replacements by Koordinator's informers."""

@@ -1,4 +1,4 @@
-"""Parse JSON with strict pydantic models and Go's `encoding/json` rules where Go programs read the same objects."""
+"""Parse JSON with strict pydantic models, and by the rules of Go's `encoding/json` where Go programs read the same objects."""
 
 from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime
@@ -19,34 +19,34 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 _LEAST: Final = 512
-"""Characters that every value counts for at least: the smallest parsed pod request and its entry take about 3 kB."""
+"""Minimum weight of a cached value, in characters. The smallest parsed pod request and its entry take about 3 kB."""
 
 
 class ParsedCache(Generic[Key, Value]):
-    """Values by key, the least recently used ones forgotten first. What is parsed takes about four times the room of its text."""
+    """A cache of parsed values with LRU eviction. A parsed value takes about four times the memory of its text."""
 
     def __init__(self, characters: int) -> None:
-        """``characters`` bounds the text of all values together."""
+        """Create a cache. ``characters`` bounds the text of all values together."""
         self._known: LRUCache[Key, tuple[int, Value]] = LRUCache(maxsize=characters, getsizeof=itemgetter(0))
 
     @property
     def characters(self) -> int:
-        """The bound on the text of all values together."""
+        """Return the bound on the text of all values together."""
         return int(self._known.maxsize)
 
     def __len__(self) -> int:
-        """How many values are kept."""
+        """Return the number of cached values."""
         return len(self._known)
 
     def get(self, key: Key) -> Value | None:
-        """The value, if it is kept."""
-        try:  # ``get`` looks twice, and most keys are kept
+        """Return the cached value, or ``None``."""
+        try:  # ``LRUCache.get`` makes two look-ups, and most keys are present
             return self._known[key][1]
         except KeyError:
             return None
 
     def put(self, key: Key, value: Value, characters: int) -> Value:
-        """Keep a value that was parsed from a text of this length, unless it would take all the room. Returns the value."""
+        """Cache and return a value parsed from a text of this length. A value above a quarter of the bound is not cached."""
         weight = max(_LEAST, characters)
         if weight * 4 < self._known.maxsize:
             self._known[key] = (weight, value)
@@ -54,7 +54,7 @@ class ParsedCache(Generic[Key, Value]):
 
 
 LONGEST_JSON: Final = 1 << 20
-"""Longer annotations are refused unread; the API server itself stops at 256 KiB for all annotations of an object."""
+"""Maximum characters of an annotation. The API server allows 256 KiB for all annotations of an object."""
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
@@ -67,30 +67,30 @@ Weight = Annotated[int, Field(ge=1, le=100)]
 
 
 class Strict(BaseModel):
-    """A part of an API object: JSON types must be exact, unknown fields do not matter, ``null`` is as good as absent."""
+    """A part of an API object. JSON types must be exact, unknown fields are ignored, ``null`` counts as absent."""
 
     model_config = ConfigDict(strict=True, extra="ignore", alias_generator=to_camel, arbitrary_types_allowed=False)
 
 
 class GoJson(Strict):
-    """JSON as Go's ``encoding/json`` reads it: names match without regard to case, ``null`` leaves the default."""
+    """JSON as Go's ``encoding/json`` reads it: names match case-insensitively, ``null`` leaves the default."""
 
     _names: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        # Once a model and not once an object: matching names without case would else cost a pass over the fields.
+        # Per model instead of per object, which saves a pass over the fields.
         cls._names = {(field.alias or name).lower(): field.alias or name for name, field in cls.model_fields.items()}
 
     @classmethod
     def unknown_names(cls, value: object) -> list[str]:
-        """Members of a JSON object that the model does not have. A member that is ``null`` is as good as absent."""
+        """Return the members of a JSON object that the model does not have. ``null`` members count as absent."""
         members = value.items() if isinstance(value, dict) else ()
         return [str(key) for key, item in members if item is not None and str(key).lower() not in cls._names]
 
     @classmethod
     def accepted_names(cls) -> list[str]:
-        """The members of the model, as they are written."""
+        """Return the names of the model's members."""
         return sorted(cls._names.values())
 
     @model_validator(mode="before")
@@ -101,12 +101,12 @@ class GoJson(Strict):
         if not isinstance(value, dict):
             return value
         names = cls._names
-        # ``null`` leaves the default, so that it is left out; of names that differ in case only the last counts, as in Go.
+        # ``null`` leaves the default, so it is omitted. Of names that differ only in case the last counts, as in Go.
         return {names.get(str(key).lower(), key): item for key, item in value.items() if item is not None}
 
 
 def read(model: type[Model], value: object, path: FieldPath, key: str = "") -> Model:
-    """A part of an object as its model: what is at ``key`` of the path, which is only put together for a message."""
+    """Parse a part of an object as a model. ``key`` is its place below ``path``, used only for messages."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -114,7 +114,7 @@ def read(model: type[Model], value: object, path: FieldPath, key: str = "") -> M
 
 
 def read_as(adapter: TypeAdapter[T], value: object, path: FieldPath) -> T:
-    """A value as any type, such as a list of models."""
+    """Parse a value as any type, such as a list of models."""
     try:
         return adapter.validate_python(value, strict=True)
     except ValidationError as error:
@@ -122,10 +122,10 @@ def read_as(adapter: TypeAdapter[T], value: object, path: FieldPath) -> T:
 
 
 def load_json(text: object, path: FieldPath) -> object:
-    """The JSON value in an annotation."""
+    """Return the JSON value in an annotation."""
     if not isinstance(text, str):
         raise path.error(f"{quoted(text)} is not a text")
-    # Before decoding: a value of many megabytes must not be built only to be refused.
+    # Before decoding, so that a value of many megabytes is not built only to be rejected.
     if len(text) > LONGEST_JSON:
         raise path.error(f"{len(text)} characters are too many, at most {LONGEST_JSON} are read")
     try:
@@ -136,20 +136,20 @@ def load_json(text: object, path: FieldPath) -> object:
 
 
 def read_json(model: type[Model], text: object, path: FieldPath) -> Model:
-    """An annotation that holds one JSON object."""
+    """Parse an annotation that holds a JSON object."""
     return read(model, load_json(text, path), path)
 
 
 class EnumReader(Generic[T]):
-    """A closed enumeration on the wire: canonical spellings, further accepted ones, none of them sensitive to case."""
+    """A closed enumeration with canonical and additional spellings, all case-insensitive."""
 
     def __init__(self, canonical: Mapping[str, T], also: Mapping[str, T] | None = None) -> None:
-        # Canonical spellings last, so that they win over accepted ones that differ in case only.
+        # Canonical spellings last, so that they override additional ones that differ only in case.
         self._known = {word.lower(): value for word, value in {**(also or {}), **canonical}.items()}
         self._listed = ", ".join(sorted(word for word in canonical if word))
 
     def read(self, word: str, path: FieldPath) -> T:
-        """The value that ``word`` names. Raises ``WireError`` with the accepted words."""
+        """Return the value of ``word``. Raises ``WireError`` with the accepted words."""
         try:
             return self._known[word.lower()]
         except KeyError:
@@ -157,23 +157,23 @@ class EnumReader(Generic[T]):
 
 
 class Problems:
-    """Collects what is wrong with one object: a malformed part is replaced by a default, and the first message is kept."""
+    """The problem of one object. A malformed part is replaced by a default, and the first message is kept."""
 
     def __init__(self) -> None:
         self.problem = ""
 
     def collect(self, reading: Callable[[], T], otherwise: T) -> T:
-        """The result of ``reading``, or ``otherwise`` when it raises ``WireError``."""
+        """Return the result of ``reading``, or ``otherwise`` if it raises ``WireError``."""
         try:
             return reading()
         except WireError as error:
-            # The first message is the one that is shown; later ones are often its consequences.
+            # The first message is reported: later ones are often its consequences.
             self.problem = self.problem or str(error)
             return otherwise
 
 
 def plain(value: object, path: FieldPath) -> dict[str, Any]:
-    """An API object as a plain dict; Kopf passes mappings of its own type. Raises ``WireError``."""
+    """Return an API object as a plain dict. Kopf passes mappings of its own type. Raises ``WireError``."""
     if isinstance(value, dict):
         return value
     if isinstance(value, Mapping):
@@ -182,8 +182,8 @@ def plain(value: object, path: FieldPath) -> dict[str, Any]:
 
 
 def is_nested_deeper(value: object, most: int) -> bool:
-    """Has a JSON value more than so many levels of objects and lists? Without recursion, since it may have any number."""
-    # Level by level, as recursion would meet Python's limit before the caller's.
+    """Return whether a JSON value has more than ``most`` levels of objects and lists."""
+    # Level by level: a recursion would reach Python's limit first.
     level: list[Any] = [value]
     for _ in range(most + 1):
         level = [each for each in level if isinstance(each, dict | list)]
@@ -194,8 +194,8 @@ def is_nested_deeper(value: object, most: int) -> bool:
 
 
 def read_time(text: str, path: FieldPath, key: str = "") -> float:
-    """Seconds since the epoch of an RFC 3339 time, found at ``key`` of the path."""
-    # RFC 3339 times are at most 35 characters long; the rest would only fill the cache.
+    """Return an RFC 3339 time at ``key`` below ``path`` as seconds since the epoch."""
+    # RFC 3339 times have at most 35 characters. Longer texts would only fill the cache.
     seconds = _seconds(text[:40])
     if seconds is None:
         raise (path.at(key) if key else path).error(f"{quoted(text)} is not a time")
@@ -206,7 +206,7 @@ def read_time(text: str, path: FieldPath, key: str = "") -> float:
 def _seconds(text: str) -> float | None:
     try:
         time = datetime.fromisoformat(text)
-        # A time without a zone could mean any hour.
+        # A time without a time zone is ambiguous.
         return time.timestamp() if time.tzinfo else None
     except (ValueError, OverflowError):
         return None
@@ -220,39 +220,39 @@ def _message_of(error: ValidationError, value: object, path: FieldPath) -> WireE
 LARGEST: Final = 2**60
 """Upper bound of an amount (an exbibyte), so that sums over a cluster stay below 2**63."""
 
-_LONGEST: Final = 64  # of a quantity's text; the memory of the cache below stays bounded
+_LONGEST: Final = 64  # characters of a quantity; bounds the memory of the caches below
 
 
 def requested(values: Mapping[str, Quantity] | None, path: FieldPath) -> dict[str, int]:
-    """Requests in our units, rounded up as ``resource.Quantity.MilliValue`` does. A negative amount raises ``WireError``."""
+    """Return requests in internal units, rounded up as ``resource.Quantity.MilliValue``. Raises ``WireError`` for negative amounts."""
     if not values:
         return {}
     amounts = {name: _parsed(_request, name, value, path) for name, value in values.items()}
     for name, amount in amounts.items():
-        # After parsing, since a sign may be anywhere in Go's notation.
+        # After parsing, since Go's notation allows a sign in several places.
         if amount < 0:
             raise path.at(name).error(f"{quoted(values[name])} is negative")
     return _renamed(amounts)
 
 
 def supplied(values: Mapping[str, Quantity] | None, path: FieldPath) -> dict[str, int]:
-    """What there is, rounded down; less than nothing is nothing."""
+    """Return supplied amounts, rounded down. Negative amounts count as 0."""
     return {} if not values else _renamed({name: supply(name, value, path) for name, value in values.items()})
 
 
 def supply(name: str, value: Quantity, path: FieldPath) -> int:
-    """What there is of one resource."""
+    """Return the supplied amount of one resource."""
     return max(0, _parsed(_supply, name, value, path))
 
 
 def below_zero(name: str, value: Quantity | None, path: FieldPath) -> int:
-    """By how much an amount of one resource is below zero, 0 where it is not."""
-    # Few amounts are, and their text tells: the others are not parsed twice.
+    """Return by how much an amount of a resource is below zero, else 0."""
+    # Negative amounts are rare and start with a sign: other amounts are not parsed twice.
     return max(0, -_parsed(_supply, name, value, path)) if value is not None and str(value).startswith("-") else 0
 
 
 def current_name(resource: str) -> str:
-    """The name in use today of a resource that may be spelled in a deprecated way."""
+    """Return the current name of a resource that may have a deprecated name."""
     return RENAMED_RESOURCES.get(resource, resource)
 
 
@@ -260,14 +260,14 @@ def _renamed(amounts: dict[str, int]) -> dict[str, int]:
     if RENAMED_RESOURCES.keys().isdisjoint(amounts):
         return amounts
     old = {current_name(name): amount for name, amount in amounts.items() if name in RENAMED_RESOURCES}
-    # A name in use today wins over its deprecated spelling.
+    # A current name overrides its deprecated spelling.
     return old | {name: amount for name, amount in amounts.items() if name not in RENAMED_RESOURCES}
 
 
 def _parsed(parse: Callable[[str, Quantity], int | None], name: str, value: Quantity, path: FieldPath) -> int:
     # Checked before the cache, which would keep texts of any length.
     short = len(name) <= 4 * _LONGEST and (not isinstance(value, str) or len(value) <= _LONGEST)
-    # Amounts of a status have no model that knows their types.
+    # Amounts of a status have no model that checks their types.
     found = parse(name, value) if short and isinstance(value, str | int | float) else None
     if found is None:
         raise path.at(name).error(f"{quoted(value)} is not a quantity")
@@ -277,7 +277,7 @@ def _parsed(parse: Callable[[str, Quantity], int | None], name: str, value: Quan
 @lru_cache(maxsize=32768)
 def _request(name: str, value: Quantity) -> int | None:
     try:
-        # Cut at an exbibyte: sums over a cluster must stay within 64 bits.
+        # Limited to an exbibyte: sums over a cluster must fit into 64 bits.
         return min(LARGEST, quantity.amount(name, value))
     except ValueError:
         return None

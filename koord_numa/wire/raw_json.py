@@ -1,10 +1,10 @@
-"""API objects before they are parsed: their text, and JSON that is nested too deeply for the fast decoder."""
+"""API objects as JSON text before parsing, and a decoder for JSON that is nested too deeply for the fast decoder."""
 
 import json
 import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from json.decoder import scanstring  # type: ignore[attr-defined]  # absent from typeshed, and what json itself uses
+from json.decoder import scanstring  # type: ignore[attr-defined]  # missing in typeshed; used by json itself
 from typing import Any, Final
 
 import msgspec
@@ -18,18 +18,18 @@ _SCALAR: Final = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][
 
 
 class _Next(Enum):
-    """What may stand next."""
+    """The tokens that may come next."""
 
-    VALUE = 1  # a value, or a key in an object
-    VALUE_OR_END = 2  # the same, or the bracket that closes
+    VALUE = 1  # a value, or a key of an object
+    VALUE_OR_END = 2  # the same, or the closing bracket
     COMMA_OR_END = 3
 
 
 def loads(raw: bytes) -> Any:
-    """
-    The value of a JSON text of any depth. Raises ``ValueError``.
+    """Return the value of a JSON text of any depth. Raises ``ValueError``.
 
-    ``NaN`` and ``Infinity``, which are not JSON and which some encoders write, become texts: parsers of objects reject them by name.
+    ``NaN`` and ``Infinity``, which are not JSON but are written by some encoders, become strings, which parsers of
+    objects reject by name.
     """
     return _Decoder(raw.decode()).decode()
 
@@ -38,15 +38,13 @@ class _Decoder:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
-        # A stack of our own: recursion would meet Python's limit at a depth that the API server accepts.
-        self._open: list[tuple[Any, str]] = [
-            ([], "")
-        ]  # the containers that are open, the outermost first, with their ends
+        # An explicit stack: a recursion would reach Python's limit at a depth that the API server accepts.
+        self._open: list[tuple[Any, str]] = [([], "")]  # open containers with their closing brackets, outermost first
         self._key: str | None = None
         self._next = _Next.VALUE
 
     def decode(self) -> Any:
-        """The whole text as one value."""
+        """Return the whole text as one value."""
         self._skip_space()
         while self._at < len(self._text):
             self._token(self._text[self._at])
@@ -57,7 +55,7 @@ class _Decoder:
         return top[0]
 
     def _token(self, char: str) -> None:
-        # Only inside a container: a comma on the top level separates nothing.
+        # Only inside a container: a comma at the top level separates nothing.
         if char == "," and self._next is _Next.COMMA_OR_END and len(self._open) > 1:
             self._at += 1
             self._next = _Next.VALUE
@@ -82,7 +80,7 @@ class _Decoder:
     def _read_key(self, char: str) -> None:
         if char != '"':
             raise ValueError(f"no key at {self._at}")
-        # ``scanstring`` is the standard library's, so that escapes are read as json does.
+        # ``scanstring`` of the standard library handles escapes as json does.
         self._key, self._at = scanstring(self._text, self._at + 1, True)
         self._skip_space()
         if self._text[self._at : self._at + 1] != ":":
@@ -118,7 +116,7 @@ class _Decoder:
 
 
 class Identity(msgspec.Struct, rename="camel"):
-    """By what an object and its state are known again; empty where the object does not say it."""
+    """The identity and version of an object. Empty where absent."""
 
     uid: str = ""
     resource_version: str = ""
@@ -129,11 +127,10 @@ class _Identified(msgspec.Struct):
 
 
 class UnreadObject(Mapping[str, Any]):
-    """
-    One object as the API server wrote it.
+    """An object as text of the API server, decoded on first use.
 
-    As a mapping it raises nothing, and a text that is no JSON object has no fields: parsers look up the identity of objects that they
-    have failed to read. ``fields`` raises.
+    As a mapping it raises nothing, and a text that is not a JSON object has no fields: callers read the identity of
+    objects after a failed parse. ``fields`` raises.
     """
 
     __slots__ = ("_fields", "text")
@@ -144,14 +141,14 @@ class UnreadObject(Mapping[str, Any]):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The whole object. Raises ``WireError`` where the text is no JSON object."""
+        """Return the whole object. Raises ``WireError`` if the text is not a JSON object."""
         if self._fields is None:
             self._fields = _decoded(self.text)
         return self._fields
 
     @property
     def identity(self) -> Identity:
-        """Read without the rest of the object."""
+        """Return the identity without decoding the rest of the object."""
         try:
             return _IDENTIFIED.decode(self.text).metadata
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
@@ -167,7 +164,7 @@ class UnreadObject(Mapping[str, Any]):
         return len(self._readable)
 
     def __bool__(self) -> bool:
-        """There is one, whatever its fields: by default Python would ask for their number, which decodes them."""
+        """Return true. Python would call ``__len__`` by default, which decodes the fields."""
         return True
 
     @property

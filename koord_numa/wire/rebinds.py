@@ -1,4 +1,4 @@
-"""RebindResource: what is asked of a node's CPUs, and the status in which we answer."""
+"""Parse RebindResources and write their status."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,16 +30,16 @@ Deadline = Annotated[int, Field(ge=1, le=2**63 - 1)]
 TtlSeconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 PLAN_SHOWN: Final = 500
-"""Entries of a plan that are read back."""
+"""Maximum entries of a plan that are read back."""
 
 LONGEST_CPU_LIST: Final = 4096
 
 CONDITION: Final = "Complete"
-"""The type of the one condition: True when the rebind succeeded, False when it failed, Unknown until then."""
+"""Type of the only condition: True if the rebind succeeded, False if it failed, Unknown before."""
 
 
 class RebindSpec(Strict):
-    """What is asked."""
+    """The spec of a RebindResource."""
 
     node_name: str | None = None
     rebind_action: str | None = None
@@ -50,7 +50,7 @@ class RebindSpec(Strict):
 
 
 class RebindStatus(Strict):
-    """What was answered before."""
+    """The previous status of a RebindResource."""
 
     phase: str | None = None
     observed_generation: Int64 | None = None
@@ -59,10 +59,9 @@ class RebindStatus(Strict):
 
 
 def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
-    """
-    The request in a RebindResource; ``RebindRequest.problem`` names what is malformed.
+    """Parse a RebindResource. ``RebindRequest.problem`` names malformed parts.
 
-    Raises ``WireError`` only when the object has no name.
+    Raises ``WireError`` only if the object has no name.
     """
     problems = Problems()
     top = head(obj, names.REBIND_KIND, problems)
@@ -71,9 +70,9 @@ def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
     status_place = top.path.at("status")
     status = problems.collect(lambda: read(RebindStatus, top.body.get("status") or {}, status_place), RebindStatus())
     started, updated = status.start_time, status.update_timestamp
-    # An absent action is the only one that there is.
+    # The default is the only action.
     action = spec.rebind_action or RebindAction.REBIND_CPU.value
-    # Only without another problem, which would be the reason why it is missing.
+    # Only without another problem, which may be the reason for the missing name.
     if not problems.problem and not spec.node_name:
         problems.problem = str(path.at("nodeName").error("is missing"))
     return RebindRequest(
@@ -101,7 +100,7 @@ def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
 
 
 def _shown_plan(status: object) -> tuple[RebindMove, ...]:
-    """The plan in a status, without entries that are none: it is shown and never acted upon, so it makes no request unusable."""
+    """Return the plan in a status without malformed entries. The plan is only displayed, so it never makes a request unusable."""
     plan = status.get("plan") if isinstance(status, Mapping) else None
     entries = plan[:PLAN_SHOWN] if isinstance(plan, list) else []
     return tuple(move for entry in entries if (move := _shown_move(entry)) is not None)
@@ -122,17 +121,16 @@ def _are_cpus(*texts: str) -> bool:
 
 
 def rebind_status(answer: RebindAnswer, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """
-    The ``status`` to write as a merge patch: whatever an answer does not speak of is removed.
+    """Return the ``status`` as a merge patch that removes all fields without a value in the answer.
 
-    ``before`` is the status as it is: the condition keeps its transition time while it keeps its answer.
+    ``before`` is the current status: the condition keeps its transition time while its state is unchanged.
     """
     state = {RebindPhase.SUCCEED: "True", RebindPhase.FAILED: "False"}.get(answer.phase, "Unknown")
     planned = answer.before is not None or bool(answer.plan)
     return {
         "phase": answer.phase.value,
         "reason": answer.reason,
-        # Merge patches remove what is null, and keep what is absent.
+        # Merge patches remove null fields and keep absent ones.
         "updateTimestamp": answer.time,
         "startTime": answer.started or None,
         "observedGeneration": answer.generation,
@@ -157,37 +155,35 @@ def rebind_status(answer: RebindAnswer, before: Mapping[str, Any] | None = None)
 
 
 def automatic_rebind(node: str, why: str, *, dry_run: bool) -> dict[str, Any]:
-    """A RebindResource of the automatic rebind: the reason is an annotation, and it goes a day after its end."""
+    """Return a RebindResource of the automatic rebind. The reason is an annotation. It is deleted a day after its end."""
     return {
         "apiVersion": f"{names.SCHEDULING_GROUP}/{names.REBIND_VERSION}",
         "kind": names.REBIND_KIND,
-        # The API server cuts what is longer than a name may be.
+        # The API server truncates names that are too long.
         "metadata": {"generateName": f"auto-{node[:200]}-", "annotations": {names.REBIND_REASON: why}},
         "spec": {"nodeName": node, "rebindAction": "RebindCPU", "dryRun": dry_run, "ttlSecondsAfterFinished": 86_400},
     }
 
 
 def with_cpus(status_text: str, cpus: CpuSet, numa: NumaAmounts | None = None) -> str:
-    """
-    The same resource-status with other CPUs, and other amounts per NUMA node when given: every other member is kept, unknown
-    ones as well.
+    """Return the resource-status with other CPUs, and with other amounts per NUMA node if given.
 
-    Raises ``WireError`` when it is no JSON object.
+    Keeps every other member, including unknown ones. Raises ``WireError`` if the text is not a JSON object.
     """
     path = FieldPath("").annotation(names.RESOURCE_STATUS)
     try:
-        status = json.loads(status_text)  # unlike faster readers it keeps integers of any size as they are
+        status = json.loads(status_text)  # unlike faster decoders, json keeps integers of any size
     except ValueError as error:
         raise path.error(f"is not JSON: {error}") from None
     if not isinstance(status, dict):
         raise path.error("is no JSON object")
-    # Go's encoding/json matches names without case: every spelling that is there has to be changed.
+    # Go's encoding/json matches names case-insensitively: every spelling present must be changed.
     keys = [key for key in status if key.lower() == "cpuset"] or ["cpuset"]
     changed: dict[str, Any] = dict.fromkeys(keys, str(cpus))
     if numa is not None:
         spelled = [key for key in status if key.lower() == "numanoderesources"] or ["numaNodeResources"]
         changed |= {key: [{"node": node, "resources": quantities(held)} for node, held in numa] for key in spelled}
-    # As Go's encoder writes it: no spaces, and UTF-8 as it is.
+    # As Go's encoder: no spaces, and UTF-8 unescaped.
     return json.dumps({**status, **changed}, separators=(",", ":"), ensure_ascii=False)
 
 

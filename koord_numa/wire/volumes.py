@@ -1,4 +1,4 @@
-"""Read persistent volumes, claims, storage classes and what CSI drivers report."""
+"""Parse persistent volumes, claims, storage classes and objects of CSI drivers."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -24,7 +24,7 @@ from koord_numa.wire.selectors import LabelSelectorModel, NodeSelectorModel, lab
 
 
 class CapacityModel(Strict):
-    """A CSIStorageCapacity has no spec either."""
+    """A CSIStorageCapacity, which has its fields at the top level instead of a spec."""
 
     storage_class_name: str = ""
     node_topology: LabelSelectorModel | None = None
@@ -33,13 +33,13 @@ class CapacityModel(Strict):
 
 
 class VolumeCount(Strict):
-    """How many volumes a driver can attach to a node."""
+    """The number of volumes that a driver can attach to a node."""
 
     count: Int64 | None = None
 
 
 class CsiNodeDriver(Strict):
-    """One driver on a node."""
+    """A driver on a node."""
 
     name: str
     allocatable: VolumeCount | None = None
@@ -58,7 +58,7 @@ class CsiDriverSpec(Strict):
 
 
 class AttachmentSource(Strict):
-    """What is attached: a volume by name, or an inline one."""
+    """The attached volume: a volume by name, or an inline volume."""
 
     persistent_volume_name: str | None = None
 
@@ -71,7 +71,7 @@ class AttachmentSpec(Strict):
 
 
 def parse_csi_node(obj: Mapping[str, Any]) -> CsiNode:
-    """A CSINode. Raises ``WireError`` only when it has no name."""
+    """Parse a CSINode. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, "CSINode", problems)
     spec = problems.collect(lambda: read(CsiNodeSpec, top.body.get("spec") or {}, top.path.at("spec")), CsiNodeSpec())
@@ -85,26 +85,27 @@ def parse_csi_node(obj: Mapping[str, Any]) -> CsiNode:
 
 
 def parse_csi_driver(obj: Mapping[str, Any]) -> CsiDriver:
-    """A CSIDriver. Raises ``WireError`` only when it has no name."""
+    """Parse a CSIDriver. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, "CSIDriver", problems)
     spec = problems.collect(
         lambda: read(CsiDriverSpec, top.body.get("spec") or {}, top.path.at("spec")), CsiDriverSpec()
     )
-    # nil is false: without storageCapacity the scheduler does not ask for capacities (binder.go hasEnoughCapacity).
+    # nil is false: without storageCapacity the scheduler does not check capacities (binder.go hasEnoughCapacity).
     return CsiDriver(top.name, bool(spec.storage_capacity))
 
 
 def parse_storage_capacity(obj: Mapping[str, Any]) -> StorageCapacity:
-    """A CSIStorageCapacity. Its name is ``namespace/name``. Raises ``WireError`` only when it has no name."""
+    """Parse a CSIStorageCapacity, with the name ``namespace/name``. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, "CSIStorageCapacity", problems)
     model = problems.collect(lambda: read(CapacityModel, top.body, top.path), CapacityModel())
-    # As volumebinding/binder.go capacitySufficient: the largest volume where the driver says it, else all that is left.
+    # As volumebinding/binder.go capacitySufficient: the maximum volume size if the driver reports it, else the capacity
+    # left.
     text = model.capacity if model.maximum_volume_size is None else model.maximum_volume_size
     largest = 0 if text is None else problems.collect(lambda: supply(names.STORAGE, text, top.path.at("capacity")), 0)
     return StorageCapacity(
-        name=f"{top.namespace}/{top.name}",  # the names are generated: unique in a namespace only
+        name=f"{top.namespace}/{top.name}",  # generated names are unique only in a namespace
         storage_class=model.storage_class_name,
         topology=problems.collect(lambda: label_selector(model.node_topology, top.path.at("nodeTopology")), None),
         largest=largest,
@@ -113,7 +114,7 @@ def parse_storage_capacity(obj: Mapping[str, Any]) -> StorageCapacity:
 
 
 def parse_attachment(obj: Mapping[str, Any]) -> VolumeAttachment:
-    """A VolumeAttachment; an inline volume has no name. Raises ``WireError`` only when it has no name itself."""
+    """Parse a VolumeAttachment. The volume is empty for an inline volume. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, "VolumeAttachment", problems)
     spec = problems.collect(
@@ -122,20 +123,20 @@ def parse_attachment(obj: Mapping[str, Any]) -> VolumeAttachment:
     return VolumeAttachment(top.name, spec.node_name, (spec.source.persistent_volume_name or "") if spec.source else "")
 
 
-ZONE_SEPARATOR: Final = "__"  # a volume in several zones names them in one label
+ZONE_SEPARATOR: Final = "__"  # separates the zones of a volume in one label
 
 BINDING_MODES: Final = EnumReader({"Immediate": False, "WaitForFirstConsumer": True})
 VOLUME_MODES: Final = EnumReader({"Filesystem": False, "Block": True})
 
 
 class VolumeAffinity(Strict):
-    """Which nodes reach a volume."""
+    """The nodes that can access a volume."""
 
     required: NodeSelectorModel | None = None
 
 
 class ClaimReference(Strict):
-    """The claim that a volume belongs to."""
+    """The claim that a volume is bound to."""
 
     namespace: str = ""
     name: str = ""
@@ -165,13 +166,13 @@ class VolumeSpec(Strict):
 
 
 class Phase(Strict):
-    """The part of a status that says how far an object has come."""
+    """The phase of an object."""
 
     phase: str | None = None
 
 
 class ClaimResources(Strict):
-    """How much a claim asks for."""
+    """The requested size of a claim."""
 
     requests: dict[str, Quantity] | None = None
 
@@ -189,20 +190,20 @@ class ClaimSpec(Strict):
 
 
 class LabelTerm(Strict):
-    """One condition of an allowed topology."""
+    """A condition of an allowed topology."""
 
     key: str
     values: list[str] = Field([])
 
 
 class AllowedTopology(Strict):
-    """One of the topologies in which a class makes volumes."""
+    """A topology in which a class provisions volumes."""
 
     match_label_expressions: list[LabelTerm] | None = None
 
 
 class ClassModel(Strict):
-    """A StorageClass has no spec; its fields stand at the top."""
+    """A StorageClass, which has its fields at the top level instead of a spec."""
 
     provisioner: str = ""
     volume_binding_mode: str | None = None
@@ -210,7 +211,7 @@ class ClassModel(Strict):
 
 
 def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
-    """A PersistentVolume. Raises ``WireError`` only when it has no name."""
+    """Parse a PersistentVolume. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, "PersistentVolume", problems)
     path = top.path.at("spec")
@@ -223,14 +224,15 @@ def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
         name=top.name,
         node_terms=problems.collect(lambda: _terms(required, path.at("nodeAffinity")), None),
         zones=tuple(
-            # Sorted, so that two readings of the same label are equal and cost no new evaluation.
+            # Sorted, so that equal labels are equal values and cause no new evaluation.
             (key, tuple(sorted(set(top.labels[key].split(ZONE_SEPARATOR)))))
             for key in names.ZONE_LABELS
             if key in top.labels
         ),
         claim=f"{claim.namespace}/{claim.name}" if claim.name else "",
         claim_uid=claim.uid,
-        # The annotation of Kubernetes before 1.6 wins over the field, on volumes as on claims (GetPersistentVolumeClass).
+        # The annotation of Kubernetes before 1.6 overrides the field, for volumes and claims
+        # (GetPersistentVolumeClass).
         storage_class=top.annotations.get(names.LEGACY_CLASS, spec.storage_class_name or ""),
         capacity=problems.collect(lambda: _size(supplied(spec.capacity, path.at("capacity"))), 0),
         access_modes=frozenset(spec.access_modes or ()),
@@ -239,9 +241,10 @@ def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
         ),
         attributes_class=spec.volume_attributes_class_name or "",
         labels=tuple(sorted(top.labels.items())),
-        # Only an Available volume may be chosen (volume FindMatchingVolume); Pending ones have not been seen by the controller.
+        # Only Available volumes may be chosen (volume FindMatchingVolume). The controller has not processed Pending
+        # ones.
         available=status.phase == "Available",
-        # Undone by the controller if the claim goes; a volume that its owner reserved stays reserved.
+        # The controller undoes its own binding if the claim is deleted. A volume reserved by a user stays reserved.
         bound_by_controller=names.BOUND_BY_CONTROLLER in top.annotations,
         deleting=top.metadata.deletion_timestamp is not None,
         driver=driver,
@@ -252,7 +255,7 @@ def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
 
 
 def parse_claim(obj: Mapping[str, Any]) -> PersistentVolumeClaim:
-    """A PersistentVolumeClaim. Raises ``WireError`` only when it has no name."""
+    """Parse a PersistentVolumeClaim. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, "PersistentVolumeClaim", problems)
     path = top.path.at("spec")
@@ -265,10 +268,10 @@ def parse_claim(obj: Mapping[str, Any]) -> PersistentVolumeClaim:
         name=top.name,
         uid=top.uid,
         volume=spec.volume_name or "",
-        # Both: the name alone is written by users too, and the annotation marks that the controller has agreed.
+        # Both: users may set the name, too. The annotation marks the agreement of the controller.
         bound=bool(spec.volume_name) and names.BIND_COMPLETED in top.annotations,
         lost=status.phase == "Lost",
-        # Also when it is empty (GetPersistentVolumeClaimClass): an empty class asks for volumes without one.
+        # Also if empty (GetPersistentVolumeClaimClass): an empty class requests a volume without a class.
         storage_class=spec.storage_class_name if legacy is None else legacy,
         selected_node=top.annotations.get(names.SELECTED_NODE, ""),
         owner=top.metadata.controller,
@@ -286,11 +289,11 @@ def parse_claim(obj: Mapping[str, Any]) -> PersistentVolumeClaim:
 
 
 def parse_storage_class(obj: Mapping[str, Any]) -> StorageClass:
-    """A StorageClass. Raises ``WireError`` only when it has no name."""
+    """Parse a StorageClass. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, "StorageClass", problems)
     model = problems.collect(lambda: read(ClassModel, top.body, top.path), ClassModel())
-    mode = model.volume_binding_mode or "Immediate"  # the field's default
+    mode = model.volume_binding_mode or "Immediate"  # the default of the API
     return StorageClass(
         name=top.name,
         waits=problems.collect(lambda: BINDING_MODES.read(mode, top.path.at("volumeBindingMode")), False),
@@ -301,7 +304,7 @@ def parse_storage_class(obj: Mapping[str, Any]) -> StorageClass:
 
 
 def _driver(spec: VolumeSpec) -> tuple[str, str]:
-    """CSI driver and handle of a volume; kinds that were once built in count as volumes of the driver that serves them."""
+    """Return CSI driver and handle of a volume. In-tree volumes count as volumes of the driver that they are migrated to."""
     if spec.csi is not None:
         return spec.csi.driver, spec.csi.volume_handle
     if spec.aws_elastic_block_store is not None:

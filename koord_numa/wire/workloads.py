@@ -1,4 +1,4 @@
-"""Read Services, controllers of pods, PodDisruptionBudgets and namespaces."""
+"""Parse Services, controllers of pods, PodDisruptionBudgets and namespaces."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -13,14 +13,14 @@ from koord_numa.wire.selectors import LabelSelectorModel, label_selector
 
 
 class BudgetSpec(Strict):
-    """Whom a budget protects."""
+    """The pods that a budget protects."""
 
     selector: LabelSelectorModel | None = None
     unhealthy_pod_eviction_policy: str | None = None
 
 
 class BudgetStatus(Strict):
-    """How much disruption is allowed now."""
+    """The disruptions that are currently allowed."""
 
     disruptions_allowed: Int64 | None = None
     disrupted_pods: dict[str, str] | None = None
@@ -29,7 +29,7 @@ class BudgetStatus(Strict):
 
 
 def parse_budget(obj: Mapping[str, Any]) -> DisruptionBudget:
-    """A PodDisruptionBudget; a malformed one protects every pod of its namespace. Raises ``WireError`` only when it has no name."""
+    """Parse a PodDisruptionBudget. A malformed one protects all pods of its namespace. Raises ``WireError`` only without a name."""
     problems = Problems()
     top = head(obj, "PodDisruptionBudget", problems)
     path = top.path.at("spec")
@@ -39,35 +39,35 @@ def parse_budget(obj: Mapping[str, Any]) -> DisruptionBudget:
     )
     selector = problems.collect(lambda: label_selector(spec.selector, path.at("selector")), None)
     return DisruptionBudget(
-        # As policy/v1 objects are always in a namespace; the fallback only concerns objects from files.
+        # policy/v1 objects are always namespaced. The fallback is for objects from files.
         namespace=top.namespace or "default",
         name=top.name,
-        # An empty selector matches every pod: a budget that cannot be read must not be broken by accident.
+        # An empty selector matches every pod: an unreadable budget must not be violated.
         selector=LabelSelector() if problems.problem else selector,
         allowed=0 if problems.problem else max(0, status.disruptions_allowed or 0),
         disrupted=tuple(sorted(status.disrupted_pods or ())),
         unhealthy_always=spec.unhealthy_pod_eviction_policy == "AlwaysAllow",
-        # More than 0 desired: a budget without pods is not healthy, it says nothing.
+        # More than 0 desired: a budget without pods is not healthy.
         healthy=(status.current_healthy or 0) >= (status.desired_healthy or 0) > 0,
         problem=problems.problem,
     )
 
 
 def parse_namespace(obj: Mapping[str, Any]) -> Namespace:
-    """A namespace; with malformed labels it has none, so that no selector picks it. Raises ``WireError`` only when it has no name."""
+    """Parse a Namespace. One with malformed labels has none, so no selector matches it. Raises ``WireError`` only without a name."""
     problems = Problems()
     top = head(obj, "Namespace", problems)
     return Namespace(top.name, top.labels, problems.problem)
 
 
 class LabelsSpec(Strict):
-    """A spec that selects by labels: of a Service or a ReplicationController."""
+    """A spec with a label map as selector, of a Service or a ReplicationController."""
 
     selector: dict[str, str] | None = None
 
 
 class SelectorSpec(Strict):
-    """A spec with a LabelSelector: of a ReplicaSet or a StatefulSet."""
+    """A spec with a LabelSelector, of a ReplicaSet or a StatefulSet."""
 
     selector: LabelSelectorModel | None = None
 
@@ -77,15 +77,15 @@ VERSIONS: Final = {
     ("apps/v1", "ReplicaSet"): WorkloadKind.REPLICA_SET,
     ("apps/v1", "StatefulSet"): WorkloadKind.STATEFUL_SET,
 }
-"""The owners that kube-scheduler looks up (``DefaultSelector``), by apiVersion and kind."""
+"""Owners that kube-scheduler looks up (``DefaultSelector``), by apiVersion and kind."""
 
 
 def parse_workload(kind: WorkloadKind, obj: Mapping[str, Any]) -> Workload:
-    """One object of this kind. Raises ``WireError`` only when it has no name."""
+    """Parse an object of this kind. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, kind.value, problems)
     selector = problems.collect(lambda: _selector(kind, top), None)
-    # Objects from files may leave the namespace out.
+    # Objects from files may omit the namespace.
     return Workload(WorkloadKey(kind, top.namespace or "default", top.name), selector)
 
 
@@ -96,7 +96,7 @@ parse_stateful_set = partial(parse_workload, WorkloadKind.STATEFUL_SET)
 
 
 def controller_of(top: Head) -> WorkloadKey | None:
-    """The controlling owner of a pod, if it is of a kind whose selector is known."""
+    """Return the controlling owner of a pod if its selector is known by kind, else ``None``."""
     for owner in top.metadata.owner_references or ():
         if owner.controller:
             return _key(owner, top.namespace or "default")
@@ -112,7 +112,7 @@ def _selector(kind: WorkloadKind, top: Head) -> LabelSelector | None:
     spec, path = top.body.get("spec") or {}, top.path.at("spec")
     if kind in (WorkloadKind.SERVICE, WorkloadKind.REPLICATION_CONTROLLER):
         labels = read(LabelsSpec, spec, path).selector
-        # A Service without a selector has its endpoints made by hand, and selects no pod.
+        # A Service without a selector has manually managed endpoints, and selects no pod.
         return _equal(labels, path) if labels else None
     return label_selector(read(SelectorSpec, spec, path).selector, path.at("selector"))
 

@@ -1,6 +1,4 @@
-"""
-Claims as the API server takes them: the JSON of ``status.allocation`` of a ResourceClaim, and whole claims for extended resources of pods.
-"""
+"""Write JSON for the API server: ``status.allocation`` of a ResourceClaim, and claims for extended resources of pods."""
 
 from base64 import b32encode
 from collections.abc import Sequence
@@ -23,17 +21,17 @@ _SUFFIX: Final = 10
 
 
 def extended_claim_name(pod: PodKey) -> str:
-    """
-    The name of the claim for a pod's extended resources: upstream's ``generateName``, with the end from the pod's uid.
+    """Return the name of the claim for a pod's extended resources.
 
-    So the API server refuses a second claim when one is created again after an answer was lost.
+    Follows upstream's ``generateName``, but the suffix is a hash of the pod's UID. A retry after a lost response
+    therefore creates no second claim: the API server rejects the duplicate name.
     """
     digest = b32encode(sha256(pod.uid.encode()).digest()).decode().lower()
     return f"{pod.name}-extended-resources-"[: _LONGEST_NAME - _SUFFIX] + digest[:_SUFFIX]
 
 
 def extended_claim_json(pod: PodKey, requests: Sequence[DeviceRequest]) -> dict[str, Any]:
-    """The claim for a pod's extended resources (dynamicresources ``preFilterExtendedResources``), which goes with the pod."""
+    """Return the claim for a pod's extended resources, owned by the pod (dynamicresources ``preFilterExtendedResources``)."""
     owner = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -56,7 +54,7 @@ def extended_claim_json(pod: PodKey, requests: Sequence[DeviceRequest]) -> dict[
 
 
 def mappings_json(claim: str, mappings: Sequence[RequestMapping]) -> dict[str, Any]:
-    """``status.extendedResourceClaimStatus`` of a pod (core/v1 PodExtendedResourceClaimStatus)."""
+    """Return ``status.extendedResourceClaimStatus`` of a pod (core/v1 ``PodExtendedResourceClaimStatus``)."""
     return {
         "resourceClaimName": claim,
         "requestMappings": [
@@ -91,7 +89,7 @@ def _request_json(request: DeviceRequest) -> dict[str, Any]:
 
 
 def allocation_json(allocation: Allocation) -> dict[str, Any]:
-    """``status.allocation`` as it is written, without its time stamp."""
+    """Return ``status.allocation`` as JSON, without its timestamp."""
     devices: dict[str, Any] = {"results": [_result_json(result) for result in allocation.results]}
     if allocation.configs:
         devices["config"] = [_config_json(config) for config in allocation.configs]
@@ -112,7 +110,7 @@ def _result_json(result: DeviceResult) -> dict[str, Any]:
         "bindingFailureConditions": list(result.binding_failure_conditions),
     }
     written: dict[str, Any] = {"request": result.request, "driver": driver, "pool": pool, "device": device}
-    # Left out when empty, as Go's omitempty leaves them: the API server would store, and send, the difference.
+    # Empty fields are omitted, as Go's omitempty does. Otherwise, the API server would store and send the difference.
     return written | {name: value for name, value in optional.items() if value}
 
 
@@ -124,7 +122,7 @@ def _toleration_json(toleration: DeviceToleration) -> dict[str, Any]:
         "effect": toleration.effect,
     }
     written = {name: value for name, value in written.items() if value}
-    # tolerationSeconds is a pointer in Go: 0 is a value of its own (evict at once) and must stay.
+    # tolerationSeconds is a pointer in Go: 0 (evict at once) differs from an absent value and must be kept.
     return written if toleration.seconds is None else written | {"tolerationSeconds": toleration.seconds}
 
 
@@ -133,14 +131,14 @@ def _config_json(config: AllocatedConfig) -> dict[str, Any]:
     if config.requests:
         written["requests"] = list(config.requests)
     if config.opaque is not None:
-        # The parameters were kept as text; in the object they are JSON again, not a string.
+        # The parameters were kept as text. In the object they are JSON, not a string.
         written["opaque"] = {"driver": config.opaque.driver, "parameters": orjson.loads(config.opaque.parameters)}
     return written
 
 
 def _term_json(term: NodeTerm) -> dict[str, Any]:
     written = {"matchExpressions": _requirements_json(term.labels), "matchFields": _requirements_json(term.fields)}
-    # An empty list would select nothing in Go's matching, where an absent one is no condition.
+    # An empty list selects nothing in Go's matching. An absent list is no condition.
     return {name: value for name, value in written.items() if value}
 
 

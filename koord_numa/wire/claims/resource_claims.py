@@ -35,7 +35,7 @@ class CelModel(Strict):
 
 
 class SelectorModel(Strict):
-    """A selector; kinds other than CEL are unknown to 1.36."""
+    """A device selector. 1.36 knows no kind other than CEL."""
 
     cel: CelModel | None = None
 
@@ -57,7 +57,7 @@ class CapacityRequestsModel(Strict):
 
 
 class DemandModel(Strict):
-    """``exactly``, or one alternative of ``firstAvailable``."""
+    """``exactly``, or an alternative of ``firstAvailable``."""
 
     name: str | None = None
     device_class_name: str | None = None
@@ -86,7 +86,7 @@ class ConstraintModel(Strict):
 
 
 class OpaqueModel(Strict):
-    """Configuration that only a driver understands."""
+    """Configuration that only the driver understands."""
 
     driver: str
     parameters: dict[str, Any] | None = None
@@ -115,7 +115,7 @@ class ClaimSpecModel(Strict):
 
 
 class ResultModel(Strict):
-    """One allocated device."""
+    """An allocated device."""
 
     request: str
     driver: str
@@ -130,7 +130,7 @@ class ResultModel(Strict):
 
 
 class AllocatedDevicesModel(Strict):
-    """Devices of an allocation with their configuration."""
+    """The devices of an allocation with their configuration."""
 
     results: list[ResultModel] | None = None
     config: list[ConfigModel] | None = None
@@ -144,7 +144,7 @@ class AllocationModel(Strict):
 
 
 class ConsumerModel(Strict):
-    """Who may use a claim."""
+    """A consumer that may use a claim."""
 
     api_group: str | None = None
     resource: str = ""
@@ -160,7 +160,7 @@ class ConditionModel(Strict):
 
 
 class DeviceStatusModel(Strict):
-    """What a driver says about an allocated device."""
+    """The status that a driver reports for an allocated device."""
 
     driver: str
     pool: str
@@ -186,17 +186,17 @@ class ClassSpecModel(Strict):
 
 
 DEEPEST: Final = 200
-"""Levels of nesting in the parameters of a device configuration: they are written back, and the encoder (orjson) stops at 254."""
+"""Maximum nesting of the parameters of a device configuration. They are written back, and the encoder (orjson) stops at 254 levels."""
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
-"""Keeps an allocated claim until it is deallocated (resource/v1 ``Finalizer``)."""
+"""Finalizer that keeps an allocated claim until it is deallocated (resource/v1 ``Finalizer``)."""
 
 EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
-"""The annotation of claims for extended resources (resource/v1 ``ExtendedResourceClaimAnnotation``)."""
+"""Annotation of claims for extended resources (resource/v1 ``ExtendedResourceClaimAnnotation``)."""
 
 
 def parse_resource_claim(obj: Mapping[str, Any]) -> ResourceClaim:
-    """A ResourceClaim; ``problem`` says what is malformed. Raises ``WireError`` only when it has no name."""
+    """Parse a ResourceClaim. ``problem`` describes malformed parts. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, "ResourceClaim", problems)
     path = top.path.at("spec")
@@ -206,17 +206,16 @@ def parse_resource_claim(obj: Mapping[str, Any]) -> ResourceClaim:
         lambda: read(ClaimStatusModel, top.body.get("status") or {}, status_path), ClaimStatusModel()
     )
     allocation = problems.collect(lambda: _allocation(status.allocation, status_path.at("allocation"), problems), None)
-    # Read from the raw body: finalizers do not matter to any other kind that is read.
+    # Read from the raw body: no other kind needs its finalizers.
     finalizers = top.body["metadata"].get("finalizers") or ()
     return ResourceClaim(
-        namespace=top.namespace or "default",  # a claim is namespaced; only handwritten files leave it out
+        namespace=top.namespace or "default",  # claims are namespaced; only handwritten files omit the namespace
         name=top.name,
         uid=top.uid,
         version=top.metadata.resource_version or "",
         spec=spec,
         allocation=allocation,
-        # Consumers other than pods are possible by the API: nothing is known of their end, so their number keeps the claim in
-        # use.
+        # The API allows consumers other than pods. Their end is unknown, so the claim stays in use while any is listed.
         reserved_for=tuple(it.uid for it in status.reserved_for or () if it.resource == "pods" and not it.api_group),
         other_consumers=sum(it.resource != "pods" or bool(it.api_group) for it in status.reserved_for or ()),
         owner=top.metadata.controller,
@@ -227,7 +226,7 @@ def parse_resource_claim(obj: Mapping[str, Any]) -> ResourceClaim:
             (DeviceId(it.driver, it.pool, it.device), condition.type)
             for it in status.devices or ()
             for condition in it.conditions or ()
-            # Only conditions that are true matter, for binding conditions and for failures alike.
+            # Only true conditions matter, both for binding conditions and for binding failure conditions.
             if condition.status == "True"
         ),
         problem=problems.problem,
@@ -235,7 +234,7 @@ def parse_resource_claim(obj: Mapping[str, Any]) -> ResourceClaim:
 
 
 def parse_device_class(obj: Mapping[str, Any]) -> DeviceClass:
-    """A DeviceClass; a malformed one names its problem. Raises ``WireError`` only when it has no name."""
+    """Parse a DeviceClass. ``problem`` describes malformed parts. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, "DeviceClass", problems)
     spec = problems.collect(
@@ -253,7 +252,7 @@ def parse_device_class(obj: Mapping[str, Any]) -> DeviceClass:
 
 
 def parse_claim_spec(raw: object, path: FieldPath) -> ClaimSpec:
-    """``spec`` of a claim or of a template."""
+    """Parse ``spec`` of a claim or of a claim template."""
     devices = read(ClaimSpecModel, raw, path).devices or DevicesModel()
     path = path.at("devices")
     return ClaimSpec(
@@ -261,7 +260,7 @@ def parse_claim_spec(raw: object, path: FieldPath) -> ClaimSpec:
         tuple(
             DeviceConstraint(
                 model.distinct_attribute if model.match_attribute is None else model.match_attribute,
-                # The API server demands exactly one of the two attributes.
+                # The API server requires exactly one of the two attributes.
                 distinct=model.match_attribute is None,
                 requests=frozenset(model.requests or ()),
             )
@@ -290,7 +289,7 @@ def _demand(name: str, model: DemandModel, path: FieldPath) -> DeviceDemand:
         name=name,
         device_class=model.device_class_name or "",
         selectors=_selectors(model.selectors),
-        # Defaults as resource/v1 has them: files have not passed the API server.
+        # The defaults of resource/v1: objects from files have not passed the API server.
         mode=model.allocation_mode or AllocationMode.EXACT_COUNT.value,
         count=1 if model.count is None else model.count,
         admin_access=bool(model.admin_access),
@@ -302,14 +301,14 @@ def _demand(name: str, model: DemandModel, path: FieldPath) -> DeviceDemand:
 
 
 def _selectors(models: Sequence[SelectorModel] | None) -> tuple[str | None, ...]:
-    # `None` stands for a selector of a kind that 1.36 does not know: such a request matches no device.
+    # `None` is a selector of a kind that 1.36 does not know. Such a request matches no device.
     return tuple(None if model.cel is None else model.cel.expression or "" for model in models or ())
 
 
 def _tolerations(models: Sequence[DeviceTolerationModel] | None) -> tuple[DeviceToleration, ...]:
     return tuple(
         DeviceToleration(
-            # the field's default
+            # the default of the API
             model.key or "",
             model.operator or "Equal",
             model.value or "",
@@ -326,20 +325,20 @@ def _opaque(model: OpaqueModel | None, path: FieldPath) -> OpaqueConfig | None:
     if is_nested_deeper(model.parameters, DEEPEST):
         raise path.error(f"the parameters for {model.driver} are nested more than {DEEPEST} levels deep")
     try:
-        # Kept as text: compared and written back, never looked into.
+        # Kept as text: it is only compared and written back.
         return OpaqueConfig(model.driver, orjson.dumps(model.parameters or {}).decode())
     except TypeError as error:  # an integer beyond 64 bits
         raise path.error(f"the parameters for {model.driver} cannot be passed on: {error}") from None
 
 
 def _allocation(model: AllocationModel | None, path: FieldPath, problems: Problems) -> Allocation | None:
-    """The devices are in use whatever the configuration beside them is like."""
+    """Return the allocation. A malformed configuration does not hide the devices, which are in use in any case."""
     if model is None:
         return None
     devices = model.devices or AllocatedDevicesModel()
     return Allocation(
-        # Results outside of `collect`: without them it is not known what is in use, and the whole allocation must count as
-        # malformed.
+        # Results are parsed outside of `collect`: without them the devices in use are unknown, and the whole allocation
+        # counts as malformed.
         tuple(_result(each, path) for each in devices.results or ()),
         problems.collect(lambda: _configs(devices, path.at("devices.config")), ()),
         None if model.node_selector is None else node_terms(model.node_selector, path.at("nodeSelector")),
@@ -377,21 +376,21 @@ KIND: Final = "ResourceClaimTemplate"
 
 @dataclass(frozen=True, slots=True)
 class ClaimTemplate:
-    """A template; ``claim`` is the body of the claims that are made of it."""
+    """A ResourceClaimTemplate. ``claim`` is the body of the claims that are created from it."""
 
     namespace: str
     name: str
     claim: Mapping[str, Any]
 
     def claim_of(self, pod: Mapping[str, Any], entry: str) -> _Json:
-        """The claim that the controller would make for an entry of a pod (resourceclaim controller, ``handleClaim``)."""
+        """Return the claim that the controller would create for an entry of a pod (resourceclaim controller, ``handleClaim``)."""
         name = str(pod.get("name"))
         owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["uid"], "controller": True}
         theirs = self.claim.get("metadata")
-        # Labels and annotations of the template are the claim's; name, namespace and owner are the controller's to set.
+        # The claim gets the labels and annotations of the template. The controller sets name, namespace and owner.
         metadata = {
             **(theirs if isinstance(theirs, Mapping) else {}),
-            "name": f"{name}-{entry}",  # readable instead of generated: it exists in the simulation only
+            "name": f"{name}-{entry}",  # readable instead of generated: the claim exists only in the simulation
             "namespace": pod["namespace"],
             "uid": f"{pod['uid']}-{entry}",
             "ownerReferences": [owner],
@@ -405,10 +404,9 @@ class ClaimTemplate:
 
 
 def parse_claim_template(obj: Mapping[str, Any]) -> ClaimTemplate:
-    """
-    The template in an API object. What is malformed in it is found in the claims that are made of it.
+    """Parse a ResourceClaimTemplate. Raises ``WireError`` for an object without a name.
 
-    Raises ``WireError`` when it has no name.
+    A malformed template is reported for the claims that are created from it.
     """
     top = head(obj, KIND, Problems())
     spec = top.body.get("spec")

@@ -1,4 +1,4 @@
-"""Read ResourceSlices and DeviceTaintRules. A malformed slice keeps its place in the pool."""
+"""Parse ResourceSlices and DeviceTaintRules. A malformed slice keeps its place in the pool."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class CounterSetModel(Strict):
 
 
 class ConsumptionModel(Strict):
-    """What a device takes of a counter set."""
+    """The consumption of a device from a counter set."""
 
     counter_set: str
     counters: dict[str, CounterModel] | None = None
@@ -60,7 +60,7 @@ class RangeModel(Strict):
 
 
 class PolicyModel(Strict):
-    """How requests of a capacity are rounded."""
+    """The rounding of requests for a capacity."""
 
     default: Quantity | None = None
     valid_values: list[Quantity] | None = None
@@ -83,7 +83,7 @@ class DeviceTaintModel(Strict):
 
 
 class NodeAllocatableMappingModel(Strict):
-    """What a device is worth of a resource of the node."""
+    """The amount of a node resource that a device provides."""
 
     capacity_key: str | None = None
     capacity_multiplier: Quantity | None = None
@@ -91,21 +91,21 @@ class NodeAllocatableMappingModel(Strict):
 
 
 class NodeAllocatableOverheadModel(Strict):
-    """What the use of a device takes of a resource of the node."""
+    """The overhead of a node resource that the use of a device adds."""
 
     per_pod: Quantity | None = None
     per_container: Quantity | None = None
 
 
 class NodeAllocatableModel(Strict):
-    """What a device takes of a resource of the node (KEP-5517)."""
+    """The effect of a device on a node resource (KEP-5517)."""
 
     mapping: NodeAllocatableMappingModel | None = None
     overhead: NodeAllocatableOverheadModel | None = None
 
 
 class DeviceModel(Strict):
-    """A device; its attributes are one-field objects whose field names the type."""
+    """A device. Its attributes are objects with one field, whose name is the type."""
 
     name: str
     attributes: dict[str, dict[str, Any]] | None = None
@@ -123,7 +123,7 @@ class DeviceModel(Strict):
 
 
 class PoolModel(Strict):
-    """Which pool the slice belongs to, and how many slices that has in this generation."""
+    """The pool of the slice, with the number of slices in this generation of the pool."""
 
     name: str
     generation: Int64 = 0
@@ -144,12 +144,12 @@ class SliceSpec(Strict):
 
 
 MOST_DEVICES: Final = 128
-"""Devices of a slice, as resource/v1 ResourceSliceMaxDevices."""
+"""Maximum devices of a slice (resource/v1 ``ResourceSliceMaxDevices``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceFacts:
-    """The name of the object and what it says; ``parts`` is None when not even its pool is known."""
+    """The name and the content of a ResourceSlice. ``parts`` is ``None`` if even the pool is unknown."""
 
     name: str
     parts: ResourceSlice | None
@@ -157,10 +157,9 @@ class SliceFacts:
 
 
 def parse_resource_slice(obj: Mapping[str, Any]) -> SliceFacts:
-    """
-    A ResourceSlice. Raises ``WireError`` only when it has no name.
+    """Parse a ResourceSlice. Raises ``WireError`` only for an object without a name.
 
-    A slice that cannot be read wholly has no devices: nothing is allocated from a pool of which a part is not understood.
+    A slice that cannot be read completely has no devices: no device is allocated from a partly unreadable pool.
     """
     problems = Problems()
     top = head(obj, "ResourceSlice", problems)
@@ -181,7 +180,7 @@ def parse_resource_slice(obj: Mapping[str, Any]) -> SliceFacts:
 
 
 def _frame(raw: object) -> tuple[PoolId, int, int, NodeChoice] | None:
-    """The pool of a slice that cannot be read otherwise: its pool then is unusable, and no other one."""
+    """Return pool, generation, slice count and nodes of a malformed slice, so that only its own pool becomes unusable."""
     if not isinstance(raw, dict) or not isinstance(raw.get("pool"), dict):
         return None
     driver, name, generation = raw.get("driver"), raw["pool"].get("name"), raw["pool"].get("generation", 0)
@@ -272,7 +271,7 @@ _UNKNOWN: Final = Attribute("", ())
 
 
 def _attribute(name: str, value: Mapping[str, Any], path: FieldPath) -> Attribute:
-    """An attribute; of an unknown kind where the field that holds the value is not known, which costs only those who read it."""
+    """Parse an attribute. A value field of unknown type gives an unknown kind, which affects only the users of the attribute."""
     given = [(kind, item) for kind, item in value.items() if item is not None]
     if len(given) > 1:
         raise path.at(f"attributes.{name}").error(f"{quoted(dict(value))} has several values")
@@ -312,7 +311,7 @@ def _optional(value: Quantity | None, path: FieldPath) -> int | None:
 
 
 def nano(value: Quantity, path: FieldPath) -> int:
-    """A quantity in 10^-9 units, the finest that Kubernetes keeps."""
+    """Return a quantity in units of 10^-9, the finest resolution of Kubernetes."""
     try:
         return _nano(value)
     except ValueError as error:
@@ -325,7 +324,7 @@ def _nano(value: Quantity) -> int:
 
 
 def _cel(driver: str, shared: bool, attributes: Mapping[str, Attribute], capacity: Mapping[str, Capacity]) -> CelDevice:
-    """The device as expressions see it; names without a domain are filed under the driver's (cel/compile.go)."""
+    """Return the device as CEL expressions see it. Names without a domain get the driver as domain (cel/compile.go)."""
     values = [(name, _cel_value(name, attribute)) for name, attribute in attributes.items()]
     amounts = [(name, CelQuantity(each.value)) for name, each in capacity.items()]
     return CelDevice(driver, shared, _domains(driver, values), _domains(driver, amounts))
@@ -378,10 +377,9 @@ _SELECTED_BY: Final = frozenset(DeviceTaintSelectorModel.model_fields)
 
 
 def parse_taint_rule(obj: Mapping[str, Any]) -> DeviceTaintRule:
-    """
-    Return the rule in an API object. Raises ``WireError`` for a rule that cannot be read wholly.
+    """Parse a DeviceTaintRule. Raises ``WireError`` if any part cannot be read.
 
-    A selector with a member that is not known would taint more devices than it means, so that such a rule cannot be read.
+    A selector with an unknown member would taint more devices than intended, so such a rule is an error.
     """
     top = head(obj, "DeviceTaintRule", Problems())
     path = top.path.at("spec")

@@ -1,4 +1,4 @@
-"""The pod fingerprint that exporters publish with a NodeResourceTopology: which pods the numbers speak of."""
+"""The pod fingerprint of a NodeResourceTopology, which identifies the pods that its amounts include."""
 
 import re
 from collections.abc import Iterable
@@ -13,30 +13,29 @@ _SHAPE: Final = re.compile(r"pfp0(v\d{3})([0-9a-f]{16})", re.ASCII)
 
 
 def fingerprint(pods: Iterable[tuple[str, str]]) -> str:
-    """
-    The fingerprint of a set of pods given as ``(namespace, name)``; order does not matter, repetition does.
+    """Return the fingerprint of pods given as ``(namespace, name)``. Independent of order, but not of repetition.
 
-    Version v001 of k8stopologyawareschedwg/podfingerprint: each pod is the XXH64 of its name seeded with the XXH64 of
-    its namespace; the whole is the XXH64 of these, ascending, as little-endian words. Uids are not part of it: a pod
-    re-created under its name looks the same.
+    Version v001 of k8stopologyawareschedwg/podfingerprint: the hash of a pod is the XXH64 of its name seeded with the
+    XXH64 of its namespace. The fingerprint is the XXH64 of the hashes in ascending order, as little-endian words. UIDs
+    are not included: a pod re-created under the same name has the same hash.
     """
     return fingerprint_of(pod_hash(namespace, name) for namespace, name in pods)
 
 
 def pod_hash(namespace: str, name: str) -> int:
-    """What one pod adds to a fingerprint."""
+    """Return the contribution of a pod to a fingerprint."""
     return xxh64_intdigest(name.encode(), seed=xxh64_intdigest(namespace.encode()))
 
 
 def fingerprint_of(pods: Iterable[int]) -> str:
-    """As ``fingerprint``, of pods whose hashes are known: many sets of the same pods are compared."""
-    # Ascending: the order in which pods are listed is no part of the set.
+    """Return the fingerprint of pods given by ``pod_hash``. Saves time when many sets of the same pods are compared."""
+    # The order in which pods are listed is not part of the set.
     ascending = sorted(pods)
     whole = xxh64_intdigest(pack(f"<{len(ascending)}Q", *ascending))
     return f"{_PREFIX}{_VERSION}{whole:016x}"
 
 
 def comparable(text: str) -> bool:
-    """Is this a fingerprint of the version that we can compute?"""
+    """Return whether this is a fingerprint of the supported version."""
     match = _SHAPE.fullmatch(text)
     return match is not None and match.group(1) == _VERSION

@@ -1,8 +1,7 @@
-"""
-What a NodeResourceTopology says of its kubelet: policies, scopes, options of the topology, CPU and memory managers.
+"""Parse the kubelet configuration in a NodeResourceTopology: topology policy, scope, and options of the resource managers.
 
-Sources, the later overriding the earlier field by field: ``topologyPolicies`` (its first entry), attributes in their
-order. Koordinator's annotation fills in what no attribute says about the CPU manager.
+Sources, each overriding the previous field by field: the first entry of ``topologyPolicies``, Koordinator's annotation
+about the CPU manager, the node agent's annotation, attributes in their order.
 """
 
 import re
@@ -23,7 +22,7 @@ from koord_numa.wire.parsing import EnumReader, GoJson, ParsedCache, load_json, 
 from koord_numa.wire.pod.pod_annotations import cpu_list
 
 MOST_NUMA_NODES: Final = 1024
-"""Larger values of the attribute are cut to this, as the scheduler-plugins do."""
+"""Larger values of the attribute are reduced to this limit, as in scheduler-plugins."""
 
 POLICIES: Final = EnumReader({policy.value: policy for policy in KubeletPolicy})
 SCOPES: Final = EnumReader({scope.value: scope for scope in KubeletScope})
@@ -67,7 +66,7 @@ class CpuManagerPolicy(GoJson):
 
 @dataclass(slots=True)
 class _Known:
-    """What is known so far."""
+    """The configuration read so far."""
 
     policy: KubeletPolicy | None = None
     scope: KubeletScope = KubeletScope.CONTAINER
@@ -82,15 +81,15 @@ class _Known:
 def kubelet_config(
     policies: Sequence[str], attributes: Iterable[AttributeModel], annotations: Mapping[str, str], path: FieldPath
 ) -> KubeletConfig:
-    """
-    Everything known of the kubelet. A value that is not understood is an error: guessing would end in refused pods.
+    """Return the published kubelet configuration. Raises ``WireError`` for an unknown value.
 
-    Kubelets are alike, and hardly ever change: the same texts are read once.
+    A guessed value would cause rejections by the kubelet. Kubelets have similar configurations that rarely change, so
+    equal texts are parsed once.
     """
     told = tuple((each.name, each.value) for each in attributes if each.name not in _NOT_OF_KUBELET)
     key = tuple(policies), told, annotations.get(names.CPU_MANAGER_POLICY), annotations.get(names.KUBELET_OPTIONS)
     config = _CONFIGS.get(key)
-    # What is malformed is read each time: its error names the object.
+    # Malformed texts are parsed each time: the error names the object.
     return config or _CONFIGS.put(key, _read(policies, told, annotations, path), _characters(*key))
 
 
@@ -105,11 +104,11 @@ def _read(
     policies: Sequence[str], told: Iterable[tuple[str, str]], annotations: Mapping[str, str], path: FieldPath
 ) -> KubeletConfig:
     known = _Known()
-    # The first entry only: the field is deprecated, and exporters write one.
+    # Only the first entry: the field is deprecated, and exporters write one entry.
     if policies:
         known.policy, scope = TOPOLOGY_POLICIES.read(policies[0], path.at("topologyPolicies"))
         known.scope = scope or known.scope
-    # From the least to the most specific source: later ones replace what earlier ones said.
+    # From the least to the most specific source: later sources override earlier ones.
     _apply_annotation(known, annotations, path)
     _apply_agent_options(known, annotations, path)
     for name, value in told:
@@ -135,7 +134,7 @@ def _apply_annotation(known: _Known, annotations: Mapping[str, str], path: Field
     if found.policy:
         known.cpu_policy = CPU_POLICIES.read(found.policy, path.at("policy"))
         known.reserved = cpu_list(found.reserved_cpus, path.at("reservedCPUs"))
-    # Reserved CPUs may be published by themselves, as under the policy none.
+    # Reserved CPUs may be published without a policy.
     elif found.reserved_cpus:
         known.reserved = cpu_list(found.reserved_cpus, path.at("reservedCPUs"))
     for name, value in found.options.items():
@@ -145,7 +144,10 @@ def _apply_annotation(known: _Known, annotations: Mapping[str, str], path: Field
 
 
 def _apply_agent_options(known: _Known, annotations: Mapping[str, str], path: FieldPath) -> None:
-    """The node agent writes the attributes here where another manager owns the list of attributes, and would undo additions to it."""
+    """Apply the attributes in the node agent's annotation.
+
+    The node agent uses it where another manager owns the list of attributes and would undo additions to it.
+    """
     text = annotations.get(names.KUBELET_OPTIONS)
     if text is None:
         return
@@ -159,7 +161,7 @@ def _apply_attribute(known: _Known, name: str, value: str, path: FieldPath) -> N
         apply(known, value, path)
     elif name.startswith(names.ATTRIBUTE_TOPOLOGY_OPTION):
         option = _kebab(name.removeprefix(names.ATTRIBUTE_TOPOLOGY_OPTION))
-        # A number and no switch, though it has the form of an option.
+        # This attribute has a number as value, though its name has the form of an option.
         if option == "max-allowable-numa-nodes":
             known.max_numa_nodes = _count(value, path)
         else:
@@ -170,13 +172,12 @@ def _apply_attribute(known: _Known, name: str, value: str, path: FieldPath) -> N
 
 
 def _read_option(option: str, value: str, known: frozenset[str], path: FieldPath) -> bool:
-    """
-    Is the option on?
+    """Return whether the option is on.
 
-    An option that this version does not know may have values of any kind (``numa-allocation-strategy=most-allocated``): all but false
-    turn it on, and ``core/kubelet/options.py`` says what follows. Raises ``WireError`` for a known one that is neither true nor false.
+    An option that this version does not know may have any value (``numa-allocation-strategy=most-allocated``): every
+    value except false turns it on, and ``core/kubelet/options.py`` defines the consequences. Raises ``WireError`` for a
+    known option that is neither true nor false.
     """
-    # An unknown option may have a value of any kind; anything but false turns it on.
     return BOOLEANS.read(value, path) if option in known or value in _FALSE else True
 
 
@@ -197,7 +198,7 @@ def _set_cpu_policy(known: _Known, value: str, path: FieldPath) -> None:
 
 
 def _set_cpu_options(known: _Known, value: str, path: FieldPath) -> None:
-    # Cut, as the attribute may hold anything.
+    # Truncated, since the attribute may have any length.
     for item in filter(None, value[:4096].split(",")):
         option, _, word = (part.strip() for part in item.partition("="))
         known.cpu_options[option] = _read_option(option, word, CPU_OPTIONS, path.at(option))
@@ -212,14 +213,17 @@ def _set_reserved(known: _Known, value: str, path: FieldPath) -> None:
 
 
 def _count(value: str, path: FieldPath) -> int:
-    # 9 digits stay below 2**31; ``isdigit`` alone would accept other scripts' digits.
+    # 9 digits stay below 2**31. ``isdigit`` alone would accept digits of other scripts.
     if not (value.isascii() and value.isdigit() and len(value) <= 9 and int(value) > 1):
         raise path.error(f"{quoted(value)} is not a count of NUMA nodes above 1")
     return min(int(value), MOST_NUMA_NODES)
 
 
 def _kebab(camel: str) -> str:
-    """``PreferClosestNumaNodes`` is the kubelet's ``prefer-closest-numa-nodes``; ``NUMA`` and ``CPU`` are words too."""
+    """Return the kubelet's name of an option: ``prefer-closest-numa-nodes`` for ``PreferClosestNumaNodes``.
+
+    ``NUMA`` and ``CPU`` count as words.
+    """
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", camel[:200]).lower()
 
 
@@ -239,7 +243,7 @@ ATTRIBUTES: Final = (
     names.ATTRIBUTE_FINGERPRINT_METHOD,
     names.ATTRIBUTE_ISOLATED_CPUS,
 )
-"""Names of attributes of a topology that mean something here, besides options."""
+"""Known attributes of a topology, except options."""
 
 _NOT_OF_KUBELET: Final = frozenset({names.ATTRIBUTE_FINGERPRINT, names.ATTRIBUTE_FINGERPRINT_METHOD})
 """Attributes that change with the pods of a node."""

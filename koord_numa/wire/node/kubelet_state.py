@@ -29,7 +29,7 @@ from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, quoted
 
 MAX_PLAIN: Final = 4 << 10
-"""Characters of JSON that are written uncompressed, so that people can read the state of small nodes."""
+"""Maximum characters of uncompressed JSON. Keeps the state of small nodes readable."""
 MAX_TEXT: Final = 64 << 10
 """Characters of the annotation. The API server allows 256 KiB for all annotations of an object."""
 MAX_JSON: Final = 512 << 10
@@ -41,11 +41,11 @@ _Memory = tuple[str, str, _Size]  # NUMA nodes, resource, bytes
 
 
 class _Json(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """JSON fields as they are written; unknown fields are ignored, so that a newer agent may add some."""
+    """Base of the JSON objects. Unknown fields are ignored, so that a newer agent may add fields."""
 
 
 class _ContainerJson(_Json, frozen=True):
-    """What one container holds; CPUs as a cpu list."""
+    """The resources that a container holds, with CPUs as a cpu list."""
 
     cpus: str = ""
     memory: list[_Memory] = []
@@ -53,7 +53,7 @@ class _ContainerJson(_Json, frozen=True):
 
 
 class _CacheJson(_Json, frozen=True):
-    """The cores that share an L3 cache: one cpu list per core."""
+    """The cores that share an L3 cache, with one cpu list per core."""
 
     socket: _Id
     numa: _Id
@@ -62,7 +62,7 @@ class _CacheJson(_Json, frozen=True):
 
 
 class _NumaMemoryJson(_Json, frozen=True):
-    """The memory manager's table of one NUMA node: allocatable and reserved bytes by resource."""
+    """The memory manager's table of a NUMA node: allocatable and reserved bytes by resource."""
 
     group: str
     amounts: dict[str, tuple[_Size, _Size]]
@@ -93,14 +93,15 @@ _DECODER: Final = msgspec.json.Decoder(_StateJson)
 
 
 def kubelet_state_text(checkpoint: KubeletCheckpoint) -> str:
-    """
-    The annotation of a checkpoint. Without the state, and with ``tooLarge``, where the whole has more than ``MAX_TEXT`` characters.
+    """Return the annotation text of a checkpoint. Equal checkpoints have equal texts.
 
-    Equal checkpoints have equal texts. Empty where not even the CPU table fits.
+    If the text has more than ``MAX_TEXT`` characters, it contains ``tooLarge`` instead of the state. Empty if not even
+    the CPU table fits.
     """
     text = _packed(checkpoint)
     if text is None:
-        # What does not change with pods stays, if it fits: devices may be what is large.
+        # Keep the parts that do not change with pods, if they fit. The device table is dropped last, since it may be
+        # the largest part.
         hardware = KubeletCheckpoint(
             read_at=checkpoint.read_at,
             cpus=checkpoint.cpus,
@@ -117,7 +118,7 @@ def kubelet_state_text(checkpoint: KubeletCheckpoint) -> str:
 
 
 def kubelet_checkpoint(annotations: Mapping[str, str], path: FieldPath) -> KubeletCheckpoint | None:
-    """The checkpoint in a topology's annotations; ``None`` without one. Raises ``WireError`` for a malformed one."""
+    """Return the checkpoint in a topology's annotations, ``None`` without one. Raises ``WireError`` for a malformed one."""
     text = annotations.get(names.KUBELET_STATE)
     if not text:
         return None
@@ -209,7 +210,7 @@ def _container(state: ContainerState) -> _ContainerJson:
 
 
 def _read(state: _StateJson) -> KubeletCheckpoint:
-    """Raises ``ValueError`` for what JSON types do not exclude."""
+    """Return the checkpoint. Raises ``ValueError`` for values that the JSON types do not exclude."""
     if not math.isfinite(state.read_at):
         raise ValueError(f"readAt is {state.read_at}")
     _check_word("cpuManagerPolicy", state.cpu_policy, ("none", "static"))
@@ -259,7 +260,7 @@ def _numa_id(text: str) -> int:
     return mask.bit_length() - 1
 
 
-# The table never changes and nodes are alike. For 512 CPUs it is nine tenths of the time that an annotation takes to read.
+# The table never changes, and nodes are alike. For 512 CPUs it takes nine tenths of the parsing time of an annotation.
 @lru_cache(maxsize=64)
 def _rows(caches: tuple[_CacheJson, ...]) -> tuple[CpuRow, ...]:
     rows: dict[int, CpuRow] = {}

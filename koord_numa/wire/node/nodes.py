@@ -1,4 +1,4 @@
-"""Nodes: what they offer, whom they keep away, and Koordinator's labels. A malformed label makes the node unusable, visibly."""
+"""Parse Nodes: resources, taints and Koordinator's labels. A malformed label makes the node unusable, with a visible problem."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -34,7 +34,7 @@ from koord_numa.wire.parsing import (
 from koord_numa.wire.pod.pod_annotations import NUMA_POLICIES, cpu_list
 
 LARGEST_RATIO: Final = 100.0
-"""Koordinator's own writers stop at 5; beyond this bound a ratio is a mistake and could overflow amounts."""
+"""Upper bound of ratios. Koordinator's own writers stop at 5. Larger ratios are mistakes and could overflow amounts."""
 
 APPLY_POLICIES: Final = EnumReader({"": False, "Default": False, "ReservedCPUsOnly": True})
 
@@ -48,7 +48,7 @@ class Reservation(GoJson):
 
 
 def amplification(annotations: Mapping[str, str], path: FieldPath) -> dict[str, float] | None:
-    """Ratios above 1 by resource, ``None`` without the annotation. Ratios up to 1 have no effect and are left out."""
+    """Return the ratios above 1 by resource, ``None`` without the annotation. Ratios up to 1 have no effect and are omitted."""
     text = annotations.get(names.AMPLIFICATION)
     if text is None:
         return None
@@ -57,12 +57,12 @@ def amplification(annotations: Mapping[str, str], path: FieldPath) -> dict[str, 
     for resource, ratio in found.items():
         if not 0 <= ratio <= LARGEST_RATIO:
             raise path.at(resource).error(f"{quoted(ratio)} is not a ratio from 0 to {LARGEST_RATIO:g}")
-    # A ratio up to 1 has no effect upstream, and would make the node look amplified.
+    # A ratio up to 1 has no effect upstream, and would mark the node as amplified.
     return {current_name(resource): float(ratio) for resource, ratio in found.items() if ratio > 1}
 
 
 def reservation(annotations: Mapping[str, str], path: FieldPath) -> NodeReservation:
-    """What the node keeps for itself. CPU ids, when given, replace the amount of cpu, as in Koordinator's node transformer."""
+    """Return the node's reservation. CPU ids, if given, replace the amount of cpu, as in Koordinator's node transformer."""
     text = annotations.get(names.RESERVATION)
     if text is None:
         return NodeReservation()
@@ -72,7 +72,7 @@ def reservation(annotations: Mapping[str, str], path: FieldPath) -> NodeReservat
     amounts = requested(found.resources, path.at("resources"))
     return NodeReservation(
         cpus=cpus,
-        # By id they count as whole CPUs, whatever the amount says.
+        # CPUs reserved by id count as whole CPUs, whatever the amount.
         amounts={**amounts, CPU: len(cpus) * MILLI} if cpus else amounts,
         reserved_cpus_only=APPLY_POLICIES.read(found.apply_policy, path.at("applyPolicy")),
     )
@@ -83,14 +83,14 @@ _RATIOS: Final = TypeAdapter(dict[str, int | float] | None)
 
 BIND_POLICIES: Final = EnumReader(
     {"None": NodeBindPolicy.NONE} | {policy.value: policy for policy in NodeBindPolicy},
-    also={"PCPUOnly": NodeBindPolicy.FULL_PCPUS_ONLY},  # the proposal's first name for it
+    also={"PCPUOnly": NodeBindPolicy.FULL_PCPUS_ONLY},  # the first name in the proposal
 )
 TAINT_EFFECTS: Final = EnumReader({effect.value: effect for effect in TaintEffect})
 STRATEGIES: Final = EnumReader({strategy.value: strategy for strategy in NumaAllocateStrategy})
 
 
 class TaintModel(Strict):
-    """One taint."""
+    """A taint."""
 
     key: str
     value: str | None = None
@@ -98,21 +98,21 @@ class TaintModel(Strict):
 
 
 class NodeSpec(Strict):
-    """The part of a node's spec that scheduling looks at."""
+    """The part of a node's spec that is relevant for scheduling."""
 
     taints: list[TaintModel] | None = None
     unschedulable: bool | None = None
 
 
 class NodeStatus(Strict):
-    """What the node offers."""
+    """The resources and features of the node."""
 
     allocatable: dict[str, Quantity] | None = None
     declared_features: list[str] | None = None
 
 
 class NodeInfoModel(Strict):
-    """Which boot of the machine and which kubelet it is."""
+    """The boot id of the machine and the kubelet version."""
 
     boot_id: Annotated[str | None, Field(alias="bootID")] = None
     kubelet_version: str | None = None
@@ -127,17 +127,16 @@ class ConditionModel(Strict):
 
 
 class KubeletStatus(Strict):
-    """What tells one life of a kubelet from the next."""
+    """The fields that identify one run of a kubelet."""
 
     node_info: NodeInfoModel | None = None
     conditions: list[ConditionModel] | None = None
 
 
 def parse_node(obj: Mapping[str, Any]) -> Node:
-    """
-    The node in an API object; ``Node.problem`` names what is malformed.
+    """Parse a Node. ``Node.problem`` names malformed parts.
 
-    Raises ``WireError`` only when the object has no name.
+    Raises ``WireError`` only if the object has no name.
     """
     problems = Problems()
     top = head(obj, "Node", problems)
@@ -145,7 +144,7 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
     status = problems.collect(
         lambda: read(NodeStatus, top.body.get("status") or {}, top.path.at("status")), NodeStatus()
     )
-    # Placing pods needs none of these, so a mistake in them does not close the node.
+    # Not needed to place pods, so a mistake here does not make the node unusable.
     life = Problems().collect(
         lambda: read(KubeletStatus, top.body.get("status") or {}, top.path.at("status")), KubeletStatus()
     )
@@ -159,7 +158,7 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
         labels=top.labels,
         taints=problems.collect(lambda: _taints(spec.taints or [], top.path.at("spec.taints")), ()),
         unschedulable=bool(spec.unschedulable),
-        # A node that lists no pods takes none (kube-scheduler's NodeResourcesFit).
+        # A node without allocatable pods admits none (NodeResourcesFit of kube-scheduler).
         allocatable={PODS: 0, **allocatable},
         numa_policy=_labelled(
             top, (names.NODE_NUMA_POLICY, names.NODE_NUMA_POLICY_PROPOSED), NUMA_POLICIES, problems, NumaPolicy.NONE
@@ -168,7 +167,7 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
         strategy=_labelled(top, (names.NODE_NUMA_STRATEGY, names.NODE_NUMA_STRATEGY_PROPOSED), STRATEGIES, problems),
         amplification=ratios or {},
         reservation=problems.collect(lambda: reservation(top.annotations, top.path), NodeReservation()),
-        # ``None`` and empty differ: a node that declares nothing has an old kubelet, one with an empty list none of the features.
+        # ``None`` and empty differ: ``None`` is an old kubelet, an empty list is a kubelet with none of the features.
         features=None if status.declared_features is None else frozenset(status.declared_features),
         problem=problems.problem,
         unread=(
@@ -176,7 +175,7 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
             *unread_members(top.annotations, {names.RESERVATION: Reservation}),
             *unread_ratios(ratios or ()),
         ),
-        # Another boot or another kubelet version is another life: what was learned of its options ends with it.
+        # A new boot or kubelet version invalidates the options observed before.
         kubelet=f"{life.node_info.boot_id or ''} {life.node_info.kubelet_version or ''}" if life.node_info else "",
         kubelet_since=_ready_since(life.conditions or (), top.path.at("status.conditions")),
         images=node_images(top.body.get("status")),
@@ -184,7 +183,7 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
 
 
 def _ready_since(conditions: Iterable[ConditionModel], path: FieldPath) -> float:
-    """When the condition ``Ready`` became true, seconds since the epoch; 0 when it is not, or does not say."""
+    """Return when the condition ``Ready`` became true, in seconds since the epoch. 0 if it is not true or has no time."""
     for one in conditions:
         if one.type == "Ready" and one.status == "True" and (text := one.last_transition_time):
             return Problems().collect(partial(read_time, text, path), 0.0)
@@ -194,14 +193,13 @@ def _ready_since(conditions: Iterable[ConditionModel], path: FieldPath) -> float
 def _labelled(
     top: Head, keys: tuple[str, ...], words: EnumReader[T], problems: Problems, empty: T | None = None
 ) -> T | None:
-    """
-    The value of the first of these labels that says something; today's name comes before the proposal's.
+    """Return the value of the first of these labels that is not empty. The current name comes before the proposal's name.
 
-    Without any of these labels ``None``; a label with an empty value says ``empty``.
+    ``None`` without any of these labels, ``empty`` if all present labels are empty.
     """
     for key in keys:
         word = top.labels.get(key)
-        # An empty label is as good as absent for the next key, but it is there: see below.
+        # An empty label is skipped like an absent one, but it still selects ``empty`` below.
         if word:
             return problems.collect(partial(words.read, word, top.path.label(key)), None)
     return empty if any(key in top.labels for key in keys) else None

@@ -1,4 +1,4 @@
-"""Read NodeResourceTopology objects, v1alpha1 and v1alpha2, of Koordinator's agent, of other exporters and of the node agent."""
+"""Parse NodeResourceTopology objects (v1alpha1, v1alpha2) of Koordinator's agent, other exporters and the node agent."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ Distances = Mapping[tuple[int, int], int]
 
 
 class CpuModel(GoJson):
-    """One logical CPU. ``uncore`` is ours: the agent may name the last-level cache, else the socket stands for it."""
+    """A logical CPU. ``uncore`` is an extension: the id of the last-level cache, by default the socket."""
 
     id: Id = 0
     core: Id = 0
@@ -57,12 +57,12 @@ class CpuTopologyModel(GoJson):
 
 
 def machine(text: str, numa_ids: frozenset[int], distances: Distances, path: FieldPath) -> CpuTopology:
-    """
-    The machine with these CPUs, also with NUMA nodes that have none.
+    """Return the machine with these CPUs and NUMA nodes, including NUMA nodes without CPUs.
 
-    Raises ``WireError`` when no CPU is listed, one is listed twice, an id is out of range, or there are too many NUMA nodes.
+    Raises ``WireError`` if no CPU is listed, a CPU is listed twice, an id is out of range, or there are too many NUMA
+    nodes.
     """
-    # By digest: the text of a large machine has tens of kilobytes, and would be kept for every node of the model.
+    # By digest: the text of a large machine has tens of kilobytes.
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     key = digest, numa_ids, tuple(sorted(distances.items()))
     known = _MACHINES.get(key)
@@ -88,7 +88,7 @@ def _cpus(text: str, path: FieldPath) -> tuple[Cpu, ...]:
             core=model.core,
             numa=numa_id(model.node, path),
             socket=model.socket,
-            # Without a cache id the socket stands for it, so that uncore alignment means socket alignment.
+            # Without a cache id, uncore alignment means socket alignment.
             uncore=model.socket if model.uncore is None else model.uncore,
         )
     if not found:
@@ -100,17 +100,17 @@ _MACHINES: Final[ParsedCache[Hashable, CpuTopology]] = ParsedCache(16 << 20)
 
 
 class PciDeviceModel(GoJson):
-    """One device, as the node agent writes it."""
+    """A PCI device, as the node agent writes it."""
 
     node: int | None = None
     root: str = ""
 
 
 def numa_by_root(annotations: Mapping[str, str], path: FieldPath) -> dict[str, int]:
-    """
-    The NUMA node by PCIe root; roots whose devices disagree, or that none tells of, are left out.
+    """Return the NUMA node of each PCIe root.
 
-    A malformed annotation tells of none and spoils nothing: devices then count as of unknown place.
+    Roots without a known NUMA node, or with devices on different NUMA nodes, are omitted. A malformed annotation gives
+    an empty result: the devices then have no known NUMA node.
     """
     text = annotations.get(names.PCI_DEVICES)
     if text is None:
@@ -122,10 +122,10 @@ def numa_by_root(annotations: Mapping[str, str], path: FieldPath) -> dict[str, i
         return {}
     found: dict[str, set[int]] = {}
     for device in devices:
-        # -1 is sysfs's "no NUMA node".
+        # -1 means "no NUMA node" in sysfs.
         if device.root and device.node is not None and 0 <= device.node <= MAX_NUMA_ID:
             found.setdefault(device.root, set()).add(device.node)
-    # One NUMA node a root: devices that disagree tell nothing certain.
+    # A root has one NUMA node: contradicting devices prove nothing.
     return {root: numa for root, (numa, *others) in sorted(found.items()) if not others}
 
 
@@ -133,7 +133,7 @@ _DEVICES: Final = TypeAdapter(list[PciDeviceModel] | None)
 
 
 class PodCpuAllocation(GoJson):
-    """One entry of ``node.koordinator.sh/pod-cpu-allocs``; the proposal says ``cpu`` and writes the boolean as text."""
+    """An entry of ``node.koordinator.sh/pod-cpu-allocs``. The proposal uses ``cpu`` and writes the boolean as a string."""
 
     namespace: str = ""
     name: str = ""
@@ -144,7 +144,7 @@ class PodCpuAllocation(GoJson):
 
 
 class SystemQos(GoJson):
-    """``node.koordinator.sh/system-qos-resource``; exclusive unless it says otherwise."""
+    """``node.koordinator.sh/system-qos-resource``. Exclusive by default."""
 
     cpuset: str = ""
     cpuset_exclusive: bool = True
@@ -152,7 +152,7 @@ class SystemQos(GoJson):
 
 @dataclass(frozen=True, slots=True)
 class ReservedCpus:
-    """The union of all sources, those of them that only the kubelet's configuration reserves, and the pods among them."""
+    """The union of all reserved CPUs, those reserved only by the kubelet configuration, and the listed pods."""
 
     cpus: CpuSet
     by_kubelet_alone: CpuSet
@@ -160,14 +160,15 @@ class ReservedCpus:
 
 
 def reserved_cpus(annotations: Mapping[str, str], kubelet: CpuSet | None, path: FieldPath) -> ReservedCpus:
-    """
-    The four sources of koordinator's topology options: pods of the kubelet's CPU manager, the kubelet's reserved CPUs,
-    the node's reservation (whatever its apply policy), exclusive CPUs of the SYSTEM QoS class.
+    """Return the reserved CPUs from the four sources of koordinator's topology options.
 
-    The same texts are read once: they change when a static kubelet's pods do, and otherwise hardly ever.
+    Sources: pods of the kubelet's CPU manager, the kubelet's reserved CPUs, the node's reservation (whatever its apply
+    policy), exclusive CPUs of the SYSTEM QoS class.
+
+    Equal texts are parsed once: they rarely change, except with the pods of a kubelet with static CPU manager policy.
     """
     key = (kubelet, *map(annotations.get, _SOURCES))
-    # What is malformed is read each time: its error names the object.
+    # Malformed texts are parsed each time: the error names the object.
     return _RESERVED.get(key) or _RESERVED.put(
         key, _read_reserved(annotations, kubelet, path), sum(len(annotations.get(name, "")) for name in _SOURCES)
     )
@@ -175,13 +176,13 @@ def reserved_cpus(annotations: Mapping[str, str], kubelet: CpuSet | None, path: 
 
 def _read_reserved(annotations: Mapping[str, str], kubelet: CpuSet | None, path: FieldPath) -> ReservedCpus:
     pods = _kubelet_pods(annotations, path)
-    # Whatever its apply policy: reserved CPUs are never given to pods.
+    # Independent of the apply policy: reserved CPUs are never allocated to pods.
     cpus = reservation(annotations, path).cpus | _system_cpus(annotations, path)
     for pod in pods:
         if pod.managed_by_kubelet:
             cpus |= pod.cpus
     by_kubelet = kubelet or EMPTY
-    # Those that only the kubelet reserves may be released by configuration (``kubeletReservedCPUs``).
+    # CPUs reserved only by the kubelet may be released by configuration (``kubeletReservedCPUs``).
     return ReservedCpus(cpus | by_kubelet, by_kubelet - cpus, pods)
 
 
@@ -217,7 +218,7 @@ def _system_cpus(annotations: Mapping[str, str], path: FieldPath) -> CpuSet:
 
 
 def _flag(value: bool | str, path: FieldPath) -> bool:
-    # The proposal writes the boolean as a text.
+    # The proposal writes the boolean as a string.
     return value if isinstance(value, bool) else bool(value) and BOOLEANS.read(value, path)
 
 
@@ -229,7 +230,7 @@ _RESERVED: Final[ParsedCache[tuple[CpuSet | str | None, ...], ReservedCpus]] = P
 
 
 class DifferenceModel(GoJson):
-    """One pod."""
+    """The difference of a pod."""
 
     decided: str = ""
     observed: str = ""
@@ -237,7 +238,7 @@ class DifferenceModel(GoJson):
 
 
 def cpuset_differences(annotations: Mapping[str, str], path: FieldPath) -> dict[str, CpusetDifference]:
-    """The differences by ``namespace/name``. No decision depends on them, so a malformed annotation says nothing and spoils nothing."""
+    """Return the differences by ``namespace/name``. Empty for a malformed annotation, since no decision depends on it."""
     text = annotations.get(names.CPUSET_DIFFERENCES)
     if text is None:
         return {}
@@ -261,7 +262,7 @@ class PinningModel(GoJson):
 
 
 def pinning(annotations: Mapping[str, str], path: FieldPath) -> Pinning | None:
-    """How the node agent gives containers their CPUs, for people to see; a malformed annotation means nothing and spoils nothing."""
+    """Return how the node agent pins containers, for display only. ``None`` for an absent or malformed annotation."""
     text = annotations.get(names.PINNING)
     if text is None:
         return None
@@ -284,25 +285,24 @@ class TopologyModel(Strict):
     """The top-level fields of both versions."""
 
     topology_policies: list[str] | None = None
-    zones: list[Any] | None = None  # each is read by itself, see ``zones``
+    zones: list[Any] | None = None  # parsed one by one, see ``zones``
     attributes: list[AttributeModel] | None = None
 
 
 def parse_topology(obj: Mapping[str, Any]) -> NodeResourceTopology:
-    """
-    The topology in an API object; ``NodeResourceTopology.problem`` names what is malformed, and nothing of such an object is used.
+    """Parse a NodeResourceTopology. ``NodeResourceTopology.problem`` names malformed parts, and such an object is not used.
 
-    Raises ``WireError`` only when the object has no name.
+    Raises ``WireError`` only if the object has no name.
     """
     problems = Problems()
     top = head(obj, names.TOPOLOGY_KIND, problems)
     fields: _Fields = {}
-    # Nothing of a malformed object is used: a half-read topology would offer what is not there.
+    # A malformed object is not used at all: half a topology would offer resources that do not exist.
     if not problems.problem:
         fields = problems.collect(lambda: _read(top), fields)
     return NodeResourceTopology(
         node=top.name,
-        # The annotation is the agent's: where it is, the scheduler chooses CPUs.
+        # The annotation comes from Koordinator's agent. If it is present, the scheduler chooses the CPUs.
         owner=CpuOwner.SCHEDULER if names.CPU_TOPOLOGY in top.annotations else CpuOwner.KUBELET,
         node_uid=next((owner.uid for owner in top.metadata.owner_references or () if owner.kind == "Node"), ""),
         resource_version=version(top),
@@ -312,25 +312,25 @@ def parse_topology(obj: Mapping[str, Any]) -> NodeResourceTopology:
 
 
 _Fields = dict[str, Any]
-"""What is read of a topology besides its identity, by the name of the field: made into an object once, as copies of it are dear."""
+"""Fields of a topology besides its identity, by name. The object is created once, since copies are expensive."""
 
 
 def _read(top: Head) -> _Fields:
     model = read(TopologyModel, top.body, top.path)
     attributes = model.attributes or []
-    # The first of a name counts.
+    # The first attribute of a name counts.
     told = {each.name: each.value for each in reversed(attributes)}
     listed = read_zones(model.zones or (), top.path)
     found_zones, costs = listed.zones, listed.distances
     policies = model.topology_policies or ()
     checkpoint = kubelet_checkpoint(top.annotations, top.path)
     kubelet = kubelet_config(policies, attributes, top.annotations, top.path)
-    # The agent has seen that the CPU manager is static, and not with which options: the same as a configuration that is not published.
+    # The agent reports the static policy without its options: equivalent to a configuration that is not published.
     if checkpoint is not None and checkpoint.cpu_policy == "static" and checkpoint.cpu_options is None:
         kubelet = replace(kubelet, cpu_policy=None, cpu_options={})
     usable = any(zone.capacity for zone in found_zones)
     gap = "" if usable else _gap(listed, told, top)
-    # A kubelet that may refuse pods by NUMA nodes that are not known: only pods that it does not align can go there.
+    # The kubelet may reject pods by NUMA nodes that are unknown. Only pods that it does not align can run there.
     if gap and names.CPU_TOPOLOGY not in top.annotations and _refuses(kubelet):
         raise top.path.error(f"it{gap}, but the kubelet aligns pods to NUMA nodes")
     fields: _Fields = {
@@ -381,13 +381,16 @@ def _unread(top: Head, attributes: Sequence[AttributeModel], other_types: Sequen
 
 
 def _refuses(kubelet: KubeletConfig) -> bool:
-    """Whether the published settings let the kubelet refuse a pod for its NUMA nodes, which then must be known."""
+    """Return whether the published settings let the kubelet reject a pod for its NUMA nodes, which then must be known."""
     strict = kubelet.topology_policy in (KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE)
     return strict or kubelet.memory_policy == "Static"
 
 
 def _gap(listed: ReadZones, told: Mapping[str, str], top: Head) -> str:
-    """The part of a topology that is missing, as the rest of a sentence with the publisher, such as an NRI plugin that publishes pools."""
+    """Return the missing part of a topology as the rest of a sentence, with the publisher.
+
+    A publisher without NUMA nodes is, for example, an NRI plugin that publishes pools.
+    """
     if listed.zones:
         what = "no resources of its NUMA nodes"
     elif listed.other_types:
@@ -399,7 +402,7 @@ def _gap(listed: ReadZones, told: Mapping[str, str], top: Head) -> str:
 
 
 def _publisher(told: Mapping[str, str], top: Head) -> str:
-    """The publisher by its label, the policy of an NRI plugin, or the field managers of the object; empty where nothing names it."""
+    """Return the publisher by its label, the policy of an NRI plugin, or the field managers. Empty if unknown."""
     if label := top.labels.get(names.MANAGED_BY):
         return label
     if policy := told.get(names.ATTRIBUTE_NRI_POLICY):
@@ -412,8 +415,8 @@ def _publisher(told: Mapping[str, str], top: Head) -> str:
 
 
 def _numa_policy(policies: Sequence[str], kubelet: KubeletConfig, top: Head) -> NumaPolicy:
-    """The first policy that demands something, as Koordinator looks for it, in any spelling; else the kubelet's attribute."""
-    # All entries, where the kubelet's configuration takes the first: Koordinator looks for the first that demands something.
+    """Return the first policy other than none, as Koordinator does, in any spelling. By default the kubelet's attribute."""
+    # All entries are considered, as in Koordinator. The kubelet configuration uses only the first entry.
     for word in policies:
         policy, _ = TOPOLOGY_POLICIES.read(word, top.path.at("topologyPolicies"))
         if NUMA_POLICY_OF[policy] is not NumaPolicy.NONE:

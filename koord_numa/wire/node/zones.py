@@ -1,4 +1,4 @@
-"""The zones of a NodeResourceTopology: NUMA nodes with their resources, and what it costs to reach one from another."""
+"""Parse the zones of a NodeResourceTopology: NUMA nodes with their resources and distances."""
 
 import re
 from collections.abc import Iterable
@@ -18,21 +18,21 @@ from koord_numa.wire.parsing import Id, ParsedCache, Quantity, Strict, below_zer
 from koord_numa.wire.pod.pod_annotations import numa_id
 
 MOST_DEVICES: Final = 16_384
-"""Of one resource on one NUMA node that a kubelet aligns: devices are kept one by one. Bytes and CPUs have limits of their own."""
+"""Maximum devices of a resource on a NUMA node. Devices are kept one by one. Bytes and CPUs have limits of their own."""
 
 REMEMBERED_TEXT: Final = 16 << 20
-"""Characters of JSON by which zones are known; about two thousand each."""
+"""Characters of JSON in the cache of zones. A zone has about two thousand."""
 
 MOST_RESOURCES: Final = 512
-"""Resources that one NUMA node may list."""
+"""Maximum resources of a NUMA node."""
 
-# NFD and the exporters write node-0; Koordinator's scheduler also takes x-node-0, and so do we.
+# NFD and the exporters write node-0. Koordinator's scheduler also accepts x-node-0.
 _ZONE_NAME: Final = re.compile(r"(?:.{0,200}[-_])?node-(\d{1,9})", re.ASCII)
-_LONGEST_NAME: Final = 215  # that the expression can match
+_LONGEST_NAME: Final = 215  # the longest name that the expression matches
 
 
 class ResourceModel(Strict):
-    """One resource of a zone. The first version of the API may leave out what is available."""
+    """A resource of a zone. v1alpha1 may omit the available amount."""
 
     name: str
     capacity: Quantity | None = None
@@ -41,27 +41,27 @@ class ResourceModel(Strict):
 
 
 class CostModel(Strict):
-    """The cost of reaching another zone."""
+    """The cost of access to another zone."""
 
     name: str
     value: Id
 
 
 class AttributeModel(Strict):
-    """One attribute, of a zone or of the whole object."""
+    """An attribute of a zone or of the whole object."""
 
     name: str
     value: str
 
 
 class ZoneTypeModel(Strict):
-    """The type of a zone, which decides whether the rest of it is read."""
+    """The type of a zone, which decides whether the rest is parsed."""
 
     type: str
 
 
 class ZoneModel(Strict):
-    """One zone; those of type ``Node`` are NUMA nodes."""
+    """A zone. Zones of type ``Node`` are NUMA nodes."""
 
     name: str
     type: str
@@ -70,12 +70,12 @@ class ZoneModel(Strict):
 
 
 Distances = dict[tuple[int, int], int]
-"""The cost of reaching the second NUMA node from the first."""
+"""Cost of access from the first NUMA node to the second."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadZone:
-    """A NUMA node, and the costs of reaching others, by their numbers. ``zone`` is ``None`` for a zone of another type."""
+    """A NUMA node with the costs of access to others by NUMA id. ``zone`` is ``None`` for a zone of another type."""
 
     zone: Zone | None = None
     costs: tuple[tuple[int, int], ...] = ()
@@ -84,7 +84,7 @@ class ReadZone:
 
 @dataclass(frozen=True, slots=True)
 class ReadZones:
-    """The NUMA nodes of a topology in ascending order, the costs between them, and the types of its other zones in order."""
+    """The NUMA nodes of a topology in ascending order, the costs between them, and the types of other zones in order."""
 
     zones: tuple[Zone, ...]
     distances: Distances
@@ -92,11 +92,10 @@ class ReadZones:
 
 
 def read_zones(listed: Iterable[object], path: FieldPath) -> ReadZones:
-    """
-    The zones of a topology. Zones of other types than ``Node`` (sockets, pools of NRI plugins) are not read.
+    """Parse the zones of a topology. Zones of types other than ``Node`` (sockets, pools of NRI plugins) are not parsed.
 
-    ``path`` is that of the object. Most updates change one zone, and nodes are alike: a zone that is known as it is in JSON is not read
-    again.
+    ``path`` is the path of the object. Zones are cached by their JSON: most updates change one zone, and nodes are
+    alike.
     """
     found: dict[int, Zone] = {}
     costs: Distances = {}
@@ -114,10 +113,10 @@ def read_zones(listed: Iterable[object], path: FieldPath) -> ReadZones:
             raise path.at("zones").error(
                 f"more than {MAX_NUMA} NUMA nodes are listed, at most {MAX_NUMA} are supported"
             )
-        # Costs to zones that are not listed are kept; only pairs of listed ones are asked for.
+        # Costs to unlisted zones are kept. Only pairs of listed zones are used.
         costs.update(((zone.numa, end), value) for end, value in read_zone.costs)
     cpus = sum(zone.capacity.get(CPU, 0) for zone in found.values()) // MILLI
-    # More CPUs than the largest id allows: a made-up machine of that size could not be built.
+    # More CPUs than the largest id allows: a machine of that size cannot be built.
     if cpus > MAX_CPU + 1:
         raise path.at("zones").error(f"{cpus} CPUs are too many, at most {MAX_CPU + 1} are supported")
     return ReadZones(tuple(found[numa] for numa in sorted(found)), dict(sorted(costs.items())), tuple(others))
@@ -128,9 +127,9 @@ _ZONES: Final[ParsedCache[bytes, ReadZone]] = ParsedCache(REMEMBERED_TEXT)
 
 def _read_zone(raw: object, number: int, path: FieldPath) -> ReadZone:
     try:
-        # The whole JSON is the key, as equal zones are the same zone on every node of a model.
+        # The whole JSON is the key: equal zones of different nodes share one value.
         key = orjson.dumps(raw)
-    except orjson.JSONEncodeError:  # numbers beyond 64 bits: the model reports them
+    except orjson.JSONEncodeError:  # integers beyond 64 bits: the model reports them
         return _parse(raw, number, path)
     known = _ZONES.get(key)
     if known is None:
@@ -148,7 +147,7 @@ def _parse(raw: object, number: int, path: FieldPath) -> ReadZone:
     if numa is None:
         raise path.error(f"{quoted(model.name)} is no name of a NUMA node such as node-0")
     ends = ((_numa_of(cost.name), cost.value) for cost in model.costs or ())
-    costs = tuple((end, value) for end, value in ends if end is not None)  # others do not matter
+    costs = tuple((end, value) for end, value in ends if end is not None)  # other zones do not matter
     return ReadZone(_parse_zone(numa_id(numa, path), model, path.at(model.name)), costs)
 
 
@@ -173,10 +172,10 @@ def _parse_zone(numa: int, model: ZoneModel, path: FieldPath) -> Zone:
     for resource in resources:
         name = current_name(resource.name)
         if name == EPHEMERAL_STORAGE:
-            continue  # no kubelet aligns it; the Node object says how much there is
+            continue  # not aligned by the kubelet; the Node object has the amount
         if name in capacity:
             raise path.at(name).error("is listed twice")
-        # The first that is there stands for the others, as v1alpha1 exporters leave some of them out.
+        # The first amount present replaces missing ones, since v1alpha1 exporters omit some.
         known = [value for value in (resource.capacity, resource.allocatable, resource.available) if value is not None]
         if not known:
             raise path.at(name).error("has neither capacity nor allocatable")
@@ -185,7 +184,7 @@ def _parse_zone(numa: int, model: ZoneModel, path: FieldPath) -> Zone:
         available[name] = _or(resource.available, allocatable[name], name, path)
         if (below := below_zero(name, resource.available, path)) > 0:
             overdrawn[name] = below
-        # Devices are kept one by one, so that their number is a size; bytes are not.
+        # Devices are kept one by one, so their number needs a limit. Bytes do not.
         if _is_device(name) and max(capacity[name], allocatable[name], available[name]) > MOST_DEVICES:
             raise path.at(name).error(f"{capacity[name]} devices are too many, at most {MOST_DEVICES} are supported")
     return Zone(numa=numa, capacity=capacity, allocatable=allocatable, available=available, overdrawn=overdrawn)

@@ -1,1 +1,1 @@
-"""Pods: what they ask for, and what is written into them."""
+"""Parse Pods, and write their annotations."""

@@ -1,10 +1,9 @@
-"""
-Pods with a node, read from their text in one pass: a list has them by the hundred thousand, and every status update brings one again.
+"""Parse bound pods from their JSON text in one pass. Lists contain many of them, and every status update repeats one.
 
-Theory. Only what is read of a pod is decoded, into typed structures. What it requests is known again by the text of every field that the
-request is read from, as in ``request_cache``; it must have been read in full before, of any pod. This reading has no opinion of its own:
-where a pod is unusual in any way (a field of another type, a resize under way, claims, a request never seen) it gives nothing, and
-``parse_pod`` reads the whole object. So both always have the same result.
+Only the needed fields are decoded, into typed structures. The request is looked up by the text of all fields that it
+depends on, as in ``request_cache``, and must have been parsed in full before, for any pod. For an unusual pod (a field
+of another type, a resize in progress, claims, a request never seen) the functions return nothing, and ``parse_pod``
+parses the whole object. So both ways have the same result.
 """
 
 from collections.abc import Iterable
@@ -54,7 +53,7 @@ class _Amounts(Struct, omit_defaults=True):
 
 
 class Container(Struct, rename="camel", omit_defaults=True):
-    """What a request is read from of one container."""
+    """The fields of a container that a request depends on."""
 
     name: str
     resources: _Amounts | None = None
@@ -64,7 +63,7 @@ class Container(Struct, rename="camel", omit_defaults=True):
 
 
 class Spec(Struct, rename="camel", omit_defaults=True):
-    """What is read of a pod's spec: everything but ``node_name`` is part of the key by which its request is known again."""
+    """The parsed fields of a pod's spec. All except ``node_name`` are part of the key of its request."""
 
     node_name: str
     containers: list[Container]
@@ -94,7 +93,7 @@ class _Condition(Struct):
 class _ContainerStatus(Struct, rename="camel"):
     name: str
     resources: _Amounts | None = None
-    allocated_resources: Raw = Raw(b"")  # apart from null, which differs from all amounts
+    allocated_resources: Raw = Raw(b"")  # differs from null, which differs from all amounts
 
 
 class _Status(Struct, rename="camel", frozen=True):
@@ -105,13 +104,13 @@ class _Status(Struct, rename="camel", frozen=True):
     conditions: list[_Condition] | None = None
     container_statuses: list[_ContainerStatus] | None = None
     init_container_statuses: list[_ContainerStatus] | None = None
-    # Of pods that are read as a whole.
+    # Only for pods that need a full parse.
     resource_claim_statuses: Raw = _ABSENT
     extended_resource_claim_status: Raw = _ABSENT
 
 
 class BoundText(Struct):
-    """A pod with a node of which nothing is unusual so far."""
+    """A bound pod, as decoded from its text."""
 
     metadata: _Metadata
     spec: Spec
@@ -126,7 +125,7 @@ class _Key(Struct, array_like=True):
 
 
 def bound_text(obj: UnreadObject) -> BoundText | None:
-    """What is read of a pod with a node; ``None`` for one that has to be read as a whole."""
+    """Return the decoded pod, or ``None`` if it needs a full parse."""
     try:
         found = _DECODER.decode(obj.text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
@@ -135,11 +134,11 @@ def bound_text(obj: UnreadObject) -> BoundText | None:
 
 
 def request_key(found: BoundText) -> tuple[str, bytes]:
-    """The node of the pod, and the text by which its request is known again."""
+    """Return the node of the pod, and the key of its request."""
     metadata, spec, node = found.metadata, found.spec, found.spec.node_name
     written = metadata.annotations
     annotations = [written.get(name) for name in ANNOTATIONS] if written else None
-    # The node is no part of what is asked for.
+    # The node is not part of the request.
     spec.node_name = ""
     key = _ENCODER.encode(_Key(metadata.namespace, metadata.labels, annotations, spec))
     spec.node_name = node
@@ -147,12 +146,12 @@ def request_key(found: BoundText) -> tuple[str, bytes]:
 
 
 def remember_request(key: bytes, request: CachedRequest) -> None:
-    """Keep a request that was read, without any problem, of a pod with this key."""
+    """Cache the request of a pod with this key, parsed in full and without a problem."""
     _REQUESTS.put(key, request, len(key) + request.characters)
 
 
 def known_pod(found: BoundText, node: str, key: bytes) -> Pod | None:
-    """The pod, if its request was read before and its times and annotations are well-formed."""
+    """Return the pod if its request is cached and its times and annotations are well-formed."""
     request = _REQUESTS.get(key)
     if request is None:
         return None
@@ -195,7 +194,10 @@ def known_pod(found: BoundText, node: str, key: bytes) -> Pod | None:
 
 
 def explored(text: str) -> tuple[str, ...]:
-    """The options that the pod was placed to find out about; written by this scheduler, so any text will do."""
+    """Return the kubelet options that the placement of the pod is meant to reveal.
+
+    Never fails: this scheduler writes the annotation.
+    """
     return tuple(filter(None, text[:4096].split(",")))
 
 
@@ -217,13 +219,16 @@ def _is_usual(found: BoundText) -> bool:
 
 
 def _is_number(text: Raw) -> bool:
-    """Is it surely one of 64 bits, or absent? Any other is a problem of the pod."""
+    """Return whether the text is absent or certainly a 64-bit number. Anything else needs a full parse."""
     digits = bytes(text)
     return digits == b"null" or (digits.isdigit() and len(digits) <= 18)
 
 
 def _only_demanding(spec: Spec) -> bool:
-    """Leave out volumes that every node can mount, as ``request_cache`` does. Is none left whose claim is named after its pod?"""
+    """Remove volumes that every node can mount, as ``request_cache`` does.
+
+    Return false if an ephemeral volume is left: its claim is named after the pod.
+    """
     demanding = [volume for volume in spec.volumes or () if not _mounts_anywhere(volume)]
     spec.volumes = demanding or None
     return not any("ephemeral" in volume for volume in demanding)
@@ -237,7 +242,10 @@ def _mounts_anywhere(volume: dict[str, Raw]) -> bool:
 
 
 def _is_resized(spec: Spec, *statuses: list[_ContainerStatus] | None) -> bool:
-    """Does any container's status name other amounts than its spec, or the same ones in another way? As ``resize.amounts_differ``."""
+    """Return whether a container's status has other amounts than its spec, or the same ones in another spelling.
+
+    As ``pods.amounts_differ``.
+    """
     wanted: dict[str, bytes] | None = None
     for listed in statuses:
         for each in listed or ():
@@ -253,7 +261,7 @@ def _is_resized(spec: Spec, *statuses: list[_ContainerStatus] | None) -> bool:
 
 
 def _wanted(spec: Spec) -> dict[str, bytes]:
-    # Of two containers of one name the last counts, here as there.
+    # Of two containers with the same name the last counts, as in the full parse.
     containers = (*spec.containers, *(spec.init_containers or ()))
     return {each.name: _NOTHING if each.resources is None else bytes(each.resources.requests) for each in containers}
 
@@ -271,7 +279,7 @@ _NONE_OF_SPEC: Final = (_ABSENT,) * 3
 _NONE_OF_STATUS: Final = (_ABSENT,) * 2
 
 _PATH: Final = FieldPath("Pod")
-"""Of errors that are not told: the pod is read as a whole then, by its full name."""
+"""Path of errors that are not reported: the pod then gets a full parse, with its full name."""
 
 _REQUESTS: Final[ParsedCache[bytes, CachedRequest]] = ParsedCache(16 << 20)
 """By ``request_key``."""

@@ -41,11 +41,11 @@ BIND_POLICIES: Final = EnumReader({"": CpuBindPolicy.NONE} | {policy.value: poli
 _SHAPES: Final = (CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS)
 EXCLUSIVE_POLICIES: Final = EnumReader(
     {"None": CpuExclusivePolicy.NONE} | {policy.value: policy for policy in CpuExclusivePolicy},
-    also={"Default": CpuExclusivePolicy.NONE},  # the proposal's word for what the scheduler does by default: nothing
+    also={"Default": CpuExclusivePolicy.NONE},  # the proposal's name for no policy
 )
 NUMA_POLICIES: Final = EnumReader(
     {"None": NumaPolicy.NONE} | {policy.value: policy for policy in NumaPolicy},
-    also={  # the kubelet's words (KEP-693), and those of topologyPolicies
+    also={  # names of the kubelet (KEP-693), and of topologyPolicies
         "best-effort": NumaPolicy.BEST_EFFORT,
         "single-numa-node": NumaPolicy.SINGLE_NUMA_NODE,
         "pod-level-single-numa-node": NumaPolicy.SINGLE_NUMA_NODE,
@@ -62,7 +62,7 @@ NUMA_EXCLUSIVES: Final = EnumReader({exclusive.value: exclusive for exclusive in
 
 
 class ResourceSpec(GoJson):
-    """``scheduling.koordinator.sh/resource-spec``; the last three fields may stand here too."""
+    """``scheduling.koordinator.sh/resource-spec``. The last three fields may be given here, too."""
 
     required: str = Field("", alias="requiredCPUBindPolicy")
     preferred: str = Field("", alias="preferredCPUBindPolicy")
@@ -90,14 +90,14 @@ class NumaSpreadSpec(GoJson):
 
 
 class NumaAmounts(GoJson):
-    """What a pod holds on one NUMA node."""
+    """The amounts that a pod holds on a NUMA node."""
 
     node: Id = 0
     resources: dict[str, Quantity] = Field({})
 
 
 class Pool(GoJson):
-    """A shared pool, of a node or chosen for a pod."""
+    """A shared pool of a node, or chosen for a pod."""
 
     socket: Id = 0
     node: Id = 0
@@ -113,37 +113,39 @@ class ResourceStatus(GoJson):
 
 
 def qos_class(labels: Mapping[str, str], path: FieldPath) -> QosClass:
-    """
-    The QoS class by its label, spelled exactly: the node agent reads it so, and a pod that it takes for another kind loses its CPUs.
+    """Return the QoS class of the label, which is case-sensitive.
 
-    Raises ``WireError`` for an unknown word, which Koordinator takes for none: a demand is refused rather than ignored.
+    The node agent compares exactly, and a pod of another class loses its CPUs.
+
+    Raises ``WireError`` for an unknown word. Koordinator treats it as no class, but a demand is rejected rather than
+    ignored.
     """
     return _exact(_QOS, labels, names.QOS_CLASS, path)
 
 
 def priority_class(labels: Mapping[str, str], path: FieldPath) -> PriorityClass:
-    """The priority class by its label, likewise. Raises ``WireError``."""
+    """Return the priority class of the label, which is case-sensitive. Raises ``WireError`` for an unknown word."""
     return _exact(_PRIORITY, labels, names.PRIORITY_CLASS, path)
 
 
 def _exact(known: Mapping[str, T], labels: Mapping[str, str], key: str, path: FieldPath) -> T:
     word = labels.get(key, "")
-    # Case matters here: the node agent compares exactly, and would treat the pod as another class.
+    # Case-sensitive: the node agent compares exactly, and would treat the pod as another class.
     if word not in known:
         raise path.label(key).error(f"{quoted(word)} is none of {', '.join(sorted(filter(None, known)))}")
     return known[word]
 
 
 def policies(annotations: Mapping[str, str], path: FieldPath) -> tuple[CpuBind, NumaSpec]:
-    """The pod's CPU and NUMA policies. Of the two places for the NUMA policy its own annotation comes first."""
+    """Return the CPU and NUMA policies of the pod. For the NUMA policy, numa-topology-spec overrides resource-spec."""
     spec, numa = annotations.get(names.RESOURCE_SPEC), annotations.get(names.NUMA_TOPOLOGY_SPEC)
     if spec is None and numa is None:
         return _NO_POLICIES
-    # Texts of any length must not fill the cache; the uncached reader is the same function.
+    # Long texts must not fill the cache. The uncached parser is the same function.
     reader = _policies if len(spec or "") + len(numa or "") < LONGEST_SHARED else _policies.__wrapped__
     found = reader(spec or "{}", numa or "{}")
     if isinstance(found, WireError):
-        # Remembered without a pod's name; the name is put in for each.
+        # Cached without a pod name, which is added here.
         raise WireError(path.subject, found.key, found.message)
     return found
 
@@ -160,7 +162,7 @@ def _policies(spec_text: str, numa_text: str) -> tuple[CpuBind, NumaSpec] | Wire
             preferred=BIND_POLICIES.read(spec.preferred, spec_place.at("preferredCPUBindPolicy")),
             exclusive=EXCLUSIVE_POLICIES.read(spec.exclusive, spec_place.at("preferredCPUExclusivePolicy")),
         )
-        # The message names the annotation that the value was read from.
+        # The message names the annotation that contains the value.
         policy_place = numa_place if topology_spec.numa_policy else spec_place
         exclusive_place = numa_place if topology_spec.numa_exclusive else spec_place
         strategy = topology_spec.numa_strategy or spec.numa_strategy
@@ -175,19 +177,19 @@ def _policies(spec_text: str, numa_text: str) -> tuple[CpuBind, NumaSpec] | Wire
             strategy=STRATEGIES.read(strategy, strategy_place.at("numaAllocateStrategy")) if strategy else None,
         )
     except WireError as error:
-        return error.with_traceback(None)  # remembered too: a malformed template is read once, not once a pod
+        return error.with_traceback(None)  # cached, too: a malformed template is parsed once, not per pod
     return bind, numa
 
 
 def numa_spread(annotations: Mapping[str, str], namespace: str, path: FieldPath) -> NumaSpread | None:
-    """How the pods of the workload are distributed inside a node. Raises ``WireError``."""
+    """Return how the pods of the workload are distributed over the NUMA nodes of a node. Raises ``WireError``."""
     text = annotations.get(names.NUMA_SPREAD)
     if text is None:
         return None
     place = path.annotation(names.NUMA_SPREAD)
     spec = read_json(NumaSpreadSpec, text, place)
     at = place.at("labelSelector")
-    # The reader of selectors skips unknown members, and the selector would then pick other pods.
+    # The parser of selectors skips unknown members, and the selector would then match other pods.
     document: Any = load_json(text, place) or {}
     raw = next((value for name, value in document.items() if name.lower() == "labelselector"), None) or {}
     if unknown := sorted(set(raw) - {*_SELECTOR_MEMBERS}):
@@ -210,11 +212,12 @@ def numa_spread(annotations: Mapping[str, str], namespace: str, path: FieldPath)
 
 
 def check_demands(top: Head, spec: Mapping[str, Any]) -> None:
-    """
-    Raises ``WireError`` for a demand that nothing would read: under a key that is almost ours, in a member that does not exist, or in
-    KEP-693's ``spec.topology``, which no API server keeps but a file may have.
+    """Raise ``WireError`` for a demand that no parser reads.
 
-    Koordinator ignores all of these, and the pod runs without what it asks for. Pods that run are not checked.
+    Such demands are a key that is similar to a known key, an unknown member, or KEP-693's ``spec.topology``, which the
+    API server drops but a file may contain.
+
+    Koordinator ignores all of them, and the pod runs without its demand. Running pods are not checked.
     """
     path, annotations = top.path, top.annotations
     if spec.get("topology") is not None:
@@ -238,7 +241,7 @@ def _unknown_member(key: str, text: str) -> tuple[str, str] | None:
     try:
         value = load_json(text, FieldPath(""))
     except WireError:
-        return None  # the reader of policies reports it
+        return None  # the parser of policies reports it
     model = _MEMBERS[key]
     unknown = model.unknown_names(value)
     if not unknown:
@@ -256,17 +259,17 @@ _MEMBERS: Final[Mapping[str, type[GoJson]]] = {
     names.NUMA_TOPOLOGY_SPEC: NumaTopologySpec,
     names.NUMA_SPREAD: NumaSpreadSpec,
 }
-"""The annotations in which a pod demands something, by their members."""
+"""Annotations with demands of a pod, with their models."""
 
 
 def check_bind_policy(request: PodRequest, path: FieldPath) -> None:
-    """
-    Raises ``WireError`` when the QoS class or the priority band keeps a pod from having CPUs of its own, and it requires a shape of them.
+    """Raise ``WireError`` if the pod requires a bind policy, but its QoS class or priority band does not allow exclusive CPUs.
 
     Koordinator ignores such a policy: ``AllowUseCPUSet`` comes first in its PreFilter.
     """
     required = request.bind.required
-    # Only shapes need own CPUs: a pod without a QoS class is left to the kubelet's rules.
+    # Only FullPCPUs and SpreadByPCPUs need exclusive CPUs. A pod without a QoS class is left to the rules of the
+    # kubelet.
     if required not in _SHAPES or request.qos is QosClass.NONE or may_use_cpuset(request):
         return
     band = request.qos in OWN_CPUS
@@ -276,20 +279,20 @@ def check_bind_policy(request: PodRequest, path: FieldPath) -> None:
 
 
 def cached_assignment(text: str, path: FieldPath) -> Assignment:
-    """What the bound pod at ``path`` holds, by its resource-status: read once from each text. Raises ``WireError``."""
+    """Return the resources of the bound pod at ``path`` by its resource-status. Each text is parsed once. Raises ``WireError``."""
     known = _ASSIGNMENTS.get(text)
-    # What is malformed is read each time: its error names the pod.
+    # Malformed texts are parsed each time: the error names the pod.
     return known or _ASSIGNMENTS.put(text, assignment(text, path.annotation(names.RESOURCE_STATUS)), len(text))
 
 
 def assignment(text: str, path: FieldPath) -> Assignment:
-    """What a bound pod holds, by its resource-status."""
+    """Return the resources of a bound pod by its resource-status."""
     status = read_json(ResourceStatus, text, path)
     numa: dict[int, dict[str, int]] = {}
     for entry in status.numa:
         held = numa.setdefault(numa_id(entry.node, path.at("numaNodeResources")), {})
         for name, amount in requested(entry.resources, path.at("numaNodeResources")).items():
-            # The same NUMA node may be listed several times; amounts add up, as in Koordinator's cache.
+            # The same NUMA node may be listed several times. The amounts add up, as in Koordinator's cache.
             held[name] = held.get(name, 0) + amount
     return Assignment(
         cpus=cpu_list(status.cpuset, path.at("cpuset")),
@@ -299,7 +302,7 @@ def assignment(text: str, path: FieldPath) -> Assignment:
 
 
 def shared_pools(pools: list[Pool], path: FieldPath) -> tuple[SharedPool, ...]:
-    """Shared pools in the order of their NUMA nodes."""
+    """Return the shared pools in the order of sockets and NUMA nodes."""
     found = [
         SharedPool(socket=pool.socket, numa=numa_id(pool.node, path), cpus=cpu_list(pool.cpuset, path))
         for pool in pools
@@ -308,7 +311,7 @@ def shared_pools(pools: list[Pool], path: FieldPath) -> tuple[SharedPool, ...]:
 
 
 def cpu_list(text: str, path: FieldPath) -> CpuSet:
-    """A Linux cpu list such as ``0-3,8``."""
+    """Parse a Linux cpu list such as ``0-3,8``. Raises ``WireError``."""
     if not text:
         return EMPTY
     # Checked before parsing, which would build the set first.
@@ -321,14 +324,14 @@ def cpu_list(text: str, path: FieldPath) -> CpuSet:
 
 
 def numa_id(numa: int, path: FieldPath) -> int:
-    """A NUMA id that fits into a mask."""
+    """Return the NUMA id. Raises ``WireError`` if it does not fit into a mask."""
     if not 0 <= numa <= MAX_NUMA_ID:
         raise path.error(f"NUMA node {numa} is not in 0 to {MAX_NUMA_ID}")
     return numa
 
 
-LONGEST_SHARED: Final = 4096  # characters of annotations that are worth remembering
-_LONGEST_CPU_LIST: Final = 32768  # every CPU up to the largest id, each named alone, is shorter
+LONGEST_SHARED: Final = 4096  # characters of annotations that are cached
+_LONGEST_CPU_LIST: Final = 32768  # longer than a list of all CPU ids
 
 
 _QOS: Final = {qos.value: qos for qos in QosClass}
@@ -336,7 +339,7 @@ _PRIORITY: Final = {priority.value: priority for priority in PriorityClass}
 _NO_POLICIES: Final = (CpuBind(), NumaSpec())
 
 _ASSIGNMENTS: Final[ParsedCache[str, Assignment]] = ParsedCache(8 << 20)
-"""By the text of the annotation, which every update of a pod's status brings again."""
+"""By the text of the annotation, which every status update of a pod repeats."""
 
 
 _REQUIRED: Final = "requiredCPUBindPolicy"
@@ -344,13 +347,13 @@ _PREFERRED: Final = "preferredCPUBindPolicy"
 
 
 def resource_status(pod: Pod, placement: Placement) -> dict[str, str]:
-    """
-    The annotations to write with the binding (``ports.AnnotationWriter``).
+    """Return the annotations to write with the binding (``ports.AnnotationWriter``).
 
-    ``resource-status`` when the pod holds CPUs, NUMA amounts or shared pools of its own, or an empty one when the pod
-    carries the status of another pod. ``resource-spec`` when the policy in force has to be filled in, as Koordinator's
-    PreBind does. ``koord-numa/numa-nodes`` names the chosen NUMA nodes for people, ``koord-numa/explores`` the kubelet options that the
-    pod's admission will tell about.
+    * ``resource-status``, if the pod holds CPUs, NUMA amounts or shared pools. Empty if it replaces the status of
+      another pod.
+    * ``resource-spec``, if the effective policy has to be filled in, as in Koordinator's PreBind.
+    * ``koord-numa/numa-nodes``: the chosen NUMA nodes, for users.
+    * ``koord-numa/explores``: the kubelet options that the admission of the pod will reveal.
     """
     written: dict[str, str] = {}
     if placement.assignment != Assignment() or pod.stale_status:
@@ -368,11 +371,10 @@ def resource_status(pod: Pod, placement: Placement) -> dict[str, str]:
 
 
 def status_text(held: Assignment) -> str:
-    """
-    The JSON of ``resource-status``; parts that are empty are left out.
+    """Return the JSON of ``resource-status``. Empty parts are omitted.
 
-    A shared pool is named by socket and NUMA node only: its CPUs are chosen by the agent, as the CPU orchestration
-    proposal says.
+    A shared pool is identified by socket and NUMA node only: the agent chooses its CPUs, as in the CPU orchestration
+    proposal.
     """
     status: dict[str, Any] = {}
     if held.cpus:
@@ -387,15 +389,15 @@ def status_text(held: Assignment) -> str:
 
 
 def quantities(amounts: ResourceList) -> dict[str, str]:
-    """Amounts as Kubernetes quantities, in the order of their names."""
+    """Return amounts as Kubernetes quantities, in the order of their names."""
     return {name: format_amount(name, amounts[name]) for name in sorted(amounts)}
 
 
 @lru_cache(maxsize=2048)
 def _filled_in(text: str, bind: CpuBindPolicy, required: bool) -> str | None:
-    """The resource-spec with the policy in force, or ``None`` when it says so already. Everything else in it is kept."""
+    """Return the resource-spec with the effective policy filled in, or ``None`` if it is present. Keeps all other members."""
     spec = _spec(text)
-    keys = {key.lower(): key for key in spec}  # Go's encoding/json matches names without regard to case
+    keys = {key.lower(): key for key in spec}  # Go's encoding/json matches names case-insensitively
     require, prefer = (keys.get(field.lower(), field) for field in (_REQUIRED, _PREFERRED))
     filled: dict[str, str] = {}
     if required and (spec.get(require) or CpuBindPolicy.DEFAULT) == CpuBindPolicy.DEFAULT:
@@ -409,7 +411,7 @@ def _spec(text: str) -> dict[str, Any]:
     try:
         spec = load_json(text or "{}", FieldPath("").annotation(names.RESOURCE_SPEC))
     except WireError:
-        return {}  # such a pod is never placed; a rebind of one that runs must not trip over it
+        return {}  # such a pod is never placed, but a running one may be rebound
     return spec if isinstance(spec, dict) else {}
 
 

@@ -1,4 +1,4 @@
-"""Read pods: identity, priority, scheduling, request and in-place resize. A malformed pod is still a pod."""
+"""Parse pods: identity, priority, scheduling, request and in-place resize. A malformed pod still counts."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,11 +32,11 @@ INFEASIBLE: Final = "Infeasible"
 
 
 def counted_request(request: PodRequest, status: Mapping[str, Any], path: FieldPath) -> PodRequest:
-    """
-    The request of a pod with a node, with ``counted`` and ``allocated`` set where ``amounts_differ`` makes a difference.
+    """Return the request of a bound pod, with ``counted`` and ``allocated`` set if a resize changes them.
 
-    A kubelet with static policy never allocates a resize of a Guaranteed pod (``Infeasible`` in the kubelet's allocation manager), so that
-    the pod keeps the exclusive CPUs and the memory of ``allocated``, whatever its spec says. Raises ``WireError``.
+    A kubelet with static policy never allocates a resize of a Guaranteed pod (``Infeasible`` in the kubelet's
+    allocation manager), so the pod keeps the exclusive CPUs and the memory of ``allocated``, whatever its spec. Raises
+    ``WireError``.
     """
     infeasible = _is_infeasible(status)
     known = {each["name"]: each for key in _STATUSES for each in _items(status, key) if _has_resources(each)}
@@ -57,10 +57,10 @@ def counted_request(request: PodRequest, status: Mapping[str, Any], path: FieldP
 
 
 def amounts_differ(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    """Is there any container whose status names other amounts than its spec? Cheap, as it is asked of every pod with a node."""
+    """Return whether any container's status has other amounts than its spec. Must be fast: called for every bound pod."""
     if spec.get("resources") and (status.get("resources") or status.get("allocatedResources")):
         return True
-    wanted: dict[str, object] | None = None  # not asked for while the containers have not started
+    wanted: dict[str, object] | None = None  # not needed while no container has started
     for key in _STATUSES:
         for each in _items(status, key):
             if not _has_resources(each):
@@ -74,7 +74,7 @@ def amounts_differ(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
 
 
 def _wanted(spec: Mapping[str, Any]) -> dict[str, object]:
-    """By the name of a container, what its spec requests."""
+    """Return the requests of the spec by container name."""
     return {
         container["name"]: _resized_part(_resized_part(container, "resources"), "requests")
         for key in ("containers", "initContainers")
@@ -106,7 +106,7 @@ def _counted(container: Container, status: Mapping[str, Any] | None, infeasible:
 
 
 def _allocated(container: Container, status: Mapping[str, Any] | None, path: FieldPath) -> Container:
-    """The container with the requests that the kubelet has allocated, of the status' ``resources`` where it names no allocation."""
+    """Return the container with its allocated requests, or those in ``resources`` of the status without an allocation."""
     if status is None:
         return container
     amounts = requested(_resized_part(status, "allocatedResources"), path.at("allocatedResources"))
@@ -134,12 +134,12 @@ def _items(of: Mapping[str, Any], key: str) -> list[Any]:
 _STATUSES: Final = ("containerStatuses", "initContainerStatuses")
 _NOTHING: Final[Mapping[str, Any]] = {}
 
-_OBJECT: Final = (dict, Mapping)  # asked in this order: the first is what nearly all are, and the quicker question
+_OBJECT: Final = (dict, Mapping)  # dict first: the common case and the faster check
 
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A PriorityClass. ``global_default``: pods that name none get it."""
+    """A PriorityClass. ``global_default``: the class of pods that name none."""
 
     name: str
     value: int
@@ -152,11 +152,11 @@ BUILT_IN: Final = (
     PriorityClass("system-cluster-critical", 2_000_000_000),
     PriorityClass("system-node-critical", 2_000_001_000),
 )
-"""Every API server makes these (scheduling/v1, ``SystemPriorityClasses``)."""
+"""PriorityClasses of every API server (scheduling/v1, ``SystemPriorityClasses``)."""
 
 
 class PriorityClassModel(Strict):
-    """A PriorityClass has no spec; its fields stand at the top."""
+    """A PriorityClass, which has its fields at the top level instead of a spec."""
 
     value: Int64 = 0
     global_default: bool | None = None
@@ -164,7 +164,7 @@ class PriorityClassModel(Strict):
 
 
 def parse_priority_class(obj: Mapping[str, Any]) -> PriorityClass:
-    """A PriorityClass. Raises ``WireError`` only when it has no name."""
+    """Parse a PriorityClass. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, "PriorityClass", problems)
     model = problems.collect(lambda: read(PriorityClassModel, top.body, top.path), PriorityClassModel())
@@ -173,15 +173,14 @@ def parse_priority_class(obj: Mapping[str, Any]) -> PriorityClass:
 
 
 def with_priority(pod: Mapping[str, Any], priority_classes: Iterable[PriorityClass]) -> Mapping[str, Any]:
-    """
-    The new pod with the priority and the preemption policy of its class, as the API server's Priority admission writes them.
+    """Return a new pod with the priority and preemption policy of its class, as the API server's Priority admission does.
 
-    A priority that stands there already is left alone. Raises ``WireError`` when there is no class of that name.
+    An existing priority is kept. Raises ``WireError`` if the class does not exist.
     """
     spec = pod.get("spec")
     if not isinstance(spec, Mapping) or spec.get("priority") is not None:
         return pod
-    # Built-in ones last, as a file may define them too.
+    # Built-in classes last, since a file may define them, too.
     known = [*(one for one in priority_classes if not one.problem), *BUILT_IN]
     name = spec.get("priorityClassName")
     if name:
@@ -197,13 +196,13 @@ def with_priority(pod: Mapping[str, Any], priority_classes: Iterable[PriorityCla
         )
     if chosen is None:
         return pod
-    # ``spec`` after the policy, so that one that is written stays.
+    # ``spec`` after the policy, so that an existing policy is kept.
     admitted = {"preemptionPolicy": chosen.preempts, **spec, "priority": chosen.value, "priorityClassName": chosen.name}
     return {**pod, "spec": admitted}
 
 
 class PodClaimModel(Strict):
-    """An entry of ``spec.resourceClaims``: a claim by name, or one made for the pod from a template."""
+    """An entry of ``spec.resourceClaims``: a claim by name, or a claim created for the pod from a template."""
 
     name: str
     resource_claim_name: str | None = None
@@ -211,27 +210,27 @@ class PodClaimModel(Strict):
 
 
 class PodClaimStatusModel(Strict):
-    """Which claim was made from a template; without a name, none is needed."""
+    """The claim that was created from a template. Without a name, no claim is needed."""
 
     name: str
     resource_claim_name: str | None = None
 
 
 class ExtendedClaimStatusModel(Strict):
-    """Which claim has devices for the pod's extended resources."""
+    """The claim with the devices for the pod's extended resources."""
 
     resource_claim_name: str | None = None
 
 
 class MappedResourceModel(Strict):
-    """An amount of a resource of the node that devices of a claim are worth."""
+    """The amount of a node resource that devices of a claim provide."""
 
     name: str
     quantity: Quantity | None = None
 
 
 class OverheadResourceModel(Strict):
-    """An amount of a resource of the node that the use of a claim takes."""
+    """The overhead of a node resource that the use of a claim adds."""
 
     name: str
     per_pod: Quantity | None = None
@@ -239,7 +238,7 @@ class OverheadResourceModel(Strict):
 
 
 class ClaimAmountsModel(Strict):
-    """What one claim takes from the node for the pod."""
+    """The node resources that a claim of the pod takes."""
 
     resource_claim_name: str = ""
     containers: list[str] | None = None
@@ -248,7 +247,7 @@ class ClaimAmountsModel(Strict):
 
 
 class SchedulingSpec(Strict):
-    """The part of a pod's spec that is about its path among other pods."""
+    """The part of a pod's spec about queueing, priority and claims."""
 
     scheduler_name: str | None = None
     priority: Int64 | None = None
@@ -258,7 +257,7 @@ class SchedulingSpec(Strict):
 
 
 class Status(Strict):
-    """How far the pod has come."""
+    """The lifecycle of the pod."""
 
     phase: str | None = None
     reason: str | None = None
@@ -273,7 +272,7 @@ class Status(Strict):
 
 
 class _Whole(Strict):
-    """The parts of a pod together: read in one go, they take less than one after the other."""
+    """All parts of a pod. One validation is faster than several."""
 
     metadata: Metadata
     spec: SchedulingSpec
@@ -281,10 +280,9 @@ class _Whole(Strict):
 
 
 def parse_pod(obj: Mapping[str, Any]) -> Pod:
-    """
-    The pod in an API object. Malformed parts set ``Pod.problem`` and are left out; whatever amounts can be read count.
+    """Parse a Pod. Malformed parts set ``Pod.problem`` and are omitted. All readable amounts count.
 
-    Raises ``WireError`` only when the object has no name or uid by which it could be known.
+    Raises ``WireError`` only if the object has no name or no UID.
     """
     text = bound_text(obj) if isinstance(obj, UnreadObject) else None
     if text is None:
@@ -299,7 +297,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
 
 
 def _read_whole(obj: Mapping[str, Any]) -> tuple[Pod, CachedRequest]:
-    """The pod, and its request as it is shared with others."""
+    """Return the pod, and its request as shared with other pods."""
     if isinstance(obj, UnreadObject):
         obj = obj.fields
     problems = Problems()
@@ -308,7 +306,7 @@ def _read_whole(obj: Mapping[str, Any]) -> tuple[Pod, CachedRequest]:
         return _pod(known, _loose_part(obj, known.path, problems), problems), known.request
     whole = _well_formed(obj)
     top = head(obj, "Pod", problems, None if whole is None else whole.metadata)
-    # A pod is known by its uid: one without cannot be told from its successor of the same name.
+    # A pod is identified by its UID: without it, a pod cannot be distinguished from a successor of the same name.
     if not top.uid:
         raise top.path.at("metadata.uid").error("is missing")
     spec, status = _part(top.body, top.path, "spec", problems), _part(top.body, top.path, "status", problems)
@@ -325,7 +323,7 @@ def _read_whole(obj: Mapping[str, Any]) -> tuple[Pod, CachedRequest]:
 
 
 def _well_formed(obj: object) -> _Whole | None:
-    """All parts of a pod, ``None`` where one is malformed: then each is read by itself, so that the others count."""
+    """Return all parts of a pod, or ``None`` if any is malformed. The parts are then parsed one by one, to keep the others."""
     try:
         return _Whole.model_validate(obj)
     except ValidationError:
@@ -333,15 +331,18 @@ def _well_formed(obj: object) -> _Whole | None:
 
 
 def _is_on_its_way(pod: Pod, status: Status) -> bool:
-    """Will news of its status come soon? A pod that runs and is ready hardly ever changes, and a list has thousands of these."""
+    """Return whether status updates of the pod are expected soon. Running and ready pods rarely change.
+
+    Caching only the others matters for lists of thousands of pods.
+    """
     if not pod.node:
         return True
-    # A bind makes the first condition, and the kubelet the others.
+    # The bind sets the first condition, and the kubelet the others.
     return status.conditions is not None and not pod.finished and not (pod.started and pod.ready)
 
 
 class _LoosePart(ValueObject):
-    """What changes when a pod is bound and starts: the node in its spec, its status, annotations of its bind."""
+    """The parts that change when a pod is bound and starts: node, status, and the annotations of the bind."""
 
     spec: dict[str, Any]
     status: dict[str, Any]
@@ -351,7 +352,7 @@ class _LoosePart(ValueObject):
 
 
 def _loose_part(obj: Mapping[str, Any], path: FieldPath, problems: Problems) -> _LoosePart:
-    """Of a pod whose steady part is known: then everything but its status is of the right type."""
+    """Return the loose part of a pod with a cached steady part. Everything but its status then has the right type."""
     metadata, status = obj["metadata"], _part(obj, path, "status", problems)
     model = problems.collect(lambda: read(Status, status, path, "status"), _NO_STATUS)
     annotations = metadata.get("annotations") or {}
@@ -366,7 +367,7 @@ def _steady_part(top: Head, spec: dict[str, Any], scheduling: SchedulingSpec, pr
         path=top.path,
         key=PodKey(top.namespace or "default", top.name, top.uid),
         request=cached_request(top, spec, scheduling.priority or 0, problems),
-        # An empty text is as good as absent.
+        # An empty text counts as absent.
         scheduler=scheduling.scheduler_name or "default-scheduler",
         created=top.created,
         deleting=top.metadata.deletion_timestamp is not None,
@@ -379,7 +380,7 @@ def _steady_part(top: Head, spec: dict[str, Any], scheduling: SchedulingSpec, pr
         never_rebound=top.annotations.get(names.REBIND, "").lower() == "false",
         claims=tuple((it.name, it.resource_claim_name or "") for it in scheduling.resource_claims or ()),
         has_node=has_node,
-        # Only where a default constraint may apply: bound pods are spread already.
+        # Only for pods that default constraints may apply to: bound pods are spread already.
         controller=None if has_node else controller_of(top),
         images=() if has_node else pod_images(spec),
     )
@@ -388,7 +389,7 @@ def _steady_part(top: Head, spec: dict[str, Any], scheduling: SchedulingSpec, pr
 def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
     node, path, status = _node(loose.spec), part.path, loose.model
     request = part.request_at(node)
-    # A running pod may be resized: what it counts for is in its status.
+    # A running pod may be resized: its status has the amounts that count.
     if node:
         if amounts_differ(loose.spec, loose.status):
             request = problems.collect(partial(counted_request, request, loose.status, path.at("status")), request)
@@ -398,13 +399,13 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
         problems.collect(partial(check_bind_policy, request, path), None)
     start = status.start_time or ""
     held = loose.annotations.get(names.RESOURCE_STATUS)
-    # Before the bind the annotation is a leftover or another's writing, and holds nothing.
+    # Before the bind the annotation is stale or was written by another client. It has no effect.
     assignment, unknown_cpus = None, ""
     if node and held is not None:
         unreadable = Problems()
         assignment = unreadable.collect(lambda: cached_assignment(held, path), None)
         problems.problem = problems.problem or unreadable.problem
-        # LS, BE and system pods run on shared CPUs, whatever the annotation says.
+        # LS, BE and system pods run on shared CPUs, whatever the annotation.
         unknown_cpus = unreadable.problem if request.qos in (*OWN_CPUS, QosClass.NONE) else ""
     return Pod(
         key=part.key,
@@ -425,13 +426,13 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
         assignment=assignment,
         preempts=part.preempts,
         ready=status.conditions is not None and _is_ready(status.conditions),
-        # Statuses of containers are written by the kubelet that has admitted the pod.
+        # The kubelet that has admitted the pod writes the container statuses.
         started=status.phase == "Running" or bool(status.container_statuses or status.init_container_statuses),
         started_at=problems.collect(lambda: read_time(start, path, "status.startTime"), 0.0) if start else 0.0,
         resource_version=loose.version,
         spec_text=part.spec_text,
         never_rebound=part.never_rebound,
-        # A resource-status on a pod without a node is stale: it is replaced by the bind.
+        # A resource-status on a pod without a node is stale. The bind replaces it.
         stale_status=not node and held is not None,
         resource_claims=_resource_claims(part.claims, status) if part.claims else (),
         extended_claim=(status.extended_resource_claim_status or _NO_CLAIM).resource_claim_name or "",
@@ -443,7 +444,7 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
 
 
 def _with_claim_amounts(request: PodRequest, status: Status, path: FieldPath) -> PodRequest:
-    """Return the request with what the pod's claims take from its node, as its scheduler has written it (KEP-5517)."""
+    """Return the request with the node resources of the pod's claims, as written by its scheduler (KEP-5517)."""
     path = path.at("nodeAllocatableResourceClaimStatuses")
     found = [
         ClaimAmounts(
@@ -470,16 +471,16 @@ def _node(spec: Mapping[str, Any]) -> str:
 
 
 def _is_ready(conditions: Iterable[Any]) -> bool:
-    """Does the condition ``Ready`` hold? A pod without it is not ready."""
+    """Return whether the condition ``Ready`` is true. A pod without the condition is not ready."""
     return any(
-        # A plain dict is the quicker question, and nearly all are.
+        # dict first: the common case and the faster check.
         isinstance(each, (dict, Mapping)) and each.get("type") == "Ready" and each.get("status") == "True"
         for each in conditions
     )
 
 
 def _resource_claims(claims: Iterable[tuple[str, str]], status: Status) -> tuple[PodResourceClaim, ...]:
-    """As dynamic-resource-allocation/resourceclaim ``Name``."""
+    """Return the claims of the pod, as dynamic-resource-allocation/resourceclaim ``Name``."""
     made = {it.name: it.resource_claim_name for it in status.resource_claim_statuses or ()}
     return tuple(
         PodResourceClaim(name, claim)

@@ -1,4 +1,4 @@
-"""Caches of parsed pods: requests shared by the pods of one workload, and the fields that do not change while a pod is bound."""
+"""Caches of parsed pods: requests shared by the pods of a workload, and the parts that do not change during a bind."""
 
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
@@ -27,11 +27,11 @@ ANNOTATIONS: Final = (
     names.GPU_PARTITION_SPEC,
     *GANG_ANNOTATIONS,
 )
-"""Those that a request is read from."""
+"""Annotations that a request depends on."""
 
 
 class CachedRequest(ValueObject):
-    """A request without a node, and its key: empty for one that is not kept."""
+    """A request without a node, and its cache key. The key is empty for a request that is not cached."""
 
     plain: PodRequest
     key: bytes = b""
@@ -39,9 +39,9 @@ class CachedRequest(ValueObject):
 
     @property
     def alone(self) -> PodRequest:
-        """
-        The same request of a pod without a controller, and without a node: it is lost when a kubelet refuses it, so that it explores
-        nothing.
+        """Return the request for an unbound pod without a controller.
+
+        The pod is lost if a kubelet rejects it, so it must not be used to explore kubelet options.
         """
         if not self.key:
             return replace(self.plain, replaceable=False)
@@ -49,7 +49,7 @@ class CachedRequest(ValueObject):
         return known or _ALONE.put(self.key, replace(self.plain, replaceable=False), self.characters)
 
     def at(self, node: str) -> PodRequest:
-        """The same request of a pod with this node: a bind changes ``spec.nodeName`` only."""
+        """Return the request for a pod on this node. A bind changes only ``spec.nodeName``."""
         if not self.key:
             return self.plain
         known = _BOUND.get((self.key, node))
@@ -57,26 +57,26 @@ class CachedRequest(ValueObject):
 
 
 def cached_request(top: Head, spec: dict[str, Any], priority: int, problems: Problems) -> CachedRequest:
-    """The pod's request, from the cache when an equal one was parsed before. A malformed one is as its own node has it."""
-    # No digest for a malformed node name: the request then is not remembered.
+    """Return the pod's request, from the cache if an equal one was parsed. Malformed requests keep their node and are not cached."""
+    # No digest for a malformed node name: the request is then not cached.
     key, characters = _digest(top, spec, priority) if isinstance(spec.get("nodeName") or "", str) else (b"", 0)
     known = _REQUESTS.get(key)
     if known is None:
         found = Problems()
         known = pod_request(top, spec, priority, found)
-        # Not cached: its problem names this very pod.
+        # Not cached: the problem names this pod.
         if found.problem:
             problems.problem = problems.problem or found.problem
             return CachedRequest(known)
         if not key:
             return CachedRequest(known)
-        # Without its node, so that the waiting and the bound pod share one entry.
+        # Without the node, so that the pending and the bound pod share an entry.
         known = _REQUESTS.put(key, _with_shared_constraints(_on_node(known, ""), characters), characters)
     return CachedRequest(known, key, characters)
 
 
 def _with_shared_constraints(request: PodRequest, characters: int) -> PodRequest:
-    """Requests that differ in other things share one value of their constraints."""
+    """Share the constraints between requests that differ in other fields."""
     own = request.constraints
     shared = _CONSTRAINTS.get(own)
     if shared is None:
@@ -92,7 +92,7 @@ def _on_node(request: PodRequest, node: str) -> PodRequest:
 
 
 def _digest(top: Head, spec: dict[str, Any], priority: int) -> tuple[bytes, int]:
-    """The cache key, and how many characters are parsed; empty for a spec that cannot be serialised, such as one nested too deeply."""
+    """Return the cache key and the number of parsed characters. Empty if the spec cannot be serialized, such as deep nesting."""
     annotations = [top.annotations.get(name) for name in ANNOTATIONS] if top.annotations else None
     parts = {key: spec[key] for key in _SPEC if key in spec}
     for key in ("containers", "initContainers"):
@@ -100,15 +100,15 @@ def _digest(top: Head, spec: dict[str, Any], priority: int) -> tuple[bytes, int]
             parts[key] = [_part(container, _CONTAINER) for container in containers]
     own_name = ""
     if isinstance(volumes := parts.get("volumes"), list):
-        # Most volumes constrain nothing, and the name of a service account's token differs from pod to pod.
+        # Most volumes constrain nothing, and the name of a service account token differs between pods.
         parts["volumes"] = demanding = [volume for volume in volumes if not _mounts_anywhere(volume)]
         if any(isinstance(volume, Mapping) and "ephemeral" in volume for volume in demanding):
-            own_name = top.name  # the claim of such a volume is named after its pod
+            own_name = top.name  # the claim of an ephemeral volume is named after the pod
     try:
         text = orjson.dumps([top.namespace, own_name, top.labels, annotations, priority, parts])
     except orjson.JSONEncodeError:
         return b"", 0
-    # Sixteen bytes: two different requests with one digest will not happen.
+    # Sixteen bytes: collisions are practically impossible.
     return blake2b(text, digest_size=16).digest(), len(text)
 
 
@@ -117,14 +117,14 @@ def _part(value: object, keys: Iterable[str]) -> object:
 
 
 def _mounts_anywhere(volume: object) -> bool:
-    """Is this a well-formed volume of a kind that every node can mount? It does not constrain the placement."""
+    """Return whether a volume is well-formed and of a kind that every node can mount. It does not constrain the placement."""
     if not isinstance(volume, dict) or len(volume) != 2 or not isinstance(volume.get("name"), str):
         return False
     return any(kind in FREE_KINDS for kind in volume)
 
 
 def read_by(*models: type[BaseModel]) -> tuple[str, ...]:
-    """The keys of the fields that these models have."""
+    """Return the keys of the fields of these models."""
     return tuple(field.alias or name for model in models for name, field in model.model_fields.items())
 
 
@@ -146,7 +146,7 @@ _CONSTRAINTS: Final[ParsedCache[Constraints, Constraints]] = ParsedCache(_CHARAC
 
 
 class SteadyPart(ValueObject):
-    """What is read of a pod apart from its status, its node, and what is written into its annotations when it is bound."""
+    """The parts of a pod that do not change with its status, its node and the annotations of its bind."""
 
     path: FieldPath
     key: PodKey
@@ -163,20 +163,20 @@ class SteadyPart(ValueObject):
     never_rebound: bool
     claims: tuple[
         tuple[str, str], ...
-    ]  # entries of ``spec.resourceClaims``: the name, and that of the claim, empty for one from a template
-    has_node: bool  # of a pod that was read with a node, the rest is not known
+    ]  # entries of ``spec.resourceClaims``: name and claim name, the latter empty for a template
+    has_node: bool  # the fields below are not known for bound pods
     controller: WorkloadKey | None = None
     images: tuple[str, ...] = ()
 
     def request_at(self, node: str) -> PodRequest:
-        """The request of the pod with this node, or with none."""
+        """Return the request of the pod on this node, or of the unbound pod for an empty name."""
         if node:
             return self.request.at(node)
         return self.request.plain if self.owner else self.request.alone
 
 
 def known_part(obj: object) -> SteadyPart | None:
-    """The steady part of this pod, if it was read before from the same texts."""
+    """Return the steady part of this pod if it was parsed before from the same texts."""
     uid = obj["metadata"].get("uid") if isinstance(obj, dict) and isinstance(obj.get("metadata"), dict) else None
     known = _PARTS.get(uid) if isinstance(uid, str) else None
     if known is None or not isinstance(obj, dict):
@@ -190,19 +190,19 @@ def known_part(obj: object) -> SteadyPart | None:
 
 
 def remember(obj: object, part: SteadyPart) -> None:
-    """Keep the steady part that was read of this pod, without any problem."""
+    """Cache the steady part of this pod, which was parsed without a problem."""
     found = _steady_digest(obj) if isinstance(obj, dict) else None
     if found is None:
         return
     known = _PARTS.get(part.key.uid)
     if known is not None and known[0] == found[0] and known[1].request.key and part.request.key:
-        # The same but for this text, which then has made the one request of the other.
+        # Equal but for resource-spec: that text maps the cached request to this one.
         _FILLED.put((known[1].request.key, part.spec_text), part.request, part.request.characters + len(part.spec_text))
     _PARTS.put(part.key.uid, (found[0], part), found[1])
 
 
 def _with_spec(part: SteadyPart, text: str, digest: tuple[bytes, int]) -> SteadyPart | None:
-    """The same part with another text of ``resource-spec``, if that was read of such a request before."""
+    """Return the part with another text of ``resource-spec``, if it was parsed before for the same request."""
     request = _FILLED.get((part.request.key, text)) if part.request.key else None
     if request is None:
         return None
@@ -217,14 +217,14 @@ def _spec_text(obj: dict[str, Any]) -> str:
 
 
 def _steady_digest(obj: dict[str, Any]) -> tuple[bytes, int] | None:
-    """Of what the steady part is read from, and how many characters these are. ``None`` where the rest may be malformed."""
+    """Return the digest of the steady part and its characters. ``None`` if the remaining fields may be malformed."""
     metadata, spec = obj.get("metadata"), obj.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
         return None
     annotations = metadata.get("annotations") or {}
     if not isinstance(annotations, dict):
         return None
-    # What is left out is used as it is, so that its type matters.
+    # The omitted fields are used without validation, so their types are checked here.
     loose = (spec.get("nodeName"), metadata.get("resourceVersion"))
     if not all(isinstance(each, str | None) for each in loose) or not _is_generation(metadata.get("generation")):
         return None
@@ -247,13 +247,13 @@ def _is_generation(value: object) -> bool:
 
 
 _AT_BIND: Final = (names.RESOURCE_STATUS, names.RESOURCE_SPEC, names.NUMA_NODES, names.EXPLORES)
-"""Annotations that a pod gets with its node, or that are filled in then."""
+"""Annotations that are written or filled in with the bind."""
 
 _LOOSE: Final = frozenset({"annotations", "generation", "managedFields", "resourceVersion"})
-"""A bind changes the spec, and with it the generation."""
+"""Metadata that is not part of the digest. A bind changes the spec, and thereby the generation."""
 
 _FILLED: Final[ParsedCache[tuple[bytes, str], CachedRequest]] = ParsedCache(8 << 20)
 """By the key of a request and another text of ``resource-spec``."""
 
 _PARTS: Final[ParsedCache[str, tuple[bytes, SteadyPart]]] = ParsedCache(16 << 20)
-"""By uid."""
+"""By UID."""

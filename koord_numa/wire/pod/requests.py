@@ -1,4 +1,4 @@
-"""Read what a pod requests: resources, scheduling constraints, volumes and Koordinator's policies."""
+"""Parse the request of a pod: resources, scheduling constraints, volumes and Koordinator's policies."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -67,38 +67,38 @@ FREE_KINDS: Final = frozenset(
     }
     | {"scaleIO", "secret", "storageos", "vsphereVolume"}
 )
-"""Kinds that no filter of kube-scheduler looks at: as far as scheduling goes, any node can mount them."""
+"""Volume kinds that no filter of kube-scheduler checks: any node can mount them."""
 
 
 class ClaimSource(Strict):
-    """A volume that comes from a claim."""
+    """A volume from a claim."""
 
     claim_name: str = Field(min_length=1)
 
 
 class GceDisk(Strict):
-    """A disk of Google's cloud."""
+    """A GCE persistent disk."""
 
     pd_name: str = ""
     read_only: bool | None = None
 
 
 class AwsDisk(Strict):
-    """A disk of Amazon's cloud."""
+    """An AWS EBS volume."""
 
     volume_id: str = Field("", alias="volumeID")
     read_only: bool | None = None
 
 
 class IscsiDisk(Strict):
-    """A disk reached by iSCSI."""
+    """An iSCSI disk."""
 
     iqn: str = ""
     read_only: bool | None = None
 
 
 class RbdDisk(Strict):
-    """An image in a Ceph cluster."""
+    """A Ceph RBD image."""
 
     monitors: list[str] = Field([])
     pool: str = ""
@@ -107,7 +107,7 @@ class RbdDisk(Strict):
 
 
 class VolumeModel(Strict):
-    """One volume; its kind is the name of the field that is set."""
+    """A volume. Its kind is the name of the field that is set."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -122,7 +122,7 @@ class VolumeModel(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """What a pod's volumes come down to. ``ephemeral``: claims made for the pod, each with the uid that must own it."""
+    """The volumes of a pod. ``ephemeral``: claims created for the pod, with the UID of their required owner."""
 
     claims: tuple[str, ...]
     ephemeral: tuple[tuple[str, str], ...]
@@ -131,7 +131,7 @@ class Mounts:
 
 
 def volumes(top: Head, models: Iterable[VolumeModel]) -> Mounts:
-    """Claims by name (an ephemeral volume's is ``<pod>-<volume>``), disks, and a sentence for each kind that is not known."""
+    """Return claims by name (``<pod>-<volume>`` for ephemeral volumes), disks, and a sentence for each unknown kind."""
     claims: set[str] = set()
     ephemeral: set[str] = set()
     disks: set[InlineDisk] = set()
@@ -151,7 +151,7 @@ def volumes(top: Head, models: Iterable[VolumeModel]) -> Mounts:
 
 
 def _disk(model: VolumeModel) -> InlineDisk | None:
-    """The identity by which volume_restrictions.go compares two disks of a kind."""
+    """Return the disk with the identity by which volume_restrictions.go compares disks of a kind."""
     if (gce := model.gce_persistent_disk) is not None:
         return InlineDisk(DiskKind.GCE, gce.pd_name, bool(gce.read_only))
     if (aws := model.aws_elastic_block_store) is not None:
@@ -169,14 +169,14 @@ def _order(disk: InlineDisk) -> tuple[str, str, bool, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class OwnPod:
-    """The pod whose terms are read."""
+    """The pod that owns the terms."""
 
     namespace: str
     labels: Mapping[str, str]
 
 
 class PodTermModel(Strict):
-    """One pod affinity term."""
+    """A pod affinity term."""
 
     topology_key: str
     label_selector: LabelSelectorModel | None = None
@@ -201,19 +201,19 @@ class AffinityTerms(Strict):
 
 
 def fold_keys(pod: OwnPod, keys: Iterable[str] | None, operator: Operator = Operator.IN) -> list[Requirement]:
-    """Conditions on the pod's own label values; a key that the pod does not carry is ignored, as Kubernetes does."""
+    """Return conditions on the pod's own label values. Keys that the pod does not have are ignored, as in Kubernetes."""
     return [Requirement(key, operator, (pod.labels[key],)) for key in keys or () if key in pod.labels]
 
 
 def pod_terms(models: Iterable[PodTermModel], pod: OwnPod, path: FieldPath) -> tuple[PodTerm, ...]:
-    """Required terms, all of which must hold."""
+    """Return the required terms, all of which must hold."""
     return tuple(_term(model, pod, path) for model in models)
 
 
 def preferred_pod_terms(
     models: Iterable[PreferredPodModel], pod: OwnPod, path: FieldPath
 ) -> tuple[PreferredPodTerm, ...]:
-    """Weighted terms."""
+    """Return the weighted terms."""
     return tuple(PreferredPodTerm(model.weight, _term(model.pod_affinity_term, pod, path)) for model in models)
 
 
@@ -222,10 +222,10 @@ def _term(model: PodTermModel, pod: OwnPod, path: FieldPath) -> PodTerm:
         *fold_keys(pod, model.match_label_keys),
         *fold_keys(pod, model.mismatch_label_keys, Operator.NOT_IN),
     ]
-    # A set in a fixed order, so that equal terms are equal values.
+    # Sorted, so that equal terms are equal values.
     namespaces = tuple(sorted(set(model.namespaces or ())))
     if not namespaces and model.namespace_selector is None:
-        # Only without a selector: an empty list beside one means "by the selector alone".
+        # Only without a selector: an empty list with a selector means the selector alone.
         namespaces = (pod.namespace,)
     return PodTerm(
         topology_key=model.topology_key,
@@ -244,7 +244,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class TolerationModel(Strict):
-    """One toleration; how long it lasts is no business of placement."""
+    """A toleration. Its duration is irrelevant for placement."""
 
     key: str | None = None
     operator: str | None = None
@@ -267,7 +267,7 @@ class NodeAffinityModel(Strict):
 
 
 class AffinityModel(Strict):
-    """All kinds of affinity."""
+    """Node affinity, pod affinity and pod anti-affinity."""
 
     node_affinity: NodeAffinityModel | None = None
     pod_affinity: AffinityTerms | None = None
@@ -275,7 +275,7 @@ class AffinityModel(Strict):
 
 
 class SpreadModel(Strict):
-    """One topology spread constraint."""
+    """A topology spread constraint."""
 
     topology_key: str
     max_skew: Count = 1
@@ -288,7 +288,7 @@ class SpreadModel(Strict):
 
 
 class PortModel(Strict):
-    """A container's port."""
+    """A port of a container."""
 
     host_port: Port | None = None
     container_port: Port | None = None
@@ -297,7 +297,7 @@ class PortModel(Strict):
 
 
 class ConstraintsModel(Strict):
-    """The part of a pod's spec that is about where it may run."""
+    """The part of a pod's spec about where it may run."""
 
     node_name: str | None = None
     node_selector: dict[str, str] | None = None
@@ -311,20 +311,21 @@ class ConstraintsModel(Strict):
 
 
 def constraints(top: Head, demands: ConstraintsModel, ports: Iterable[PortModel], restarts_all: bool) -> Constraints:
-    """
-    Every demand of one pod. ``ports`` are those of its long-running containers; ``restarts_all``: some container restarts all of them.
+    """Return the constraints of a pod.
+
+    ``ports`` are those of its long-running containers. ``restarts_all``: a container restarts all containers.
     """
     path = top.path.at("spec")
     pod = OwnPod(top.namespace or "default", top.labels)
     affinity = demands.affinity or _NO_AFFINITY
     near, far = affinity.pod_affinity or _NO_TERMS, affinity.pod_anti_affinity or _NO_TERMS
     node = affinity.node_affinity or _NO_NODE_AFFINITY
-    # Volumes before the rest, since claims, disks and refusals come from them.
+    # Volumes first: claims, disks and unsupported kinds depend on them.
     mounted = volumes(top, demands.volumes or ())
     return Constraints(
         node_name=demands.node_name or "",
         node_selector=label_pairs(demands.node_selector),
-        # No required terms is no demand; an empty list of terms matches no node.
+        # No required terms is no demand. An empty list of terms matches no node.
         node_terms=None if node.required is None else node_terms(node.required, path.at("nodeAffinity")),
         preferred_nodes=_preferred_nodes(node.preferred or (), path.at("nodeAffinity")),
         tolerations=_tolerations(demands.tolerations or (), path.at("tolerations")),
@@ -346,7 +347,7 @@ def _preferred_nodes(models: Iterable[PreferredNodeModel], path: FieldPath) -> t
     return tuple(
         PreferredNodeTerm(model.weight, term)
         for model in models
-        if (term := node_term(model.preference, path)) != NodeTerm()  # an empty preference prefers nothing
+        if (term := node_term(model.preference, path)) != NodeTerm()  # an empty preference has no effect
     )
 
 
@@ -358,7 +359,7 @@ def _toleration(model: TolerationModel, path: FieldPath) -> Toleration:
     operator = TOLERATES.read(model.operator or "", path.at("operator"))
     return Toleration(
         key=model.key or "",
-        # Any operator but Exists compares the value.
+        # Every operator but Exists compares the value.
         exists=operator == "Exists",
         value=model.value or "",
         effect=EFFECTS.read(model.effect or "", path.at("effect")),
@@ -367,11 +368,11 @@ def _toleration(model: TolerationModel, path: FieldPath) -> Toleration:
 
 
 def _features(demands: ConstraintsModel, restarts_all: bool) -> tuple[str, ...]:
-    """Node features that kubelets without them refuse the pod for (``component-helpers/nodedeclaredfeatures``)."""
+    """Return the node features that the pod needs: kubelets without them reject it (``component-helpers/nodedeclaredfeatures``)."""
     needed = []
     if restarts_all:
         needed.append("RestartAllContainersOnContainerExits")
-    # Only an explicit false: the default is the host's user namespace.
+    # Only an explicit false: the default is the user namespace of the host.
     if demands.host_network and demands.host_users is False:
         needed.append("UserNamespacesHostNetworkSupport")
     return tuple(needed)
@@ -383,7 +384,7 @@ def _spread(model: SpreadModel, pod: OwnPod, path: FieldPath) -> SpreadConstrain
         topology_key=model.topology_key,
         max_skew=model.max_skew,
         hard=WHEN_UNSATISFIABLE.read(model.when_unsatisfiable, path.at("whenUnsatisfiable")),
-        # ``matchLabelKeys`` are folded into the selector, as the API server does for pod affinity.
+        # ``matchLabelKeys`` are merged into the selector, as the API server does for pod affinity.
         selector=label_selector(model.label_selector, path, fold_keys(pod, model.match_label_keys)),
         min_domains=model.min_domains or 1,
         # The defaults of the two policies differ: Honor for affinity, Ignore for taints.
@@ -395,7 +396,7 @@ def _spread(model: SpreadModel, pod: OwnPod, path: FieldPath) -> SpreadConstrain
 def _host_ports(ports: Iterable[PortModel], demands: ConstraintsModel) -> tuple[HostPort, ...]:
     found: set[tuple[int, str, str]] = set()
     for port in ports:
-        # The API server fills hostPort in on the host's network; an object that never passed it gets the same here.
+        # The API server defaults hostPort on the host network. Objects that never passed it get the same default here.
         number = port.host_port or (port.container_port if demands.host_network else None)
         if number:
             found.add((number, port.protocol or "TCP", port.host_ip or "0.0.0.0"))  # noqa: S104  (Kubernetes' wildcard)
@@ -410,7 +411,7 @@ _UNSUPPORTED_ANNOTATIONS: Final = {
 
 
 def _unsupported_annotations(annotations: Mapping[str, str]) -> tuple[str, ...]:
-    # The usual pod has none of them.
+    # Most pods have none of them.
     if _UNSUPPORTED_ANNOTATIONS.keys().isdisjoint(annotations):
         return ()
     return tuple(words for name, words in _UNSUPPORTED_ANNOTATIONS.items() if name in annotations)
@@ -422,27 +423,27 @@ _NO_NODE_AFFINITY: Final = NodeAffinityModel()
 
 
 class Resources(Strict):
-    """Requests and limits, of a container or of a whole pod."""
+    """Requests and limits of a container or of a whole pod."""
 
     requests: dict[str, Quantity] | None = None
     limits: dict[str, Quantity] | None = None
 
 
 class ClaimUseModel(Strict):
-    """A claim of the pod that a container uses, or one request of it."""
+    """A claim of the pod that a container uses, or a single request of the claim."""
 
     name: str
     request: str | None = None
 
 
 class ContainerResources(Resources):
-    """Those of a container, which has its claims there."""
+    """Requests, limits and claims of a container."""
 
     claims: list[ClaimUseModel] | None = None
 
 
 class ContainerModel(Strict):
-    """One container."""
+    """A container."""
 
     name: str
     resources: ContainerResources | None = None
@@ -452,7 +453,7 @@ class ContainerModel(Strict):
 
 
 class Workload(Strict):
-    """The part of a pod's spec that is about what runs."""
+    """The part of a pod's spec about its containers."""
 
     containers: list[ContainerModel] | None = None
     init_containers: list[ContainerModel] | None = None
@@ -461,7 +462,7 @@ class Workload(Strict):
 
 
 def pod_request(top: Head, spec: dict[str, Any], priority: int, problems: Problems) -> PodRequest:
-    """Everything about a pod that may change where it can go."""
+    """Return all parts of a pod that may affect its placement."""
     work = _workload(top, spec, problems)
     bind, numa = problems.collect(lambda: policies(top.annotations, top.path), _NO_POLICIES)
     return PodRequest(
@@ -489,12 +490,12 @@ class _Work:
     pod_requests: ResourceList | None
     pod_limits: ResourceList | None
     ports: tuple[PortModel, ...]
-    restarts_all: bool = False  # some container, when it ends in certain ways, restarts all containers of the pod
+    restarts_all: bool = False  # a container restarts all containers of the pod when it exits in certain ways
 
 
 def _workload(top: Head, spec: dict[str, Any], problems: Problems) -> _Work:
     found = problems.collect(lambda: _read_workload(spec, top.path.at("spec")), None)
-    # A malformed pod that runs holds what it asks for all the same.
+    # A malformed pod that runs still holds its requests.
     return _Work(_whatever_counts(spec), {}, None, None, ()) if found is None else found
 
 
@@ -503,7 +504,7 @@ def _read_workload(spec: dict[str, Any], path: FieldPath) -> _Work:
     containers = tuple(_containers(work, path))
     pod_requests, pod_limits = _pod_level(work.resources, containers, path.at("resources"))
     ports = tuple(port for model in _long_running(work) for port in model.ports or ())
-    # Rules of init containers count too: any of them may restart the others.
+    # Includes rules of init containers: any of them may restart the others.
     models = [*(work.init_containers or ()), *(work.containers or ())]
     rules = [rule for model in models for rule in model.restart_policy_rules or ()]
     restarts_all = any(rule.get("action") == "RestartAllContainers" for rule in rules)
@@ -522,7 +523,7 @@ def _constraints(top: Head, spec: dict[str, Any], work: _Work, problems: Problem
 
 def _containers(work: Workload, path: FieldPath) -> Iterable[Container]:
     for model in work.init_containers or ():
-        # Always makes an init container a sidecar (KEP-753).
+        # The restart policy Always makes an init container a sidecar (KEP-753).
         sidecar = model.restart_policy == "Always"
         kind = ContainerKind.SIDECAR if sidecar else ContainerKind.INIT
         yield _container(model, kind, path.at("initContainers"))
@@ -534,7 +535,7 @@ def _container(model: ContainerModel, kind: ContainerKind, path: FieldPath) -> C
     resources = model.resources or _NO_RESOURCES
     limits = requested(resources.limits, path.at("limits"))
     requests = requested(resources.requests, path.at("requests"))
-    # Requests default to limits, resource by resource, as the API server writes them.
+    # Requests default to limits by resource, as in the API server.
     claims = tuple((it.name, it.request or "") for it in resources.claims or ())
     return Container(model.name, kind, limits | requests if limits else requests, limits, claims)
 
@@ -542,12 +543,14 @@ def _container(model: ContainerModel, kind: ContainerKind, path: FieldPath) -> C
 def _pod_level(
     resources: Resources | None, containers: Iterable[Container], path: FieldPath
 ) -> tuple[ResourceList | None, ResourceList | None]:
-    """Requests default to limits only where no container asks for the resource, as in the API server."""
+    """Return requests and limits on pod level. Requests default to limits for resources that no container requests.
+
+    This is the default of the API server.
+    """
     if resources is None or not (resources.requests or resources.limits):
         return None, None
     limits = requested(resources.limits, path.at("limits"))
     requests = requested(resources.requests, path.at("requests"))
-    # Only resources that no container mentions default to the pod's limit.
     mentioned = {name for container in containers for name in container.requests}
     return {name: amount for name, amount in limits.items() if name not in mentioned} | requests, limits
 
@@ -558,7 +561,7 @@ def _long_running(work: Workload) -> Iterable[ContainerModel]:
 
 
 def _whatever_counts(spec: Mapping[str, Any]) -> tuple[Container, ...]:
-    """The containers of a malformed pod, with every amount that can be read: if it runs, it does use them."""
+    """Return the containers of a malformed pod with all readable amounts, since a running pod uses them."""
     kinds = {"initContainers": ContainerKind.INIT, "containers": ContainerKind.APP}
     found: list[Container] = []
     for key, kind in kinds.items():
@@ -576,12 +579,12 @@ def _whatever_counts(spec: Mapping[str, Any]) -> tuple[Container, ...]:
 def _readable(values: object) -> dict[str, int]:
     readable: dict[str, int] = {}
     for name, value in values.items() if isinstance(values, dict) else ():
-        # bool is an int in Python and no quantity.
+        # bool is an int in Python, but not a quantity.
         if isinstance(name, str) and isinstance(value, str | int | float) and not isinstance(value, bool):
             try:
                 readable |= requested({name: value}, FieldPath(""))
             except WireError:
-                continue  # the problem is on record; this part of the pod simply cannot be counted
+                continue  # the problem is recorded, and this amount cannot be counted
     return readable
 
 

@@ -1,5 +1,4 @@
-"""
-Messages of the podresources API of the kubelet and of the container runtime interface, as far as the node agent uses them.
+"""Messages of the kubelet's podresources API and of the container runtime interface, reduced to the needs of the node agent.
 
-``make setup`` and every build generate ``*_pb2.py`` from the ``.proto`` files beside this one (``setup.py``).
+``make setup`` and every build generate ``*_pb2.py`` from the ``.proto`` files in this directory (``setup.py``).
 """
