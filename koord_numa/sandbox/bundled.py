@@ -1,4 +1,4 @@
-"""Files that come with the package: the resource definitions, and the machines of the demo."""
+"""Paths of the files of the package: CustomResourceDefinitions and the manifests of the demo."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -10,9 +10,9 @@ DEMO_RACK: Final = _DATA / "demo.yaml"
 """Nine machines of four kinds."""
 
 DEMO_PODS: Final = _DATA / "demo-pods.yaml"
-"""What is asked of them."""
+"""Pods of the demo."""
 
 
 def definitions() -> list[Path]:
-    """The CustomResourceDefinitions of NodeResourceTopology and RebindResource."""
+    """Return the paths of the CustomResourceDefinitions of NodeResourceTopology and RebindResource."""
     return sorted((_DATA / "crds").glob("*.yaml"))

@@ -1,9 +1,9 @@
-"""
-A simulated volume controller and CSI provisioner: binds claims and volumes to one another, and makes volumes where it is told to.
+"""A simulated PersistentVolume controller and CSI provisioner.
 
-As the controllers of Kubernetes, in what a scheduler can see of them: a claim whose volume names it is bound; a claim of a class
-with a provisioner gets a new volume, at once or, with WaitForFirstConsumer, when ``volume.kubernetes.io/selected-node`` names a node.
-A provisioner that cannot make a volume for that node takes the annotation back, so that the scheduler chooses another one.
+It implements the behavior that a scheduler can observe. A claim is bound to the volume that names it. A claim whose
+class has a provisioner gets a new volume: at once, or with WaitForFirstConsumer when
+``volume.kubernetes.io/selected-node`` names a node. If the volume cannot be provisioned for that node, the annotation
+is removed and the scheduler selects another node.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,38 +26,37 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 
 @dataclass(slots=True)
 class VolumeController:
-    """
-    Acts on every claim and volume from ``start`` on. Volumes that it makes are local to their node.
+    """Controller of all claims and volumes, active after ``start``. Provisioned volumes are local to their node.
 
-    ``failing`` are nodes for which volumes cannot be made, ``silent`` ones for which the provisioner never answers. Both may be changed at
-    any time; ``look_again`` then acts on what is there.
+    Provisioning fails for the nodes in ``failing`` and never completes for the nodes in ``silent``. Both sets may be
+    changed at any time. Call ``look_again`` afterwards to process existing claims.
     """
 
     store: DirectStore
     failing: set[str] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)
-    made: list[str] = field(default_factory=list)  # names of volumes, in the order in which they were made
+    made: list[str] = field(default_factory=list)  # names of provisioned volumes, in the order of creation
     _subscriptions: list[Subscription] = field(default_factory=list)
 
     def start(self) -> None:
-        """Act from now on, on what is there already first."""
+        """Subscribe to volumes and claims. Existing objects are processed first."""
         self._subscriptions = [
             self.store.subscribe(VOLUMES, self._on_volume),
             self.store.subscribe(CLAIMS, self._on_claim),
         ]
 
     def stop(self) -> None:
-        """Act no more."""
+        """Cancel the subscriptions."""
         while self._subscriptions:
             self._subscriptions.pop().cancel()
 
     def look_again(self) -> None:
-        """Act on every claim that is not bound yet."""
+        """Process every claim that is not bound yet."""
         for claim in self.store.list(CLAIMS):
             self._on_claim("MODIFIED", claim)
 
     def _on_volume(self, event: str, volume: Json) -> None:
-        # A claim whose volume is deleted is not looked at again: Lost is not simulated.
+        # The claim phase Lost is not simulated, so the deletion of a volume changes no claim.
         if event == "DELETED":
             return
         reference = volume["spec"].get("claimRef")
@@ -73,47 +72,48 @@ class VolumeController:
         spec, annotations = claim["spec"], claim["metadata"].get("annotations") or {}
         if event == "DELETED" or BIND_COMPLETED in annotations or claim["metadata"].get("deletionTimestamp"):
             return
-        # A volume that names the claim wins over provisioning: it may be the scheduler's own choice among static ones.
+        # A volume that names the claim takes precedence over provisioning: the scheduler may have selected a static
+        # volume.
         volume = self._own_volume(claim)
         if volume is None:
             volume = self._provision(claim, annotations.get(SELECTED_NODE, ""))
-        # A claim that names another volume is bound to that one only.
+        # A claim with a volumeName is bound to that volume only.
         if volume is not None and spec.get("volumeName") in (None, "", volume["metadata"]["name"]):
             self._bind(claim, volume)
 
     def _own_volume(self, claim: Json) -> Json | None:
-        """The volume that names this claim."""
+        """Return the volume whose claimRef names this claim."""
         meta = claim["metadata"]
         for volume in self.store.list(VOLUMES):
             reference = volume["spec"].get("claimRef") or {}
             same = (reference.get("namespace"), reference.get("name")) == (meta["namespace"], meta["name"])
-            # Without a uid the volume was reserved by its owner for the name, for whichever claim comes to bear it.
+            # A claimRef without a uid pre-binds the volume to any claim of that name.
             if same and reference.get("uid") in (None, "", meta["uid"]):
                 return volume
         return None
 
     def _provision(self, claim: Json, node: str) -> Json | None:
         storage_class = self.store.find(CLASSES, claim["spec"].get("storageClassName") or "-")
-        # nothing makes such volumes
+        # Volumes of this class are not provisioned.
         if storage_class is None or storage_class.get("provisioner") == "kubernetes.io/no-provisioner":
             return None
         waits = storage_class.get("volumeBindingMode") == "WaitForFirstConsumer"
         if (waits and not node) or node in self.silent:
             return None
         meta = claim["metadata"]
-        # external-provisioner, ProvisioningReschedule: the annotation is taken back and the scheduler chooses again.
+        # external-provisioner, ProvisioningReschedule: removing the annotation makes the scheduler select again.
         if node in self.failing:
             self.store.patch(
                 CLAIMS, meta["name"], {"metadata": {"annotations": {SELECTED_NODE: None}}}, meta["namespace"]
             )
             return None
-        name = f"pvc-{meta['uid']}"  # the name that external-provisioner gives
+        name = f"pvc-{meta['uid']}"  # naming scheme of external-provisioner
         self.made.append(name)
         return self.store.create(provisioned_volume(name, claim, storage_class, self._hosts(node)))
 
     def _hosts(self, node: str) -> list[str]:
         found = self.store.find("nodes", node) if node else None
-        # Without a node (Immediate) the volume is reached from everywhere.
+        # Without a node (Immediate) the volume is accessible from all nodes.
         return [] if found is None else [(found["metadata"].get("labels") or {}).get(HOSTNAME, node)]
 
     def _bind(self, claim: Json, volume: Json) -> None:
@@ -124,7 +124,7 @@ class VolumeController:
             "name": meta["name"],
             "uid": meta["uid"],
         }
-        # As pv_controller.go bind: volume first, then claim, so that no claim names a volume of another one.
+        # As pv_controller.go bind: volume first, then claim, so that no claim names a volume of another claim.
         try:
             self.store.patch(VOLUMES, name, {"spec": {"claimRef": reference}})
             self._set_phase(VOLUMES, volume, "Bound")
@@ -132,7 +132,7 @@ class VolumeController:
             self.store.patch(CLAIMS, meta["name"], patch, meta["namespace"])
             self._set_phase(CLAIMS, claim, "Bound")
         except ApiError as error:
-            if error.code not in (404, 409):  # deleted or changed meanwhile: its next event brings it here again
+            if error.code not in (404, 409):  # deleted or changed concurrently: the next event of the claim retries
                 raise
 
     def _set_phase(self, resource: str, obj: Json, phase: str) -> None:
@@ -144,7 +144,10 @@ class VolumeController:
 def provisioned_volume(
     name: str, claim: Mapping[str, Any], storage_class: Mapping[str, Any], hosts: Iterable[str]
 ) -> Json:
-    """The volume that a CSI provisioner makes for a claim; with hosts, it is reached from these only."""
+    """Return the PersistentVolume that a CSI provisioner creates for a claim.
+
+    With hosts, its node affinity restricts it to these hosts.
+    """
     spec, meta = claim["spec"], claim["metadata"]
     terms = [{"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [host]}]} for host in hosts]
     volume: Json = {

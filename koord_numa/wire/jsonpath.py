@@ -1,4 +1,6 @@
-"""The part of JSONPath that printer columns use: fields, quoted fields, positions, wildcards and one-condition filters."""
+"""The subset of JSONPath that printer columns use: fields, quoted fields, indexes, wildcards and filters with one
+condition.
+"""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +17,10 @@ _STEP: Final = re.compile(
 
 
 def find(document: Any, path: str) -> list[Any]:
-    """All values at a path such as ``.status.conditions[?(@.type=="Ready")].status``; none for what cannot be parsed."""
+    """Return all values at a path such as ``.status.conditions[?(@.type=="Ready")].status``.
+
+    Empty for a path that cannot be parsed.
+    """
     values = [document]
     position = 0
     text = path.strip().removeprefix("{").removesuffix("}").removeprefix("$")

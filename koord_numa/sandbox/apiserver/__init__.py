@@ -1,4 +1,4 @@
-"""An in-memory Kubernetes API server on loopback, exact enough for kubectl, Kopf and kubernetes-asyncio, with faults on demand."""
+"""An in-memory Kubernetes API server on loopback for kubectl, Kopf and kubernetes-asyncio, with fault injection."""
 
 from koord_numa.sandbox.apiserver.direct import DirectStore, Subscription
 from koord_numa.sandbox.apiserver.errors import ApiError

@@ -1,4 +1,7 @@
-"""The same verbs without HTTP, for simulated machines and tests in the server's process: synchronous, validated, watched."""
+"""In-process access to the API server without HTTP, for simulated machines and tests.
+
+Calls are synchronous, validated and watched.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,35 +22,35 @@ WatchCallback = Callable[[str, JsonObject], None]
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A watch in the server's process; ``cancel`` ends it."""
+    """An in-process watch. ``cancel`` ends it."""
 
     table: Table
     listener: Callable[[Change], None]
 
     def cancel(self) -> None:
-        """Call back no more; a second time does nothing."""
+        """Stop the callbacks. A second call has no effect."""
         if self.listener in self.table.listeners:
             self.table.listeners.remove(self.listener)
 
 
 class DirectStore:
-    """Objects by resource name: ``pods``, ``nodes``, ``noderesourcetopologies.topology.node.k8s.io``.
+    """Access to objects by resource name: ``pods``, ``nodes``, ``noderesourcetopologies.topology.node.k8s.io``.
 
-    All methods return copies and raise ``ApiError`` where the HTTP API refuses. Objects are read in the preferred version of
-    their kind and written in the version they name.
+    All methods return copies and raise ``ApiError`` where the HTTP API rejects a request. Objects are read in the
+    preferred version of their kind and written in the version that they name.
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        """A view of ``cluster``; holds nothing of its own."""
+        """Create a stateless view of ``cluster``."""
         self._cluster = cluster
 
     def create(self, document: Mapping[str, Any]) -> JsonObject:
-        """Store a new object in its own namespace (``default`` when it names none)."""
+        """Create an object in its namespace (``default`` if the object has none)."""
         target = self._target_of(document, create=True)
         return self._cluster.writer.create(target, clone(document)).record.load_as(target.api_version)
 
     def update(self, document: Mapping[str, Any], subresource: str = "") -> JsonObject:
-        """Replace an object; without a resourceVersion the last writer wins where the kind allows it."""
+        """Replace an object. Without a resourceVersion the last write wins if the kind allows unconditional updates."""
         target = self._target_of(document, subresource)
         return self._cluster.writer.update(target, clone(document)).record.load_as(target.api_version)
 
@@ -60,7 +63,7 @@ class DirectStore:
         return written.record.load_as(target.api_version)
 
     def apply(self, document: Mapping[str, Any]) -> JsonObject:
-        """Create an object, or lay it over the one that is there as a merge patch."""
+        """Create an object, or apply it as a merge patch to the existing object."""
         target = self._target_of(document)
         try:
             self._cluster.backend.get(target)
@@ -72,33 +75,36 @@ class DirectStore:
         return written.record.load_as(target.api_version)
 
     def apply_file(self, path: Path | str) -> list[JsonObject]:
-        """Apply every object of a YAML or JSON file. Raises ``ValueError`` for what is no object."""
+        """Apply every object of a YAML or JSON file. Raises ``ValueError`` for malformed manifests."""
         return [self.apply(document) for document in read_manifests(Path(path))]
 
     def get(self, resource: str, name: str, namespace: str = "") -> JsonObject:
-        """One object. Raises the 404 of an absent one."""
+        """Return an object. Raises ``ApiError`` with code 404 when it does not exist."""
         target = self._target(resource, name, namespace)
         return self._cluster.backend.get(target).load_as(target.api_version)
 
     def find(self, resource: str, name: str, namespace: str = "") -> JsonObject | None:
-        """One object, if it exists."""
+        """Return an object, or ``None`` when it does not exist."""
         target = self._target(resource, name, namespace)
         record = self._cluster.backend.find(target)
         return record.load_as(target.api_version) if record else None
 
     def list(self, resource: str, namespace: str = "", labels: str = "", fields: str = "") -> list[JsonObject]:
-        """The selected objects by namespace and name; all namespaces when none is given."""
+        """Return the selected objects sorted by namespace and name. Without a namespace, all namespaces are listed."""
         kind = self._cluster.backend.registry.named(resource)
         selection = Selection(namespace, parse_labels(labels), parse_fields(fields, kind, labels))
         version = kind.api_version(kind.versions[0])
         return [record.load_as(version) for record in self._cluster.reader.select(kind, selection)]
 
     def count(self, resource: str) -> int:
-        """How many objects there are."""
+        """Return the number of stored objects."""
         return len(self._cluster.backend.table(self._cluster.backend.registry.named(resource)))
 
     def delete(self, resource: str, name: str, namespace: str = "", options: DeleteOptions | None = None) -> None:
-        """Delete an object, by default with the grace period its kind has; ``DeleteOptions(grace=0)`` at once."""
+        """Delete an object, by default with the grace period of its kind.
+
+        ``DeleteOptions(grace=0)`` deletes it immediately.
+        """
         self._cluster.deleter.delete(self._target(resource, name, namespace), options or DeleteOptions())
 
     def bind(self, namespace: str, name: str, binding: Mapping[str, Any]) -> None:
@@ -110,10 +116,10 @@ class DirectStore:
         self._cluster.pods.evict(self._target("pods", name, namespace), {})
 
     def subscribe(self, resource: str, callback: WatchCallback, fields: str = "") -> Subscription:
-        """Call back with ADDED, MODIFIED or DELETED and the object, at once with ADDED for what is there.
+        """Call back with ADDED, MODIFIED or DELETED and the object. Existing objects are reported immediately as ADDED.
 
-        The object is shared by all subscribers: read it, never change it. A callback may use the store; what it changes is
-        told after it has returned.
+        Subscribers share the object and must not change it. A callback may write to the store. Changes that it makes
+        are reported after it has returned.
         """
         kind = self._cluster.backend.registry.named(resource)
         selection = Selection(fields=parse_fields(fields, kind))
@@ -125,7 +131,7 @@ class DirectStore:
                 callback(event, change.subject(event).shared(version))
 
         table = self._cluster.backend.table(kind)
-        # A copy each, as these are told before the listener shares what is parsed.
+        # Initial objects are copied: the listener shares parsed documents only afterwards.
         for record in self._cluster.reader.select(kind, selection):
             callback("ADDED", record.load_as(version))
         table.listeners.append(listener)

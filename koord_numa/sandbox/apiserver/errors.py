@@ -1,4 +1,4 @@
-"""The answers of a Kubernetes API server to requests it does not fulfil, as exceptions that know their ``Status`` object."""
+"""Error responses of the API server as exceptions that render their ``Status`` object."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,45 +12,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One reason why an object is invalid: the path of the field, what is wrong with it, and the reason's machine word."""
+    """A reason why an object is invalid: the field path, the message and the ``CauseType``."""
 
     field: str
     message: str
     reason: str = "FieldValueInvalid"
 
     def __str__(self) -> str:
-        """As ``field.ErrorList`` prints it: ``spec.containers: Required value``."""
+        """Format the cause like ``field.ErrorList``: ``spec.containers: Required value``."""
         return f"{self.field}: {self.message}"
 
 
 def invalid_value(field: str, value: object, why: str) -> Cause:
-    """A value that is of the right type and still wrong."""
+    """Return the cause for a value of the right type that is not valid."""
     return Cause(field, f"Invalid value: {_quoted(value)}: {why}")
 
 
 def required(field: str, why: str = "") -> Cause:
-    """A field that must be there."""
+    """Return the cause for a required field that is absent."""
     return Cause(field, f"Required value: {why}" if why else "Required value", "FieldValueRequired")
 
 
 def unsupported(field: str, value: object, choices: Sequence[str]) -> Cause:
-    """A value that is none of an enumeration."""
+    """Return the cause for a value outside an enumeration."""
     known = ", ".join(f'"{choice}"' for choice in choices)
     return Cause(field, f"Unsupported value: {_quoted(value)}: supported values: {known}", "FieldValueNotSupported")
 
 
 def too_long(field: str, most: int) -> Cause:
-    """A text with more bytes than may be stored."""
+    """Return the cause for a text that exceeds the maximum of ``most`` bytes."""
     return Cause(field, f"Too long: may not be more than {most} bytes", "FieldValueTooLong")
 
 
 def duplicate(field: str, value: object) -> Cause:
-    """A value that occurs twice where it may occur once."""
+    """Return the cause for a value that must be unique and occurs twice."""
     return Cause(field, f"Duplicate value: {_quoted(value)}", "FieldValueDuplicate")
 
 
 def forbidden_field(field: str, why: str) -> Cause:
-    """A field that may not be set, or may not change."""
+    """Return the cause for a field that must not be set or must not change."""
     return Cause(field, f"Forbidden: {why}", "FieldValueForbidden")
 
 
@@ -64,10 +64,10 @@ NO_SUCH_API: Final = "404 page not found"
 
 
 class ApiError(Exception):
-    """A refusal: HTTP code, the reason's machine word, a sentence, and the details that clients look into."""
+    """An error response: HTTP code, ``StatusReason``, message, and details for clients."""
 
     def __init__(self, code: int, reason: str, message: str, details: JsonObject | None = None) -> None:
-        """``details`` is sent as it is; ``retryAfterSeconds`` in it also becomes the Retry-After header."""
+        """Create the error. ``details`` is sent unchanged. Its ``retryAfterSeconds`` also sets the Retry-After header."""
         super().__init__(message)
         self.code = code
         self.reason = reason
@@ -75,7 +75,7 @@ class ApiError(Exception):
         self.details = details or {}
 
     def status(self) -> JsonObject:
-        """The ``Status`` object that is sent for it."""
+        """Return the ``Status`` object of the response."""
         body: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
         body["message"] = self.message
         if self.reason:
@@ -87,49 +87,49 @@ class ApiError(Exception):
 
 
 def bad_request(message: str) -> ApiError:
-    """The request itself makes no sense."""
+    """Return the error for a malformed request."""
     return ApiError(400, "BadRequest", message)
 
 
 def not_found(kind: "Kind", name: str) -> ApiError:
-    """No such object."""
+    """Return the error for an object that does not exist."""
     return ApiError(404, "NotFound", f'{kind.qualified} "{name}" not found', _details(kind, name))
 
 
 def no_such_path() -> ApiError:
-    """Nothing is served at this path of a known API."""
+    """Return the error for an unknown path within a served API."""
     return ApiError(404, "NotFound", "the server could not find the requested resource")
 
 
 def no_such_api() -> ApiError:
-    """No API is served at this path. Answered as plain text, as no API is there to write a Status."""
+    """Return the error for a path outside every API. Its response is plain text instead of a ``Status``."""
     return ApiError(404, "", NO_SUCH_API)
 
 
 def already_exists(kind: "Kind", name: str) -> ApiError:
-    """There is an object of this name."""
+    """Return the error for creating an object whose name is in use."""
     return ApiError(409, "AlreadyExists", f'{kind.qualified} "{name}" already exists', _details(kind, name))
 
 
 def conflict(kind: "Kind", name: str, why: str) -> ApiError:
-    """The object is not, or no longer, as the request presumes."""
+    """Return the error for a request whose precondition does not hold for the object."""
     message = f'Operation cannot be fulfilled on {kind.qualified} "{name}": {why}'
     return ApiError(409, "Conflict", message, _details(kind, name))
 
 
 def modified_meanwhile(kind: "Kind", name: str) -> ApiError:
-    """The optimistic lock did not hold."""
+    """Return the error for an update with an outdated resourceVersion."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(kind, name, why)
 
 
 def forbidden(kind: "Kind", name: str, why: str) -> ApiError:
-    """Admission or authorization refuses it."""
+    """Return the error for a request that admission or authorization rejects."""
     return ApiError(403, "Forbidden", f'{kind.qualified} "{name}" is forbidden: {why}', _details(kind, name))
 
 
 def invalid(kind: "Kind", name: str, causes: Sequence[Cause]) -> ApiError:
-    """The object breaks rules; every broken one is named with its field path."""
+    """Return the error for an object that fails validation. It lists every cause with its field path."""
     listed = str(causes[0]) if len(causes) == 1 else "[" + ", ".join(str(cause) for cause in causes) + "]"
     details: JsonObject = {"name": name, "group": kind.group, "kind": kind.kind}
     details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes]
@@ -138,42 +138,42 @@ def invalid(kind: "Kind", name: str, causes: Sequence[Cause]) -> ApiError:
 
 
 def expired(message: str) -> ApiError:
-    """The history that was asked for is no longer kept."""
+    """Return the error for a revision whose history is no longer kept."""
     return ApiError(410, "Expired", message)
 
 
 def too_old(asked: int, oldest: int) -> ApiError:
-    """A watch starts before the oldest change that is kept."""
+    """Return the error for a watch that starts before the oldest change that is kept."""
     return expired(f"too old resource version: {asked} ({oldest})")
 
 
 def too_large(asked: int, current: int) -> ApiError:
-    """A list of a revision that the server has not reached."""
+    """Return the error for a list at a revision that the server has not reached."""
     message = f"Too large resource version: {asked}, current: {current}"
     causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
     return ApiError(504, "Timeout", f"Timeout: {message}", {"causes": causes, "retryAfterSeconds": 1})
 
 
 def invalid_revision(text: str) -> str:
-    """The message about a resourceVersion that is no number."""
+    """Return the message for a resourceVersion that is not a number."""
     return f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
 
 
 def method_not_allowed(method: str) -> ApiError:
-    """The resource exists but has no such verb."""
+    """Return the error for a verb that the resource does not support."""
     return ApiError(
         405, "MethodNotAllowed", f"the server does not allow this method on the requested resource ({method})"
     )
 
 
 def unsupported_media_type(got: str, accepted: Sequence[str]) -> ApiError:
-    """The body is in a format this resource does not take."""
+    """Return the error for a body in a format that the resource does not accept."""
     message = f"the body of the request was in an unknown format ({got}) - accepted media types include: {', '.join(accepted)}"
     return ApiError(415, "UnsupportedMediaType", message)
 
 
 def too_many_requests(message: str, retry_after: int, details: JsonObject | None = None) -> ApiError:
-    """Come back in ``retry_after`` seconds; 0 leaves the moment to the client."""
+    """Return the error that asks the client to retry after ``retry_after`` seconds. 0 leaves the delay to the client."""
     about = dict(details or {})
     if retry_after:
         about["retryAfterSeconds"] = retry_after
@@ -181,7 +181,7 @@ def too_many_requests(message: str, retry_after: int, details: JsonObject | None
 
 
 def timed_out(seconds: float) -> ApiError:
-    """The deadline that the client set with ``timeout`` is over, and nothing was done."""
+    """Return the error for a request that reached the deadline of its ``timeout`` parameter. Nothing was changed."""
     message = f"Timeout: request did not complete within requested timeout - context deadline exceeded ({seconds:g}s)"
     return ApiError(504, "Timeout", message)
 

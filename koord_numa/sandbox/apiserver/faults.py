@@ -1,6 +1,6 @@
-"""Faults on demand: which requests and watches are to suffer what. It decides; the HTTP side carries out.
+"""Fault injection: selects the requests and watches that a fault affects. The HTTP server applies the effect.
 
-Every fault has its own seeded random numbers, so that the same requests in the same order suffer the same faults.
+Every fault has its own seeded random numbers, so the same sequence of requests gets the same faults.
 """
 
 import random
@@ -16,7 +16,9 @@ from koord_numa.sandbox.apiserver.serving.request_log import Asked
 
 
 class Effect(StrEnum):
-    """What happens. The first five happen to a request, the next four to the events of an open watch, outage to everything."""
+    """Effect of a fault: the first five apply to a request, the next four to the events of an open watch, outage to
+    all connections.
+    """
 
     ERROR = "error"  # answer with ``status`` instead of serving
     DELAY = "delay"  # serve after ``seconds``
@@ -24,10 +26,10 @@ class Effect(StrEnum):
     LOSE_ANSWER = "lose-answer"  # serve, then close the connection without an answer
     SLOW_ANSWER = "slow-answer"  # serve at once, answer after ``seconds``
     SLOW_WATCH = "slow-watch"  # wait ``seconds`` before each event
-    SILENT_WATCH = "silent-watch"  # send nothing, not even bookmarks, while the fault is there
+    SILENT_WATCH = "silent-watch"  # send nothing, not even bookmarks, while the fault is active
     EXPIRE_WATCH = "expire-watch"  # end the watch with an ERROR event of code 410
     CUT_WATCH = "cut-watch"  # close the connection
-    OUTAGE = "outage"  # close every connection, drop every request
+    OUTAGE = "outage"  # close every connection and drop every request
 
 
 _WATCH_EFFECTS: Final = frozenset((Effect.SLOW_WATCH, Effect.SILENT_WATCH, Effect.EXPIRE_WATCH, Effect.CUT_WATCH))
@@ -47,7 +49,7 @@ _ERRORS: Final = {
 
 
 class Fault(BaseModel):
-    """One fault: an effect and the requests it is for. ``*`` matches anything; several choices are separated by commas."""
+    """A fault: its effect and the requests that it applies to. ``*`` matches any value; commas separate alternatives."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -55,21 +57,21 @@ class Fault(BaseModel):
     verb: str = "*"
     group: str = "*"
     resource: str = "*"
-    subresource: str = "*"  # "" matches requests without one only
+    subresource: str = "*"  # "" matches only requests without a subresource
     namespace: str = "*"
     name: str = "*"
-    user_agent: str = "*"  # a part of it
+    user_agent: str = "*"  # substring
     status: int = Field(500, ge=400, le=599)
     message: str = ""
     retry_after: int = Field(0, ge=0)  # seconds
-    seconds: float | None = Field(0.0, ge=0)  # null: for as long as the fault is in force
-    skip: int = Field(0, ge=0)  # so many matching requests are spared first
-    count: int | None = Field(None, ge=1)  # how often it happens; for ever by default
+    seconds: float | None = Field(0.0, ge=0)  # null: while the fault is active
+    skip: int = Field(0, ge=0)  # number of matching requests that are not affected first
+    count: int | None = Field(None, ge=1)  # maximum number of hits; unlimited by default
     probability: float = Field(1.0, ge=0, le=1)
     seed: int = 0
 
     def matches(self, asked: Asked) -> bool:
-        """Whether the request is one of those."""
+        """Report whether the fault applies to the request."""
         return all(
             pattern == "*" or value in pattern.split(",")
             for pattern, value in (
@@ -83,28 +85,28 @@ class Fault(BaseModel):
         ) and (self.user_agent == "*" or self.user_agent in asked.user_agent)
 
     def error(self) -> ApiError:
-        """The refusal that the effect ERROR sends."""
+        """Return the response of the effect ERROR."""
         reason, message = _ERRORS.get(self.status, ("", "refused on demand"))
         details = {"retryAfterSeconds": self.retry_after} if self.retry_after else {}
         return ApiError(self.status, reason, self.message or message, details)
 
 
 class _Armed:
-    """A fault with its state."""
+    """A fault with its counters."""
 
     def __init__(self, number: int, fault: Fault) -> None:
         self.number = number
         self.fault = fault
         self.seen = 0
         self.hits = 0
-        self._random = random.Random(fault.seed)  # noqa: S311  (repeatable chance, no secret)
+        self._random = random.Random(fault.seed)  # noqa: S311 (repeatable random numbers, not a secret)
 
     @property
     def spent(self) -> bool:
         return self.fault.count is not None and self.hits >= self.fault.count
 
     def strikes(self) -> bool:
-        """Whether the fault happens to one more matching request."""
+        """Count a matching request and report whether the fault affects it."""
         if self.spent:
             return False
         self.seen += 1
@@ -115,56 +117,56 @@ class _Armed:
 
 
 class Faults:
-    """The faults in force. With none of them, a request costs one look at an empty list."""
+    """The active faults. Without any, a request costs only the check of an empty list."""
 
     def __init__(self) -> None:
-        """Nothing is wrong."""
+        """Start without faults."""
         self._armed: list[_Armed] = []
         self._issued = 0
         self._on_change: list[Callable[[], None]] = []
 
     def add(self, fault: Fault) -> int:
-        """Put a fault in force; returns the number to remove it by."""
+        """Activate a fault and return its number for ``remove``."""
         self._issued += 1
         self._armed.append(_Armed(self._issued, fault))
         self._tell()
         return self._issued
 
     def remove(self, number: int) -> None:
-        """Take one fault out of force; unknown numbers are ignored."""
+        """Deactivate a fault. Unknown numbers are ignored."""
         self._armed = [armed for armed in self._armed if armed.number != number]
         self._tell()
 
     def clear(self) -> None:
-        """Everything works again."""
+        """Deactivate all faults."""
         self._armed.clear()
         self._tell()
 
     def in_force(self, fault: Fault) -> bool:
-        """Whether this very fault was added and not taken out of force."""
+        """Report whether this ``Fault`` instance is active."""
         return any(armed.fault is fault for armed in self._armed)
 
     def hits(self, number: int) -> int:
-        """How often a fault has happened; 0 for unknown numbers."""
+        """Return how often a fault has affected requests. 0 for unknown numbers."""
         return next((armed.hits for armed in self._armed if armed.number == number), 0)
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back whenever faults come or go."""
+        """Call back whenever a fault is activated or deactivated."""
         self._on_change.append(callback)
 
     def describe(self) -> list[JsonObject]:
-        """The faults in force, for people and for other processes."""
+        """Return the active faults with their numbers and hits as JSON objects."""
         return [
             {"id": armed.number, "hits": armed.hits, **armed.fault.model_dump(mode="json")} for armed in self._armed
         ]
 
     @property
     def outage(self) -> bool:
-        """Whether a whole outage is in force."""
+        """Whether a fault with the effect OUTAGE is active."""
         return any(armed.fault.effect is Effect.OUTAGE and not armed.spent for armed in self._armed)
 
     def denies(self, asked: Asked) -> bool:
-        """Whether a fault of status 403 stands against such a request; asking does not count as a hit."""
+        """Report whether a fault of status 403 matches the request. Does not count as a hit."""
         return any(
             armed.fault.effect is Effect.ERROR
             and armed.fault.status == 403
@@ -174,11 +176,11 @@ class Faults:
         )
 
     def on_request(self, asked: Asked) -> list[Fault]:
-        """What happens to a request, in the order the faults were added."""
+        """Return the faults that affect a request, in the order in which they were added."""
         return [] if not self._armed else list(self._striking(asked, lambda effect: effect not in _WATCH_EFFECTS))
 
     def on_event(self, asked: Asked) -> list[Fault]:
-        """What happens to an open watch that is about to send something."""
+        """Return the faults that affect an open watch before it sends an event."""
         return [] if not self._armed else list(self._striking(asked, lambda effect: effect in _WATCH_EFFECTS))
 
     def _striking(self, asked: Asked, concerns: Callable[[Effect], bool]) -> Iterator[Fault]:
@@ -192,5 +194,5 @@ class Faults:
 
 
 def first(faults: Iterable[Fault], *effects: Effect) -> Fault | None:
-    """The first of the faults with one of these effects."""
+    """Return the first fault with any of these effects."""
     return next((fault for fault in faults if fault.effect in effects), None)

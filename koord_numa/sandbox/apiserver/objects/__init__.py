@@ -1,1 +1,1 @@
-"""Kinds and their schemas, names and documents."""
+"""Kinds, their schemas, names and JSON documents."""

@@ -1,4 +1,6 @@
-"""CustomResourceDefinitions: acceptable definitions, structural schemas, validation, pruning and defaults."""
+"""CustomResourceDefinitions: validation of definitions, structural schemas, validation, pruning and defaulting of
+objects.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +18,7 @@ EMBEDDED: Final = "x-kubernetes-embedded-resource"
 
 
 def validate(value: Any, schema: JsonObject, path: str = "") -> Iterator[Cause]:
-    """All that is wrong with a value; ``path`` is how the field is called."""
+    """Yield the schema violations of a value. ``path`` is the path of the field in messages."""
     if value is None and schema.get("nullable"):
         return
     problem = _type_problem(value, schema)
@@ -43,13 +45,16 @@ def validate(value: Any, schema: JsonObject, path: str = "") -> Iterator[Cause]:
 _COMBINING: Final = frozenset({"allOf", "anyOf", "oneOf", "not"})
 
 _TYPE_ONLY: Final = frozenset({"type", "description", "default"})
-"""Keys of a schema that rules nothing out apart from other types."""
+"""Schema keys besides which only the type can be violated."""
 
 _PLAIN: Final[Mapping[str, type]] = {"string": str, "boolean": bool, "integer": int}
 
 
 def _is_plain(value: Any, schema: JsonObject) -> bool:
-    """Is nothing wrong at first sight? Most values of large objects are of this sort, and need no path and no generator."""
+    """Report whether a shallow check finds the value valid.
+
+    Most values of large objects pass and need no path and no generator.
+    """
     return type(value) is _PLAIN.get(schema.get("type") or "") and schema.keys() <= _TYPE_ONLY
 
 
@@ -141,7 +146,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def is_pattern(text: object) -> bool:
-    """Whether a text is a regular expression that this server can use."""
+    """Report whether a text is a regular expression that Python can compile."""
     try:
         return isinstance(text, str) and _pattern(text) is not None
     except re.error:
@@ -199,7 +204,7 @@ _ROOT_FIELDS: Final = frozenset(("apiVersion", "kind", "metadata"))
 
 
 def prune(document: JsonObject, schema: JsonObject) -> list[str]:
-    """Remove what the schema of a whole object does not know; returns the paths of what was removed."""
+    """Remove the fields that the schema of a whole object does not specify. Returns the removed paths."""
     removed: list[str] = []
     _prune_object(document, schema, "", removed, root=True)
     return removed
@@ -232,7 +237,7 @@ def _prune_value(value: Any, schema: JsonObject, path: str, removed: list[str]) 
 
 
 def fill_defaults(value: Any, schema: JsonObject) -> None:
-    """Set every absent field that has a default; a null where none is allowed counts as absent."""
+    """Set every absent field that has a default. A null counts as absent if the field is not nullable."""
     if isinstance(value, dict):
         _fill_object(value, schema)
     elif isinstance(value, list) and isinstance(schema.get("items"), dict):
@@ -291,7 +296,7 @@ _SCHEMA: Final[JsonObject] = {
 
 
 def schema_causes(schema: JsonObject, path: str) -> Iterator[Cause]:
-    """All that is wrong with the schema of a whole object."""
+    """Yield the errors in the schema of a whole object."""
     malformed = list(_malformed(schema, path))
     yield from malformed or _unstructured(schema, path, root=True)
 
@@ -317,7 +322,9 @@ def _malformed(schema: Any, path: str) -> Iterator[Cause]:
 
 
 def _unstructured(schema: JsonObject, path: str, *, root: bool = False) -> Iterator[Cause]:
-    """What is not structural: a missing or unknown type, or a default that breaks its own schema."""
+    """Yield violations of the structural schema rules: a missing or unknown type, or a default that violates its own
+    schema.
+    """
     kind = schema.get("type")
     if root and kind != "object":
         yield invalid_value(f"{path}.type", kind or "", "must be object at the root")
@@ -343,29 +350,29 @@ _SCOPES: Final = ("Cluster", "Namespaced")
 
 @dataclass(frozen=True, slots=True)
 class CustomVersion:
-    """One version of a custom kind: its schema and the columns ``kubectl get`` prints."""
+    """A version of a custom kind: its schema and the columns that ``kubectl get`` prints."""
 
     schema: JsonObject
     columns: tuple[JsonObject, ...]
 
     def shape(self, document: JsonObject) -> list[str]:
-        """Prune and default a document in place; returns the paths of pruned fields."""
+        """Prune and default a document in place. Returns the paths of pruned fields."""
         pruned = prune(document, self.schema)
         fill_defaults(document, self.schema)
         return pruned
 
     def causes(self, document: JsonObject) -> Iterator[Cause]:
-        """What the schema finds wrong; metadata has its own rules."""
+        """Yield the schema violations of a document. Metadata is validated by separate rules."""
         schema = dict(self.schema)
         properties = schema.get("properties")
         if isinstance(properties, dict):
-            # The server itself checks identity and metadata, by rules that no schema can change.
+            # The server validates apiVersion, kind and metadata by rules that no schema can change.
             schema["properties"] = {name: value for name, value in properties.items() if name not in _IDENTITY}
         yield from validate(document, schema)
 
 
 def default_crd(crd: JsonObject) -> None:
-    """Fill in the names that follow from others."""
+    """Set the names that default from the kind, and the conversion strategy."""
     spec = section(crd, "spec")
     names = section(spec, "names")
     kind = names.get("kind")
@@ -376,9 +383,9 @@ def default_crd(crd: JsonObject) -> None:
 
 
 def begin_crd(crd: JsonObject) -> None:
-    """The status of an established definition: this server establishes it within the request that writes it."""
+    """Set the status of an established definition. This server establishes it within the request that writes it."""
     spec = crd["spec"]
-    # Versions that were ever stored stay listed: objects may be kept in them.
+    # Earlier storage versions stay listed: objects may still be stored in them.
     stored = next((version.get("name") for version in spec.get("versions") or () if version.get("storage")), None)
     known = dig(crd, "status", "storedVersions") or []
     since = timestamp()
@@ -398,7 +405,7 @@ def _condition(kind: str, reason: str, message: str, since: str) -> JsonObject:
 
 
 def crd_causes(crd: JsonObject) -> Iterator[Cause]:
-    """All that is wrong with a definition, after defaulting."""
+    """Yield the errors of a definition after defaulting."""
     spec = crd["spec"]
     names = spec["names"]
     expected = f"{names.get('plural', '')}.{spec.get('group', '')}"
@@ -437,7 +444,7 @@ def _version_causes(versions: list[JsonObject]) -> Iterator[Cause]:
 
 
 def kind_of(crd: JsonObject) -> Kind:
-    """The kind that an accepted definition serves."""
+    """Return the kind that an accepted definition serves."""
     spec = crd["spec"]
     names = spec["names"]
     served = [version for version in spec["versions"] if version.get("served")]
@@ -467,7 +474,7 @@ def kind_of(crd: JsonObject) -> Kind:
 
 
 def versions_of(crd: JsonObject) -> dict[str, CustomVersion]:
-    """The schemas and columns of an accepted definition's versions, unserved ones too."""
+    """Return the schemas and columns of all versions of an accepted definition, including versions that are not served."""
     return {
         version["name"]: CustomVersion(
             version["schema"]["openAPIV3Schema"], tuple(version.get("additionalPrinterColumns") or ())

@@ -1,4 +1,4 @@
-"""JSON documents as the API server keeps them: parsing, writing and reading of nested values. It knows no Kubernetes kind."""
+"""JSON documents: parsing, serialization and access to nested values. Independent of Kubernetes kinds."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,22 +15,22 @@ MISSING: Final = object()
 
 
 def dumps(value: object) -> bytes:
-    """The compact JSON text of a value; keys that are not text are refused with ``TypeError``."""
+    """Return the compact JSON text of a value. Raises ``TypeError`` for keys that are not strings."""
     return orjson.dumps(value)
 
 
 def loads(text: bytes | str) -> Any:
-    """The value of a JSON text. Raises ``ValueError`` (``orjson.JSONDecodeError``) when it is none."""
+    """Return the value of a JSON text. Raises ``ValueError`` (``orjson.JSONDecodeError``) for malformed JSON."""
     return orjson.loads(text)
 
 
 def clone(value: Any) -> Any:
-    """A deep copy of a JSON value; several times faster than ``copy.deepcopy``."""
+    """Return a deep copy of a JSON value, several times faster than ``copy.deepcopy``."""
     return orjson.loads(orjson.dumps(value))
 
 
 def dig(value: Any, *path: str) -> Any:
-    """The value at a path of object keys, or ``None`` when any step is absent or no object."""
+    """Return the value at a path of object keys, or ``None`` when a step is absent or is not an object."""
     for step in path:
         if not isinstance(value, dict):
             return None
@@ -39,7 +39,7 @@ def dig(value: Any, *path: str) -> Any:
 
 
 def section(value: JsonObject, name: str) -> JsonObject:
-    """The object under ``name``, created when it is absent or null, ready to be written to."""
+    """Return the object under ``name`` for writing. It is created when it is absent or not an object."""
     inner = value.get(name)
     if not isinstance(inner, dict):
         inner = value[name] = {}
@@ -47,13 +47,13 @@ def section(value: JsonObject, name: str) -> JsonObject:
 
 
 def metadata_of(document: Mapping[str, Any]) -> JsonObject:
-    """The ``metadata`` of an object, empty when there is none."""
+    """Return the ``metadata`` of an object, or an empty object when there is none."""
     metadata = document.get("metadata")
     return metadata if isinstance(metadata, dict) else {}
 
 
 def timestamp(moment: datetime | None = None) -> str:
-    """A moment (now, by default) as Kubernetes writes it: whole seconds of UTC, ``2026-01-31T12:00:00Z``."""
+    """Return a time (by default now) in RFC 3339 with whole seconds in UTC: ``2026-01-31T12:00:00Z``."""
     return (moment or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -61,7 +61,7 @@ _TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
 
 
 class _JsonLoader(yaml.SafeLoader):
-    """YAML without dates: the API knows only texts."""
+    """A YAML loader without the timestamp type, because the API has dates as strings."""
 
 
 _JsonLoader.yaml_implicit_resolvers = {
@@ -71,7 +71,7 @@ _JsonLoader.yaml_implicit_resolvers = {
 
 
 def parse_yaml(text: bytes | str) -> Any:
-    """The value of one YAML document. Raises ``ValueError`` when it is none."""
+    """Return the value of a YAML document. Raises ``ValueError`` for malformed YAML."""
     try:
         return yaml.load(text, Loader=_JsonLoader)  # noqa: S506  (a SafeLoader)
     except yaml.YAMLError as problem:
@@ -80,13 +80,16 @@ def parse_yaml(text: bytes | str) -> Any:
         raise ValueError("error converting YAML to JSON: the document is nested too deeply") from None
 
 
-@lru_cache(maxsize=8)  # many servers of one process begin with the same definitions
+@lru_cache(maxsize=8)  # many servers of a process load the same definitions
 def _documents(text: str) -> tuple[Any, ...]:
     return tuple(yaml.load_all(text, Loader=_JsonLoader))
 
 
 def read_manifests(path: Path) -> list[JsonObject]:
-    """All objects of a file, those inside a ``List`` too, for reading only. Raises ``ValueError`` for what is no object."""
+    """Return all objects of a file, including the items of a ``List``.
+
+    The objects are cached and must not be changed. Raises ``ValueError`` for documents that are not objects.
+    """
     found: list[JsonObject] = []
     try:
         documents = _documents(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What a served kind is, and the table of built-in ones. Kinds of CustomResourceDefinitions are made in ``crds``."""
+"""The ``Kind`` type and the table of built-in kinds. ``crds`` creates the kinds of CustomResourceDefinitions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,14 +9,16 @@ FieldPath = tuple[str, ...]
 
 
 class Scope(Enum):
-    """Whether objects of a kind live in namespaces."""
+    """Whether objects of a kind are namespaced."""
 
     NAMESPACED = "Namespaced"
     CLUSTER = "Cluster"
 
 
 class Generation(Enum):
-    """When ``metadata.generation`` grows: never, or with every change outside metadata (and status where it is separate)."""
+    """When ``metadata.generation`` increases: never, or with every change outside metadata (and outside a separate
+    status).
+    """
 
     NONE = "none"
     COUNTED = "counted"
@@ -33,10 +35,10 @@ COMMON_FIELDS: Final[Mapping[str, FieldPath]] = {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One resource of one API group: its names, scope, versions and the fields that can be selected by."""
+    """A resource of an API group: its names, scope, versions and selectable fields."""
 
     group: str
-    versions: tuple[str, ...]  # served ones, the preferred first
+    versions: tuple[str, ...]  # served versions, the preferred version first
     kind: str
     plural: str
     scope: Scope = Scope.NAMESPACED
@@ -50,11 +52,11 @@ class Kind:
     )  # field-selector labels and their paths
     storage_version: str = ""
     custom: bool = False
-    table: str = ""  # where the objects are kept, when not under the kind's own name
+    table: str = ""  # storage table, if it differs from the qualified name
 
     @property
     def namespaced(self) -> bool:
-        """Whether objects live in namespaces."""
+        """Whether objects have a namespace."""
         return self.scope is Scope.NAMESPACED
 
     @property
@@ -64,33 +66,33 @@ class Kind:
 
     @property
     def list_kind(self) -> str:
-        """The kind of lists."""
+        """The kind of a list of these objects."""
         return f"{self.kind}List"
 
     @property
     def qualified(self) -> str:
-        """The name for people and for the storage: ``pods``, ``leases.coordination.k8s.io``."""
+        """The name in messages and in the storage: ``pods``, ``leases.coordination.k8s.io``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def stored_in(self) -> str:
-        """The storage table; the two event APIs share one."""
+        """The storage table. The two event APIs share a table."""
         return self.table or self.qualified
 
     @property
     def stored_as(self) -> str:
-        """The apiVersion in which objects are kept."""
+        """The apiVersion in which objects are stored."""
         if self.table:
             return "v1"
         return self.api_version(self.storage_version or self.versions[0])
 
     @property
     def has_status(self) -> bool:
-        """Whether ``status`` is written through its own subresource only."""
+        """Whether ``status`` is written only through its own subresource."""
         return "status" in self.subresources
 
     def api_version(self, version: str) -> str:
-        """``v1`` for the core group, ``group/version`` for the others."""
+        """Return ``v1`` for the core group and ``group/version`` for other groups."""
         return f"{self.group}/{version}" if self.group else version
 
 

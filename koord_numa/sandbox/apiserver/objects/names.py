@@ -1,4 +1,7 @@
-"""The syntax of names, label keys and values and annotation keys. Each check returns what is wrong, or nothing."""
+"""The syntax of names, label keys, label values and annotation keys.
+
+Every check returns a message, or "" for valid input.
+"""
 
 import re
 from collections.abc import Mapping
@@ -11,9 +14,7 @@ from koord_numa.sandbox.apiserver.objects.kinds import Kind
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _QUALIFIED: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
-_MAX_ANNOTATIONS: Final = (
-    256 * 1024
-)  # bytes of all keys and values together, as apimachinery's validation/objectmeta.go
+_MAX_ANNOTATIONS: Final = 256 * 1024  # bytes of all keys and values together (apimachinery, validation/objectmeta.go)
 
 _LABEL_RULE: Final = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
@@ -34,21 +35,21 @@ _VALUE_RULE: Final = (
 
 
 def dns_label_problem(text: str) -> str:
-    """What keeps a text from being a DNS label (RFC 1123)."""
+    """Return why a text is not a DNS label (RFC 1123), or ""."""
     if len(text) > 63:
         return "must be no more than 63 characters"
     return "" if _LABEL.fullmatch(text) else _LABEL_RULE
 
 
 def subdomain_problem(text: str) -> str:
-    """What keeps a text from being a DNS subdomain (RFC 1123)."""
+    """Return why a text is not a DNS subdomain (RFC 1123), or ""."""
     if len(text) > 253:
         return "must be no more than 253 characters"
     return "" if _SUBDOMAIN.fullmatch(text) else _SUBDOMAIN_RULE
 
 
 def label_key_problem(key: str) -> str:
-    """What keeps a text from being a label or annotation key: an optional DNS prefix, a slash, and a name."""
+    """Return why a text is not a label or annotation key, or "". A key is an optional DNS prefix, a slash, and a name."""
     prefix, slash, name = key.rpartition("/")
     if slash and (not prefix or subdomain_problem(prefix)):
         return f"prefix part {subdomain_problem(prefix) if prefix else 'must be non-empty'}"
@@ -58,14 +59,14 @@ def label_key_problem(key: str) -> str:
 
 
 def label_value_problem(value: str) -> str:
-    """What keeps a text from being a label value."""
+    """Return why a text is not a label value, or ""."""
     if len(value) > 63:
         return "must be no more than 63 characters"
     return "" if not value or _QUALIFIED.fullmatch(value) else _VALUE_RULE
 
 
 def metadata_causes(kind: Kind, metadata: JsonObject) -> list[Cause]:
-    """All that is wrong with an object's name, namespace, labels, annotations, finalizers and owners."""
+    """Return the errors in the name, labels, annotations, finalizers and owner references of an object."""
     causes = _name_causes(kind, metadata)
     for key, value in (metadata.get("labels") or {}).items():
         problem = label_key_problem(key)
@@ -91,7 +92,7 @@ def _name_causes(kind: Kind, metadata: JsonObject) -> list[Cause]:
     if not name:
         return [required("metadata.name", "name or generateName is required")]
     problem = ""
-    if kind.group == "rbac.authorization.k8s.io":  # such names are path segments, e.g. system:node
+    if kind.group == "rbac.authorization.k8s.io":  # RBAC names are path segments, for example system:node
         problem = "may not contain '/' or '%'" if "/" in name or "%" in name else ""
     elif kind.qualified in ("namespaces", "services"):
         problem = dns_label_problem(name)
@@ -116,7 +117,10 @@ def _annotation_causes(annotations: Mapping[str, str]) -> list[Cause]:
 
 
 def metadata_type_problem(metadata: Any) -> str:
-    """What makes a ``metadata`` undecodable: maps and texts of another JSON type, as the server's decoder would say."""
+    """Return why ``metadata`` cannot be decoded, or "": fields with a wrong JSON type.
+
+    The message follows the API server's decoder.
+    """
     if not isinstance(metadata, dict):
         return "metadata: expected an object"
     for name in ("name", "namespace", "generateName", "uid", "resourceVersion", "deletionTimestamp"):

@@ -1,6 +1,7 @@
-"""The JSON types of the fields of built-in kinds that this server looks into, so that malformed objects are refused as undecodable.
+"""JSON types of the fields of built-in kinds that this server reads. Malformed objects are rejected as undecodable.
 
-Only types: what values mean is in ``rules`` and ``pod_rules``. Fields that are not named here may hold anything.
+Only types are checked here. ``rules`` and ``pod_rules`` validate values. Fields that are not listed may hold any
+value.
 """
 
 import re
@@ -17,7 +18,10 @@ _MAP: Final = re.compile(r"dict\([^,]+, (.+)\)|dict\[[^,]+, (.+)\]")
 
 
 def unknown_fields(group: str, version: str, kind: str, document: Any) -> Iterator[str]:
-    """Paths of the fields that a built-in kind does not have, such as ``spec.nodeSelectr``. None for kinds without a model."""
+    """Yield the paths of fields that a built-in kind does not have, such as ``spec.nodeSelectr``.
+
+    Empty for kinds without a model.
+    """
     model = _model_of(group, version, kind)
     if model:
         yield from _unknown(model, document, "")
@@ -41,11 +45,11 @@ def _unknown(type_name: str, value: Any, path: str) -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def _fields(type_name: str) -> dict[str, str] | None:
-    """The type of each field of a model, by the field's name on the wire; ``None`` for what is no model."""
-    from kubernetes_asyncio.client import models  # noqa: PLC0415  (see the module's docstring)
+    """Return the types of the fields of a model by their JSON name, or ``None`` for a type that is not a model."""
+    from kubernetes_asyncio.client import models  # noqa: PLC0415 (large import, used only for field validation)
 
     model = getattr(models, type_name, None)
-    # Models without fields stand for values of any type, such as quantities and raw extensions.
+    # Models without fields represent values of any type, such as quantities and raw extensions.
     if model is None or not getattr(model, "openapi_types", None):
         return None
     return {model.attribute_map[name]: kind for name, kind in model.openapi_types.items()}
@@ -53,7 +57,10 @@ def _fields(type_name: str) -> dict[str, str] | None:
 
 @lru_cache(maxsize=256)
 def _model_of(group: str, version: str, kind: str) -> str:
-    """Kinds whose name two groups share have the group in the name of their model: ``EventsV1Event``."""
+    """Return the model name of a kind.
+
+    Kinds that occur in two groups have the group in their model name: ``EventsV1Event``.
+    """
     of_group = (group.partition(".")[0] or "core").capitalize()
     names = (f"{of_group}{version.capitalize()}{kind}", f"{version.capitalize()}{kind}")
     return next((name for name in names if _fields(name) is not None), "")
@@ -188,7 +195,7 @@ _OTHER: Final = _object(spec=_ANYTHING, status=_ANYTHING)
 
 
 def shape_problem(qualified: str, document: JsonObject) -> str:
-    """What makes an object of a built-in kind undecodable, or nothing."""
+    """Return why an object of a built-in kind cannot be decoded, or ""."""
     cause = next(validate(document, _SHAPES.get(qualified, _OTHER)), None)
     if cause is not None:
         return f"{cause.field}: {cause.message}"
@@ -202,7 +209,7 @@ def shape_problem(qualified: str, document: JsonObject) -> str:
 
 
 def _amounts(qualified: str, document: JsonObject) -> Iterator[tuple[str, JsonObject]]:
-    """Every map of quantities in a pod or node."""
+    """Yield every map of quantities in a pod or node with its path."""
     if qualified == "nodes":
         status = document.get("status") or {}
         for part in ("capacity", "allocatable"):
@@ -217,7 +224,7 @@ def _amounts(qualified: str, document: JsonObject) -> Iterator[tuple[str, JsonOb
 
 
 def without_nulls(value: Any) -> Any:
-    """The value without object fields that are null, as decoding into the API's types and back loses them."""
+    """Return the value without null fields, like decoding into the API's types and encoding again."""
     if isinstance(value, dict):
         return {name: without_nulls(inner) for name, inner in value.items() if inner is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value

@@ -1,1 +1,1 @@
-"""What the API server checks and does for certain kinds."""
+"""Authorization, patches, selectors, and the validation and verbs of particular kinds."""

@@ -1,4 +1,4 @@
-"""RBAC: what the roles of the stored objects grant to a user. It authenticates nobody and knows no implied rights."""
+"""RBAC authorization with the stored roles and bindings. Authenticates no user and has no implied permissions."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _ALL: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """A request about a resource, as ``authorizer.Attributes`` of kube-apiserver."""
+    """A request for a resource, like ``authorizer.Attributes`` of kube-apiserver."""
 
     user: str
     verb: str
@@ -28,18 +28,18 @@ class Attributes:
 
     @property
     def full_resource(self) -> str:
-        """The resource as rules name it: ``pods/binding``."""
+        """The resource as it is written in rules: ``pods/binding``."""
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
 class Authorizer:
-    """Evaluates roles and bindings on every request, so that a change of them takes effect at once."""
+    """RBAC authorizer. It evaluates roles and bindings on every request, so their changes take effect immediately."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     def check(self, asked: Attributes) -> None:
-        """Raise the 403 of kube-apiserver unless a role grants the request."""
+        """Raise the 403 error of kube-apiserver unless a role grants the request."""
         if any(_grants(rule, asked) for rule in self._rules(asked.user, asked.namespace)):
             return
         qualified = f"{asked.resource}.{asked.group}" if asked.group else asked.resource
@@ -90,7 +90,10 @@ def _is_bound(binding: JsonObject, user: str) -> bool:
 
 
 def _grants(rule: JsonObject, asked: Attributes) -> bool:
-    """``RuleAllows`` of plugin/pkg/auth/authorizer/rbac. A rule with ``resourceNames`` grants no request without a name."""
+    """Report whether a rule grants the request (``RuleAllows`` of plugin/pkg/auth/authorizer/rbac).
+
+    A rule with ``resourceNames`` grants no request without a name.
+    """
     resources = (_ALL, asked.full_resource, *((f"*/{asked.subresource}",) if asked.subresource else ()))
     return (
         _contains(rule, "verbs", (_ALL, asked.verb))

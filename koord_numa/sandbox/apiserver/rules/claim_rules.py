@@ -1,6 +1,8 @@
-"""
-ResourceClaims: defaults, and which status is invalid or may not be written over another (resource/validation, 1.36). ResourceSlices:
-names and node selectors that Kubernetes 1.38 rejects. Selectors of claims, templates and classes: length, compilation and estimated cost.
+"""Validation of the resource.k8s.io kinds.
+
+ResourceClaims: defaults, status validation and immutable fields (resource/validation, 1.36). ResourceSlices: names and
+node selectors that Kubernetes 1.38 rejects. Selectors of claims, templates and classes: length, compilation and
+estimated cost.
 """
 
 import re
@@ -24,21 +26,21 @@ MOST_CONSUMERS: Final = 256
 MOST_RESULTS: Final = 32
 MOST_CONFIGS: Final = 64
 LONGEST_EXPRESSION: Final = 10 << 10
-"""Bytes of an expression (resource/v1 CELSelectorExpressionMaxLength)."""
+"""Maximum bytes of an expression (resource/v1 CELSelectorExpressionMaxLength)."""
 
 MOST_EXPRESSION_COST: Final = 1_000_000
-"""Units of the estimate (resource/v1 CELSelectorExpressionMaxCost)."""
+"""Maximum estimated cost of an expression (resource/v1 CELSelectorExpressionMaxCost)."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SOURCES: Final = ("FromClass", "FromClaim")
 
 
 def default_claim(claim: JsonObject) -> None:
-    """Requests ask for one device unless they say otherwise."""
+    """Set the default allocation mode and count of a claim's requests: exactly one device."""
     _default_spec(claim.get("spec") or {})
 
 
 def default_template(template: JsonObject) -> None:
-    """The claim in a template is defaulted too."""
+    """Set the defaults of the claim in a template."""
     _default_spec(dig(template, "spec", "spec") or {})
 
 
@@ -52,7 +54,7 @@ def _default_spec(spec: JsonObject) -> None:
 
 
 def claim_causes(claim: JsonObject) -> Iterator[Cause]:
-    """What is wrong with a claim by itself."""
+    """Yield the errors of a claim."""
     yield from _attribute_and_capacity_causes(claim)
     yield from _request_selector_causes(claim.get("spec") or {}, "spec")
     names = [request.get("name") for request in dig(claim, "spec", "devices", "requests") or ()]
@@ -77,12 +79,12 @@ def claim_causes(claim: JsonObject) -> Iterator[Cause]:
 
 
 def template_causes(template: JsonObject) -> Iterator[Cause]:
-    """Selectors in the claim of a template that cost too much."""
+    """Yield the errors in the selectors of a template's claim."""
     yield from _request_selector_causes(dig(template, "spec", "spec") or {}, "spec.spec")
 
 
 def class_causes(device_class: JsonObject) -> Iterator[Cause]:
-    """Selectors of a class that cost too much."""
+    """Yield the errors in the selectors of a DeviceClass."""
     yield from _selector_causes(dig(device_class, "spec", "selectors"), "spec.selectors")
 
 
@@ -110,7 +112,10 @@ def _selector_causes(selectors: list[JsonObject] | None, path: str) -> Iterator[
 
 
 def slice_causes(each: JsonObject) -> Iterator[Cause]:
-    """What is wrong with a slice: names with more than one slash, and devices whose node selector has not exactly one term."""
+    """Yield the errors of a ResourceSlice.
+
+    These are names with more than one slash and device node selectors without exactly one term.
+    """
     for at, device in enumerate(dig(each, "spec", "devices") or ()):
         path = f"spec.devices[{at}]"
         for field in ("attributes", "capacity"):
@@ -176,15 +181,19 @@ def _request_names(claim: JsonObject) -> Iterator[str]:
 
 
 def claim_change_causes(old: JsonObject, new: JsonObject) -> Iterator[Cause]:
-    """A specification and a set allocation are immutable; a claim that is being deleted takes no new reservations."""
+    """Yield the errors of a claim update.
+
+    The specification and an existing allocation are immutable. A claim that is being deleted accepts no new
+    reservations.
+    """
     if old.get("spec") != new.get("spec"):
         yield invalid_value("spec", "", "field is immutable")
     before, after = dig(old, "status", "allocation"), dig(new, "status", "allocation")
-    # It may be cleared, which deallocates the claim, but not be exchanged under a pod that uses it.
+    # Clearing the allocation deallocates the claim. Replacing it would affect pods that use the claim.
     if before and after and before != after:
         yield invalid_value("status.allocation", "", "field is immutable")
     known = {consumer.get("uid") for consumer in dig(old, "status", "reservedFor") or ()}
     added = [it for it in dig(new, "status", "reservedFor") or () if it.get("uid") not in known]
-    # Else a claim that many pods share would never be gone.
+    # Otherwise the deletion of a claim that many pods share might never complete.
     if added and metadata_of(old).get("deletionTimestamp"):
         yield forbidden_field("status.reservedFor", "new entries may not be added when `deletionTimestamp` is set")

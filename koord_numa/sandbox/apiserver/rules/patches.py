@@ -1,6 +1,6 @@
-"""The three patch formats of the API: JSON merge patch (RFC 7386), JSON patch (RFC 6902) and strategic merge patch.
+"""The patch formats of the API: JSON merge patch (RFC 7386), JSON patch (RFC 6902) and strategic merge patch.
 
-Pure functions on documents; none of them changes its arguments.
+Pure functions on documents that do not change their arguments.
 """
 
 from typing import Any, Final
@@ -12,7 +12,7 @@ from koord_numa.sandbox.apiserver.errors import ApiError, bad_request
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, clone
 from koord_numa.sandbox.apiserver.store.ownership import FieldNames, ListRule, builtin_rules
 
-MAX_OPERATIONS: Final = 10_000  # of one JSON patch, as apiserver's handlers/patch.go
+MAX_OPERATIONS: Final = 10_000  # maximum operations of a JSON patch (apiserver, handlers/patch.go)
 
 _DIRECTIVE: Final = "$patch"
 _DELETE_PRIMITIVES: Final = "$deleteFromPrimitiveList/"
@@ -21,7 +21,7 @@ _RETAIN: Final = "$retainKeys"
 
 
 def merge_patch(document: Any, patch: Any) -> Any:
-    """The document with a JSON merge patch applied: objects merge, null deletes, everything else replaces."""
+    """Return the document with a JSON merge patch applied. Objects merge, null deletes, other values replace."""
     if not isinstance(patch, dict):
         return clone(patch)
     merged = dict(document) if isinstance(document, dict) else {}
@@ -34,7 +34,11 @@ def merge_patch(document: Any, patch: Any) -> Any:
 
 
 def json_patch(document: JsonObject, operations: Any) -> Any:
-    """The document with a JSON patch applied. Raises 400 for what is no patch and 422 for one that does not fit."""
+    """Return the document with a JSON patch applied.
+
+    Raises ``ApiError`` with code 400 for a malformed patch, 413 for too many operations and 422 for a patch that
+    cannot be applied.
+    """
     if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
         raise bad_request("a JSON patch must be a list of operations")
     if len(operations) > MAX_OPERATIONS:
@@ -46,7 +50,7 @@ def json_patch(document: JsonObject, operations: Any) -> Any:
         if isinstance(problem, jsonpatch.InvalidJsonPatch):
             raise bad_request(f"invalid JSON patch: {problem}") from problem
         raise _unprocessable(problem) from problem
-    # The library raises Python's own errors where a path leads through a value that has no members.
+    # The library raises built-in exceptions when a path passes through a value without members.
     except (jsonpatch.JsonPatchException, TypeError, KeyError, IndexError) as problem:
         raise _unprocessable(problem) from problem
 
@@ -56,7 +60,10 @@ def _unprocessable(problem: Exception) -> ApiError:
 
 
 def strategic_merge_patch(document: JsonObject, patch: Any) -> JsonObject:
-    """The document of a built-in kind with a strategic merge patch applied: keyed lists merge item by item."""
+    """Return the document of a built-in kind with a strategic merge patch applied.
+
+    Lists with merge keys merge item by item.
+    """
     if not isinstance(patch, dict):
         raise bad_request("a strategic merge patch must be an object")
     return _merge_objects(document, patch, ())
@@ -69,7 +76,8 @@ def _merge_objects(document: Any, patch: JsonObject, path: FieldNames) -> JsonOb
         return {}
     if directive == "replace":
         return {name: clone(value) for name, value in patch.items() if not name.startswith("$")}
-    # Before the fields: a union such as a volume's source is emptied of what the new member excludes.
+    # Applied before the fields: members of a union, such as a volume's source, that the new member excludes are
+    # removed.
     retained = patch.get(_RETAIN)
     if isinstance(retained, list):
         merged = {name: value for name, value in merged.items() if name in retained}
@@ -81,7 +89,7 @@ def _merge_objects(document: Any, patch: JsonObject, path: FieldNames) -> JsonOb
             merged[field] = [item for item in merged.get(field) or () if item not in value]
         elif not name.startswith("$"):
             _merge_field(merged, name, value, (*path, name))
-    # Last: an order may name items that this very patch has added.
+    # Applied last: the order may name items that this patch has added.
     for name, order in patch.items():
         field = name.removeprefix(_ORDER)
         if field != name and isinstance(merged.get(field), list) and isinstance(order, list):
@@ -104,7 +112,7 @@ def _merge_lists(current: list[Any], patch: list[Any], path: FieldNames) -> list
     rule = builtin_rules(path)
     if rule.is_set:
         return [*current, *(item for item in patch if item not in current)]
-    # An atomic list: without merge keys no item can be told to be another one's successor.
+    # An atomic list: without merge keys, items cannot be matched.
     if not rule.keys:
         return [clone(item) for item in patch]
     if any(isinstance(item, dict) and item.get(_DIRECTIVE) == "replace" for item in patch):
@@ -130,7 +138,7 @@ def _merge_lists(current: list[Any], patch: list[Any], path: FieldNames) -> list
 
 
 def _in_order(items: list[Any], order: list[Any], rule: ListRule) -> list[Any]:
-    """Items named by the order come in that order at the places which named items have now; the others keep theirs."""
+    """Sort the items that the order names into their current positions. Other items keep their positions."""
 
     def sort_key(item: Any) -> Any:
         return rule.identity(item) if rule.keys else item

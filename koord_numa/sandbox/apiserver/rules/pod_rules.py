@@ -1,4 +1,4 @@
-"""Pods: defaults, the QoS class, validation and allowed changes."""
+"""Pods: defaults, QoS class, validation and allowed updates."""
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -34,14 +34,14 @@ _TOLERATED_SECONDS: Final = 300  # plugin/pkg/admission/defaulttolerationseconds
 
 
 def containers_of(spec: JsonObject) -> Iterator[tuple[str, JsonObject]]:
-    """All containers of a pod, init containers last, each with its field path."""
+    """Yield all containers of a pod with their field paths, init containers last."""
     for name in CONTAINER_LISTS:
         for index, container in enumerate(spec.get(name) or ()):
             yield f"spec.{name}[{index}]", container
 
 
 def default_pod(pod: JsonObject) -> None:
-    """Fill in what the author left out, as k8s.io/kubernetes pkg/apis/core/v1/defaults.go and the default admission plug-ins do."""
+    """Set the defaults of a new pod (pkg/apis/core/v1/defaults.go and the default admission plugins)."""
     spec = section(pod, "spec")
     if spec.get("serviceAccount") and not spec.get("serviceAccountName"):
         spec["serviceAccountName"] = spec["serviceAccount"]
@@ -80,7 +80,7 @@ def _default_container(container: JsonObject, *, host_network: bool) -> None:
 
 
 def begin_pod(pod: JsonObject) -> None:
-    """Replace whatever status the author wrote by that of a new pod."""
+    """Replace the status by the status of a new pod."""
     pod["status"] = {"phase": "Pending", "qosClass": qos_class(pod["spec"])}
     gates = pod["spec"].get("schedulingGates")
     if gates:
@@ -90,7 +90,10 @@ def begin_pod(pod: JsonObject) -> None:
 
 
 def qos_class(spec: JsonObject) -> str:
-    """Guaranteed, Burstable or BestEffort by CPU and memory, as pkg/apis/core/helper/qos/qos.go. Quantities must be valid."""
+    """Return Guaranteed, Burstable or BestEffort by CPU and memory (pkg/apis/core/helper/qos/qos.go).
+
+    Quantities must be valid.
+    """
     containers = [container for _, container in containers_of(spec)]
     requests = [_compute_resources(container, "requests") for container in containers]
     limits = [_compute_resources(container, "limits") for container in containers]
@@ -111,7 +114,7 @@ _DNS: Final = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _PULL: Final = ("Always", "IfNotPresent", "Never")
 _PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-_OVERCOMMITTED: Final = ("cpu", "memory", "ephemeral-storage")  # may have a limit above the request
+_OVERCOMMITTED: Final = ("cpu", "memory", "ephemeral-storage")  # the limit may exceed the request
 
 CHANGE_RULE: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
@@ -121,7 +124,7 @@ CHANGE_RULE: Final = (
 
 
 def pod_causes(pod: JsonObject) -> Iterator[Cause]:
-    """All that is wrong with a new pod, after defaulting."""
+    """Yield the errors of a new pod after defaulting."""
     spec = pod["spec"]
     yield from _all_container_causes(spec)
     for field, choices in (("restartPolicy", _RESTART), ("dnsPolicy", _DNS)):
@@ -223,7 +226,7 @@ def _resource_causes(resources: JsonObject, path: str) -> Iterator[Cause]:
 
 
 def _native(name: str) -> bool:
-    """Resources of the kubernetes.io domain are no extended resources, so a request alone is allowed."""
+    """Report whether a resource belongs to kubernetes.io. Such resources are not extended resources and need no limit."""
     return "kubernetes.io/" in name
 
 
@@ -248,7 +251,7 @@ def _toleration_causes(toleration: JsonObject, path: str) -> Iterator[Cause]:
 
 
 def pod_change_causes(old: JsonObject, new: JsonObject) -> Iterator[Cause]:
-    """What is not allowed about a change of a pod through its main resource, as ValidatePodUpdate."""
+    """Yield the errors of a pod update through the main resource (ValidatePodUpdate)."""
     before, after = clone(old["spec"]), clone(new["spec"])
     gates_before, gates_after = (_gate_names(spec) for spec in (before, after))
     if not gates_after <= gates_before:
@@ -259,7 +262,7 @@ def pod_change_causes(old: JsonObject, new: JsonObject) -> Iterator[Cause]:
         )
     if (
         gates_before and metadata_of(old).get("deletionTimestamp") is None
-    ):  # a gated pod may still be directed elsewhere
+    ):  # node selector and affinity of a gated pod may change
         for spec in (before, after):
             spec.pop("nodeSelector", None)
             spec.pop("affinity", None)

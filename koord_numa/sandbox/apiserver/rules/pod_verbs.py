@@ -27,15 +27,16 @@ class PodVerbs:
     """Binding and eviction of pods."""
 
     def __init__(self, backend: Backend, deleter: Deleter) -> None:
-        """``deleter`` carries evictions out."""
+        """Create the verbs. ``deleter`` deletes evicted pods."""
         self._backend = backend
         self._deleter = deleter
 
     def bind(self, target: Target, binding: JsonObject, dry_run: DryRun = DryRun.NO) -> None:
-        """Assign a pod to a node and merge the binding's annotations and labels, in one step.
+        """Assign a pod to a node and merge the annotations and labels of the binding in the same write.
 
-        As pkg/registry/core/pod/storage: whether the node exists is not checked, nor are annotation keys. Raises 404, 409
-        when uid or resourceVersion are not the pod's, or the pod is bound, gated or being deleted, and 422.
+        As in pkg/registry/core/pod/storage, neither the existence of the node nor annotation keys are checked. Raises
+        ``ApiError``: 400 for a malformed binding, 404 for an absent pod, 422 for an invalid target, and 409 if uid or
+        resourceVersion do not match or the pod is bound, gated or being deleted.
         """
         problem = metadata_type_problem(binding.get("metadata") or {})
         if problem:
@@ -62,7 +63,7 @@ class PodVerbs:
             if meta.get(field):
                 section(pod["metadata"], field).update(meta[field])
         _set_scheduled(pod)
-        # The spec changes, though a bind is no update of the pod.
+        # The spec changes, although a bind is not an update of the pod.
         if "generation" in pod["metadata"]:
             pod["metadata"]["generation"] += 1
         if dry_run is DryRun.NO:
@@ -72,7 +73,7 @@ class PodVerbs:
         name = metadata_of(binding).get("name")
         if name and target.name and name != target.name:
             raise bad_request(f"name in URL does not match name in Binding object ({name} is not {target.name})")
-        # The real server returns the plain error of ValidatePodBinding here.
+        # kube-apiserver returns the plain error of ValidatePodBinding here.
         if not dig(binding, "target", "name"):
             raise ApiError(500, "", "target.name: Required value")
         causes = []
@@ -92,13 +93,16 @@ class PodVerbs:
             raise conflict(target.kind, name, f"pod {name} has non-empty .spec.schedulingGates")
 
     def evict(self, target: Target, eviction: Any) -> None:
-        """Delete a pod unless a disruption budget forbids it now: then 429, or 500 when several budgets cover the pod."""
+        """Delete a pod unless a PodDisruptionBudget forbids it.
+
+        Raises ``ApiError`` with code 429 if the budget is exhausted and 500 if several budgets cover the pod.
+        """
         if not isinstance(eviction, dict):
             raise bad_request("an Eviction must be an object")
         options = DeleteOptions.parse(eviction.get("deleteOptions") or {})
         record = self._backend.get(target)
         pod = record.load()
-        # Pods that do not run disturb no application, so that no budget protects them (canIgnorePDB).
+        # The eviction of a pod that does not run disrupts no application and no budget protects it (canIgnorePDB).
         if not record.deleting and dig(pod, "status", "phase") not in (*_ENDED, "Pending"):
             self._spend_budget(target, record, pod, options)
         self._deleter.delete(target, options)
@@ -111,7 +115,7 @@ class PodVerbs:
         ]
         if not budgets:
             return
-        # Which of them to count the disruption in is undefined; upstream answers 500 rather than 429, which clients would retry.
+        # Upstream does not define which budget is decremented. It returns 500, because clients would retry 429.
         if len(budgets) > 1:
             raise ApiError(
                 500,
@@ -133,20 +137,23 @@ class PodVerbs:
                 "Cannot evict pod as it would violate the pod's disruption budget.", 0, {"causes": [cause]}
             )
         if options.dry_run is DryRun.NO:
-            # Spent at once: the disruption controller may be slower to count than the next eviction.
+            # Decremented immediately: the next eviction may come before the disruption controller recounts.
             status["disruptionsAllowed"] -= 1
             section(status, "disruptedPods")[target.name] = timestamp()
             self._backend.put(self._backend.registry.named(_BUDGETS), budget)
 
 
 def covers(budget: Record, pod: Record) -> bool:
-    """Whether a budget's selector selects the pod; no selector selects none, an empty one all."""
+    """Report whether a budget's selector selects the pod.
+
+    A missing selector selects no pod, an empty selector selects all pods.
+    """
     selector = dig(budget.load(), "spec", "selector")
     return selector is not None and Selection(labels=from_label_selector(selector)).matches(pod)
 
 
 def is_healthy(pod: JsonObject) -> bool:
-    """Whether a pod counts for its budget: it is Ready."""
+    """Report whether a pod counts as healthy for its budget: it is Ready."""
     return any(
         one.get("type") == "Ready" and one.get("status") == "True" for one in dig(pod, "status", "conditions") or ()
     )
@@ -163,10 +170,13 @@ def _set_scheduled(pod: JsonObject) -> None:
 
 
 class Budgets:
-    """Recomputes a namespace's budgets when one of its pods or budgets changes; costs nothing where there are none."""
+    """Controller of the budget status. It recomputes the budgets of a namespace when a pod or budget in it changes.
+
+    Without budgets in the namespace a pod change costs nothing.
+    """
 
     def __init__(self, backend: Backend) -> None:
-        """Follows pods and budgets from now on."""
+        """Subscribe to changes of pods and budgets."""
         self._backend = backend
         backend.storage.table("pods").listeners.append(self._pod_changed)
         backend.storage.table(_BUDGETS).listeners.append(self._budget_changed)
@@ -176,7 +186,7 @@ class Budgets:
             self._refresh(budget)
 
     def _budget_changed(self, change: Change) -> None:
-        """Only a changed specification: a status that was written stays until a pod changes."""
+        """Refresh a budget whose specification changed. A status that a client wrote stays until a pod changes."""
         if change.kind == DELETED:
             return
         if change.previous is None or dig(change.previous.load(), "spec") != dig(change.record.load(), "spec"):
@@ -217,7 +227,7 @@ class Budgets:
 
 
 def _scaled(amount: Any, whole: int) -> int:
-    """A number, or a percentage of ``whole`` rounded up."""
+    """Return an absolute number, or a percentage of ``whole`` rounded up."""
     if isinstance(amount, str) and amount.endswith("%") and amount[:-1].isdigit():
         return ceil(Fraction(int(amount[:-1]) * whole, 100))
     return amount if isinstance(amount, int) else 0

@@ -1,4 +1,4 @@
-"""Per kind: what a new object gets, what its first status is, and when it or a change of it is invalid. One row a kind."""
+"""Defaults, initial status and validation of the built-in kinds, as a table with a row per kind."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,10 @@ _PRIORITIES = "priorityclasses.scheduling.k8s.io"
 
 
 def admit(backend: Backend, kind: Kind, document: JsonObject) -> None:
-    """Complete a new object, or raise 403, as plugin/pkg/admission/priority does."""
+    """Set the priority of a new pod, as plugin/pkg/admission/priority does.
+
+    Raises ``ApiError`` with code 403 for an unknown PriorityClass or a priority that differs from its value.
+    """
     if kind.qualified != "pods":
         return
     spec = document["spec"]
@@ -50,7 +53,7 @@ def _class_named(backend: Backend, name: str) -> JsonObject | None:
 
 
 def _default_class(backend: Backend) -> JsonObject | None:
-    """Of several global defaults the one with the smallest value, as the plug-in chooses."""
+    """Return the global default PriorityClass. The smallest value wins among several (plugin/pkg/admission/priority)."""
     classes = [record.load() for record in backend.storage.table(_PRIORITIES)]
     return min((one for one in classes if one.get("globalDefault")), key=lambda one: int(one["value"]), default=None)
 
@@ -78,14 +81,14 @@ def _no_status(document: JsonObject) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the API server does with objects of one kind beyond what it does with all."""
+    """The processing of objects of a kind in addition to the rules for all kinds."""
 
     default: Callable[[JsonObject], None] = _nothing
     begin: Callable[[JsonObject], None] = _nothing
     causes: Callable[[JsonObject], Iterable[Cause]] = _valid
     change_causes: Callable[[JsonObject, JsonObject], Iterable[Cause]] = _may_change
     status_causes: Callable[[JsonObject, JsonObject], Iterable[Cause]] = _may_change
-    refresh: Callable[[JsonObject], None] = _nothing  # brings the status up to date with a changed specification
+    refresh: Callable[[JsonObject], None] = _nothing  # updates the status after a change of the specification
     blind_updates: bool = True  # PUT without a resourceVersion overwrites
     put_creates: bool = False  # PUT of an absent object creates it
 
@@ -126,7 +129,10 @@ def _lease_causes(lease: JsonObject) -> Iterator[Cause]:
 
 
 def _event_causes(event: JsonObject) -> Iterator[Cause]:
-    """As pkg/apis/core/validation/events.go: the strict rules apply to events that carry an ``eventTime``."""
+    """Yield the errors of an event.
+
+    The strict rules apply to events with an ``eventTime`` (pkg/apis/core/validation/events.go).
+    """
     about = dig(event, "involvedObject", "namespace") or ""
     namespace = metadata_of(event).get("namespace") or ""
     if about and about != namespace:
@@ -192,7 +198,7 @@ def _default_secret(secret: JsonObject) -> None:
 
 
 def _default_admission_policy(policy: JsonObject) -> None:
-    """As pkg/apis/admissionregistration/v1/defaults.go."""
+    """Set the defaults of a ValidatingAdmissionPolicy (pkg/apis/admissionregistration/v1/defaults.go)."""
     spec = section(policy, "spec")
     spec.setdefault("failurePolicy", "Fail")
     constraints = spec.get("matchConstraints")
@@ -240,5 +246,5 @@ _RULES: Final[Mapping[str, Rules]] = {
 
 
 def rules_of(qualified: str) -> Rules:
-    """The rules of a built-in kind; most have none of their own."""
+    """Return the rules of a built-in kind. Most kinds have no rules of their own."""
     return _RULES.get(qualified, _PLAIN)

@@ -1,4 +1,4 @@
-"""Label and field selectors: parsing of every operator of the Kubernetes API, and matching against records."""
+"""Label and field selectors: parsing of all operators of the Kubernetes API, and matching of records."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from koord_numa.sandbox.apiserver.store.storage import ADDED, DELETED, MODIFIED,
 
 
 class Operator(Enum):
-    """How a requirement compares."""
+    """The comparison of a requirement."""
 
     IN = "in"
     NOT_IN = "notin"
@@ -25,14 +25,14 @@ class Operator(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One condition on one key."""
+    """A condition on a label or field."""
 
     key: str
     operator: Operator
     values: tuple[str, ...] = ()
 
     def holds(self, values: Mapping[str, str]) -> bool:
-        """Whether the labels (or fields) meet it; ``notin`` also holds where the key is absent."""
+        """Report whether the labels or fields satisfy the requirement. ``notin`` also matches an absent key."""
         return _HOLDS[self.operator](values.get(self.key), self.values)
 
 
@@ -55,7 +55,7 @@ _HOLDS: Final[Mapping[Operator, Callable[[str | None, tuple[str, ...]], bool]]] 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a kind a list or a watch is about."""
+    """The objects of a kind that a list or watch selects."""
 
     namespace: str = ""
     labels: tuple[Requirement, ...] = ()
@@ -63,18 +63,18 @@ class Selection:
 
     @property
     def everything(self) -> bool:
-        """Whether it leaves nothing out."""
+        """Whether all objects are selected."""
         return not (self.namespace or self.labels or self.fields)
 
     def matches(self, record: Record) -> bool:
-        """Whether the object is selected."""
+        """Report whether the object is selected."""
         if self.namespace and record.key.namespace != self.namespace:
             return False
         fields, labels = record.fields, record.labels
         return all(one.holds(fields) for one in self.fields) and all(one.holds(labels) for one in self.labels)
 
     def event_of(self, change: Change) -> str | None:
-        """What a watcher with this selection sees of a change, or nothing."""
+        """Return the watch event type that a change has for this selection, or ``None``."""
         if self.everything:
             return change.kind
         before = change.previous is not None and self.matches(change.previous)
@@ -88,7 +88,10 @@ _TOKEN: Final = re.compile(r"\s*(==|!=|=|!|<|>|\(|\)|,|[^\s=!<>(),]+)")
 
 
 def parse_labels(text: str) -> tuple[Requirement, ...]:
-    """The requirements of a label selector: ``a=b,c!=d,e in (f,g),h notin (i),j,!k,l>5``. Raises 400."""
+    """Return the requirements of a label selector: ``a=b,c!=d,e in (f,g),h notin (i),j,!k,l>5``.
+
+    Raises ``ApiError`` with code 400 for a selector that cannot be parsed.
+    """
     tokens: list[str] = []
     position = 0
     stripped = text.rstrip()
@@ -167,7 +170,10 @@ _COMPARISON: Final = re.compile(r"([^=!]+)(!=|==|=)(.*)", re.DOTALL)
 
 
 def parse_fields(text: str, kind: Kind, labels: str = "") -> tuple[Requirement, ...]:
-    """The requirements of a field selector: ``spec.nodeName=,status.phase!=Failed``. Raises 400, also for unknown fields."""
+    """Return the requirements of a field selector: ``spec.nodeName=,status.phase!=Failed``.
+
+    Raises ``ApiError`` with code 400 for a selector that cannot be parsed or has unknown fields.
+    """
     known = kind.fields
     found: list[Requirement] = []
     for term in _TERM.findall(text):
@@ -187,7 +193,7 @@ def parse_fields(text: str, kind: Kind, labels: str = "") -> tuple[Requirement, 
 
 
 def from_label_selector(selector: Any) -> tuple[Requirement, ...]:
-    """The requirements of a LabelSelector object (``matchLabels`` and ``matchExpressions``), as budgets use it."""
+    """Return the requirements of a LabelSelector object (``matchLabels`` and ``matchExpressions``), as budgets use it."""
     selector = selector if isinstance(selector, dict) else {}
     found = [Requirement(key, Operator.IN, (value,)) for key, value in (selector.get("matchLabels") or {}).items()]
     for expression in selector.get("matchExpressions") or ():

@@ -1,1 +1,1 @@
-"""HTTP: requests, answers, watches, discovery."""
+"""HTTP: requests, responses, watches and discovery."""

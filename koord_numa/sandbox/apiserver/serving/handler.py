@@ -1,4 +1,4 @@
-"""One HTTP request from its arrival to the end of its answer: logging, faults, dispatch, and the streaming of watches."""
+"""The HTTP request handler: logging, faults, dispatch and streaming of watches."""
 
 import asyncio
 import re
@@ -26,11 +26,11 @@ PREFIX = "/sandbox/"
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What can be steered over HTTP.
+    """The control endpoints of the sandbox.
 
-    ``POST /sandbox/faults`` takes a fault and answers ``{"id": n}``; ``GET`` lists them, ``DELETE`` clears them, ``DELETE
-    /sandbox/faults/n`` takes one away. ``POST /sandbox/compact`` forgets history. ``GET`` and ``DELETE
-    /sandbox/requests`` read and empty the request log.
+    ``POST /sandbox/faults`` adds a fault and returns ``{"id": n}``. ``GET`` lists the faults, ``DELETE`` removes all
+    of them and ``DELETE /sandbox/faults/n`` removes fault n. ``POST /sandbox/compact`` discards the history. ``GET``
+    and ``DELETE`` on ``/sandbox/requests`` read and clear the request log.
     """
 
     faults: Faults
@@ -38,7 +38,7 @@ class Control:
     compact: Callable[[], int]
 
     async def answer(self, request: web.BaseRequest, path: str) -> web.Response:
-        """Serve one of these endpoints. Raises 400 and 404."""
+        """Serve a control endpoint. Raises ``ApiError`` with code 400 or 404."""
         thing, _, which = path.removeprefix(PREFIX).strip("/").partition("/")
         action = (request.method, thing)
         if action == ("POST", "faults") and not which:
@@ -77,7 +77,7 @@ _NAMED: Final = re.compile(r"metadata\.name==?([^,]+)")
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What a handler serves from, and how often watches get bookmarks (seconds)."""
+    """The parts that a handler serves from. ``bookmark_interval`` is in seconds."""
 
     cluster: Cluster
     faults: Faults
@@ -88,10 +88,10 @@ class Serving:
 
 
 class Handler:
-    """Answers every request of the server."""
+    """Handler of all requests of the server."""
 
     def __init__(self, serving: Serving) -> None:
-        """Watches are woken by faults and by kinds that come and go, so that both take effect at once."""
+        """Create the handler. Changes of faults and of served kinds wake the watches, so they take effect immediately."""
         self._serving = serving
         self._resources = ResourceApi(serving.cluster, serving.faults)
         self._control = Control(serving.faults, serving.requests, serving.compact)
@@ -103,7 +103,7 @@ class Handler:
         serving.cluster.backend.registry.on_change(self._wake_watches)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Serve one request."""
+        """Serve a request."""
         asked, parameters = parse(request.method, request.raw_path)
         try:
             if asked.path.startswith(PREFIX):
@@ -119,7 +119,7 @@ class Handler:
         return response
 
     def stop(self) -> None:
-        """End all watches, so that the server can close."""
+        """End all watches so that the server can close."""
         self._stopping = True
         self._wake_watches()
 
@@ -129,7 +129,7 @@ class Handler:
 
     @property
     def open_watches(self) -> int:
-        """How many watches are being served."""
+        """The number of open watches."""
         return len(self._watches)
 
     def _log(self, request: web.BaseRequest, asked: Asked) -> None:
@@ -153,7 +153,10 @@ class Handler:
         return await self._resources.answer(call)
 
     def _authorize(self, asked: Asked, parameters: Parameters) -> None:
-        """Raises 403. Lists and watches of one object by field selector count as requests for that name, as in kube-apiserver."""
+        """Raise ``ApiError`` with code 403 unless the request is permitted.
+
+        As in kube-apiserver, a list or watch of a single object by field selector counts as a request for that name.
+        """
         if asked.resource in ABOUT_ONESELF:
             return
         selected = _NAMED.fullmatch(parameters.text("fieldSelector"))
@@ -163,7 +166,7 @@ class Handler:
     async def _suffer(
         self, request: web.BaseRequest, asked: Asked, parameters: Parameters, suffered: list[Fault]
     ) -> web.StreamResponse:
-        """Serve a request with faults; a lost answer is lost after everything else has happened."""
+        """Serve a request with faults. A lost response is discarded after all other effects."""
         received, limit = asyncio.get_running_loop().time(), parameters.seconds("timeout")
         for fault in suffered:
             if fault.effect is Effect.DELAY:
@@ -188,7 +191,7 @@ class Handler:
         return response
 
     async def _forward(self, call: Call) -> web.StreamResponse:
-        """Raises 404 for a pod that is not there."""
+        """Serve a port forward. Raises ``ApiError`` with code 404 for an absent pod."""
         target, port = call.target, call.parameters.number("ports")
         self._serving.cluster.backend.get(replace(target, subresource=""))
         local = self._serving.local_ports.get((target.namespace, target.name, port))
@@ -229,7 +232,7 @@ class Handler:
                     await response.write(stream.bookmark())
         except ApiError as error:
             await response.write(error_line(error))
-        except ConnectionError:  # the watcher went away; the next watch names its own start
+        except ConnectionError:  # the client disconnected; its next watch names its own start
             return
 
     async def _send(self, stream: WatchStream, response: web.StreamResponse, slow: Fault | None) -> None:
@@ -243,7 +246,7 @@ class Handler:
             await response.write(line)
 
     async def _elapse(self, fault: Fault) -> None:
-        """Let the fault's time pass: its seconds, or all the time for which it is in force."""
+        """Wait for the duration of the fault: its seconds, or until the fault is no longer active."""
         if fault.seconds is not None:
             await asyncio.sleep(fault.seconds)
             return
@@ -266,7 +269,7 @@ class Handler:
 
 
 def _abort(request: web.BaseRequest) -> web.StreamResponse:
-    """Close the connection in the middle of everything; the response that is returned is never sent."""
+    """Abort the connection. The returned response is never sent."""
     transport = request.transport
     if transport is not None:
         transport.abort()

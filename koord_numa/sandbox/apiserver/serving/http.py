@@ -1,4 +1,4 @@
-"""The HTTP side of the resource verbs: from request to answer. What the verbs mean is in the modules it calls."""
+"""The HTTP interface of the resource verbs: parsing of requests and rendering of responses."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -54,20 +54,20 @@ _NAMESPACE_PARTS: Final = ("status", "finalize")
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The query of a request."""
+    """The query parameters of a request."""
 
     values: dict[str, str] = field(default_factory=dict)
 
     def text(self, name: str) -> str:
-        """A parameter as it is, empty when absent."""
+        """Return a parameter as text, or "" when it is absent."""
         return self.values.get(name, "")
 
     def flag(self, name: str) -> bool:
-        """Whether a boolean parameter is set."""
+        """Report whether a boolean parameter is true."""
         return self.values.get(name, "") in _TRUE
 
     def seconds(self, name: str) -> float | None:
-        """A duration as Go writes it, in seconds or milliseconds; ``None`` when absent. Raises 400."""
+        """Return a duration in Go syntax (``ms`` or ``s``) in seconds, or ``None`` when it is absent. Raises 400."""
         text = self.values.get(name, "")
         if not text:
             return None
@@ -77,7 +77,7 @@ class Parameters:
         return float(found[1]) * (0.001 if found[2] == "ms" else 1.0)
 
     def number(self, name: str) -> int:
-        """A whole number, 0 when absent. Raises 400."""
+        """Return a non-negative integer, or 0 when it is absent. Raises 400."""
         text = self.values.get(name, "")
         if not text:
             return 0
@@ -91,7 +91,7 @@ class Parameters:
 
 
 def parse(method: str, target: str) -> tuple[Asked, Parameters]:
-    """What a request line asks for; ``resource`` stays empty for paths that name none, such as ``/version``."""
+    """Parse a request line. ``resource`` stays empty for non-resource paths such as ``/version``."""
     path, _, query = target.partition("?")
     parameters = Parameters(dict(parse_qsl(query, keep_blank_values=True))) if query else Parameters()
     parts = [unquote(part) if "%" in part else part for part in path.split("/") if part]
@@ -107,7 +107,7 @@ def parse(method: str, target: str) -> tuple[Asked, Parameters]:
 
 
 def _resource(asked: Asked, group: str, version: str, parts: list[str]) -> None:
-    if parts[0] == "watch" and len(parts) > 1:  # the deprecated form: /api/v1/watch/pods
+    if parts[0] == "watch" and len(parts) > 1:  # deprecated form: /api/v1/watch/pods
         asked.verb = "watch"
         parts = parts[1:]
     if parts[0] == "namespaces" and len(parts) > 2 and not (len(parts) == 3 and parts[2] in _NAMESPACE_PARTS):
@@ -132,7 +132,7 @@ JSON: Final = "application/json"
 
 
 def body(content: bytes, status: int = 200, warnings: Sequence[str] = ()) -> web.Response:
-    """A JSON text as it is."""
+    """Return a response with a JSON text and warnings."""
     answer = web.Response(body=content, status=status, headers={"Content-Type": JSON})
     for warning in warnings:
         quoted = warning.replace("\\", "\\\\").replace('"', '\\"')
@@ -141,17 +141,17 @@ def body(content: bytes, status: int = 200, warnings: Sequence[str] = ()) -> web
 
 
 def json_answer(content: JsonObject, status: int = 200) -> web.Response:
-    """A JSON document."""
+    """Return a response with a JSON document."""
     return body(dumps(content), status)
 
 
 def text(content: str) -> web.Response:
-    """Plain text."""
+    """Return a response with plain text."""
     return web.Response(text=content)
 
 
 def success(status: int = 200, kind: Kind | None = None, name: str = "", uid: str = "") -> web.Response:
-    """A Status that says that it is done, with the details of the object it is about."""
+    """Return a response with a Status of success and the details of its object."""
     content: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     if kind is not None:
         content["details"] = {
@@ -166,7 +166,7 @@ def success(status: int = 200, kind: Kind | None = None, name: str = "", uid: st
 
 
 def refusal(error: ApiError) -> web.Response:
-    """A Status that says why not."""
+    """Return the response for an error: its Status, or plain text for a path outside every API."""
     if error.message == NO_SUCH_API:
         return web.Response(text=f"{NO_SUCH_API}\n", status=error.code)
     answer = json_answer(error.status(), error.code)
@@ -180,7 +180,7 @@ _META: Final = "meta.k8s.io/v1"
 
 
 class Form(Enum):
-    """What the client asked for with its Accept header."""
+    """The representation that the Accept header requests."""
 
     PLAIN = ""
     TABLE = "Table"
@@ -189,8 +189,8 @@ class Form(Enum):
 
 
 def accepted_form(accept: str) -> Form:
-    """The first form in an Accept header that this server can produce."""
-    # Most requests ask for no other form, and need no parsing.
+    """Return the first representation in an Accept header that this server supports."""
+    # Fast path: most requests select no representation.
     for choice in accept.split(",") if "as=" in accept else ():
         parameters = dict(part.strip().partition("=")[::2] for part in choice.split(";")[1:])
         try:
@@ -202,7 +202,7 @@ def accepted_form(accept: str) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class Presentation:
-    """How one request wants its objects; ``include`` says what a table row carries: None, Metadata or Object."""
+    """The representation of objects in a response. ``include`` is the object in a table row: None, Metadata or Object."""
 
     target: Target
     form: Form = Form.PLAIN
@@ -210,7 +210,7 @@ class Presentation:
     include: str = "Metadata"
 
     def object(self, record: Record) -> bytes:
-        """One object."""
+        """Return an object as JSON."""
         if self.form is Form.PLAIN:
             return record.view(self.target.api_version)
         document = record.load_as(self.target.api_version)
@@ -220,14 +220,14 @@ class Presentation:
         return dumps(_metadata_only(document))
 
     def page(self, page: Page) -> bytes:
-        """A list or a part of one."""
+        """Return a list, or a page of a list, as JSON."""
         metadata: JsonObject = {"resourceVersion": str(page.revision)}
         if page.token:
             metadata["continue"] = page.token
             if page.remaining:
                 metadata["remainingItemCount"] = page.remaining
         version = self.target.api_version
-        # Joined of bytes that are ready: a list of thousands is not parsed to be sent.
+        # Joins serialized objects: a list of thousands of objects is not parsed for the response.
         if self.form is Form.PLAIN:
             head = {"kind": self.target.kind.list_kind, "apiVersion": version, "metadata": metadata}
             return b'%b,"items":[%b]}' % (
@@ -241,17 +241,17 @@ class Presentation:
         return dumps({"kind": "PartialObjectMetadataList", "apiVersion": _META, "metadata": metadata, "items": items})
 
     def event(self, kind: str, change: Change) -> bytes:
-        """The line of a watch answer for a change."""
+        """Return the watch line for a change."""
         if self.form is Form.PLAIN:
             return change.line(kind, self.target.api_version)
         return self.added(kind, change.subject(kind))
 
     def added(self, kind: str, record: Record) -> bytes:
-        """The line of a watch answer for an object."""
+        """Return the watch line for an object."""
         return b'{"type":"%b","object":%b}\n' % (kind.encode(), self.object(record))
 
     def bookmark(self, revision: int, annotations: JsonObject | None = None) -> bytes:
-        """The line that tells a watcher how far it has come."""
+        """Return the watch line of a bookmark at a revision."""
         metadata: JsonObject = {"resourceVersion": str(revision), "creationTimestamp": None}
         if annotations:
             metadata["annotations"] = annotations
@@ -260,7 +260,7 @@ class Presentation:
             "apiVersion": self.target.api_version,
             "metadata": metadata,
         }
-        # In the form of the events: kubectl decodes every line of a watch as what it asked for.
+        # Same representation as the events: kubectl decodes every line of a watch as the requested type.
         if self.form is Form.TABLE:
             marker = self._table(
                 [{"cells": ["" for _ in self.columns], "object": _metadata_only(marker)}],
@@ -288,7 +288,7 @@ class Presentation:
 
 
 def present(backend: Backend, target: Target, accept: str, include: str) -> Presentation:
-    """The presentation that a request's Accept header asks for."""
+    """Return the presentation that the Accept header of a request selects."""
     form = accepted_form(accept)
     if form is not Form.TABLE:
         return Presentation(target, form)
@@ -303,13 +303,13 @@ def _metadata_only(document: JsonObject) -> JsonObject:
 
 
 DEEPEST: Final = 250
-"""Levels of nesting in an object: the encoder (orjson) stops at 254. The API server of Kubernetes takes 10,000."""
+"""Maximum nesting levels of an object: the encoder (orjson) supports 254. The Kubernetes API server accepts 10,000."""
 
 _APPLY: Final = "application/apply-patch+yaml"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 _PATCHES: Final = ("application/json-patch+json", "application/merge-patch+json", _STRATEGIC, _APPLY)
 
-# A deletion is answered with the object itself for these, as their ReturnDeletedObject says in pkg/registry/core.
+# Kinds whose deletion returns the deleted object (ReturnDeletedObject in pkg/registry/core).
 _RETURNED: Final = (
     "persistentvolumeclaims",
     "persistentvolumes",
@@ -322,17 +322,17 @@ _RETURNED: Final = (
 
 
 class Call:
-    """One request about a resource, with what it was parsed into."""
+    """A request for a resource with its parsed target and parameters."""
 
     def __init__(self, request: web.BaseRequest, asked: Asked, parameters: Parameters, kind: Kind) -> None:
-        """``kind`` is the served kind of the path."""
+        """Create the call. ``kind`` is the served kind of the path."""
         self.request = request
         self.asked = asked
         self.parameters = parameters
         self.target = Target(kind, asked.version, asked.namespace, asked.name, asked.subresource)
 
     async def document(self) -> JsonObject:
-        """The object in the body, JSON or YAML. Raises 400 and 415."""
+        """Return the object in the body. Raises ``ApiError`` with code 400 or 415."""
         raw = await self.request.read()
         try:
             found = _parsed(raw, self.request.content_type)
@@ -343,7 +343,7 @@ class Call:
         return found
 
     def write_options(self) -> WriteOptions:
-        """How a write is meant, from the query. Raises 400 and 422."""
+        """Return the write options from the query. Raises ``ApiError`` with code 422."""
         dry_run, validation = self.parameters.text("dryRun"), self.parameters.text("fieldValidation") or "Warn"
         if dry_run not in ("", "All"):
             raise ApiError(422, "Invalid", f'dryRun: Unsupported value: "{dry_run}": supported values: "All"')
@@ -363,9 +363,9 @@ class Call:
         )
 
     def selection(self) -> Selection:
-        """Which objects a list, watch or collection is about. Raises 400."""
+        """Return the selection of a list, watch or deletecollection. Raises ``ApiError`` with code 400."""
         labels, fields = self.parameters.text("labelSelector"), self.parameters.text("fieldSelector")
-        if self.asked.name:  # a watch of one object
+        if self.asked.name:  # watch of a single object
             fields = f"metadata.name={self.asked.name}"
         return Selection(
             self.asked.namespace,
@@ -375,10 +375,10 @@ class Call:
 
 
 class ResourceApi:
-    """Answers requests about resources, except watches."""
+    """Handler of all resource requests except watches."""
 
     def __init__(self, cluster: Cluster, faults: Faults) -> None:
-        """``faults`` decide what reviews of permissions say."""
+        """Create the API. ``faults`` determine the results of access reviews."""
         self._cluster = cluster
         self._faults = faults
         self._verbs: Mapping[str, Callable[[Call], Awaitable[web.Response]]] = {
@@ -392,7 +392,7 @@ class ResourceApi:
         }
 
     def call(self, request: web.BaseRequest, asked: Asked, parameters: Parameters) -> Call:
-        """What a request is about. Raises 404 for unknown resources and subresources and 405 for verbs they lack."""
+        """Return the parsed call. Raises 404 for unknown resources and subresources and 405 for unsupported verbs."""
         kind = self._cluster.backend.registry.served(asked.group, asked.version, asked.resource)
         if asked.subresource and asked.subresource not in kind.subresources:
             raise no_such_path()
@@ -405,12 +405,12 @@ class ResourceApi:
         return Call(request, asked, parameters, kind)
 
     def presentation(self, call: Call) -> Presentation:
-        """How the client wants objects."""
+        """Return the presentation that the client requests."""
         accept = call.request.headers.get("Accept", "")
         return present(self._cluster.backend, call.target, accept, call.parameters.text("includeObject"))
 
     async def answer(self, call: Call) -> web.Response:
-        """Serve the request. Raises ``ApiError`` for what the real server refuses."""
+        """Serve the request. Raises ``ApiError`` where kube-apiserver rejects it."""
         return await self._verbs[call.asked.verb](call)
 
     async def _get(self, call: Call) -> web.Response:
@@ -427,7 +427,7 @@ class ResourceApi:
         return body(self.presentation(call).page(page))
 
     def _check_revision(self, call: Call, token: str) -> None:
-        """Raises 400 for a revision that cannot be asked for and the 504 of one that is not reached in time."""
+        """Raise 400 for an invalid resourceVersion and 504 for a revision that the server has not reached."""
         text = call.parameters.text("resourceVersion")
         if token and text not in ("", "0"):
             raise bad_request("specifying resource version is not allowed when using continue")
@@ -508,7 +508,7 @@ class ResourceApi:
 
 
 def _parsed(raw: bytes, content_type: str) -> Any:
-    """The value of a body. Raises ``ValueError`` for what is malformed and 415 for what is in an unknown format."""
+    """Return the value of a body. Raises ``ValueError`` for malformed content and 415 for an unknown format."""
     if content_type in ("application/yaml", _APPLY):
         return _shallow(parse_yaml(raw))
     if content_type in ("application/json", "application/octet-stream", "text/plain"):
@@ -520,14 +520,17 @@ def _parsed(raw: bytes, content_type: str) -> Any:
 
 
 def _shallow(value: Any) -> Any:
-    """The value, if it can be written as well, inside of a list or an event. Raises 400."""
+    """Return the value if it can be serialized within a list or event.
+
+    Raises 400 for values that are nested too deeply.
+    """
     if is_nested_deeper(value, DEEPEST):
         raise bad_request(f"the object provided is nested more than {DEEPEST} levels deep")
     return value
 
 
 def _change(content_type: str, patch: Any) -> Callable[[JsonObject], JsonObject]:
-    """What a patch does to a document."""
+    """Return the function that applies a patch to a document."""
     if content_type == "application/json-patch+json":
         return partial(_swapped, json_patch, patch)
     if content_type == _STRATEGIC:
@@ -542,7 +545,7 @@ def _swapped(change: Callable[[JsonObject, Any], Any], patch: Any, document: Jso
 
 
 async def _delete_options(call: Call) -> DeleteOptions:
-    """From the body, or from the query where there is none."""
+    """Return the delete options from the body. Query parameters apply where the body has none."""
     raw = await call.request.read()
     given: JsonObject = {}
     if raw.strip():

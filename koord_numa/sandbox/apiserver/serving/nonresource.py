@@ -1,4 +1,4 @@
-"""Paths that name no resource: health, version, discovery and OpenAPI documents."""
+"""Non-resource paths: health, version, discovery and OpenAPI documents."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -26,7 +26,7 @@ VERSION: Final[JsonObject] = {
 
 _READ_WRITE: Final = ["get", "patch", "update"]
 _CREATE: Final = ["create"]
-# subresource → (verbs, group, version, kind) where its kind is not that of the resource
+# subresource → (verbs, group, version, kind), with empty fields where they equal the resource
 _SUBRESOURCES: Final = {
     "binding": (_CREATE, "", "v1", "Binding"),
     "eviction": (_CREATE, "policy", "v1", "Eviction"),
@@ -36,25 +36,25 @@ _SUBRESOURCES: Final = {
 
 
 def core_versions(address: str) -> JsonObject:
-    """``/api``."""
+    """Return the document of ``/api``."""
     servers = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": servers}
 
 
 def group_list(registry: Registry) -> JsonObject:
-    """``/apis``."""
+    """Return the document of ``/apis``."""
     groups = [group(name, versions) for name, versions in registry.groups().items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
 def group(name: str, versions: Iterable[str]) -> JsonObject:
-    """One API group; as a document of its own it also needs ``kind`` and ``apiVersion``."""
+    """Return an APIGroup without ``kind`` and ``apiVersion``, which a standalone document also needs."""
     listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
     return {"name": name, "versions": listed, "preferredVersion": listed[0]}
 
 
 def resource_list(registry: Registry, group_name: str, version: str) -> JsonObject | None:
-    """``/api/v1`` and ``/apis/<group>/<version>``; nothing when there is no such version."""
+    """Return the document of ``/api/v1`` or ``/apis/<group>/<version>``, or ``None`` for an unknown version."""
     kinds = [kind for kind in registry if kind.group == group_name and version in kind.versions]
     if not kinds:
         return None
@@ -93,7 +93,7 @@ def _resources(kind: Kind, version: str) -> Iterable[JsonObject]:
 
 
 def aggregated(registry: Registry, core: Iterable[str], discovery_version: str) -> JsonObject:
-    """The one document of all groups and resources; ``core`` holds the group names to include."""
+    """Return the aggregated discovery document. ``core`` holds the names of the groups to include."""
     wanted = set(core)
     items = []
     for name, versions in registry.groups().items():
@@ -141,12 +141,12 @@ _PATCHES: Final = ("application/apply-patch+yaml", "application/json-patch+json"
 
 
 def group_path(group: str, version: str) -> str:
-    """How the index names a group version: ``api/v1``, ``apis/policy/v1``."""
+    """Return the path of a group version in the index: ``api/v1``, ``apis/policy/v1``."""
     return f"apis/{group}/{version}" if group else f"api/{version}"
 
 
 def index(backend: Backend) -> JsonObject:
-    """``/openapi/v3``: the documents there are, each with a hash of its content for caches."""
+    """Return the document of ``/openapi/v3``: the paths of all documents, with content hashes for caches."""
     paths = {}
     for group, versions in backend.registry.groups().items():
         for version in versions:
@@ -158,7 +158,7 @@ def index(backend: Backend) -> JsonObject:
 
 
 def document(backend: Backend, group: str, version: str) -> JsonObject | None:
-    """``/openapi/v3/apis/<group>/<version>``; nothing when there is no such version."""
+    """Return the document of ``/openapi/v3/apis/<group>/<version>``, or ``None`` for an unknown version."""
     kinds = [kind for kind in backend.registry if kind.group == group and version in kind.versions]
     if not kinds:
         return None
@@ -181,7 +181,7 @@ def document(backend: Backend, group: str, version: str) -> JsonObject | None:
 
 
 def swagger() -> JsonObject:
-    """``/openapi/v2``: an empty document; clients of this server's version use v3."""
+    """Return the document of ``/openapi/v2``. It is empty because clients of this server's version use v3."""
     return {"swagger": "2.0", "info": _INFO, "paths": {}, "definitions": {}}
 
 
@@ -224,12 +224,12 @@ def _operation(action: str, kind: Kind, version: str) -> JsonObject:
 
 _HEALTH: Final = ("/healthz", "/livez", "/readyz")
 _PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
-_EMPTY_PROTOBUF: Final = b"\x0a\x032.0"  # a document of nothing but its version: openapi.v2.Document{swagger: "2.0"}
+_EMPTY_PROTOBUF: Final = b"\x0a\x032.0"  # a document with only its version: openapi.v2.Document{swagger: "2.0"}
 _AGGREGATED: Final = "APIGroupDiscoveryList"
 
 
 def answer(request: web.BaseRequest, path: str, backend: Backend) -> web.Response:
-    """Serve such a path. Raises 404."""
+    """Serve a non-resource path. Raises ``ApiError`` with code 404 for an unknown path."""
     if path in _HEALTH or path.startswith(tuple(f"{health}/" for health in _HEALTH)):
         return http.text("ok")
     if path == "/version":
@@ -272,7 +272,7 @@ def _discover(request: web.BaseRequest, parts: list[str], backend: Backend) -> w
 
 
 def _wants_aggregated(request: web.BaseRequest) -> str:
-    """The version of the aggregated discovery document that the client prefers, if it takes one."""
+    """Return the version of the aggregated discovery document that the client prefers, or "" if it does not accept it."""
     for choice in request.headers.get("Accept", "").split(","):
         if f"as={_AGGREGATED}" in choice:
             return "v2beta1" if "v=v2beta1" in choice else "v2"

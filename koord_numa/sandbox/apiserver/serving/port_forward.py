@@ -1,7 +1,7 @@
-"""
-``pods/portforward`` by WebSocket, as the kubelet serves it (``portforward/websocket.go``); kubectl's form by SPDY is not served.
+"""``pods/portforward`` over WebSocket, as the kubelet serves it (``portforward/websocket.go``).
 
-Simulated pods run no programs. Which port of loopback stands for a pod's port is said by ``LocalPorts``.
+SPDY, which kubectl uses, is not supported. Simulated pods run no programs: ``LocalPorts`` maps pod ports to loopback
+ports.
 """
 
 import asyncio
@@ -16,11 +16,15 @@ PROTOCOL: Final = "v4.channel.k8s.io"
 SUBRESOURCE: Final = "portforward"
 
 LocalPorts = dict[tuple[str, str, int], int]
-"""By namespace, pod and port of the pod: a port of loopback."""
+"""Loopback port by namespace, pod name and pod port."""
 
 
 async def serve(request: web.BaseRequest, local: int | None, port: int) -> web.StreamResponse:
-    """Relay one connection until either side ends it; a port that is not served is told on the error channel. Raises 400."""
+    """Relay a connection until either side closes it.
+
+    An unmapped port is reported on the error channel. Raises ``ApiError`` with code 400 if the request is not a
+    WebSocket upgrade.
+    """
     socket = web.WebSocketResponse(protocols=(PROTOCOL,))
     if not socket.can_prepare(request):
         raise bad_request("Upgrade request required")

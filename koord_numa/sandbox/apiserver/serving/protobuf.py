@@ -1,7 +1,8 @@
-"""Bodies in Kubernetes' protobuf encoding, which Go clients send for ``kubectl create``, ``drain`` and ``auth can-i``.
+"""Request bodies in the Kubernetes protobuf encoding, which Go clients send for ``kubectl create``, ``drain`` and
+``auth can-i``.
 
-Only the few kinds of those commands are known, field by field from the ``generated.proto`` files of k8s.io/api; anything
-else is refused, so that nothing a client says is silently lost. Answers are always JSON, which every client takes.
+Only the kinds of these commands are supported, with the fields of the ``generated.proto`` files of k8s.io/api. Other
+content is rejected, so no field of a request is lost silently. Responses are always JSON, which every client accepts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,14 +20,14 @@ _BYTES: Final = 2
 
 
 class _Type(Enum):
-    """How a field's bytes are read."""
+    """The decoding of a field."""
 
     TEXT = "text"
     NUMBER = "number"
     FLAG = "flag"
     TEXT_LIST = "list"
     TEXT_MAP = "map"
-    IGNORED = "ignored"  # written by the server only
+    IGNORED = "ignored"  # written only by the server
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,9 @@ _ENVELOPE: Final = {1: _Field("type", message=_texts("apiVersion", "kind"))}
 
 
 def parse_protobuf(body: bytes) -> JsonObject | None:
-    """The object in a body, or nothing when it is of a kind or has a field that is not known here.
+    """Return the object in a body, or ``None`` for an unsupported kind or field.
 
-    Raises ``ValueError`` for bytes that are no message.
+    Raises ``ValueError`` for bytes that are not a protobuf message.
     """
     if not body.startswith(_MAGIC):
         raise ValueError("the body does not begin as a Kubernetes protobuf message")
@@ -114,7 +115,7 @@ def parse_protobuf(body: bytes) -> JsonObject | None:
 
 
 def _message(raw: bytes, schema: Mapping[int, _Field]) -> JsonObject | None:
-    """The fields of a message by name, or nothing when one of them is unknown."""
+    """Return the fields of a message by name, or ``None`` if a field is unknown."""
     found: JsonObject = {}
     for number, value in _fields(raw):
         field = schema.get(number)
@@ -144,7 +145,7 @@ def _set(found: JsonObject, field: _Field, value: int | bytes) -> None:
 
 
 def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Numbers and values of a message's fields in their order."""
+    """Yield the field numbers and values of a message in order."""
     position = 0
     while position < len(raw):
         tag, position = _varint(raw, position)

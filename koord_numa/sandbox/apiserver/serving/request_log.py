@@ -1,4 +1,4 @@
-"""Which requests were made, by whom, and how they were answered: what a test of permissions or of call counts reads."""
+"""The log of requests with their clients and response codes, for tests of permissions and call counts."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ KEPT: Final = 200_000
 
 @dataclass(slots=True)
 class Asked:
-    """
-    One request, as authorization sees it. ``status`` is 0 until it is answered, and stays 0 when the answer is lost. ``user`` is empty for
-    the administrator.
+    """A request with its authorization attributes.
+
+    ``status`` is 0 before the response and stays 0 if the response is lost. ``user`` is empty for the administrator.
     """
 
     verb: str
@@ -24,11 +24,11 @@ class Asked:
     subresource: str = ""
     namespace: str = ""
     name: str = ""
-    path: str = ""  # of requests that are about no resource
+    path: str = ""  # of non-resource requests
     query: str = ""
     user_agent: str = ""
     user: str = ""
-    port: int = 0  # of the client
+    port: int = 0  # client port
     status: int = 0
 
 
@@ -36,27 +36,30 @@ class RequestLog:
     """The latest requests, oldest first."""
 
     def __init__(self, kept: int = KEPT) -> None:
-        """``kept`` bounds the memory it takes."""
+        """Create the log. ``kept`` is the maximum number of requests."""
         self._requests: deque[Asked] = deque(maxlen=kept)
 
     def __iter__(self) -> Iterator[Asked]:
-        """Oldest first."""
+        """Iterate over the requests, oldest first."""
         return iter(tuple(self._requests))
 
     def __len__(self) -> int:
-        """How many are kept."""
+        """Return the number of logged requests."""
         return len(self._requests)
 
     def add(self, asked: Asked) -> None:
-        """Remember a request that has just arrived."""
+        """Log a request on arrival."""
         self._requests.append(asked)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all requests."""
         self._requests.clear()
 
     def rules(self, user_agent: str = "") -> set[tuple[str, str, str]]:
-        """What was asked for as RBAC rules: (verb, group, resource[/subresource]), of clients with that user agent."""
+        """Return the requests as RBAC rules (verb, group, resource[/subresource]).
+
+        ``user_agent`` restricts them to clients whose user agent contains it.
+        """
         return {
             (asked.verb, asked.group, f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource)
             for asked in self._requests
@@ -64,5 +67,5 @@ class RequestLog:
         }
 
     def describe(self) -> list[JsonObject]:
-        """All kept requests, for other processes."""
+        """Return all logged requests as JSON objects."""
         return [asdict(asked) for asked in self._requests]

@@ -1,4 +1,4 @@
-"""Answer TokenReviews, SubjectAccessReviews and SelfSubjectAccessReviews."""
+"""Responses to TokenReviews, SubjectAccessReviews and the reviews about the requesting user."""
 
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ GROUPS: Final = ("system:masters", "system:authenticated")
 
 
 ABOUT_ONESELF: Final = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjectrulesreviews"})
-"""What every user may create (``system:basic-user``)."""
+"""Resources that every user may create (``system:basic-user``)."""
 
 
 _BEARER: Final = "Bearer "
@@ -34,12 +34,12 @@ def user_of(authorization: str) -> str:
 
 
 def attributes(user: str, asked: Asked) -> Attributes:
-    """The question whether ``user`` may make a request."""
+    """Return the authorization attributes of a request by ``user``."""
     return Attributes(user, asked.verb, asked.group, asked.resource, asked.subresource, asked.namespace, asked.name)
 
 
 def answer_review(kind: Kind, review: JsonObject, faults: Faults, authorizer: Authorizer, user: str) -> JsonObject:
-    """The review with its status filled in; reviews are answered and never stored. ``user`` is who asks."""
+    """Return the review with its status. Reviews are not stored. ``user`` is the requesting user."""
     if kind.kind == "SelfSubjectReview":
         who = (
             {"username": user, "groups": ["system:authenticated"]} if user else {"username": USER, "groups": [*GROUPS]}
@@ -78,7 +78,7 @@ def _token_status(token: str) -> JsonObject:
 
 
 def _path(attributes: Any) -> JsonObject:
-    """A question about a path, as if the path were a resource."""
+    """Return the attributes of a non-resource request with the path as the resource."""
     found = attributes if isinstance(attributes, dict) else {}
     return {"verb": found.get("verb"), "resource": found.get("path")}
 

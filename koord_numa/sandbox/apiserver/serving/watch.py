@@ -1,8 +1,8 @@
-"""One watch: what a watcher is sent, and when. Reads the history of a table behind a cursor; nothing is queued per watcher.
+"""The stream of a watch.
 
-Theory: the stream holds a revision, its cursor. Whenever the table changes it wakes, takes all changes after the cursor
-from the shared history, sends those it selects as one write, and moves the cursor. A watcher that is slower than the
-history is long gets 410, as from a real server. Bookmarks carry the current revision, which the cursor has reached.
+The stream keeps a revision as its cursor and no queue. When the table changes, it takes all changes after the cursor
+from the shared history, sends the selected changes in a single write, and advances the cursor. A watcher that lags
+behind the history gets 410, as from kube-apiserver. Bookmarks carry the current revision.
 """
 
 import asyncio
@@ -18,17 +18,18 @@ from koord_numa.sandbox.apiserver.store.backend import Backend
 from koord_numa.sandbox.apiserver.store.reader import Reader
 from koord_numa.sandbox.apiserver.store.storage import ADDED, Change
 
-DEFAULT_TIMEOUT: Final = 3600.0  # seconds; a real server chooses between 30 and 60 minutes
-_BEFORE_END: Final = (
-    2.0  # seconds before its end a watch gets a last bookmark, as the watch cache of kube-apiserver does
-)
-_CHUNK: Final = 500  # lines a write of the initial list
+DEFAULT_TIMEOUT: Final = 3600.0  # seconds; kube-apiserver chooses between 30 and 60 minutes
+_BEFORE_END: Final = 2.0  # seconds between the last bookmark and the end of a watch (watch cache of kube-apiserver)
+_CHUNK: Final = 500  # lines per write of the initial list
 _END_OF_LIST: Final = {"k8s.io/initial-events-end": "true"}
 
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
-    """How a watch is asked for. ``start`` is the revision after which changes are wanted, 0 for "begin with what there is"."""
+    """The parameters of a watch.
+
+    Changes after revision ``start`` are sent. With 0, the existing objects are sent first.
+    """
 
     start: int
     timeout: float
@@ -37,7 +38,11 @@ class WatchRequest:
 
     @staticmethod
     def parse(parameters: Parameters) -> "WatchRequest":
-        """From the query. Raises 400, and 422 for ``sendInitialEvents`` without its companions."""
+        """Return the watch parameters of a query.
+
+        Raises ``ApiError`` with code 500 for a malformed resourceVersion, 400 for a malformed timeout, and 422 unless
+        ``sendInitialEvents`` and ``resourceVersionMatch=NotOlderThan`` are used together.
+        """
         text = parameters.text("resourceVersion")
         if text and not text.isdigit():
             raise ApiError(500, "InternalError", f"Internal error occurred: {invalid_revision(text)}")
@@ -54,12 +59,12 @@ class WatchRequest:
 
 
 class WatchStream:
-    """The lines of one watch."""
+    """The event stream of a watch."""
 
     def __init__(
         self, backend: Backend, request: WatchRequest, selection: Selection, presentation: Presentation
     ) -> None:
-        """Begins to listen at once; ``close`` must be called."""
+        """Subscribe to the table. ``close`` must be called."""
         self._backend = backend
         self._request = request
         self._selection = selection
@@ -68,22 +73,25 @@ class WatchStream:
         self._table = backend.table(self._kind)
         self._cursor = request.start
         self._woken = asyncio.Event()
-        self._woken.set()  # what happened since the start is due at once
+        self._woken.set()  # changes since the start are sent first
         self._table.listeners.append(self._changed)
 
     def close(self) -> None:
-        """Stop listening."""
+        """Unsubscribe from the table."""
         self._table.listeners.remove(self._changed)
 
     def wake(self) -> None:
-        """Look again: something outside the table changed."""
+        """Wake the stream after a change outside the table."""
         self._woken.set()
 
     def _changed(self, _: Change) -> None:
         self._woken.set()
 
     def begin(self, reader: Reader) -> Iterator[bytes]:
-        """The initial list, where one is wanted; sets the cursor. Raises 410 when the start is no longer in the history."""
+        """Return the lines of the initial list, if requested, and set the cursor.
+
+        Raises 410 when the start precedes the history.
+        """
         if self._request.start and not self._request.initial_events:
             if self._request.start < self._table.forgotten:
                 raise too_old(self._request.start, self._table.forgotten)
@@ -99,7 +107,7 @@ class WatchStream:
             yield self._presentation.bookmark(revision, _END_OF_LIST)
 
     def pending(self) -> list[bytes]:
-        """The lines for everything that happened since the last call. Raises 410 when that is no longer in the history."""
+        """Return the lines of all changes since the last call. Raises 410 when they are no longer in the history."""
         if self._backend.storage.revision == self._cursor:
             return []
         changes = self._table.since(self._cursor)
@@ -112,7 +120,7 @@ class WatchStream:
         return lines
 
     def bookmark(self) -> bytes:
-        """The line that says how far the watcher is."""
+        """Return the line of a bookmark at the cursor."""
         return self._presentation.bookmark(self._cursor)
 
     @property
@@ -122,7 +130,7 @@ class WatchStream:
         return kind is not None and self._presentation.target.version in kind.versions
 
     async def ticks(self, bookmark_interval: float) -> AsyncIterator[bool]:
-        """Yields whenever there may be something to send, until the watch's time is over; true when a bookmark is due."""
+        """Yield on every possible change until the watch times out. The value is true when a bookmark is due."""
         clock = asyncio.get_running_loop().time
         end = clock() + self._request.timeout
         last_bookmark = max(clock(), end - _BEFORE_END)
@@ -134,7 +142,7 @@ class WatchStream:
                         await self._woken.wait()
                 except TimeoutError:
                     now = clock()
-            self._woken.clear()  # before the caller looks, so that what happens while it looks is not missed
+            self._woken.clear()  # cleared before the caller reads the changes, so that no later change is missed
             is_due = self._request.bookmarks and now >= due
             if is_due:
                 due = last_bookmark if now < last_bookmark < now + bookmark_interval else now + bookmark_interval
@@ -142,5 +150,5 @@ class WatchStream:
 
 
 def error_line(error: ApiError) -> bytes:
-    """The line that ends a watch with an error."""
+    """Return the line that ends a watch with an error."""
     return dumps({"type": "ERROR", "object": error.status()}) + b"\n"
