@@ -1,4 +1,4 @@
-"""The API server as a whole: start, stop, address, and the doors for tests and simulated machines."""
+"""The API server: start, stop, address, and in-process access for tests and simulated machines."""
 
 import asyncio
 import socket
@@ -23,7 +23,7 @@ _NAME = "koord-numa-sandbox"
 
 
 def kubeconfig(url: str, user: str = "") -> JsonObject:
-    """A kubeconfig with one cluster, one user and one context."""
+    """Return a kubeconfig with a single cluster, user and context."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -35,23 +35,29 @@ def kubeconfig(url: str, user: str = "") -> JsonObject:
 
 
 def write_kubeconfig(path: Path, url: str, user: str = "") -> Path:
-    """Write it to a file that only the user can read; returns the path."""
+    """Write a kubeconfig to a file with mode 0600 and return its path."""
     path.touch(mode=0o600)
     path.write_text(yaml.safe_dump(kubeconfig(url, user), sort_keys=False), encoding="utf-8")
     return path
 
 
 _HOST: Final = "127.0.0.1"
-_MAX_BODY: Final = 3 * 1024 * 1024  # bytes, the limit of a real server
-_BOOKMARKS: Final = 10.0  # seconds; a real server sends one about every minute, tests want to see them
+_MAX_BODY: Final = 3 * 1024 * 1024  # bytes, the limit of kube-apiserver
+_BOOKMARKS: Final = 10.0  # seconds; kube-apiserver sends a bookmark about every minute, too rarely for tests
 _ACCEPTING: Final = 5
-"""Turns of the loop in which an accepted connection gets its handler. Without one, it would never be closed."""
+"""Iterations of the event loop that give an accepted connection its handler.
 
-_SHUTDOWN: Final = 2.0  # seconds for requests that are being answered
+Without a handler it would never be closed.
+"""
+
+_SHUTDOWN: Final = 2.0  # seconds that running requests get to complete
 
 
 class ApiServer:
-    """An in-memory Kubernetes API server on loopback. Its objects survive ``stop`` and are served again after ``start``."""
+    """An in-memory Kubernetes API server on loopback.
+
+    Its objects survive ``stop`` and are served again after ``start``.
+    """
 
     def __init__(
         self,
@@ -60,7 +66,11 @@ class ApiServer:
         history: int = HISTORY,
         bookmark_interval: float = _BOOKMARKS,
     ) -> None:
-        """``port`` 0 takes a free one. ``crds`` are files to load. ``history`` is how many changes a watch can be behind."""
+        """Create the server.
+
+        ``port`` 0 selects a free port. ``crds`` are manifest files to load. ``history`` is the number of changes per
+        kind that a watch can lag behind. ``bookmark_interval`` is in seconds.
+        """
         self._port = port
         self._cluster = Cluster(history)
         self.faults: Final = Faults()
@@ -74,24 +84,27 @@ class ApiServer:
         self._server: web.Server | None = None
         self._site: web.SockSite
         self._listening: socket.socket
-        self._kept: socket.socket | None = None  # has the port while this server is suspended
+        self._kept: socket.socket | None = None  # reserves the port while the server is suspended
         self.faults.on_change(self._faults_changed)
         for path in crds:
             self.apply_file(path)
 
     async def __aenter__(self) -> Self:
-        """Start."""
+        """Start the server."""
         await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop."""
+        """Stop the server."""
         await self.stop()
 
     async def start(self) -> None:
-        """Listen. A server that was stopped or suspended comes back on the same port. Raises ``OSError`` when the port is taken."""
+        """Listen for requests.
+
+        A stopped or suspended server listens on the same port. Raises ``OSError`` when the port is in use.
+        """
         self._handler.resume()
         server = web.Server(self._handler, request_factory=_request, handler_cancellation=True, access_log=None)
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_SHUTDOWN)
@@ -108,14 +121,16 @@ class ApiServer:
         self._port = runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """End watches, let running requests finish, and stop listening; does nothing when it is not running."""
+        """End watches, complete running requests and stop listening. No effect if the server is not running."""
         await self.suspend()
         if self._kept is not None:
             self._kept.close()
             self._kept = None
 
     async def suspend(self) -> None:
-        """As ``stop``, until the next ``start``: connections are refused, and no other process gets the port meanwhile."""
+        """Stop until the next ``start``, but reserve the port: connections are refused and no other process can bind
+        it.
+        """
         runner, self._runner = self._runner, None
         if runner is not None:
             self._handler.stop()
@@ -127,19 +142,19 @@ class ApiServer:
             await runner.cleanup()
 
     def _faults_changed(self) -> None:
-        """An outage ends every open connection, idle ones too."""
+        """Close all connections, including idle connections, when an outage begins."""
         if self.faults.outage and self._server is not None:
             for connection in self._server.connections:
                 connection.force_close()
 
     @property
     def port(self) -> int:
-        """Where it listens; 0 before the first start when a free one is to be taken."""
+        """The port, or 0 before the first start if a free port is to be selected."""
         return self._port
 
     @property
     def url(self) -> str:
-        """The address for clients."""
+        """The URL for clients."""
         return f"http://{_HOST}:{self._port}"
 
     @property
@@ -149,15 +164,18 @@ class ApiServer:
 
     @property
     def open_watches(self) -> int:
-        """How many watches are being served."""
+        """The number of open watches."""
         return self._handler.open_watches
 
     def kubeconfig(self, user: str = "") -> JsonObject:
-        """A kubeconfig for this server. Requests have the rights that RBAC grants to ``user``; without a user, all rights."""
+        """Return a kubeconfig for this server.
+
+        Requests have the permissions that RBAC grants to ``user``. Without a user they have all permissions.
+        """
         return kubeconfig(self.url, user)
 
     def write_kubeconfig(self, path: Path | str, user: str = "") -> Path:
-        """Write the kubeconfig to a file; returns its path."""
+        """Write the kubeconfig to a file and return its path."""
         return write_kubeconfig(Path(path), self.url, user)
 
     def apply_file(self, path: Path | str) -> list[JsonObject]:
@@ -165,16 +183,16 @@ class ApiServer:
         return self.store.apply_file(path)
 
     def subscribe(self, resource: str, callback: WatchCallback, fields: str = "") -> Subscription:
-        """Watch without HTTP; see ``DirectStore.subscribe``."""
+        """Watch without HTTP. See ``DirectStore.subscribe``."""
         return self.store.subscribe(resource, callback, fields)
 
     def compact(self) -> int:
-        """Forget the history of changes now: watches from earlier revisions get 410. Returns the current revision."""
+        """Discard the history: watches from earlier revisions get 410. Returns the current revision."""
         return self._cluster.compact()
 
 
 def _bound(port: int) -> socket.socket:
-    """A socket that has the port and does not listen."""
+    """Return a socket that is bound to the port and does not listen."""
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     kept.bind((_HOST, port))
@@ -182,13 +200,13 @@ def _bound(port: int) -> socket.socket:
 
 
 def _request(message, payload, protocol, writer, task) -> web.BaseRequest:  # type: ignore[no-untyped-def]  # types private to aiohttp
-    """Requests with a larger limit for bodies than aiohttp's own."""
+    """Create a request with a higher body limit than the default of aiohttp."""
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=_MAX_BODY)
 
 
 async def serve(port: int = 0, kubeconfig_path: Path | str | None = None, crds: Sequence[Path | str] = ()) -> None:
-    """Serve until cancelled, with the kubeconfig written to a file if one is named."""
+    """Serve until cancelled. Writes the kubeconfig to ``kubeconfig_path`` if given."""
     async with ApiServer(port, crds) as server:
         if kubeconfig_path is not None:
             server.write_kubeconfig(kubeconfig_path)

@@ -1,4 +1,6 @@
-"""Simulated dynamic resource allocation: drivers that publish slices, the claim controller, and kubelets that prepare claims."""
+"""Simulated dynamic resource allocation: drivers that publish slices, the claim controller, and kubelets that prepare
+claims.
+"""
 
 from koord_numa.sandbox.devices.claim_controller import ClaimController
 from koord_numa.sandbox.devices.drivers import device_classes, slices_of

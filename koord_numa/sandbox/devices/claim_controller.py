@@ -1,9 +1,8 @@
-"""
-The ResourceClaim controller of kube-controller-manager, in what a scheduler can see of it.
+"""The ResourceClaim controller of kube-controller-manager, as far as a scheduler can observe it.
 
-Claims are made from templates and named in the pod's status; a pod that has a node is reserved its allocated claims. When the last pod
-that a claim is reserved for is gone or finished, the claim is deallocated; a deleted claim without reservations loses its finalizer; a
-template's claim, and one that a scheduler made for extended resources, goes with its pod.
+It creates claims from templates and writes their names into the pod status. It reserves allocated claims for pods with
+a node. It deallocates a claim when the last pod of its reservations is deleted or finished, and then removes the
+finalizer of a deleted claim. The claim of a template, or for extended resources, is deleted with its pod.
 """
 
 from collections.abc import Mapping
@@ -22,13 +21,13 @@ _ENDED: Final = ("Succeeded", "Failed")
 
 @dataclass(slots=True)
 class ClaimController:
-    """Acts on every pod and claim from ``start`` on."""
+    """Controller of all pods and claims, active after ``start``."""
 
     store: DirectStore
     _subscriptions: list[Subscription] = field(default_factory=list)
 
     def start(self) -> None:
-        """Act from now on, on what is there already first."""
+        """Subscribe to pods, templates and claims. Existing objects are processed first."""
         self._subscriptions = [
             self.store.subscribe("pods", self._on_pod),
             self.store.subscribe(TEMPLATES, lambda event, _: self._look_at_pods(event)),
@@ -36,18 +35,18 @@ class ClaimController:
         ]
 
     def stop(self) -> None:
-        """Act no more."""
+        """Cancel the subscriptions."""
         while self._subscriptions:
             self._subscriptions.pop().cancel()
 
-    # A pod that was created before its template waits for it.
+    # A pod that was created before its template waits for the template.
     def _look_at_pods(self, event: str) -> None:
         if event == "ADDED":
             for pod in self.store.list("pods"):
                 self._on_pod("MODIFIED", pod)
 
     def _on_pod(self, event: str, pod: Json) -> None:
-        # The usual case, and this is called for every event of every pod.
+        # Fast path: called for every event of every pod.
         entries = pod["spec"].get("resourceClaims") or []
         if not entries and not extended_claim_of(pod):
             return
@@ -55,7 +54,7 @@ class ClaimController:
         if event == "DELETED" or pod.get("status", {}).get("phase") in _ENDED:
             self._release(metadata["namespace"], metadata["uid"], gone=event == "DELETED")
             return
-        # A pod that is being deleted gets no new claims, and keeps those that it has until its containers have ended.
+        # A pod that is being deleted gets no new claims. It keeps its claims until its containers have terminated.
         if entries and not metadata.get("deletionTimestamp"):
             self._make_claims(pod, entries)
         if pod["spec"].get("nodeName"):
@@ -63,7 +62,7 @@ class ClaimController:
 
     def _make_claims(self, pod: Json, entries: list[Json]) -> None:
         namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
-        # The event is older than the store: a pod of the same name may have come since.
+        # The event may be outdated: another pod of the same name may exist now.
         current = self.store.find("pods", name, namespace)
         if current is None or current["metadata"]["uid"] != pod["metadata"]["uid"]:
             return
@@ -78,7 +77,7 @@ class ClaimController:
             )
             if made is not None:
                 statuses.append({"name": entry["name"], "resourceClaimName": made})
-        # One write for all entries, as resourceclaim/controller.go syncPod does with its apply configuration.
+        # Single write for all entries, like the apply configuration in resourceclaim/controller.go syncPod.
         if len(statuses) > len(known):
             self.store.patch("pods", name, {"status": {"resourceClaimStatuses": statuses}}, namespace, "status")
 
@@ -113,12 +112,12 @@ class ClaimController:
             owners = claim["metadata"].get("ownerReferences") or ()
             if any(it["uid"] == uid for it in consumers):
                 self._unreserve(claim, [it for it in consumers if it["uid"] != uid])
-            # Only claims that the pod controls, which are those of templates: a claim that users made outlives its pods.
+            # Only claims that the pod controls, which come from templates. Claims that users create outlive their pods.
             if gone and any(owner["uid"] == uid and owner.get("controller") for owner in owners):
                 self._delete(claim)
 
     def _reserve(self, pod: Json) -> None:
-        """A pod with a node uses its claims, by whichever scheduler it was bound (``syncPod`` and ``reserveForPod``)."""
+        """Reserve the claims of a pod with a node, whichever scheduler bound it (``syncPod`` and ``reserveForPod``)."""
         metadata = pod["metadata"]
         for claim in claims_of(self.store, pod):
             status = claim.get("status") or {}
@@ -127,7 +126,7 @@ class ClaimController:
                 entry = {"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}
                 self.store.update({**claim, "status": {**status, "reservedFor": [*consumers, entry]}}, "status")
 
-    # The scheduler's allocation goes with the last consumer (`syncClaim`): from here on the devices are free.
+    # The allocation is removed with the last consumer (`syncClaim`), which frees the devices.
     def _unreserve(self, claim: Json, left: list[Json]) -> None:
         status = dict(claim["status"])
         status["reservedFor"] = left
@@ -144,9 +143,11 @@ class ClaimController:
                 raise
 
     def _on_claim(self, event: str, claim: Json) -> None:
-        """``syncClaim``: reservations of pods that are gone or finished go, those of pods with a node come."""
+        """Sync a claim (``syncClaim``): remove reservations of deleted or finished pods, add reservations of pods with
+        a node.
+        """
         metadata = claim["metadata"]
-        # What is in the store counts: several changes may have happened since this event was queued.
+        # Reads the current object: several changes may have happened since this event was queued.
         current = None if event == "DELETED" else self.store.find(CLAIMS, metadata["name"], metadata["namespace"])
         if current is None or current["metadata"]["uid"] != metadata["uid"]:
             return
@@ -159,14 +160,14 @@ class ClaimController:
         left = [it for it in consumers if it["uid"] in using]
         if len(left) < len(consumers):
             self._unreserve(current, left)
-        # One write a call: it causes an event, and that one brings the next step.
+        # Single write per call: its event triggers the next step.
         elif status.get("allocation") and self._reserve_placed(current, using):
             return
         else:
             self._finalize(current)
 
     def _is_orphan(self, claim: Json) -> bool:
-        """Was it made for a pod that was gone by then? Such claims are the garbage collector's."""
+        """Report whether the owning pod of a claim no longer exists. The garbage collector deletes such claims."""
         metadata = claim["metadata"]
         if metadata.get("deletionTimestamp"):
             return False
@@ -175,7 +176,7 @@ class ClaimController:
         return bool(owners) and all(pod is None or pod["metadata"]["uid"] not in _uids(owners) for pod in found)
 
     def _users(self, claim: Json) -> dict[str, Json]:
-        """Pods of the claim's namespace that have not ended, by uid."""
+        """Return the pods of the claim's namespace that have not terminated, by uid."""
         pods = self.store.list("pods", claim["metadata"]["namespace"])
         return {it["metadata"]["uid"]: it for it in pods if (it.get("status") or {}).get("phase") not in _ENDED}
 
@@ -190,7 +191,7 @@ class ClaimController:
         return False
 
     def _finalize(self, current: Json) -> None:
-        """A claim that is being deleted is deallocated, and goes."""
+        """Deallocate a claim that is being deleted, then remove its finalizer."""
         metadata, status = current["metadata"], current.get("status") or {}
         if not metadata.get("deletionTimestamp") or FINALIZER not in (metadata.get("finalizers") or ()):
             return
@@ -207,12 +208,12 @@ def _uids(owners: list[Json]) -> set[str]:
 
 
 def extended_claim_of(pod: Json) -> str:
-    """The claim that has devices for the pod's extended resources, by name; empty without."""
+    """Return the name of the claim for the pod's extended resources, or ""."""
     return str(((pod.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("resourceClaimName") or "")
 
 
 def claims_of(store: DirectStore, pod: Json) -> list[Json]:
-    """The claims of a pod that exist, in its order; the one for extended resources comes last."""
+    """Return the existing claims of a pod in the order of its entries. The claim for extended resources is last."""
     made = {
         it["name"]: it.get("resourceClaimName") for it in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     }

@@ -1,8 +1,8 @@
-"""
-Drivers of simulated machines: what they publish of the machines' CPUs and of those devices that no device plugin advertises.
+"""Drivers of simulated machines, which publish CPUs and the devices that no device plugin advertises.
 
-GPUs and NICs come with ``resource.kubernetes.io/numaNode`` and ``pcieRoot`` as today's drivers publish them. The CPU driver is
-dra-driver-cpu with ``groupBy: machine`` and an external allocator, either with ``cpuIDs`` and ``smtLayout`` or, as before them, without.
+GPUs and NICs have ``resource.kubernetes.io/numaNode`` and ``pcieRoot``, as current drivers publish them. The CPU
+driver is dra-driver-cpu with ``groupBy: machine`` and an external allocator, with or (like older versions) without
+``cpuIDs`` and ``smtLayout``.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,16 +16,16 @@ Json = dict[str, Any]
 CPU_DRIVER: Final = "dra.cpu"
 CPU_DEVICE: Final = "cpudevmachine"
 LONGEST_TEXT: Final = 64
-"""Bytes of a text attribute, as resource/v1 DeviceAttributeMaxValueLength."""
+"""Maximum bytes of a string attribute (resource/v1 DeviceAttributeMaxValueLength)."""
 
 
 def device_classes() -> list[Json]:
-    """A class for each driver."""
+    """Return a DeviceClass per driver."""
     return [_class(driver) for driver in ("gpu.example.com", "nic.example.com", CPU_DRIVER)]
 
 
 def slices_of(node: NodeDescription, *, layout: bool = True) -> list[Json]:
-    """The slices of one machine. ``layout`` is whether the CPU driver publishes CPU ids and siblings."""
+    """Return the ResourceSlices of a machine. With ``layout`` the CPU driver publishes CPU ids and the SMT layout."""
     made = [_cpu_slice(node, layout)]
     for driver, word in (("gpu.example.com", "gpu"), ("nic.example.com", "nic")):
         devices = [_device(driver, number, it.numa) for number, it in enumerate(_of_kind(node.hardware, word))]
@@ -56,7 +56,7 @@ def _cpu_slice(node: NodeDescription, layout: bool) -> Json:
         "dra.cpu/smtEnabled": {"bool": len(cpus) > 0 and layout_text.find(">") > 0},
     }
     texts = {"dra.cpu/cpuIDs": str(cpus), "dra.cpu/smtLayout": layout_text}
-    # A longer text would be refused by the API server; the driver then leaves the layout out.
+    # The API server rejects longer strings, so the driver omits the layout.
     if layout and all(len(text) <= LONGEST_TEXT for text in texts.values()):
         attributes |= {name: {"string": text} for name, text in texts.items()}
     device = {
@@ -69,7 +69,10 @@ def _cpu_slice(node: NodeDescription, layout: bool) -> Json:
 
 
 def smt_layout(cores: Iterable[CpuSet]) -> str:
-    """``0-7>4``: both members of all pairs, and how far siblings are apart; CPUs without a sibling come last."""
+    """Return the SMT layout such as ``0-7>4``: the CPUs of all sibling pairs and the id distance of siblings.
+
+    CPUs without a sibling are last.
+    """
     pairs: dict[int, list[int]] = {}
     single: list[int] = []
     for core in cores:

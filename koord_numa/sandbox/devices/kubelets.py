@@ -1,8 +1,8 @@
-"""
-The kubelet's side of claims: for each pod that was bound, fetch its claims, check that it may use them, and let the drivers prepare them.
+"""The DRA manager of kubelets: fetches the claims of bound pods, checks reservations and allocations, and prepares the
+devices.
 
-Every check of the kubelet and of dra-driver-cpu is made; a pod that would hang in ContainerCreating is on record with the text of
-its event.
+It makes all checks of the kubelet and of dra-driver-cpu. A pod that would hang in ContainerCreating is recorded with
+the message of its event.
 """
 
 import json
@@ -20,38 +20,38 @@ SLICES: Final = "resourceslices.resource.k8s.io"
 
 
 class PrepareError(Exception):
-    """A claim cannot be prepared: the text of the event FailedPrepareDynamicResources."""
+    """A claim that cannot be prepared. The text is the message of the event FailedPrepareDynamicResources."""
 
 
 @dataclass(slots=True)
 class ClaimKubelets:
-    """All kubelets of a simulated cluster. ``refusals`` are pods that would not start, ``prepared`` claims by uid and node."""
+    """All kubelets of a simulated cluster. ``refusals`` are pods that fail to start, ``prepared`` are claims by uid."""
 
     store: DirectStore
     refusals: list[str] = field(default_factory=list)
-    prepared: dict[str, Json] = field(default_factory=dict)  # the claim as prepared, by uid
-    # uids of pods that were looked at: a kubelet would try again, and the first failure is what counts here
+    prepared: dict[str, Json] = field(default_factory=dict)  # the claim at its preparation, by uid
+    # uids of processed pods: a kubelet retries, but only the first failure matters here
     _pods: set[str] = field(default_factory=set)
     _subscriptions: list[Subscription] = field(default_factory=list)
 
     def start(self) -> None:
-        """Act on every bound pod from now on."""
+        """Subscribe to pods and claims. Existing pods are processed first."""
         self._subscriptions = [
             self.store.subscribe("pods", self._on_pod),
             self.store.subscribe(CLAIMS, self._on_claim),
         ]
 
     def stop(self) -> None:
-        """Act no more."""
+        """Cancel the subscriptions."""
         while self._subscriptions:
             self._subscriptions.pop().cancel()
 
     def prepared_for(self, pod: str) -> list[Json]:
-        """The claims that are prepared and reserved for a pod, which is given by its uid."""
+        """Return the prepared claims that are reserved for the pod with this uid."""
         return [it for it in self.prepared.values() if any(one["uid"] == pod for one in it["status"]["reservedFor"])]
 
     def _on_claim(self, event: str, claim: Json) -> None:
-        # A claim without an allocation has nothing prepared.
+        # Nothing is prepared for a claim without an allocation.
         if event == "DELETED" or not (claim.get("status") or {}).get("allocation"):
             self.prepared.pop(claim["metadata"]["uid"], None)
 
@@ -79,9 +79,9 @@ class ClaimKubelets:
             for it in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
         }
         entries = pod["spec"].get("resourceClaims") or ()
-        # A claim made from a template has a generated name, known from the pod's status only.
+        # Claims from templates have generated names, which only the pod status holds.
         names = [entry.get("resourceClaimName") or made.get(entry["name"]) for entry in entries]
-        # As the kubelet's `claimInfo` code appends it (cm/dra/manager.go, `PrepareResources`).
+        # Appended like in the kubelet (cm/dra/manager.go, `PrepareResources`).
         if extended := extended_claim_of(pod):
             names.append(extended)
         found: list[Json] = []
@@ -101,7 +101,7 @@ class ClaimKubelets:
             )
         if not status.get("allocation"):
             raise PrepareError(f"ResourceClaim {metadata['name']}: not allocated")
-        # Two pods may share a claim, and the drivers prepare it once.
+        # Pods may share a claim. The drivers prepare it once.
         if metadata["uid"] in self.prepared:
             return
         results = status["allocation"]["devices"]["results"]
@@ -112,17 +112,17 @@ class ClaimKubelets:
         self.prepared[metadata["uid"]] = claim
 
     def _check_device(self, pod: Json, uid: str, result: Json) -> None:
-        """The device exists for this node, and no other prepared claim has it."""
+        """Check that the device exists on this node and that no other prepared claim uses it."""
         node = pod["spec"]["nodeName"]
         device = self._device(result)
-        # Without a node name the slice is of the network: every node reaches its devices.
+        # A slice without a node name describes network-attached devices, which are accessible from every node.
         if device is None or device[1].get("nodeName") not in (node, None):
             raise PrepareError(f"device {result['device']} of {result['driver']} is not on node {node}")
         key = (result["driver"], result["pool"], result["device"])
         for other, claim in self.prepared.items():
             for held in claim["status"]["allocation"]["devices"]["results"]:
                 same = (held["driver"], held["pool"], held["device"]) == key
-                # Shares of a device have ids and may stand side by side; its capacity limits them.
+                # Shares of a device have ids and may coexist within the capacity of the device.
                 if same and other != uid and not (held.get("shareID") and result.get("shareID")):
                     raise PrepareError(f"device {'/'.join(key)} is prepared for claim {claim['metadata']['name']}")
 
@@ -136,10 +136,10 @@ class ClaimKubelets:
         return None
 
     def _check_cpus(self, claim: Json, node: str) -> None:
-        """The checks of dra-driver-cpu with an external allocator, in its words."""
+        """Make the checks of dra-driver-cpu with an external allocator, with its error messages."""
         devices = claim["status"]["allocation"]["devices"]
         used = EMPTY
-        # Requests in any order: the checks do not depend on it, apart from which text comes first.
+        # The order of the requests affects only which error is reported first.
         for request in {it["request"] for it in devices["results"] if it["driver"] == CPU_DRIVER}:
             results = [it for it in devices["results"] if it["driver"] == CPU_DRIVER and it["request"] == request]
             cpus = _configured(request, devices.get("config") or ())
@@ -147,7 +147,7 @@ class ClaimKubelets:
             if len(cpus) != wanted:
                 raise PrepareError(f"opaque cpuset size {len(cpus)} does not match the request total of {wanted} CPUs")
             allowed = self._allowed(results[0])
-            # Drivers older than `cpuIDs` publish none, and check nothing of the kind.
+            # Drivers older than `cpuIDs` do not publish CPU ids, so there is nothing to check.
             if allowed is not None and not cpus <= allowed:
                 raise PrepareError(f"opaque cpuset {cpus} has offline, unmanaged or reserved CPUs {cpus - allowed}")
             if cpus & used:
@@ -172,14 +172,14 @@ class ClaimKubelets:
 
 
 def cpus_prepared(claim: Json) -> CpuSet:
-    """The CPUs that a prepared claim holds by dra.cpu."""
+    """Return the CPUs that a prepared claim holds through dra.cpu."""
     devices = claim["status"]["allocation"]["devices"]
     requests = {it["request"] for it in devices["results"] if it["driver"] == CPU_DRIVER}
     return CpuSet.of(cpu for request in requests for cpu in _configured(request, devices.get("config") or ()))
 
 
 def devices_prepared(claim: Json) -> list[str]:
-    """The names of the devices of a prepared claim, those that only stand for CPUs left out."""
+    """Return the device names of a prepared claim without CPU devices."""
     results = claim["status"]["allocation"]["devices"]["results"]
     return [str(it["device"]) for it in results if it["driver"] != CPU_DRIVER]
 
@@ -201,7 +201,7 @@ def _configured(request: str, configs: Any) -> CpuSet:
     ours = [it for it in configs if (it.get("opaque") or {}).get("driver") == CPU_DRIVER]
     if any(it["source"] == "FromClass" for it in ours):
         raise PrepareError("configuration from DeviceClass is not supported")
-    # A configuration without requests is for all of them (resource/v1 DeviceConfiguration).
+    # A configuration without requests applies to all requests (resource/v1 DeviceConfiguration).
     found = [it for it in ours if request in (it.get("requests") or (request,))]
     if len(found) != 1:
         raise PrepareError(

@@ -1,4 +1,4 @@
-"""Devices by claim for a sandbox: classes, slices of its machines, claim controller and kubelets, started and stopped together."""
+"""Simulated DRA devices of a sandbox: DeviceClasses, ResourceSlices, the claim controller and kubelets."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,31 +11,36 @@ from koord_numa.sandbox.machines.hardware.description import CpuDriver, NodeDesc
 
 
 class SimulatedDevices:
-    """The CPU driver runs where neither the kubelet nor Koordinator's agent chooses CPUs, or where a description has it (``cpuDriver``)."""
+    """The DRA parts of a sandbox, started and stopped together.
+
+    The CPU driver runs on nodes where neither the kubelet nor Koordinator's agent selects CPUs, or where the
+    description sets ``cpuDriver``.
+    """
 
     def __init__(self, store: DirectStore, nodes: Sequence[NodeDescription]) -> None:
-        """Nothing is published before ``start``."""
+        """Create the parts. Nothing is published before ``start``."""
         self._store = store
         self._nodes = nodes
         self._controller = ClaimController(store)
         self.kubelets = ClaimKubelets(store)
 
     def start(self) -> None:
-        """Publish what the machines have, and act on pods and claims from now on."""
+        """Publish the devices of the machines and process pods and claims."""
         for document in (*device_classes(), *(each for node in self._nodes for each in published(node))):
             self._store.apply(document)
         self._controller.start()
         self.kubelets.start()
 
     def stop(self) -> None:
-        """Act no more; what is published stays."""
+        """Stop processing. Published objects remain."""
         self._controller.stop()
         self.kubelets.stop()
 
 
 def published(node: NodeDescription) -> list[dict[str, Any]]:
-    """The slices of one machine."""
-    # A static kubelet and Koordinator's agent choose CPUs themselves: the driver beside them would hand the same ones out twice.
+    """Return the ResourceSlices that are published for a machine."""
+    # A static kubelet and Koordinator's agent select CPUs themselves: an additional driver would allocate the same CPUs
+    # twice.
     by_claim = node.style is Style.KUBELET and node.kubelet.cpu_policy != "static"
     by_claim = by_claim or node.cpu_driver is not CpuDriver.AUTO
     slices = slices_of(node, layout=node.cpu_driver is not CpuDriver.COUNT)

@@ -1,4 +1,4 @@
-"""Simulated nodes: they register with the embedded API server, admit the pods bound to them as real agents do, and record violations."""
+"""Simulated nodes of the embedded API server. They admit bound pods like real agents and record violations."""
 
 from koord_numa.sandbox.machines.agents.agent import RejectedPod
 from koord_numa.sandbox.machines.agents.node_services import NodeServices

@@ -1,4 +1,4 @@
-"""Simulated nodes on one embedded API server, with one watch and one history for all of them."""
+"""Simulated nodes of an embedded API server, with a shared watch and history."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -13,16 +13,15 @@ from koord_numa.sandbox.machines.simulated_node import Clock, SimulatedNode
 
 
 def time_of_day() -> str:
-    """Now, as Kubernetes writes it."""
+    """Return the current time in RFC 3339 with whole seconds in UTC."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Fleet:
-    """
-    Simulated nodes by name.
+    """Simulated nodes by name.
 
-    ``start`` registers them and begins to admit pods at once. Their topologies follow when ``publish`` is called, as agents
-    and exporters report only now and then; ``keep_publishing`` does so in intervals.
+    ``start`` registers the nodes and admits pods immediately. ``publish`` updates the topologies, because real agents
+    and exporters report with a delay. ``keep_publishing`` calls it periodically.
     """
 
     def __init__(self, store: DirectStore, nodes: Iterable[NodeDescription], clock: Clock = time_of_day) -> None:
@@ -36,45 +35,45 @@ class Fleet:
 
     @property
     def nodes(self) -> Mapping[str, SimulatedNode]:
-        """Every node."""
+        """All nodes by name."""
         return self._nodes
 
     @property
     def violations(self) -> list[RejectedPod]:
-        """Placements of the scheduler that violate a rule, of all nodes."""
+        """Placements of the scheduler that violate a rule, on all nodes."""
         return [complaint for node in self._nodes.values() for complaint in node.violations]
 
     @property
     def refusals(self) -> list[RejectedPod]:
-        """Pods that a node refused, for whatever reason, of all nodes."""
+        """Pods that a node rejected for any reason, on all nodes."""
         return [complaint for node in self._nodes.values() for complaint in node.refusals]
 
     def double_holds(self) -> list[DoubleHold]:
-        """Every moment at which a CPU, a device or memory was held twice, from the history."""
+        """Return every double hold of a CPU, a device or memory in the history."""
         return self.history.double_holds()
 
     def start(self) -> None:
-        """Register all nodes and admit pods from now on, those bound already first."""
+        """Register all nodes and admit pods. Pods that are already bound are admitted first."""
         for node in self._nodes.values():
             node.register()
         self._subscription = self._store.subscribe("pods", self._dispatch)
 
     def stop(self) -> None:
-        """Ignore pods from now on. Nodes and topologies stay as they are."""
+        """Ignore pods. Nodes and topologies remain."""
         if self._subscription is not None:
             self._subscription.cancel()
             self._subscription = None
 
     def add(self, description: NodeDescription) -> SimulatedNode:
-        """One more node, registered at once."""
+        """Add and register a node."""
         node = self._add(description)
         node.register()
-        # As after a restart: pods may be bound to the name already.
+        # As after a restart: pods may already be bound to the name.
         node.restart()
         return node
 
     def publish(self) -> int:
-        """Bring every topology up to date; returns how many had changed."""
+        """Update all topologies and return the number of changed topologies."""
         changed = [node for node in self._nodes.values() if node.dirty]
         for node in changed:
             node.publish()
@@ -94,7 +93,7 @@ class Fleet:
         return node
 
     def _dispatch(self, event: str, pod: Json) -> None:
-        # Unbound pods, and pods of nodes that are simulated elsewhere, concern no machine here.
+        # Unbound pods and pods on other nodes are ignored.
         node = self._nodes.get((pod.get("spec") or {}).get("nodeName") or "")
         if node is not None:
             node.observe(event, pod)

@@ -1,10 +1,9 @@
-"""
-The log of all allocations on simulated nodes, from which every double hold of CPUs, devices or memory is found.
+"""The log of all allocations on simulated nodes, which detects double holds of CPUs, devices or memory.
 
-The nodes append to it and check nothing; it is evaluated afterwards, independently of their own admission checks.
-
-Theory. What has an id must have one holder. What has none is claimed from a set of NUMA nodes: all claims can be met at once
-exactly when in every union of such sets there is as much as is claimed from within it (Hall's theorem, for amounts).
+The nodes append to the log without checks. It is evaluated afterwards, independently of their admission checks. A
+resource with an id must have a single holder. Other amounts are claimed from a set of NUMA nodes. All claims can be
+met if and only if every union of such sets has at least the amount that is claimed from within it (Hall's theorem for
+amounts).
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ NOTHING = Allocation()
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """From this entry on the pod has exactly this on the node."""
+    """The allocation of a pod on a node from this entry on."""
 
     node: str
     pod: PodKey
@@ -28,7 +27,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class DoubleHold:
-    """Pods held ``what`` at the same time. ``moment`` is the number of the entry that caused it."""
+    """Pods that held ``what`` at the same time. ``moment`` is the number of the entry that caused it."""
 
     moment: int
     node: str
@@ -41,25 +40,25 @@ class DoubleHold:
 
 @dataclass(slots=True)
 class History:
-    """The log of a whole run, in the order in which things happened. ``stocks`` is what each machine has."""
+    """The log of a run in chronological order. ``stocks`` is the capacity of the nodes."""
 
     entries: list[Entry] = field(default_factory=list)
     stocks: dict[str, NumaCapacity] = field(default_factory=dict)
 
     def hold(self, node: str, pod: PodKey, held: Allocation) -> None:
-        """A pod holds this from now on, instead of what it held on the node before."""
+        """Record the allocation of a pod. It replaces the previous allocation of the pod on the node."""
         self.entries.append(Entry(node, pod, held))
 
     def release(self, node: str, pod: PodKey) -> None:
-        """A pod holds nothing any more."""
+        """Record that a pod holds nothing."""
         self.entries.append(Entry(node, pod, NOTHING))
 
     def double_holds(self) -> list[DoubleHold]:
-        """Every moment at which something came to be held twice."""
+        """Return all double holds in the order of their entries."""
         return list(self._replay())
 
     def holders(self) -> dict[str, dict[PodKey, CpuSet]]:
-        """The CPUs that pods hold at the end, by node."""
+        """Return the CPUs that pods hold at the end, by node."""
         return {
             node: cpus
             for node, pods in self.allocations().items()
@@ -67,7 +66,7 @@ class History:
         }
 
     def allocations(self) -> dict[str, dict[PodKey, Allocation]]:
-        """What pods hold at the end, by node."""
+        """Return the allocations of pods at the end, by node."""
         found: dict[str, dict[PodKey, Allocation]] = {}
         for entry in self.entries:
             _enter(found.setdefault(entry.node, {}), entry)
@@ -77,21 +76,21 @@ class History:
         found: dict[str, dict[PodKey, Allocation]] = {}
         for moment, entry in enumerate(self.entries):
             pods = found.setdefault(entry.node, {})
-            # The pod's own earlier hold ends with this entry, so that a change of its assignment is no conflict with itself.
+            # The entry replaces the pod's own earlier allocation, which therefore is no conflict.
             pods.pop(entry.pod, None)
             for other, held in pods.items():
                 for what in _in_common(held, entry.held):
                     yield DoubleHold(moment, entry.node, what, (other, entry.pod))
             _enter(pods, entry)
             stock = self.stocks.get(entry.node, {})
-            # Only resources of this entry: nothing else can have become too much by it.
+            # Only the resources of this entry: no other resource can become overcommitted by it.
             for resource in sorted({claim.resource for claim in entry.held.claims}):
                 for what, holders in _overdrawn(resource, stock.get(resource, {}), pods):
                     yield DoubleHold(moment, entry.node, what, holders)
 
 
 def _enter(pods: dict[PodKey, Allocation], entry: Entry) -> None:
-    # Popped first, so that a pod that holds again goes to the end and violations name pods in the order of their coming.
+    # Popped first, so that the pod moves to the end and violations list pods in chronological order.
     pods.pop(entry.pod, None)
     if entry.held != NOTHING:
         pods[entry.pod] = entry.held
@@ -107,15 +106,16 @@ def _in_common(one: Allocation, other: Allocation) -> Iterator[str]:
 def _overdrawn(
     resource: str, there: Mapping[int, int], pods: Mapping[PodKey, Allocation]
 ) -> Iterator[tuple[str, tuple[PodKey, ...]]]:
-    """Every set of NUMA nodes from within which more is claimed than it has, and the pods that claim it."""
+    """Yield every set of NUMA nodes whose claims exceed its amount, with the claiming pods."""
     claims = [
         (pod, claim) for pod, held in pods.items() for claim in held.claims if claim.resource == resource and claim.mask
     ]
     whole = 0
-    # Amounts bound to no NUMA node (mask 0) are there for the union of everything only.
+    # Amounts without a NUMA node (mask 0) count only for the union of all NUMA nodes.
     for mask in (*there, *(claim.mask for _, claim in claims)):
         whole |= mask
-    # Unions of claimed sets are enough for Hall's condition: any other set claims no more than the largest union inside it.
+    # Unions of claimed sets suffice for Hall's condition: any other set claims no more than the largest union within
+    # it.
     for mask in _unions(claim for _, claim in claims):
         # subset test: no bit outside the union
         within = [(pod, claim.amount) for pod, claim in claims if not claim.mask & ~mask]
@@ -128,6 +128,6 @@ def _overdrawn(
 def _unions(claims: Iterator[Claim]) -> list[int]:
     unions: set[int] = set()
     for mask in {claim.mask for claim in claims}:
-        # Closed under union step by step: exponential in the worst case, and machines have a few NUMA nodes.
+        # Exponential in the worst case, but machines have few NUMA nodes.
         unions |= {mask, *(mask | other for other in unions)}
     return sorted(unions)

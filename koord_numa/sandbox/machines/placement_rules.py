@@ -1,7 +1,7 @@
-"""
-The rules that a placement on a scheduler-owned node must keep. One function a rule; each yields a sentence for every violation.
+"""The rules for placements on nodes whose CPUs the scheduler selects, with a function per rule that yields the
+violations.
 
-The rules are those of the annotations' meaning, not of any scheduler's way to choose.
+The rules follow from the meaning of the annotations and do not depend on the strategy of a scheduler.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,35 +23,35 @@ _BINDING: Final = (CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS)
 
 @dataclass(frozen=True, slots=True)
 class BoundPlacement:
-    """A bound pod, the assignment in its annotation, and the node as it is without the pod."""
+    """A bound pod, the assignment in its annotation, and the state of the node without the pod."""
 
     pod: Pod
     held: Assignment
     description: NodeDescription
-    node: Node  # the labels as the scheduler reads them
+    node: Node  # labels as the scheduler parses them
     offers: Mapping[int, ResourceList]  # per NUMA node, amplified
-    numa_held: Mapping[int, ResourceList]  # what other pods' amounts count for, per NUMA node
-    owners: Mapping[int, str]  # CPU -> the pod that has it
+    numa_held: Mapping[int, ResourceList]  # amplified amounts of other pods, per NUMA node
+    owners: Mapping[int, str]  # CPU -> pod that holds it
 
     @property
     def machine(self) -> CpuTopology:
-        """The node's CPUs."""
+        """The CPU topology of the node."""
         return self.description.hardware.machine
 
     @property
     def requests(self) -> ResourceList:
-        """What the pod costs as a whole."""
+        """The effective requests of the pod."""
         return effective_requests(self.pod.request)
 
     @property
     def numa_mask(self) -> int:
-        """The NUMA nodes that the placement names in any way."""
+        """The NUMA nodes of the placement: of its amounts, CPUs and shared pools."""
         named = [numa for numa, _ in self.held.numa] + [pool.numa for pool in self.held.shared_pools]
         return self.machine.numa_of(self.held.cpus) | CpuSet.of(named).bits
 
 
 def violations_of(situation: BoundPlacement) -> Iterator[str]:
-    """A sentence for every rule that the placement violates."""
+    """Yield a message for every rule that the placement violates."""
     for rule in _RULES:
         yield from rule(situation)
 
@@ -60,7 +60,7 @@ def _cpus_are_there(s: BoundPlacement) -> Iterator[str]:
     outside = s.held.cpus - s.machine.all
     if outside:
         yield f"CPUs {outside} are not in the machine"
-    # Two kinds of reservation: the node's annotation, which schedulers keep, and the kubelet's reservedSystemCPUs.
+    # Two kinds of reservation: the node annotation, which schedulers observe, and the kubelet's reservedSystemCPUs.
     kept = s.held.cpus & (s.description.reserved | (s.description.kubelet.reserved_cpus or CpuSet()))
     if kept:
         yield f"CPUs {kept} are reserved"
@@ -76,25 +76,25 @@ def _cpus_are_free(s: BoundPlacement) -> Iterator[str]:
 
 def _cpus_are_as_many_as_asked(s: BoundPlacement) -> Iterator[str]:
     asked = s.requests.get(CPU, 0)
-    # A pod without CPUs of its own shares a pool, where nothing is counted.
+    # A pod without exclusive CPUs uses a shared pool, where CPUs are not counted.
     if s.held.cpus and len(s.held.cpus) * MILLI != asked:
         yield f"{len(s.held.cpus)} CPUs were given, {asked / MILLI:g} asked for"
 
 
 def _binding_pods_have_cpus(s: BoundPlacement) -> Iterator[str]:
-    """Only what the pod says itself is certain: the default bind policy is the scheduler's to configure."""
+    """Check the bind policy of the pod itself. The default bind policy is configured in the scheduler and unknown here."""
     bind = s.pod.request.bind
-    # A required policy wins over a preferred one; NONE means that none is required.
+    # A required policy takes precedence over a preferred policy. NONE means that no policy is required.
     wants = bind.required in _BINDING or (bind.preferred in _BINDING and bind.required is CpuBindPolicy.NONE)
     if wants and may_use_cpuset(s.pod.request) and s.requests.get(CPU, 0) and not s.held.cpus:
         yield f"no CPUs were given to a pod that asks for {bind.required or bind.preferred}"
 
 
 def _bind_policy_holds(s: BoundPlacement) -> Iterator[str]:
-    # CPUs outside the machine are the first rule's; cores of such CPUs do not exist.
+    # The first rule reports CPUs outside the machine, which belong to no core.
     if not s.held.cpus or not s.held.cpus <= s.machine.all:
         return
-    # As bits: the part of each core that the pod has, beside the core as a whole.
+    # Bit masks: the CPUs of the pod on each core, and all CPUs of these cores.
     cores = [core.bits & s.held.cpus.bits for core in s.machine.cores if core.bits & s.held.cpus.bits]
     whole = [core.bits for core in s.machine.cores if core.bits & s.held.cpus.bits]
     required = _required(s)
@@ -106,13 +106,16 @@ def _bind_policy_holds(s: BoundPlacement) -> Iterator[str]:
 
 
 def _required(s: BoundPlacement) -> CpuBindPolicy:
-    """What pods say that may not have CPUs of their own does not count, even where the node gives them some."""
+    """Return the required bind policy.
+
+    It does not count for pods that may not have exclusive CPUs, even if the node allocates some.
+    """
     return s.pod.request.bind.required if may_use_cpuset(s.pod.request) else CpuBindPolicy.NONE
 
 
 def _asks_full_cores(s: BoundPlacement, required: CpuBindPolicy) -> bool:
     kubelet = s.description.kubelet
-    unlabelled = s.node.bind_policy is None  # a label, None among them, overrides the kubelet's option
+    unlabelled = s.node.bind_policy is None  # any label value, including None, overrides the kubelet's option
     by_kubelet = unlabelled and kubelet.cpu_policy == "static" and kubelet.cpu_options.get("full-pcpus-only", False)
     by_node = s.node.bind_policy is NodeBindPolicy.FULL_PCPUS_ONLY
     return required is CpuBindPolicy.FULL_PCPUS or by_node or by_kubelet
@@ -131,7 +134,7 @@ def _numa_nodes_exist(s: BoundPlacement) -> Iterator[str]:
 def _numa_amounts_fit(s: BoundPlacement) -> Iterator[str]:
     for numa, amounts in weights(s.held, s.description.amplification):
         for name, amount in sorted(amounts.items()):
-            # A resource that the NUMA node does not offer is accounted for by the node as a whole.
+            # A resource that the NUMA node does not offer is accounted for at node level.
             offer = s.offers.get(numa, {}).get(name)
             used = s.numa_held.get(numa, {}).get(name, 0)
             if offer is not None and used + amount > offer:
@@ -139,10 +142,10 @@ def _numa_amounts_fit(s: BoundPlacement) -> Iterator[str]:
 
 
 def weights(held: Assignment, ratios: Mapping[str, float]) -> Iterator[tuple[int, ResourceList]]:
-    """
-    What a pod's NUMA amounts count for against amplified offers.
+    """Yield the amounts that a pod uses of the amplified offers, by NUMA node.
 
-    Own CPUs are physical: there are no more of them for being faster. Amounts of pods that share are in amplified units.
+    Exclusive CPUs are physical, so their amount is amplified. Amounts of pods in shared pools are already in amplified
+    units.
     """
     for numa, amounts in held.numa:
         if held.cpus and CPU in amounts:
@@ -152,12 +155,12 @@ def weights(held: Assignment, ratios: Mapping[str, float]) -> Iterator[tuple[int
 
 
 def _numa_amounts_cover_the_request(s: BoundPlacement) -> Iterator[str]:
-    """What a pod holds per NUMA node adds up to what it asks for, of every resource that is named there."""
+    """Check that the amounts per NUMA node add up to the request, for every resource that the assignment lists."""
     given: dict[str, int] = {}
     for _, amounts in s.held.numa:
         for name, amount in amounts.items():
             given[name] = given.get(name, 0) + amount
-    # Equal, not at least: more than asked would be held by the pod and used by none.
+    # Equal, because an excess would be held by the pod and used by no container.
     for name, amount in sorted(given.items()):
         asked = s.requests.get(name, 0)
         if amount != asked:
@@ -165,7 +168,7 @@ def _numa_amounts_cover_the_request(s: BoundPlacement) -> Iterator[str]:
 
 
 def _cpus_are_on_their_numa_nodes(s: BoundPlacement) -> Iterator[str]:
-    # Amounts without any CPU are placements of other resources, such as memory only.
+    # Assignments without CPU amounts place other resources only, such as memory.
     amounts = {numa: held.get(CPU, 0) for numa, held in s.held.numa}
     if not s.held.cpus or not any(amounts.values()):
         return
@@ -176,13 +179,13 @@ def _cpus_are_on_their_numa_nodes(s: BoundPlacement) -> Iterator[str]:
 
 
 def _one_numa_node_is_one(s: BoundPlacement) -> Iterator[str]:
-    # Either side's word is enough: the strictest policy binds.
+    # The policy of the pod or the node suffices: the strictest policy applies.
     policies = (s.pod.request.numa.policy, s.node.numa_policy)
     if NumaPolicy.SINGLE_NUMA_NODE in policies and s.numa_mask.bit_count() > 1:
         yield f"NUMA nodes {CpuSet(s.numa_mask)} were used under SingleNUMANode"
 
 
-# In this order, as messages of the first rules explain those of later ones.
+# Ordered: messages of the first rules explain messages of later rules.
 _RULES: Final[tuple[Callable[[BoundPlacement], Iterator[str]], ...]] = (
     _cpus_are_there,
     _cpus_are_free,

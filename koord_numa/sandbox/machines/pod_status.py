@@ -1,4 +1,4 @@
-"""Pod statuses as a kubelet writes them: running, refused, ended."""
+"""Pod statuses as a kubelet writes them: running, rejected, terminated."""
 
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from koord_numa.sandbox.machines.hardware.topologies import Json
 
-# those of pkg/kubelet/status/generate.go
+# conditions that the kubelet manages (pkg/kubelet/status/generate.go)
 _OWN_CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
 
 
 def running(pod: Mapping[str, Any], host: str, address: str, now: str) -> Json:
-    """All containers run and are ready; init containers are done."""
+    """Return the status of a pod whose containers run and are ready, after its init containers have completed."""
     spec = pod.get("spec") or {}
     return {
         "phase": "Running",
@@ -23,7 +23,7 @@ def running(pod: Mapping[str, Any], host: str, address: str, now: str) -> Json:
         "startTime": now,
         "initContainerStatuses": [
             _container(pod, item, now, runs=item.get("restartPolicy") == "Always")
-            # Sidecars (init containers with restartPolicy Always) keep running; the others are done.
+            # Sidecars (init containers with restartPolicy Always) keep running; other init containers have completed.
             for item in spec.get("initContainers") or ()
         ],
         "containerStatuses": [_container(pod, item, now, runs=True) for item in spec.get("containers") or ()],
@@ -31,14 +31,14 @@ def running(pod: Mapping[str, Any], host: str, address: str, now: str) -> Json:
 
 
 def refused(reason: str, message: str, now: str) -> Json:
-    """The kubelet did not admit the pod: no container ever ran."""
+    """Return the status of a pod that the kubelet did not admit."""
     text = f"Pod was rejected: {message}"
-    # No container statuses: the kubelet refuses before any container is made (kubelet.go rejectPod).
+    # No container statuses: the kubelet rejects before it creates containers (kubelet.go rejectPod).
     return {"phase": "Failed", "reason": reason, "message": text, "startTime": now}
 
 
 def ended(pod: Mapping[str, Any], phase: str, now: str) -> Json:
-    """All containers have ended, well (``Succeeded``) or not (``Failed``)."""
+    """Return the status of a pod whose containers have terminated, with phase ``Succeeded`` or ``Failed``."""
     spec = pod.get("spec") or {}
     return {
         "phase": phase,
@@ -51,7 +51,7 @@ def ended(pod: Mapping[str, Any], phase: str, now: str) -> Json:
 
 
 def _others(pod: Mapping[str, Any]) -> Iterable[Any]:
-    """Conditions that are not the kubelet's, such as PodScheduled, stay."""
+    """Yield the conditions that the kubelet does not manage, such as PodScheduled."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition.get("type") not in _OWN_CONDITIONS:
             yield condition
@@ -59,14 +59,14 @@ def _others(pod: Mapping[str, Any]) -> Iterable[Any]:
 
 def _conditions(ready: str, now: str) -> Iterable[Json]:
     for kind in _OWN_CONDITIONS:
-        # The sandbox is taken to outlive its containers, and what is initialized stays so.
+        # The pod sandbox outlives its containers, and an initialized pod stays initialized.
         status = ready if kind in ("Ready", "ContainersReady") else "True"
         yield {"type": kind, "status": status, "lastTransitionTime": now}
 
 
 def container_id(pod_uid: str, name: str) -> str:
-    """The runtime's id of a container: 64 hexadecimal digits, as containerd's and CRI-O's."""
-    # Derived from uid and name, so that a run can be repeated with the same ids.
+    """Return the runtime's id of a container: 64 hexadecimal digits, as in containerd and CRI-O."""
+    # Derived from uid and name, so that runs are reproducible.
     return sha256(f"{pod_uid}/{name}".encode()).hexdigest()
 
 

@@ -1,8 +1,7 @@
-"""
-One simulated node: its agent and kubelet, which act on the pods bound to it.
+"""A simulated node: its agent and kubelet, which process the pods bound to it.
 
-Level-based like the real ones: an event carries the pod as it is, and the same pod observed twice changes nothing. On request the
-node lags behind, refuses the next pod, or crashes and restarts.
+Like real agents the node is level-based: an event carries the current pod, and a repeated event changes nothing. Tests
+can make the node delay events, reject the next pod, or crash and restart.
 """
 
 from collections import deque
@@ -28,14 +27,13 @@ NOT_FOUND = 404
 TOPOLOGIES = f"{TOPOLOGY_PLURAL}.{TOPOLOGY_GROUP}"
 
 Clock = Callable[[], str]
-"""The time of day as RFC 3339."""
+"""Returns the current time in RFC 3339."""
 
 
 class SimulatedNode:
-    """
-    A node and its agent.
+    """A node and its agent.
 
-    ``violations`` are placements of the scheduler that violate a rule, ``refusals`` all pods that were refused.
+    ``violations`` are placements of the scheduler that violate a rule. ``refusals`` are all rejected pods.
     """
 
     def __init__(
@@ -44,21 +42,26 @@ class SimulatedNode:
         self.description = description
         self.violations: list[RejectedPod] = []
         self.refusals: list[RejectedPod] = []
-        self.dirty = True  # the published topology is not what the node's state says
+        self.dirty = True  # the published topology is outdated
         self._store = store
         self._history = history
         history.stocks[description.name] = capacity_of(description)
         self._clock = clock
         self._agent = _agent(description)
-        self._pods: dict[str, Pod] = {}  # those that were taken, by uid
-        # Nodes have the lower half of 10.0.0.0/8, pods the upper one, which repeats from node to node: nothing routes here.
+        self._pods: dict[str, Pod] = {}  # admitted pods by uid
+        # Nodes have addresses in the lower half of 10.0.0.0/8, pods in the upper half. Pod addresses repeat between
+        # nodes, as nothing is routed.
         self._host = f"10.{number // 65536 % 256}.{number // 256 % 256}.{number % 256}"
         self._uid = ""
         self._started = 0
-        self._ended: set[str] = set()  # uids of pods that were refused or have ended: old news must not bring them back
+        self._ended: set[str] = (
+            set()
+        )  # uids of rejected and terminated pods, which outdated events must not start again
         self._lagging = False
         self._down = False
-        self.listeners: list[Callable[[], None]] = []  # called when pods have started, ended or moved
+        self.listeners: list[
+            Callable[[], None]
+        ] = []  # called when pods have started, ended or changed their assignment
         self._delayed: deque[tuple[str, Json]] = deque()
         self._refuse_next: deque[Refused] = deque()
 
@@ -69,28 +72,28 @@ class SimulatedNode:
 
     @property
     def pods(self) -> Mapping[str, Pod]:
-        """The pods that run here, by uid."""
+        """The running pods by uid."""
         return self._pods
 
     @property
     def kubelet(self) -> KubeletNode | None:
-        """The kubelet's own facts, where it chooses."""
+        """The static facts of the kubelet if it selects CPUs, else ``None``."""
         return self._agent.kubelet if isinstance(self._agent, KubeletAgent) else None
 
     @property
     def grants(self) -> Mapping[str, tuple[ContainerGrant, ...]]:
-        """What the kubelet gave to containers, by pod uid; nothing where the scheduler chooses."""
+        """The kubelet's grants to containers by pod uid. Empty if the scheduler selects CPUs."""
         return self._agent.grants() if isinstance(self._agent, KubeletAgent) else {}
 
     @property
     def kubelet_memory(self) -> KubeletMemory | None:
-        """What the kubelet's checkpoint files hold, where the kubelet chooses."""
+        """The content of the kubelet's checkpoint files if the kubelet selects CPUs, else ``None``."""
         return self._agent.memory() if isinstance(self._agent, KubeletAgent) else None
 
     def register(self) -> None:
         """Create or update the Node and its topology."""
         node = node_object(self.description, self._clock())
-        # Without the status, which the API server takes through its subresource only.
+        # Without the status, which is written only through its subresource.
         written = self._store.apply({key: value for key, value in node.items() if key != "status"})
         status = {"status": node_status(self.description, self._clock())}
         self._store.patch("nodes", self.name, status, subresource="status")
@@ -98,8 +101,8 @@ class SimulatedNode:
         self.publish()
 
     def publish(self) -> None:
-        """Bring the published topology up to date."""
-        # A real agent publishes for this node; two writers would fight for the zones.
+        """Update the published topology."""
+        # A node agent publishes for this node; two writers would overwrite each other.
         if self.description.agent:
             self.dirty = False
             return
@@ -114,8 +117,8 @@ class SimulatedNode:
         self.dirty = False
 
     def observe(self, event: str, obj: Json) -> None:
-        """A pod that is bound to this node was seen, or has gone."""
-        # A crashed kubelet loses events; restart reads the pods instead, as its informer lists.
+        """Process an event of a pod that is bound to this node."""
+        # A crashed kubelet loses events. ``restart`` lists the pods instead.
         if self._down:
             return
         if self._lagging:
@@ -128,34 +131,34 @@ class SimulatedNode:
         self._lagging = True
 
     def catch_up(self) -> None:
-        """Handle the delayed events, and delay no more."""
+        """Process the delayed events and stop delaying."""
         self._lagging = False
         while self._delayed:
             self._act(*self._delayed.popleft())
 
     def refuse_next(self, reason: str, message: str = "as told") -> None:
-        """Refuse the next pod that would be admitted."""
+        """Reject the next pod that would be admitted."""
         self._refuse_next.append(Refused(reason, message))
 
     def crash(self) -> None:
-        """Handle no events until ``restart``. Containers keep running."""
+        """Ignore events until ``restart``. Containers keep running."""
         self._down = True
         self._delayed.clear()
 
     def restart(self) -> None:
-        """Start again: running pods stay, pods that vanished meanwhile are released, new ones are admitted."""
+        """Start again: running pods stay, pods deleted in the meantime are released, new pods are admitted."""
         self._down = self._lagging = False
         found = {obj["metadata"]["uid"]: obj for obj in self._store.list("pods", fields=f"spec.nodeName={self.name}")}
-        # Before the admissions: what the vanished pods held must be free for those that wait.
+        # Before the admissions: the resources of deleted pods must be free for new pods.
         for uid in [uid for uid in self._pods if uid not in found]:
             self._release(uid)
         for obj in found.values():
             self._act("MODIFIED", obj)
 
     def finish(self, pod: PodKey, phase: str = "Succeeded") -> None:
-        """The pod's containers end."""
+        """Terminate the containers of a pod."""
         obj = self._store.get("pods", pod.name, pod.namespace)
-        # On record before the status is written: the write's own event arrives here.
+        # Recorded before the status is written, because the write triggers an event.
         self._release(pod.uid)
         self._ended.add(pod.uid)
         self._write_status(pod, ended(obj, phase, self._clock()))
@@ -164,10 +167,10 @@ class SimulatedNode:
         try:
             pod = parse_pod(obj)
         except WireError:
-            return  # without name and uid there is nothing that could run
+            return  # a pod without name and uid cannot run
         if event == "DELETED" or pod.finished:
             self._release(pod.key.uid)
-            # From here on the object itself says that it has ended.
+            # From here on the object's own status shows that it has terminated.
             self._ended.discard(pod.key.uid)
         elif pod.key.uid in self._ended:
             return
@@ -180,7 +183,7 @@ class SimulatedNode:
             self._update_assignment(pod)
 
     def _start(self, pod: Pod, obj: Json) -> None:
-        # A refusal on demand comes before the agent is asked, so that it has accounted for nothing.
+        # A rejection on request precedes the agent, so that the agent does not account for the pod.
         answer = self._refuse_next.popleft() if self._refuse_next else self._agent.admit(pod)
         if isinstance(answer, Refused):
             self._reject(pod, answer)
@@ -188,14 +191,14 @@ class SimulatedNode:
         self._pods[pod.key.uid] = pod
         self._history.hold(self.name, pod.key, answer.held)
         self._changed()
-        # After a restart the containers still run, and their status stays as it is.
+        # After a restart the containers still run and the status is unchanged.
         if pod.phase != "Running":
             self._started += 1
             address = f"10.{128 + self._started // 65536 % 128}.{self._started // 256 % 256}.{self._started % 256}"
             self._write_status(pod.key, running(obj, self._host, address, self._clock()))
 
     def _update_assignment(self, pod: Pod) -> None:
-        """A running pod got another assignment. The agent applies it; one that violates a rule is recorded and ends the pod."""
+        """Apply the changed assignment of a running pod. A violation is recorded and terminates the pod."""
         answer = self._agent.admit(pod)
         if isinstance(answer, Refused):
             self._release(pod.key.uid)
@@ -226,13 +229,13 @@ class SimulatedNode:
         self._write_status(pod.key, refused(answer.reason, answer.message, self._clock()))
 
     def _write_status(self, pod: PodKey, status: Json) -> None:
-        """A pod of the same name that was created since is another pod: the uid must match."""
+        """Write the status if the uid still matches. A pod of the same name may have been created since."""
         current = self._store.find("pods", pod.name, pod.namespace)
         if current is not None and current["metadata"]["uid"] == pod.uid:
             self._store.patch("pods", pod.name, {"status": status}, pod.namespace, subresource="status")
 
     def _remove(self, pod: PodKey) -> None:
-        """The containers of a deleted pod have stopped: the object may go."""
+        """Delete the object of a deleted pod after its containers have stopped."""
         try:
             self._store.delete("pods", pod.name, pod.namespace, DeleteOptions(grace=0, uid=pod.uid))
         except ApiError as problem:

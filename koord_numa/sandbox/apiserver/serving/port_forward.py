@@ -1,7 +1,7 @@
 """``pods/portforward`` over WebSocket, as the kubelet serves it (``portforward/websocket.go``).
 
-SPDY, which kubectl uses, is not supported. Simulated pods run no programs: ``LocalPorts`` maps pod ports to loopback
-ports.
+The SPDY protocol of kubectl is not supported. Simulated pods run no programs: ``LocalPorts`` maps pod ports to
+loopback ports.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""Objects and their versions: reading, writing, deleting, garbage collection."""
+"""Stored objects and their versions: reading, writing, deletion and garbage collection."""

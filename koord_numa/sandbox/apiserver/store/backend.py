@@ -1,4 +1,4 @@
-"""The state behind the verbs: storage, served kinds and schemas of custom kinds, and reading of single objects."""
+"""The state behind the verbs: storage, served kinds, schemas of custom kinds, and reading of single objects."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from koord_numa.sandbox.apiserver.store.storage import HISTORY, ObjectKey, Recor
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request is about: a kind in one version and, where given, a namespace, a name and a subresource."""
+    """The target of a request: a kind in a version, and optionally a namespace, name and subresource."""
 
     kind: Kind
     version: str
@@ -23,20 +23,20 @@ class Target:
 
     @property
     def api_version(self) -> str:
-        """The apiVersion of the request's body and of its answer."""
+        """The apiVersion of the request and response bodies."""
         return self.kind.api_version(self.version)
 
 
 class Registry:
-    """Served kinds by group and plural name."""
+    """The served kinds by group and plural name."""
 
     def __init__(self) -> None:
-        """Begins with the built-in kinds."""
+        """Start with the built-in kinds."""
         self._kinds: dict[tuple[str, str], Kind] = {(kind.group, kind.plural): kind for kind in BUILTIN}
         self._on_change: list[Callable[[], None]] = []
 
     def __iter__(self) -> Iterator[Kind]:
-        """By group and plural name, so that discovery is stable."""
+        """Iterate by group and plural name, so that discovery is deterministic."""
         return iter([self._kinds[key] for key in sorted(self._kinds)])
 
     def on_change(self, callback: Callable[[], None]) -> None:
@@ -44,7 +44,7 @@ class Registry:
         self._on_change.append(callback)
 
     def add(self, kind: Kind) -> None:
-        """Serve a kind, or serve it differently."""
+        """Serve a kind, or replace the served kind."""
         self._kinds[kind.group, kind.plural] = kind
         self._tell()
 
@@ -54,11 +54,11 @@ class Registry:
             self._tell()
 
     def find(self, group: str, plural: str) -> Kind | None:
-        """The kind of that group and plural name, if it is served."""
+        """Return the served kind of a group and plural name, or ``None``."""
         return self._kinds.get((group, plural))
 
     def served(self, group: str, version: str, plural: str) -> Kind:
-        """The kind of a request's path; raises the 404 of an unknown path."""
+        """Return the kind of a request path. Raises 404 for an unknown path."""
         kind = self._kinds.get((group, plural))
         if kind is None or version not in kind.versions:
             known = any(other.group == group and version in other.versions for other in self._kinds.values())
@@ -66,7 +66,10 @@ class Registry:
         return kind
 
     def named(self, qualified: str) -> Kind:
-        """The kind called ``pods`` or ``leases.coordination.k8s.io``; raises the 404 of an unknown one."""
+        """Return the kind with a qualified name such as ``pods`` or ``leases.coordination.k8s.io``.
+
+        Raises 404 for an unknown kind.
+        """
         plural, _, group = qualified.partition(".")
         kind = self._kinds.get((group, plural))
         if kind is None:
@@ -74,7 +77,7 @@ class Registry:
         return kind
 
     def of_object(self, api_version: str, kind_name: str) -> tuple[Kind, str]:
-        """The kind and version that an object's ``apiVersion`` and ``kind`` name; raises the 404 of an unknown one."""
+        """Return the kind and version of an object's ``apiVersion`` and ``kind``. Raises 404 for an unknown kind."""
         group, _, version = api_version.rpartition("/")
         for kind in self._kinds.values():
             if kind.kind == kind_name and kind.group == group and version in kind.versions:
@@ -82,7 +85,7 @@ class Registry:
         raise no_such_path()
 
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """Group names and their versions, the preferred first."""
+        """Return the group names with their versions, the preferred version first."""
         found: dict[str, list[str]] = {}
         for kind in self:
             versions = found.setdefault(kind.group, [])
@@ -95,7 +98,7 @@ class Registry:
 
 
 def version_rank(version: str) -> tuple[int, int, int, str]:
-    """Sorts versions as Kubernetes does: v2, v1, v1beta2, v1beta1, v1alpha1, and names of another form last."""
+    """Return the sort key of Kubernetes for versions: v2, v1, v1beta2, v1beta1, v1alpha1, and other names last."""
     rest = version.removeprefix("v")
     for stage, word in ((1, "beta"), (2, "alpha")):
         major, found, minor = rest.partition(word)
@@ -105,7 +108,10 @@ def version_rank(version: str) -> tuple[int, int, int, str]:
 
 
 class FieldValidation(Enum):
-    """What happens to unknown fields of custom resources: they are always pruned, and told or refused."""
+    """The treatment of unknown fields.
+
+    Custom resources are always pruned; the fields are ignored, reported or rejected.
+    """
 
     IGNORE = "Ignore"
     WARN = "Warn"
@@ -113,14 +119,14 @@ class FieldValidation(Enum):
 
 
 class DryRun(Enum):
-    """Whether a write stays."""
+    """Whether a write is discarded."""
 
     NO = ""
     ALL = "All"
 
 
 class Conflicts(Enum):
-    """What server-side apply does where another manager disagrees."""
+    """The treatment of conflicts with other field managers in server-side apply."""
 
     REFUSE = "refuse"
     FORCE = "force"
@@ -128,7 +134,7 @@ class Conflicts(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How a write is meant. ``validation_asked``: the client names its validation of fields."""
+    """The options of a write. ``validation_asked`` is true if the client sets ``fieldValidation``."""
 
     dry_run: DryRun = DryRun.NO
     manager: str = ""
@@ -138,7 +144,7 @@ class WriteOptions:
 
 
 class Outcome(Enum):
-    """What became of an object."""
+    """The effect of a write."""
 
     CREATED = "created"
     UPDATED = "updated"
@@ -148,7 +154,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The object after a write, what became of it, and warnings for the author."""
+    """The object after a write, the effect, and warnings for the client."""
 
     record: Record
     outcome: Outcome
@@ -159,29 +165,29 @@ class Backend:
     """Objects by target. The verbs that change them are in ``writer``, ``deletion`` and ``pod_verbs``."""
 
     def __init__(self, history: int = HISTORY) -> None:
-        """``history`` is how many changes per kind a watch can start behind."""
+        """Create an empty state. ``history`` is the number of changes per kind that a watch can lag behind."""
         self.storage = Storage(history)
         self.registry = Registry()
         self.custom: dict[str, dict[str, CustomVersion]] = {}  # qualified kind name → version → schema
 
     def table(self, kind: Kind) -> Table:
-        """Where the objects of a kind are."""
-        # Not by the kind's own name: both event APIs show the objects of one table.
+        """Return the table of a kind."""
+        # The table name may differ from the kind: both event APIs share a table.
         return self.storage.table(kind.stored_in)
 
     def find(self, target: Target) -> Record | None:
-        """The object a target names, if it exists."""
+        """Return the object of a target, or ``None``."""
         return self.table(target.kind).get(ObjectKey(target.namespace, target.name))
 
     def get(self, target: Target) -> Record:
-        """The object a target names. Raises 404."""
+        """Return the object of a target. Raises 404."""
         record = self.find(target)
         if record is None:
             raise not_found(target.kind, target.name)
         return record
 
     def lookup(self, qualified: str, name: str, namespace: str = "") -> Record | None:
-        """An object by its kind's name, such as ``namespaces``, if it exists."""
+        """Return an object by its qualified kind name, such as ``namespaces``, or ``None``."""
         return self.storage.table(qualified).get(ObjectKey(namespace, name))
 
     def put(self, kind: Kind, document: JsonObject) -> Record:
@@ -189,11 +195,11 @@ class Backend:
         return self.storage.put(self.table(kind), document, kind.fields)
 
     def unstored(self, kind: Kind, document: JsonObject) -> Record:
-        """The record a document would become: the answer of a dry run."""
+        """Return the record of a document that is not stored, for the response of a dry run."""
         return Record(document, self.storage.revision, kind.fields)
 
     def check_namespace(self, kind: Kind, namespace: str, name: str) -> None:
-        """Raises the 404 of an absent namespace and the 403 of one that is being deleted."""
+        """Raise 404 for an absent namespace and 403 for a terminating namespace."""
         if not kind.namespaced:
             return
         record = self.lookup("namespaces", namespace)
@@ -210,5 +216,5 @@ class Backend:
             raise error
 
     def kinds_in_use(self) -> Iterator[Kind]:
-        """Kinds that are stored under their own name, in the order of discovery."""
+        """Iterate over the kinds with their own table, in discovery order."""
         return (kind for kind in self.registry if not kind.table)

@@ -1,4 +1,4 @@
-"""The server without HTTP: state and verbs, wired together, with the namespaces and priorities every cluster has."""
+"""The server without HTTP: state, verbs, and the namespaces and priority classes of every cluster."""
 
 from typing import Final
 
@@ -16,10 +16,10 @@ _PRIORITIES: Final = (("system-cluster-critical", 2_000_000_000), ("system-node-
 
 
 class Cluster:
-    """All verbs on one state."""
+    """All verbs on a shared state."""
 
     def __init__(self, history: int = HISTORY) -> None:
-        """``history`` is how many changes per kind a watch can start behind."""
+        """Create the initial objects. ``history`` is the number of changes per kind that a watch can lag behind."""
         self.backend = Backend(history)
         Definitions(self.backend)
         self.deleter = Deleter(self.backend)
@@ -35,7 +35,7 @@ class Cluster:
             self._seed("priorityclasses.scheduling.k8s.io", {"metadata": {"name": name}, "value": value})
 
     def compact(self) -> int:
-        """Forget all history; returns the revision from which on there is one."""
+        """Discard the history and return the first revision that watches can start from."""
         self.reader.forget_snapshots()
         return self.backend.storage.compact()
 

@@ -1,4 +1,4 @@
-"""The columns that ``kubectl get`` prints: by table for built-in kinds, from the definition for custom ones."""
+"""The columns that ``kubectl get`` prints: a table for built-in kinds, the definition for custom kinds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _YEAR: Final = 365 * _DAY
 
 
 def age(moment: Any, now: datetime | None = None) -> str:
-    """The time since an API timestamp: ``5s``, ``3m20s``, ``2d``; ``<unknown>`` when it is none."""
+    """Return the time since an API timestamp: ``5s``, ``3m20s``, ``2d``; ``<unknown>`` for an invalid timestamp."""
     try:
         since = datetime.fromisoformat(str(moment))
     except ValueError:
@@ -28,7 +28,7 @@ def age(moment: Any, now: datetime | None = None) -> str:
 
 
 def human_duration(seconds: int) -> str:
-    """A duration in the one or two units that matter, as k8s.io/apimachinery duration.HumanDuration rounds it."""
+    """Format a duration with at most two units, like ``duration.HumanDuration`` of k8s.io/apimachinery."""
     if seconds < 0:
         return "0s"
     if seconds < 2 * _MINUTE:
@@ -55,12 +55,12 @@ def _two(seconds: int, large: int, large_unit: str, small: int, small_unit: str)
 
 
 _NONE: Final = "<none>"
-_WIDE: Final = 1  # priority of columns that only -o wide shows
+_WIDE: Final = 1  # priority of columns that only -o wide prints
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its heading and what it shows of an object."""
+    """A column: its name and the cell value of an object."""
 
     name: str
     cell: Callable[[JsonObject], Any]
@@ -70,7 +70,7 @@ class Column:
     priority: int = 0
 
     def definition(self) -> JsonObject:
-        """As a Table lists it."""
+        """Return the column definition in a Table."""
         return {
             "name": self.name,
             "type": self.type,
@@ -81,7 +81,7 @@ class Column:
 
 
 def columns_of(kind: Kind, printer_columns: Sequence[JsonObject] | None) -> tuple[Column, ...]:
-    """The columns of a kind; ``printer_columns`` are those of a custom kind's definition."""
+    """Return the columns of a kind. ``printer_columns`` are the columns in a custom kind's definition."""
     if not kind.custom:
         return (_NAME, *_BUILTIN.get(kind.qualified, (_AGE,)))
     if not printer_columns:

@@ -1,7 +1,8 @@
-"""Deleting: preconditions, grace periods, finalizers, namespaces and dependents.
+"""Deletion: preconditions, grace periods, finalizers, namespaces and dependents.
 
-States of an object: live → deleting (``deletionTimestamp`` is set; waits for a kubelet's final delete, for finalizers, for
-a namespace's content, or for dependents in the foreground) → removed. Dependents go with their last owner, at once.
+States of an object: live → deleting → removed. A deleting object has a ``deletionTimestamp`` and waits for the final
+delete of a kubelet, for finalizers, for the content of a namespace, or for dependents in foreground deletion.
+Dependents are deleted immediately after their last owner.
 """
 
 from collections.abc import Iterable
@@ -23,16 +24,16 @@ _Place = tuple[str, ObjectKey]  # table name and key
 
 
 class Dependents:
-    """Objects by the uid of their owners."""
+    """Index of objects by the uids of their owners."""
 
     def __init__(self, backend: Backend) -> None:
-        """Follows every change of ``backend`` from now on."""
+        """Subscribe to all changes of ``backend``."""
         self._backend = backend
         self._places: dict[str, set[_Place]] = {}
         backend.storage.indexers.append(self._index)
 
     def of(self, owner: Record) -> list[tuple[Kind, Record]]:
-        """The objects that name ``owner`` as one of their owners, in a fixed order."""
+        """Return the objects that have ``owner`` as an owner, in a deterministic order."""
         found = []
         for table_name, key in sorted(self._places.get(owner.uid, ())):
             record = self._backend.storage.table(table_name).get(key)
@@ -41,11 +42,11 @@ class Dependents:
         return found
 
     def orphaned_by(self, owner: Record) -> list[tuple[Kind, Record]]:
-        """The objects that have no owner left now that ``owner`` is gone."""
+        """Return the dependents of the removed ``owner`` that have no other owner left."""
         return [(kind, record) for kind, record in self.of(owner) if not any(self._owners(record))]
 
     def waiting_owners(self, gone: Record) -> list[tuple[Kind, Record]]:
-        """Owners in foreground deletion that waited for ``gone`` only."""
+        """Return the owners in foreground deletion whose last dependent was ``gone``."""
         waiting = []
         for kind, owner in filter(None, self._owners(gone)):
             if (
@@ -57,7 +58,7 @@ class Dependents:
         return waiting
 
     def release(self, owner: Record) -> None:
-        """Make the dependents of ``owner`` independent of it."""
+        """Remove the owner references to ``owner`` from its dependents."""
         for kind, record in self.of(owner):
             document = record.load()
             metadata = document["metadata"]
@@ -65,7 +66,7 @@ class Dependents:
             self._backend.put(kind, document)
 
     def _owners(self, record: Record) -> list[tuple[Kind, Record] | None]:
-        """The owners an object names, ``None`` for each that does not exist."""
+        """Return the owners of an object, with ``None`` for an owner that does not exist."""
         if not record.owners:
             return []
         return [
@@ -75,7 +76,7 @@ class Dependents:
     def _owner(self, reference: JsonObject, namespace: str) -> tuple[Kind, Record] | None:
         try:
             kind, _ = self._backend.registry.of_object(reference["apiVersion"], reference["kind"])
-        except ApiError:  # a kind that is not served cannot have an owner
+        except ApiError:  # a kind that is not served has no objects
             return None
         owner = self._backend.table(kind).get(ObjectKey(namespace if kind.namespaced else "", reference["name"]))
         return (kind, owner) if owner is not None and owner.uid == reference["uid"] else None
@@ -97,10 +98,10 @@ DEFINITIONS: Final = "customresourcedefinitions.apiextensions.k8s.io"
 
 
 class Definitions:
-    """A kind is served from the moment its definition is stored until it is removed."""
+    """Serves the kind of a CustomResourceDefinition while the definition is stored."""
 
     def __init__(self, backend: Backend) -> None:
-        """Follows the definitions from now on."""
+        """Subscribe to changes of definitions."""
         self._backend = backend
         backend.storage.indexers.append(self._index)
 
@@ -122,7 +123,7 @@ _FINISHED: Final = ("Succeeded", "Failed")
 
 
 class Propagation(Enum):
-    """What becomes of dependents."""
+    """The treatment of dependents."""
 
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
@@ -131,7 +132,7 @@ class Propagation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """How a deletion is meant. ``grace`` is in seconds; ``None`` leaves it to the kind."""
+    """The options of a deletion. ``grace`` is in seconds; ``None`` uses the default of the kind."""
 
     grace: int | None = None
     uid: str = ""
@@ -141,7 +142,7 @@ class DeleteOptions:
 
     @staticmethod
     def parse(body: Any) -> "DeleteOptions":
-        """From a DeleteOptions object. Raises 400."""
+        """Return the options of a DeleteOptions object. Raises 400."""
         if not isinstance(body, dict):
             raise bad_request("DeleteOptions must be an object")
         grace = body.get("gracePeriodSeconds")
@@ -164,21 +165,24 @@ _AT_ONCE: Final = DeleteOptions()
 
 
 class Deleter:
-    """The verbs delete and deletecollection, and the clean-up that follows from them."""
+    """The verbs delete and deletecollection, and the garbage collection that follows."""
 
     def __init__(self, backend: Backend) -> None:
-        """Follows every table's owner references from now on."""
+        """Subscribe to the owner references of all tables."""
         self._backend = backend
         self._dependents = Dependents(backend)
 
     def delete(self, target: Target, options: DeleteOptions = _AT_ONCE) -> Written:
-        """Delete an object, or begin to. Raises 404, 403 for namespaces that must stay, 409 for unmet preconditions."""
+        """Delete an object, or mark it for deletion.
+
+        Raises 404, 403 for namespaces that must not be deleted, and 409 for failed preconditions.
+        """
         record = self._backend.get(target)
         self._check(target, record, options)
         return self._delete(target.kind, record, options)
 
     def delete_all(self, kind: Kind, records: Iterable[Record], options: DeleteOptions) -> list[Record]:
-        """Delete every one of a selection; returns them as they were."""
+        """Delete all records of a selection and return them in their previous state."""
         chosen = list(records)
         for record in chosen:
             current = self._backend.table(kind).get(record.key)
@@ -187,7 +191,7 @@ class Deleter:
         return chosen
 
     def remove(self, kind: Kind, document: JsonObject) -> Record:
-        """Take an object away for good and clean up after it."""
+        """Remove an object from the storage, then process its dependents, owners and namespace."""
         record = self._backend.storage.drop(self._backend.table(kind), document, kind.fields)
         for dependent_kind, dependent in self._dependents.orphaned_by(record):
             self._delete(dependent_kind, dependent, _AT_ONCE)
@@ -199,7 +203,7 @@ class Deleter:
         return record
 
     def is_finished(self, kind: Kind, document: JsonObject) -> bool:
-        """Whether nothing holds a deleting object any more."""
+        """Report whether a deleting object can be removed."""
         metadata = metadata_of(document)
         if (
             not metadata.get("deletionTimestamp")
@@ -271,7 +275,7 @@ class Deleter:
         return Written(record, Outcome.REMOVED if gone else Outcome.UPDATED)
 
     def _finish_namespace(self, namespace: Record) -> bool:
-        """Let an empty terminating namespace go; returns whether it went."""
+        """Remove a terminating namespace if it is empty. Returns whether it was removed."""
         kind = self._backend.registry.named("namespaces")
         if self._content(namespace.key.name):
             return False
@@ -296,7 +300,7 @@ class Deleter:
 
 
 def _marked(kind: Kind, record: Record, options: DeleteOptions) -> JsonObject:
-    """The object with its deletion noted; a second deletion can only shorten the grace period."""
+    """Return the object marked for deletion. A second deletion can only shorten the grace period."""
     document = record.load()
     metadata: JsonObject = document["metadata"]
     grace = _grace(kind, document, options)
@@ -311,7 +315,10 @@ def _marked(kind: Kind, record: Record, options: DeleteOptions) -> JsonObject:
 
 
 def _grace(kind: Kind, document: JsonObject, options: DeleteOptions) -> int:
-    """Seconds a deletion waits: only pods on a node that have not ended do, as pkg/registry/core/pod/strategy.go."""
+    """Return the grace period in seconds.
+
+    Only pods on a node that have not terminated have one (pkg/registry/core/pod/strategy.go).
+    """
     if kind.qualified != "pods":
         return 0
     if not dig(document, "spec", "nodeName") or dig(document, "status", "phase") in _FINISHED:

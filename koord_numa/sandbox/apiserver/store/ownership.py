@@ -1,8 +1,8 @@
-"""Server-side apply: merging an applied configuration, and which applier owns which field.
+"""Server-side apply: merging of an applied configuration and ownership of fields.
 
-Theory: an applied configuration is flattened into its leaves, each a path of field names and list-item identities. A leaf
-that its manager no longer applies and that no other manager applies is removed; a leaf that another manager applies with
-a different value is a conflict, unless forced. Fields written by other verbs have no owner: the last writer wins.
+An applied configuration is flattened into leaves, with paths of field names and list-item identities. A leaf that its
+manager no longer applies is removed unless another manager applies it. A leaf that another manager applies with a
+different value is a conflict, unless forced. Fields written by other verbs have no owner: the last write wins.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,18 +12,21 @@ from typing import Any, Final
 from koord_numa.sandbox.apiserver.errors import ApiError
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, clone
 
-FieldNames = tuple[str, ...]  # a path without list positions: ("spec", "containers", "env")
+FieldNames = tuple[str, ...]  # path without list indexes: ("spec", "containers", "env")
 
 
 @dataclass(frozen=True, slots=True)
 class ListRule:
-    """``keys`` name the fields that tell items apart; a set has none and merges by value; an atomic list is replaced."""
+    """The merge rule of a list.
+
+    ``keys`` are the fields that identify an item. A set has no keys and merges by value. An atomic list is replaced.
+    """
 
     keys: FieldNames = ()
     is_set: bool = False
 
     def identity(self, item: Any) -> tuple[Any, ...] | None:
-        """What tells an item from the others, or ``None`` when it lacks a key."""
+        """Return the key values that identify an item, or ``None`` when it lacks a key."""
         if not isinstance(item, dict):
             return None
         found = tuple(item.get(key, _KEY_DEFAULTS.get(key)) for key in self.keys)
@@ -41,7 +44,7 @@ def _by(*keys: str) -> ListRule:
     return ListRule(keys)
 
 
-# patchMergeKey tags of k8s.io/api; the fields that are absent here (tolerations, taints) are atomic there.
+# patchMergeKey tags of k8s.io/api. Lists that are absent here (tolerations, taints) are atomic.
 _BUILTIN: Final[Mapping[str, ListRule]] = {
     "addresses": _by("type"),
     "conditions": _by("type"),
@@ -69,20 +72,23 @@ _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 
 
 def builtin_rules(path: FieldNames) -> ListRule:
-    """The rule of strategic merge patch for a list of a built-in kind."""
+    """Return the strategic merge patch rule for a list of a built-in kind."""
     if path[-1] == "ports":
         return _by("containerPort") if len(path) > 1 and path[-2] in _CONTAINERS else _by("port")
     return _BUILTIN.get(path[-1], ATOMIC)
 
 
 def builtin_apply_rules(path: FieldNames) -> ListRule:
-    """The rule of server-side apply, which tells ports by number and protocol (``listMapKey`` markers of k8s.io/api)."""
+    """Return the server-side apply rule.
+
+    It identifies ports by number and protocol (``listMapKey`` markers of k8s.io/api).
+    """
     rule = builtin_rules(path)
     return ListRule((*rule.keys, "protocol")) if path[-1] == "ports" else rule
 
 
 def schema_rules(schema: JsonObject) -> ListRules:
-    """The rules that a CustomResourceDefinition's schema states with ``x-kubernetes-list-type``."""
+    """Return the rules that the schema of a CustomResourceDefinition specifies with ``x-kubernetes-list-type``."""
 
     def rule(path: FieldNames) -> ListRule:
         if path[0] == "metadata":
@@ -107,7 +113,7 @@ Step = str | tuple[Any, ...]  # a field name, or the identity of a list item
 Path = tuple[Step, ...]
 Leaves = dict[Path, Any]
 
-_ITEM: Final = object()  # stands for "this list item is there", whatever is in it
+_ITEM: Final = object()  # marks the existence of a list item, independent of its content
 _UNOWNED: Final = frozenset(("apiVersion", "kind"))
 _UNOWNED_METADATA: Final = frozenset(
     ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "managedFields", "generation")
@@ -115,7 +121,7 @@ _UNOWNED_METADATA: Final = frozenset(
 
 
 def leaves_of(applied: JsonObject, rules: ListRules) -> Leaves:
-    """Everything an applied configuration claims."""
+    """Return the leaves of an applied configuration."""
     claimed = {name: value for name, value in applied.items() if name not in _UNOWNED}
     if isinstance(claimed.get("metadata"), dict):
         claimed["metadata"] = {k: v for k, v in claimed["metadata"].items() if k not in _UNOWNED_METADATA}
@@ -145,14 +151,14 @@ def _identity(found: tuple[Any, ...] | None, item: Any) -> tuple[Any, ...]:
 
 
 class Ownership:
-    """The fields that each applier of one object owns."""
+    """The fields that the managers of an object own."""
 
     def __init__(self) -> None:
-        """No applier owns anything yet."""
+        """Start without owned fields."""
         self._leaves: dict[str, Leaves] = {}
 
     def conflicts(self, manager: str, wanted: Leaves) -> dict[str, list[Path]]:
-        """Other managers and the fields on which they disagree with what ``manager`` wants."""
+        """Return the paths on which other managers conflict with the wanted leaves, by manager."""
         found: dict[str, list[Path]] = {}
         for other, owned in sorted(self._leaves.items()):
             paths = [path for path, value in wanted.items() if path in owned and owned[path] != value]
@@ -161,19 +167,22 @@ class Ownership:
         return found
 
     def abandoned(self, manager: str, wanted: Leaves) -> list[Path]:
-        """What ``manager`` applied before, no longer wants, and no other manager holds; whole items before their parts."""
+        """Return the paths that ``manager`` applied before, no longer applies, and no other manager owns.
+
+        Items precede their fields.
+        """
         others = {path for other, owned in self._leaves.items() if other != manager for path in owned}
         gone = (path for path in self._leaves.get(manager, {}) if path not in wanted and path not in others)
         return sorted(gone, key=len)
 
     def copy(self) -> "Ownership":
-        """Ownership that can be changed without changing this one."""
+        """Return an independent copy."""
         copied = Ownership()
         copied._leaves = {manager: dict(leaves) for manager, leaves in self._leaves.items()}
         return copied
 
     def managed_fields(self, api_version: str) -> list[JsonObject]:
-        """``metadata.managedFields``: an entry for every applier, its fields down to the first list."""
+        """Return ``metadata.managedFields``: an entry per manager with its fields down to the first list."""
         return [
             {
                 "manager": manager,
@@ -187,7 +196,7 @@ class Ownership:
         ]
 
     def take(self, manager: str, wanted: Leaves) -> None:
-        """``manager`` now owns exactly this; where others disagreed they lose the field."""
+        """Set the fields that ``manager`` owns. Other managers lose the fields on which they conflict."""
         for other, paths in self.conflicts(manager, wanted).items():
             for path in paths:
                 del self._leaves[other][path]
@@ -200,13 +209,13 @@ def _fields(leaves: Leaves) -> JsonObject:
         here = found
         for step in path:
             if not isinstance(step, str):
-                break  # which items are owned is not told: no client of ours asks
+                break  # list items are omitted: no client of the sandbox reads them
             here = here.setdefault(f"f:{step}", {})
     return found
 
 
 def conflict_error(conflicts: dict[str, list[Path]]) -> ApiError:
-    """The 409 of an apply that was not forced."""
+    """Return the 409 error of an apply that is not forced."""
     fields = [(manager, _dotted(path)) for manager, paths in conflicts.items() for path in paths]
     listed = "; ".join(f'conflict with "{manager}": {path}' for manager, path in fields)
     plural = "s" if len(fields) > 1 else ""
@@ -222,7 +231,7 @@ def _dotted(path: Path) -> str:
 
 
 def merge_applied(current: Any, applied: Any, rules: ListRules, names: FieldNames = ()) -> Any:
-    """The current value with an applied configuration laid over it."""
+    """Return the current value merged with an applied configuration."""
     if isinstance(applied, dict) and isinstance(current, dict):
         merged = dict(current)
         for name, value in applied.items():
@@ -247,7 +256,7 @@ def merge_applied(current: Any, applied: Any, rules: ListRules, names: FieldName
 
 
 def remove(document: JsonObject, path: Path, rules: ListRules) -> None:
-    """Take one owned leaf out of the document; what is not there any more is ignored."""
+    """Remove an owned leaf from the document. An absent leaf is ignored."""
     here: Any = document
     names: FieldNames = ()
     for step in path[:-1]:

@@ -1,4 +1,4 @@
-"""Lists: selection, and pages that all show the state of the first one."""
+"""Lists: selection, and pages that are consistent with the first page."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
@@ -22,7 +22,10 @@ _EXPIRED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a list: its objects, the revision of the whole list, and how to go on. ``remaining`` is 0 where it is not counted."""
+    """A page of a list: its objects, the revision of the list, and the continue token.
+
+    ``remaining`` is 0 where it is not counted.
+    """
 
     records: Sequence[Record]
     revision: int
@@ -31,16 +34,16 @@ class Page:
 
 
 class Reader:
-    """Lists of one kind; records are immutable, so a snapshot for later pages costs a list of references."""
+    """Lists of a kind. Records are immutable, so a snapshot for later pages is only a list of references."""
 
     def __init__(self, backend: Backend) -> None:
-        """Keeps the snapshots of the latest unfinished lists."""
+        """Create a reader. It keeps the snapshots of the latest unfinished lists."""
         self._backend = backend
         self._snapshots: OrderedDict[int, list[Record]] = OrderedDict()
         self._issued = 0
 
     def select(self, kind: Kind, selection: Selection) -> list[Record]:
-        """All selected objects by namespace and name."""
+        """Return all selected objects by namespace and name."""
         table = self._backend.table(kind)
         records = table.in_namespace(selection.namespace) if selection.namespace else list(table)
         if not (selection.labels or selection.fields):
@@ -48,7 +51,7 @@ class Reader:
         return [record for record in records if selection.matches(record)]
 
     def first_page(self, kind: Kind, selection: Selection, limit: int) -> Page:
-        """The beginning of a list, or all of it when ``limit`` is 0."""
+        """Return the first page of a list, or the whole list when ``limit`` is 0."""
         records = self.select(kind, selection)
         revision = self._backend.storage.revision
         if not limit or len(records) <= limit:
@@ -57,14 +60,17 @@ class Reader:
         self._snapshots[self._issued] = records
         if len(self._snapshots) > _SNAPSHOTS:
             self._snapshots.popitem(last=False)
-        # With a selector a real server does not count what remains.
+        # kube-apiserver does not count the remaining items of a list with a selector.
         remaining = 0 if selection.labels or selection.fields else len(records) - limit
         return Page(
             records[:limit], revision, _token(self._issued, limit, revision, counted=bool(remaining)), remaining
         )
 
     def next_page(self, token: str, limit: int) -> Page:
-        """What follows a page. Raises 400 for a malformed token and 410 when the list is no longer kept."""
+        """Return the page of a continue token.
+
+        Raises 400 for a malformed token and 410 when the snapshot is no longer kept.
+        """
         try:
             number, start, revision, counted = (int(part) for part in loads(urlsafe_b64decode(token)))
         except (ValueError, TypeError) as problem:
@@ -79,7 +85,7 @@ class Reader:
         return Page(records[start:end], revision, _token(number, end, revision, counted=bool(counted)), remaining)
 
     def forget_snapshots(self) -> None:
-        """Compaction: lists that were begun cannot be continued."""
+        """Discard all snapshots after a compaction. Unfinished lists cannot be continued."""
         self._snapshots.clear()
 
 

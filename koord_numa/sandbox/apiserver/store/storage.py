@@ -1,6 +1,7 @@
-"""The memory of the API server: tables of records, one revision counter, and a bounded history of changes per table.
+"""The storage of the API server: tables of records, a shared revision counter, and a bounded history of changes per
+table.
 
-It plays the part of etcd and of the watch cache and knows no rule of any kind of object.
+It replaces etcd and the watch cache and knows no rules of particular kinds.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -15,7 +16,7 @@ from koord_numa.sandbox.apiserver.objects.kinds import FieldPath
 _CORE_EVENTS: Final = "v1"
 _NEW_EVENTS: Final = "events.k8s.io/v1"
 
-# core/v1 name → events.k8s.io/v1 name, as k8s.io/kubernetes pkg/apis/events/v1/conversion.go pairs them.
+# core/v1 name → events.k8s.io/v1 name (pkg/apis/events/v1/conversion.go).
 _EVENT_NAMES: Final[Mapping[str, str]] = {
     "involvedObject": "regarding",
     "message": "note",
@@ -29,7 +30,10 @@ _EVENT_NAMES_BACK: Final[Mapping[str, str]] = {new: core for core, new in _EVENT
 
 
 def convert(document: JsonObject, api_version: str) -> JsonObject:
-    """The document in another version of its kind; only Events change their shape, everything else only its apiVersion."""
+    """Return the document in another version of its kind.
+
+    Only Events change their fields; other kinds change only the apiVersion.
+    """
     if document.get("apiVersion") == api_version:
         return document
     names: Mapping[str, str] = {}
@@ -49,14 +53,14 @@ DELETED: Final = "DELETED"
 
 
 class ObjectKey(NamedTuple):
-    """Where an object is in its table; the namespace is empty for cluster-scoped kinds."""
+    """The key of an object in its table. The namespace is empty for cluster-scoped kinds."""
 
     namespace: str
     name: str
 
 
 class Record:
-    """One version of one object. Immutable; ``fields`` holds the values that field selectors may ask for."""
+    """An immutable version of an object. ``fields`` holds the values for field selectors."""
 
     __slots__ = (
         "_shared",
@@ -73,7 +77,7 @@ class Record:
     )
 
     def __init__(self, document: JsonObject, revision: int, fields: Mapping[str, FieldPath]) -> None:
-        """Takes the document over: its resourceVersion must be set and it must not be changed any more."""
+        """Take ownership of the document. Its resourceVersion must be set, and it must not be changed afterwards."""
         metadata = metadata_of(document)
         self.key = ObjectKey(metadata.get("namespace") or "", metadata["name"])
         self.revision = revision
@@ -83,32 +87,35 @@ class Record:
         self.deleting = bool(metadata.get("deletionTimestamp"))
         self.fields = {name: _text(dig(document, *path)) for name, path in fields.items()}
         self.api_version: str = document["apiVersion"]
-        self.raw = bytes(memoryview(dumps(document)))  # orjson's own object keeps a buffer several times as large
+        self.raw = bytes(memoryview(dumps(document)))  # the buffer of orjson's bytes object is several times as large
         self._views: dict[str, bytes] = {}
         self._shared: tuple[str, JsonObject] | None = None
 
     def load(self) -> JsonObject:
-        """A fresh copy of the object as it is stored."""
+        """Return a new copy of the stored object."""
         document: JsonObject = loads(self.raw)
         return document
 
     def load_as(self, api_version: str) -> JsonObject:
-        """A fresh copy of the object in one of its versions."""
+        """Return a new copy of the object in a version of its kind."""
         return convert(self.load(), api_version)
 
     def shared(self, api_version: str) -> JsonObject:
-        """The object in one of its versions, parsed once for all who only read it, until ``forget_shared``."""
+        """Return the object in a version of its kind, parsed once for all readers until ``forget_shared``.
+
+        It must not be changed.
+        """
         if self._shared is None or self._shared[0] != api_version:
             self._shared = (api_version, self.load_as(api_version))
         return self._shared[1]
 
     def forget_shared(self) -> None:
-        """The object is not what is stored any more: in the history it need not take many times the room of its text."""
+        """Discard the parsed object when the record is outdated. It takes many times the memory of its text."""
         self._shared = None
 
     def view(self, api_version: str) -> bytes:
-        """The JSON text of the object in one of its versions."""
-        # The stored version is what most clients ask for: its bytes are sent as they are.
+        """Return the JSON text of the object in a version of its kind."""
+        # Most clients request the stored version, whose bytes are sent unchanged.
         if api_version == self.api_version:
             return self.raw
         text = self._views.get(api_version)
@@ -118,12 +125,12 @@ class Record:
 
 
 class Change:
-    """One step of a table's history: what happened, what the object was before and is after (its last state, if deleted)."""
+    """A change of a table: the event type, and the object before and after it (its last state if it was deleted)."""
 
     __slots__ = ("_lost", "kind", "previous", "record", "revision")
 
     def __init__(self, kind: str, record: Record, previous: Record | None) -> None:
-        """``kind`` is ADDED, MODIFIED or DELETED."""
+        """Create a change. ``kind`` is ADDED, MODIFIED or DELETED."""
         self.kind = kind
         self.record = record
         self.previous = previous
@@ -131,10 +138,10 @@ class Change:
         self._lost: Record | None = None
 
     def subject(self, kind: str) -> Record:
-        """The object that a watcher is shown for an event of ``kind``.
+        """Return the object that a watcher receives for an event of ``kind``.
 
-        Who selects by label or field and loses the object sees its last matching state under the new
-        resourceVersion, as the watch cache of kube-apiserver does.
+        When an object stops matching a selector, the watcher receives its last matching state with the new
+        resourceVersion, as from the watch cache of kube-apiserver.
         """
         if kind != DELETED or self.kind == DELETED or self.previous is None:
             return self.record
@@ -145,7 +152,7 @@ class Change:
         return self._lost
 
     def line(self, kind: str, api_version: str) -> bytes:
-        """The line of a watch answer."""
+        """Return the watch line of the change."""
         return b'{"type":"%b","object":%b}\n' % (kind.encode(), self.subject(kind).view(api_version))
 
 
@@ -156,62 +163,67 @@ def _text(value: object) -> str:
 
 
 FIRST_REVISION: Final = 100
-"""Revision of an empty store. A kube-apiserver has written its own objects by then, and its watch cache knows nothing of earlier ones."""
+"""Revision of an empty store. kube-apiserver writes its own objects first, and its watch cache has no earlier
+revisions.
+"""
 
 HISTORY: Final = 65_536
 
 HISTORY_BYTES: Final = 64 * 1024 * 1024
-"""How much text of former versions a table keeps at most: the history is as long as it may be only where objects are small."""
+"""Maximum bytes of JSON text in a table's history. With large objects the history holds fewer changes than ``HISTORY``.
+
+
+"""
 
 Listener = Callable[[Change], None]
 
 
 class Table:
-    """All objects of one kind in the order of their keys, and what recently happened to them."""
+    """The objects of a kind in key order, and the history of their changes."""
 
     def __init__(self, name: str, history: int) -> None:
-        """``history`` is how many changes are kept, if they are not larger than ``HISTORY_BYTES`` together."""
+        """Create an empty table. ``history`` is the maximum number of changes, within ``HISTORY_BYTES``."""
         self.name = name
         self.listeners: list[Listener] = []
-        self.forgotten = FIRST_REVISION  # changes up to this revision are lost
+        self.forgotten = FIRST_REVISION  # changes up to this revision are discarded
         self._history = history
         self._records: dict[ObjectKey, Record] = {}
         self._keys: list[ObjectKey] = []
         self._changes: list[Change] = []
-        self._bytes = 0  # of the texts in the history
+        self._bytes = 0  # size of the JSON texts in the history
 
     def __len__(self) -> int:
-        """How many objects there are."""
+        """Return the number of objects."""
         return len(self._records)
 
     def __iter__(self) -> Iterator[Record]:
-        """By namespace and name, as etcd orders its keys; safe against changes while iterating."""
+        """Iterate by namespace and name, like the keys of etcd. Changes during the iteration are safe."""
         records = self._records
         return iter([records[key] for key in self._keys])
 
     def get(self, key: ObjectKey) -> Record | None:
-        """The current record of an object."""
+        """Return the current record of an object, or ``None``."""
         return self._records.get(key)
 
     def in_namespace(self, namespace: str) -> list[Record]:
-        """The objects of one namespace, by name."""
+        """Return the objects of a namespace by name."""
         start = bisect_left(self._keys, (namespace, ""))
         end = bisect_left(self._keys, (namespace + "\0", ""))
         return [self._records[key] for key in self._keys[start:end]]
 
     def since(self, revision: int) -> list[Change]:
-        """What happened after a revision. Raises the 410 of a history that is no longer kept."""
+        """Return the changes after a revision. Raises 410 when the history no longer has them."""
         if revision < self.forgotten:
             raise too_old(revision, self.forgotten)
         return self._changes[bisect_right(self._changes, revision, key=lambda change: change.revision) :]
 
     def forget(self, revision: int) -> None:
-        """Drop the history up to and including a revision."""
+        """Discard the history up to and including a revision."""
         self.forgotten = max(self.forgotten, revision)
         self._drop(bisect_right(self._changes, revision, key=lambda change: change.revision))
 
     def record(self, change: Change) -> None:
-        """Make a change true and remember it."""
+        """Apply a change and append it to the history."""
         key = change.record.key
         if change.kind == DELETED:
             del self._records[key]
@@ -224,7 +236,7 @@ class Table:
             change.previous.forget_shared()
         self._changes.append(change)
         self._bytes += len(change.record.raw)
-        # a quarter at a time: trimming a list costs its length
+        # trimmed a quarter at a time, because trimming a list costs its length
         if len(self._changes) > self._history * 5 // 4 or self._bytes > HISTORY_BYTES * 5 // 4:
             self._trim()
 
@@ -242,43 +254,46 @@ class Table:
 
 
 class Storage:
-    """All tables under one revision counter. Changes are told to listeners in order, even when a listener makes new ones."""
+    """All tables with a shared revision counter.
+
+    Listeners receive changes in order, even if a listener makes further changes.
+    """
 
     def __init__(self, history: int = HISTORY) -> None:
-        """``history`` is how many changes per table a watch can start behind."""
+        """Create an empty storage. ``history`` is the number of changes per table that a watch can lag behind."""
         self.revision = FIRST_REVISION
-        self.indexers: list[Callable[[Table, Change], None]] = []  # told at once, before any listener
+        self.indexers: list[Callable[[Table, Change], None]] = []  # called immediately, before any listener
         self._history = history
         self._tables: dict[str, Table] = {}
         self._untold: deque[tuple[Table, Change]] = deque()
         self._telling = False
 
     def table(self, name: str) -> Table:
-        """The table of a kind, empty when nothing was ever stored in it."""
+        """Return the table of a kind. It is empty until an object is stored."""
         table = self._tables.get(name)
         if table is None:
             table = self._tables[name] = Table(name, self._history)
         return table
 
     def tables(self) -> list[Table]:
-        """All tables that were ever used, by name."""
+        """Return all created tables by name."""
         return [self._tables[name] for name in sorted(self._tables)]
 
     def put(self, table: Table, document: JsonObject, fields: Mapping[str, FieldPath]) -> Record:
-        """Store a document, which the storage takes over, under a new resourceVersion."""
+        """Store a document under a new resourceVersion. The storage takes ownership of the document."""
         record = self._next(document, fields)
         previous = table.get(record.key)
         self._commit(table, Change(ADDED if previous is None else MODIFIED, record, previous))
         return record
 
     def drop(self, table: Table, document: JsonObject, fields: Mapping[str, FieldPath]) -> Record:
-        """Remove an object; ``document`` is its last state, which watchers are shown under a new resourceVersion."""
+        """Remove an object. Watchers receive ``document`` as its last state with a new resourceVersion."""
         record = self._next(document, fields)
         self._commit(table, Change(DELETED, record, table.get(record.key)))
         return record
 
     def compact(self) -> int:
-        """Forget all history: watches and continued lists of earlier revisions get 410. Returns the current revision."""
+        """Discard the history: watches and continued lists of earlier revisions get 410. Returns the current revision."""
         for table in self._tables.values():
             table.forget(self.revision)
         return self.revision

@@ -1,4 +1,4 @@
-"""Create, update, patch and apply: the way of an object from a request's body into the storage.
+"""Create, update, patch and apply.
 
 The order of the steps is that of kube-apiserver: decode, lock, shape by schema, default, admit, validate, store.
 """
@@ -50,13 +50,13 @@ from koord_numa.sandbox.apiserver.store.ownership import (
 from koord_numa.sandbox.apiserver.store.storage import DELETED, Record, Table, convert
 from koord_numa.sandbox.apiserver.store.storage import Change as StoredChange
 
-_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # without vowels and look-alikes, as k8s.io/apimachinery util/rand
+_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # without vowels and similar characters (apimachinery util/rand)
 _SUFFIX: Final = 5
 _LONGEST: Final = 63
 
 
 def generated_name(base: str) -> str:
-    """The base with five random characters; a long base is cut so that the name stays a DNS label."""
+    """Return the base with five random characters. A long base is truncated so that the name is a DNS label."""
     return base[: _LONGEST - _SUFFIX] + "".join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX))
 
 
@@ -72,13 +72,13 @@ _SYSTEM_METADATA: Final = (
 
 
 def settle(target: Target, old: JsonObject, proposed: JsonObject) -> JsonObject:
-    """The proposed object reduced to what the (sub)resource may change."""
+    """Return the old object with the changes that the resource or subresource permits."""
     if target.subresource == "status":
         settled = {**old, "status": proposed.get("status")}
         if settled["status"] is None:
             del settled["status"]
         settled["metadata"] = dict(old["metadata"])
-        if not target.kind.custom:  # built-in kinds take labels and annotations along with a status
+        if not target.kind.custom:  # a status update of built-in kinds also sets labels and annotations
             for field in ("labels", "annotations"):
                 _carry(proposed["metadata"], settled["metadata"], field)
         return settled
@@ -94,7 +94,7 @@ def settle(target: Target, old: JsonObject, proposed: JsonObject) -> JsonObject:
 
 
 def _resized(old: JsonObject, proposed: JsonObject) -> JsonObject:
-    """The old pod with the proposed containers' resources."""
+    """Return the old pod with the resources of the proposed containers."""
     resized: JsonObject = clone(old)
     wanted = {
         container.get("name"): container.get("resources") for _, container in containers_of(proposed.get("spec") or {})
@@ -112,7 +112,7 @@ def _carry(source: JsonObject, to: JsonObject, field: str) -> None:
 
 
 def desired(kind: Kind, document: JsonObject) -> JsonObject:
-    """The part of an object whose changes count as a new generation."""
+    """Return the part of an object whose changes increase the generation."""
     separate = ("metadata", "status") if kind.has_status else ("metadata",)
     return {name: value for name, value in document.items() if name not in separate}
 
@@ -123,10 +123,10 @@ _DEFAULTS: Final = WriteOptions()
 
 
 class Writer:
-    """The verbs that write whole objects."""
+    """The verbs that write objects."""
 
     def __init__(self, backend: Backend, deleter: Deleter) -> None:
-        """``deleter`` finishes deletions that wait for their last finalizer."""
+        """Create the verbs. ``deleter`` completes deletions that wait for their last finalizer."""
         self._backend = backend
         self._deleter = deleter
         self._owners: dict[str, Ownership] = {}  # by uid
@@ -139,8 +139,9 @@ class Writer:
         options: WriteOptions = _DEFAULTS,
         managed: Sequence[JsonObject] = (),
     ) -> Written:
-        """
-        Store a new object, which is taken over, with these ``managedFields``. Raises 400, 403, 404, 409 and 422 as the real server.
+        """Create an object with these ``managedFields``. The document is changed in place.
+
+        Raises 400, 403, 404, 409 and 422 like kube-apiserver.
         """
         kind = target.kind
         self._check_identity(target, document)
@@ -177,7 +178,7 @@ class Writer:
         return Written(self._backend.put(kind, document), Outcome.CREATED, warnings)
 
     def update(self, target: Target, document: JsonObject, options: WriteOptions = _DEFAULTS) -> Written:
-        """Replace an object (PUT). Raises 409 when its resourceVersion or uid is not the stored one."""
+        """Replace an object (PUT). Raises 409 when resourceVersion or uid differ from the stored object."""
         kind = target.kind
         rules = rules_of(kind.qualified)
         self._check_identity(target, document)
@@ -201,7 +202,10 @@ class Writer:
         return self._replace(target, current, document, options)
 
     def patch(self, target: Target, change: Change, options: WriteOptions = _DEFAULTS) -> Written:
-        """Replace an object by what a patch makes of it. Raises 404, 409 for a stale resourceVersion in the patch, 422."""
+        """Replace an object by the result of a patch.
+
+        Raises 404, 409 for an outdated resourceVersion in the patch, and 422.
+        """
         current = self._backend.get(target)
         patched = change(current.load_as(target.api_version))
         if not isinstance(patched, dict):
@@ -214,7 +218,10 @@ class Writer:
         return self._replace(target, current, patched, options)
 
     def apply(self, target: Target, applied: JsonObject, options: WriteOptions) -> Written:
-        """Server-side apply: create or merge, as ``options.manager``. Raises the 409 of conflicts that are not forced."""
+        """Create or merge an object by server-side apply as ``options.manager``.
+
+        Raises 409 for conflicts that are not forced.
+        """
         if not options.manager:
             cause = Cause("fieldManager", "Required value: is required for apply patch", "FieldValueRequired")
             raise ApiError(422, "Invalid", f'PatchOptions.meta.k8s.io "" is invalid: {cause}')
@@ -245,7 +252,7 @@ class Writer:
         return written
 
     def _forget(self, _: Table, change: StoredChange) -> None:
-        """Appliers of an object that is gone own nothing any more."""
+        """Discard the ownership of fields of a deleted object."""
         if change.kind == DELETED:
             self._owners.pop(change.record.uid, None)
 
@@ -293,7 +300,7 @@ class Writer:
         return Written(self._backend.put(kind, new), Outcome.UPDATED, warnings)
 
     def _check_identity(self, target: Target, document: JsonObject) -> None:
-        """That the body is of the kind and name of the request's path; sets the identity where the body leaves it out."""
+        """Check apiVersion, kind, namespace and name against the request path, and set them where the body omits them."""
         kind = target.kind
         if (
             document.setdefault("apiVersion", target.api_version) != target.api_version
@@ -321,7 +328,7 @@ class Writer:
             )
 
     def _shape(self, target: Target, document: JsonObject, options: WriteOptions) -> tuple[JsonObject, tuple[str, ...]]:
-        """The document in its storage version, with unknown fields of custom kinds gone and their defaults in."""
+        """Return the document in its storage version with warnings. Custom kinds are pruned and defaulted."""
         kind = target.kind
         if not kind.custom:
             unknown = self._unknown_fields(target, document, options)
@@ -347,7 +354,10 @@ class Writer:
 
     @staticmethod
     def _unknown_fields(target: Target, document: JsonObject, options: WriteOptions) -> list[str]:
-        """Only where a client asks for the check: clients of the API's types cannot write other fields."""
+        """Return the unknown fields of a built-in kind if the client requests validation.
+
+        Clients with the types of the API cannot write unknown fields, so the check is skipped otherwise.
+        """
         if not options.validation_asked or options.validation is FieldValidation.IGNORE:
             return []
         return list(unknown_fields(target.kind.group, target.version, target.kind.kind, document))
@@ -360,7 +370,7 @@ class Writer:
 
 
 def _check_finalizers(target: Target, old: JsonObject, new: JsonObject) -> None:
-    """As apimachinery's ValidateObjectMetaAccessorUpdate. Raises 422."""
+    """Raise 422 for finalizers that are added during deletion (ValidateObjectMetaAccessorUpdate of apimachinery)."""
     if not metadata_of(old).get("deletionTimestamp"):
         return
     known = metadata_of(old).get("finalizers") or ()

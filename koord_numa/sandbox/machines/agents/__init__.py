@@ -1,1 +1,1 @@
-"""What runs on a simulated node: kubelet, koordlet, container runtime."""
+"""The programs on a simulated node: kubelet, koordlet and container runtime."""

@@ -1,4 +1,4 @@
-"""How a simulated node answers when a pod is bound to it."""
+"""The interface of node agents: admission or rejection of bound pods, and the topology."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,15 +12,15 @@ from koord_numa.sandbox.machines.hardware.description import NodeDescription
 from koord_numa.sandbox.machines.hardware.topologies import Json, zone_offer
 
 NumaCapacity = Mapping[str, Mapping[int, int]]
-"""
-By resource and mask of NUMA nodes how much is there: bytes of memory without huge pages, bytes of huge pages, devices. The mask
-is 0 for devices whose place is unknown: they serve only those that may be served from anywhere.
+"""Amount by resource and NUMA node mask: bytes of memory without huge pages, bytes of huge pages, number of devices.
+
+The mask is 0 for devices with unknown NUMA node. Only claims from any NUMA node can use them.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """So much of a resource, out of what the NUMA nodes of ``mask`` have together."""
+    """An amount of a resource from the combined capacity of the NUMA nodes in ``mask``."""
 
     resource: str
     amount: int
@@ -29,7 +29,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """CPUs and devices by id where they were chosen by id; claims on everything else that must not be allocated twice."""
+    """Exclusive CPUs and devices by id, and claims on other resources that must not be allocated twice."""
 
     cpus: CpuSet = EMPTY
     devices: frozenset[str] = frozenset()
@@ -37,7 +37,10 @@ class Allocation:
 
 
 def capacity_of(node: NodeDescription) -> NumaCapacity:
-    """Everything but CPUs, which have ids; amplified as the node is, for so are the amounts that pods are given."""
+    """Return the capacity except CPUs, which have ids.
+
+    It is amplified like the node, because allocations are amplified too.
+    """
     stock: dict[str, dict[int, int]] = {}
     counts = node.hardware.device_counts()
     for numa in node.hardware.machine.numa_ids:
@@ -51,7 +54,7 @@ def capacity_of(node: NodeDescription) -> NumaCapacity:
 
 
 def with_rest(claims: Iterable[Claim], requests: ResourceList, stock: NumaCapacity, anywhere: int) -> tuple[Claim, ...]:
-    """These claims, and one from anywhere on what a pod asked for beyond them."""
+    """Return the claims, plus claims from ``anywhere`` for the remaining requests of the pod."""
     found = [claim for claim in claims if claim.resource in stock and claim.amount]
     for name in sorted(stock):
         rest = requests.get(name, 0) - sum(claim.amount for claim in found if claim.resource == name)
@@ -61,19 +64,19 @@ def with_rest(claims: Iterable[Claim], requests: ResourceList, stock: NumaCapaci
 
 
 WRONG_PLACEMENT = "WrongPlacement"
-"""The reason of a pod that no kubelet would refuse, but whose placement violates a rule."""
+"""Reason of a pod that the kubelet would admit but whose placement violates a rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The pod runs and holds this exclusively (no CPUs: it runs in a shared pool)."""
+    """The pod runs and holds ``held`` exclusively. Without CPUs it runs in a shared pool."""
 
     held: Allocation = field(default_factory=Allocation)
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The pod is refused. ``reason`` and ``message`` go into its status."""
+    """The pod is rejected. ``reason`` and ``message`` are written into its status."""
 
     reason: str
     message: str
@@ -81,7 +84,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class RejectedPod:
-    """A pod that a node refused, and why."""
+    """A pod that a node rejected, with the reason."""
 
     node: str
     pod: PodKey
@@ -93,16 +96,16 @@ class RejectedPod:
 
 
 class NodeAgent(Protocol):
-    """The agent of one node: admits or refuses pods and publishes a topology."""
+    """The agent of a node. It admits or rejects pods and publishes a topology."""
 
     def admit(self, pod: Pod) -> Admitted | Refused:
-        """A pod was bound here, or its assignment changed. Only an admitted pod is counted."""
+        """Admit or reject a pod that was bound or whose assignment changed. Only an admitted pod is accounted for."""
         ...
 
     def remove(self, uid: str) -> None:
-        """A pod has ended; an unknown pod is ignored."""
+        """Release a terminated pod. An unknown pod is ignored."""
         ...
 
     def topology(self) -> Json:
-        """The NodeResourceTopology of this moment."""
+        """Return the current NodeResourceTopology."""
         ...

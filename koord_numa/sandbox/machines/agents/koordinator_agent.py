@@ -1,4 +1,7 @@
-"""A node whose CPUs the scheduler chooses: checks every placement against the rules, publishes as Koordinator's agent does."""
+"""A node whose CPUs the scheduler selects.
+
+It checks placements against the rules and publishes like Koordinator's agent.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,15 +37,15 @@ _NOTHING = Assignment()
 class _Resident:
     pod: Pod
     held: Assignment
-    kubelet_cpus: CpuSet  # chosen by a static kubelet, not by the scheduler
+    kubelet_cpus: CpuSet  # selected by a static kubelet, not by the scheduler
     requests: ResourceList
 
 
 class KoordinatorAgent:
-    """Koordinator's agent and the kubelet beside it."""
+    """Koordinator's agent and the kubelet on the same node."""
 
     def __init__(self, description: NodeDescription) -> None:
-        """An empty node."""
+        """Create the agent of an empty node."""
         self._description = description
         self._node = parse_node(node_object(description, ""))
         self._capacity = capacity_of(description)
@@ -53,7 +56,7 @@ class KoordinatorAgent:
         }
 
     def admit(self, pod: Pod) -> Admitted | Refused:
-        """Check the placement; a pod that was here before is checked against all others again."""
+        """Check the placement. A pod that was admitted before is checked against all other pods again."""
         before = self._residents.pop(pod.key.uid, None)
         found = self._check(pod, before)
         if isinstance(found, Refused):
@@ -62,7 +65,11 @@ class KoordinatorAgent:
         return Admitted(self._allocation(found))
 
     def _allocation(self, resident: _Resident) -> Allocation:
-        """Which devices a pod gets is settled between its kubelet and the plugin: the scheduler says only on which NUMA node."""
+        """Return the allocation of a pod.
+
+        Devices have no ids: the scheduler selects their NUMA node, and the kubelet and the device plugin select the
+        devices.
+        """
         claims = (Claim(name, amount, 1 << numa) for numa, held in resident.held.numa for name, amount in held.items())
         return Allocation(
             cpus=resident.held.cpus | resident.kubelet_cpus,
@@ -70,11 +77,11 @@ class KoordinatorAgent:
         )
 
     def remove(self, uid: str) -> None:
-        """Release everything that a pod held."""
+        """Release all resources of a pod."""
         self._residents.pop(uid, None)
 
     def topology(self) -> Json:
-        """What the agent publishes now."""
+        """Return the topology that the agent publishes."""
         numa: dict[int, ResourceList] = {}
         own = closed = EMPTY
         for resident in self._residents.values():
@@ -86,7 +93,7 @@ class KoordinatorAgent:
         return koordinator_topology(self._description, Usage(numa, own, closed, tuple(pods)))
 
     def _places(self, resident: _Resident) -> Iterator[tuple[int, ResourceList]]:
-        """What a pod holds per NUMA node; CPUs count where they are when no amounts speak of them."""
+        """Yield the amounts of a pod per NUMA node. CPUs count on their NUMA node if the assignment has no CPU amounts."""
         yield from resident.held.numa
         counted = any(CPU in amounts for _, amounts in resident.held.numa)
         cpus = resident.kubelet_cpus if counted else resident.held.cpus | resident.kubelet_cpus
@@ -141,7 +148,10 @@ class KoordinatorAgent:
         return requested
 
     def _pinned_by_kubelet(self, pod: Pod, held: Assignment, requests: ResourceList) -> CpuSet | None:
-        """The kubelet pins Guaranteed pods with whole CPUs unless the scheduler did; ``None`` when it cannot."""
+        """Return the CPUs that the kubelet pins, or ``None`` if it has too few.
+
+        A static kubelet pins Guaranteed pods with whole CPUs unless the scheduler has assigned CPUs.
+        """
         kubelet = self._description.kubelet
         if held.cpus or kubelet.cpu_policy != "static" or not is_pinned_by_static_kubelet(pod.request):
             return EMPTY

@@ -1,4 +1,4 @@
-"""A node whose kubelet chooses: admission exactly as the kubelet's managers do it, topology as an exporter publishes it."""
+"""A node whose kubelet selects CPUs. It admits pods exactly like the kubelet's managers and publishes like an exporter."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -16,30 +16,30 @@ from koord_numa.sandbox.machines.hardware.description import Hardware, NodeDescr
 from koord_numa.sandbox.machines.hardware.topologies import Json, exported_topology
 
 MAX_GONE: Final = 256
-"""Uids of departed pods that are remembered, as by the node agent."""
+"""Maximum number of remembered uids of departed pods, as in the node agent."""
 
 
 class KubeletAgent:
     """A kubelet with its CPU, memory, device and topology managers."""
 
     def __init__(self, node: NodeDescription) -> None:
-        """An empty node."""
+        """Create the agent of an empty node."""
         self.node = node
         self.kubelet = kubelet_node(node)
         self._capacity = capacity_of(node)
         self._state = KubeletState.empty(self.kubelet)
         self._pods: dict[str, PodKey] = {}
-        self._stale: dict[str, tuple[ContainerGrant, ...]] = {}  # of ended pods, until the next admission
-        self._gone: dict[str, None] = {}  # uids of pods that were refused or have ended, the newest ones
+        self._stale: dict[str, tuple[ContainerGrant, ...]] = {}  # of terminated pods, until the next admission
+        self._gone: dict[str, None] = {}  # most recent uids of rejected and terminated pods
 
     def admit(self, pod: Pod) -> Admitted | Refused:
-        """Admit the pod; one that was admitted keeps what it has, whatever changes about it."""
+        """Admit the pod. A pod that was admitted before keeps its allocation, whatever changes."""
         uid = pod.key.uid
         if uid not in self._pods:
-            # The kubelet forgets ended pods before it allocates.
+            # The kubelet releases terminated pods before it allocates.
             self._stale.clear()
             verdict = admit(self._state, uid, pod.request)
-            # Also of a pod that is refused: it is the state after the kubelet has cleaned up.
+            # Also for a rejected pod: it is the state after the kubelet has cleaned up.
             self._state = verdict.state
             if isinstance(verdict, NotAdmitted):
                 self._depart(uid)
@@ -48,27 +48,27 @@ class KubeletAgent:
         return Admitted(self._allocation(uid))
 
     def remove(self, uid: str) -> None:
-        """Release everything that a pod held."""
+        """Release all resources of a pod."""
         if self._pods.pop(uid, None) is not None:
             self._stale[uid] = self._state.pods[uid].grant.containers
             self._depart(uid)
             self._state = self._state.without(uid)
 
     def topology(self) -> Json:
-        """What an exporter publishes now."""
+        """Return the topology that an exporter publishes."""
         pods = [(key.namespace, key.name) for key in self._pods.values()]
         return exported_topology(self.node, self.kubelet, self._state, pods)
 
     def grants(self) -> dict[str, tuple[ContainerGrant, ...]]:
-        """What the kubelet gave to the containers of every pod, by the pod's uid."""
+        """Return the kubelet's grants to containers, by pod uid."""
         return {uid: admitted.grant.containers for uid, admitted in self._state.pods.items()}
 
     def memory(self) -> KubeletMemory:
-        """What the kubelet's checkpoint files hold now."""
+        """Return the content of the kubelet's checkpoint files."""
         return KubeletMemory(self.kubelet, self.grants(), dict(self._stale))
 
     def checkpoint(self, read_at: float) -> KubeletCheckpoint:
-        """What a node agent publishes of it at this time, seconds since the epoch."""
+        """Return the state that a node agent publishes. ``read_at`` is in seconds since the epoch."""
         return checkpoint(self.memory(), self._pods, self._gone, read_at)
 
     def _depart(self, uid: str) -> None:
@@ -77,7 +77,7 @@ class KubeletAgent:
             del self._gone[next(iter(self._gone))]
 
     def _allocation(self, uid: str) -> Allocation:
-        """All that its containers were given; an init container gives its memory back, though neither CPUs nor devices."""
+        """Return the allocation of all containers. An init container returns its memory, but neither CPUs nor devices."""
         resident = self._state.pods[uid]
         containers = resident.grant.containers
         blocks = [block for each in containers if each.kind is not ContainerKind.INIT for block in each.memory]
@@ -99,7 +99,7 @@ class KubeletAgent:
 
 
 def kubelet_node(node: NodeDescription) -> KubeletNode:
-    """The facts a kubelet knows before the first pod."""
+    """Return the facts that a kubelet has before the first pod."""
     hardware = node.hardware
     return KubeletNode(
         machine=hardware.machine,
@@ -111,7 +111,7 @@ def kubelet_node(node: NodeDescription) -> KubeletNode:
 
 
 def _memory(node: NodeDescription, numa: int) -> ResourceList:
-    """Every NUMA node knows every size of huge pages that the machine knows."""
+    """Return the memory of a NUMA node. It has an entry for every huge page size of the machine."""
     sizes = {name: 0 for other in node.hardware.pages for name in node.hardware.hugepage_bytes(other)}
     plain = max(0, node.hardware.plain_memory(numa) - node.reserved_memory)
     return {"memory": plain, **sizes, **node.hardware.hugepage_bytes(numa)}
@@ -120,7 +120,7 @@ def _memory(node: NodeDescription, numa: int) -> ResourceList:
 def _devices(hardware: Hardware) -> Mapping[str, DevicePool]:
     found: dict[str, list[Device]] = {}
     for device in hardware.devices:
-        # Without a NUMA node the device has no preference, as one whose plugin reports no topology.
+        # A device without a NUMA node has no preference, like a device whose plugin reports no topology.
         near = 0 if device.numa is None else 1 << device.numa
         found.setdefault(device.resource, []).append(Device(device.id, near))
     return {resource: DevicePool(tuple(devices)) for resource, devices in sorted(found.items())}

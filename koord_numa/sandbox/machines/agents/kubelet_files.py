@@ -1,7 +1,7 @@
-"""
-The checkpoint files of a simulated kubelet, in the kubelet's own format, and the same state as a node agent publishes it.
+"""The checkpoint files of a simulated kubelet in the kubelet's format, and the same state as a node agent publishes it.
 
-As on real nodes the entries of ended pods stay until the next admission, and memory of finished init containers is listed with size 0.
+As on real nodes, entries of terminated pods stay until the next admission, and finished init containers have memory of
+size 0.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,14 +22,14 @@ from koord_numa.core.objects.kubelet_checkpoint import (
 from koord_numa.core.objects.vocabulary import ContainerKind
 
 Grants = Mapping[str, tuple[ContainerGrant, ...]]
-"""What the kubelet gave to containers, by pod uid."""
+"""The kubelet's grants to containers, by pod uid."""
 
 NO_NUMA: Final = "-1"
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletMemory:
-    """The managers' memory at one moment: ``grants`` of the pods that run, ``stale`` ones of pods that have ended."""
+    """The state of the managers: ``grants`` of running pods and ``stale`` grants of terminated pods."""
 
     node: KubeletNode
     grants: Grants
@@ -37,12 +37,12 @@ class KubeletMemory:
 
     @property
     def all(self) -> Grants:
-        """Everything that the files list."""
+        """All grants that the files list."""
         return {**self.stale, **self.grants}
 
 
 def cpu_file(memory: KubeletMemory) -> dict[str, Any]:
-    """``cpu_manager_state``."""
+    """Return the content of ``cpu_manager_state``."""
     if not memory.node.pins_cpus:
         return {"policyName": "none", "defaultCpuSet": "", "checksum": 0}
     entries = {
@@ -57,7 +57,7 @@ def cpu_file(memory: KubeletMemory) -> dict[str, Any]:
 
 
 def memory_file(memory: KubeletMemory) -> dict[str, Any]:
-    """``memory_manager_state``."""
+    """Return the content of ``memory_manager_state``."""
     if not memory.node.pins_memory:
         return {"policyName": "None", "machineState": {}, "checksum": 0}
     entries = {
@@ -92,7 +92,7 @@ def memory_file(memory: KubeletMemory) -> dict[str, Any]:
 
 
 def device_file(memory: KubeletMemory) -> dict[str, Any]:
-    """``kubelet_internal_checkpoint`` of the device manager."""
+    """Return the content of the device manager's ``kubelet_internal_checkpoint``."""
     entries = []
     for uid, grants in sorted(memory.all.items()):
         for grant in grants:
@@ -116,7 +116,7 @@ def device_file(memory: KubeletMemory) -> dict[str, Any]:
 
 
 def checkpoint(memory: KubeletMemory, active: Iterable[str], gone: Iterable[str], read_at: float) -> KubeletCheckpoint:
-    """The same state as the node agent publishes it, without what ended pods hold; ``active`` and ``gone`` are pod uids."""
+    """Return the state as the node agent publishes it, without terminated pods. ``active`` and ``gone`` are pod uids."""
     node, stale = memory.node, memory.stale
     memory = KubeletMemory(node, memory.grants, {})
     pods = {
@@ -149,7 +149,7 @@ def checkpoint(memory: KubeletMemory, active: Iterable[str], gone: Iterable[str]
 
 
 def shared_pool(memory: KubeletMemory) -> CpuSet:
-    """``defaultCpuSet``: all CPUs that no container holds, reserved ones included."""
+    """Return ``defaultCpuSet``: all CPUs that no container holds, including reserved CPUs."""
     exclusive = 0
     for grants in memory.all.values() if memory.node.pins_cpus else ():
         for grant in grants:
@@ -158,7 +158,7 @@ def shared_pool(memory: KubeletMemory) -> CpuSet:
 
 
 def memory_tables(memory: KubeletMemory) -> dict[int, NumaMemory]:
-    """``machineState``: blocks of several NUMA nodes are taken from the lowest ones first, and make them a group."""
+    """Return ``machineState``. A block of several NUMA nodes uses the lowest NUMA nodes first and makes them a group."""
     supply = memory.node.memory
     reserved = {numa: dict.fromkeys(amounts, 0) for numa, amounts in supply.items()}
     groups = {numa: 1 << numa for numa in supply}

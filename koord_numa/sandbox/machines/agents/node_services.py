@@ -1,10 +1,9 @@
-"""
-What a real node offers to programs that run on it: sysfs, cgroups, the kubelet's configuration and checkpoint files, podresources and
-CRI sockets.
+"""The interfaces of a node to local programs: sysfs, cgroups, kubelet configuration and checkpoint files, podresources
+and CRI sockets.
 
-Everything lies in one folder and follows one simulated node, so that a node agent runs on it unchanged. The kubelet's files and
-podresources pass through the states that a real kubelet 1.36 shows: a pod is listed without its CPUs at first, nothing is listed after a
-restart, and a release takes two writes.
+All files are in a folder and follow a simulated node, so a node agent runs on it unchanged. The kubelet's files and
+podresources show the intermediate states of a kubelet 1.36: a pod is first listed without its CPUs, nothing is listed
+after a restart, and a release takes two writes.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ from koord_numa.wire.proto import cri_pb2, podresources_pb2
 
 
 class ContainerCgroups:
-    """The ``kubepods.slice`` of one node. What is written to ``cpuset.cpus`` is effective as far as the machine has it."""
+    """The ``kubepods.slice`` of a node. The effective cpuset is the part of ``cpuset.cpus`` that the machine has."""
 
     def __init__(self, root: Path, cpus: CpuSet, mems: CpuSet) -> None:
         self.root = root
@@ -44,7 +43,7 @@ class ContainerCgroups:
         (root / "cgroup.controllers").write_text("cpuset cpu memory\n")
 
     def create(self, container: str, pod_uid: str) -> None:
-        """A container that may use every CPU and all memory."""
+        """Create the cgroup of a container that may use all CPUs and memory."""
         slice_name = f"kubepods-pod{pod_uid.replace('-', '_')}.slice"
         folder = self.root / "kubepods.slice" / slice_name / f"cri-containerd-{container}.scope"
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +51,10 @@ class ContainerCgroups:
         self.set(container, self.cpus, self.mems)
 
     def set(self, container: str, cpus: CpuSet | None = None, mems: CpuSet | None = None) -> None:
-        """Change a container's cpuset. Raises ``KeyError`` when it does not run, ``ValueError`` when nothing would be left to it."""
+        """Change the cpuset of a container.
+
+        Raises ``KeyError`` when the container does not run and ``ValueError`` when the effective set would be empty.
+        """
         folder = self._folders[container]
         for name, wanted, known in (("cpus", cpus, self.cpus), ("mems", mems, self.mems)):
             if wanted is None:
@@ -63,33 +65,33 @@ class ContainerCgroups:
             (folder / f"cpuset.{name}.effective").write_text(f"{wanted & known}\n")
 
     def effective(self, container: str) -> CpuSet:
-        """The CPUs that a container may use."""
+        """Return the effective CPUs of a container."""
         return CpuSet.parse((self._folders[container] / "cpuset.cpus.effective").read_text().strip())
 
     def remove(self, container: str) -> None:
-        """The container has ended."""
+        """Remove the cgroup of a container."""
         if folder := self._folders.pop(container, None):
             shutil.rmtree(folder.parent if len(list(folder.parent.iterdir())) == 1 else folder)
 
     @property
     def containers(self) -> frozenset[str]:
-        """The ids of those that run."""
+        """The ids of the running containers."""
         return frozenset(self._folders)
 
 
 Handler = Callable[..., Any]
 Hook = Callable[["_Running", str, str], Awaitable[tuple[str, str]]]
 
-SHORT: Final = Path("/tmp")  # noqa: S108  (a folder of our own is made in it)
+SHORT: Final = Path("/tmp")  # noqa: S108 (a private folder is created in it)
 ADMISSION_WINDOW: Final = 0.03
-"""Seconds from the moment a pod is listed until podresources lists its CPUs; 21 to 37 ms on a real kubelet."""
+"""Seconds between the listing of a pod and of its CPUs in podresources. 21 to 37 ms on a real kubelet."""
 WRITE_DELAY: Final = 0.015
-"""Seconds from a change until the checkpoint files show it; 10 to 60 ms on a real kubelet. A release is complete twice as late."""
+"""Seconds between a change and its checkpoint files. 10 to 60 ms on a real kubelet. A release takes twice as long."""
 RESTART_WINDOW: Final = 0.4
-"""Seconds after a restart of the kubelet in which podresources lists nothing."""
+"""Seconds after a kubelet restart in which podresources lists nothing."""
 
 STOP_GRACE: Final = 0.1
-"""Seconds that open streams get when the services stop."""
+"""Grace period in seconds for open streams when the services stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class _Running:
 
 
 class NodeServices:
-    """The services of one node, while the context lasts. ``follow`` is called by itself whenever the node's pods change."""
+    """The services of a node within a context. ``follow`` runs whenever the node's pods change."""
 
     def __init__(self, folder: Path, node: SimulatedNode) -> None:
         self._node = node
@@ -113,22 +115,22 @@ class NodeServices:
         self.cgroups = ContainerCgroups(folder / "cgroup", machine.all, CpuSet.of(machine.numa_ids))
         self.kubelet_config = folder / "kubelet.yaml"
         self.kubelet_config.write_text(yaml.safe_dump(kubelet_configuration(node.description)))
-        # The address of a unix socket ends at 107 characters, whatever the length of other paths.
+        # The path of a unix socket is limited to 107 characters.
         self._sockets = TemporaryDirectory(prefix="kn-", dir=SHORT if SHORT.is_dir() else None)
         self.podresources = Path(self._sockets.name, "podresources.sock")
         self.cri = Path(self._sockets.name, "cri.sock")
         self.root_dir = folder / "kubelet"
         (self.root_dir / "device-plugins").mkdir(parents=True, exist_ok=True)
         self._servers: list[aio.Server] = []
-        self._admitted: dict[str, float] = {}  # pod uid -> when it was first listed, by the loop's clock
+        self._admitted: dict[str, float] = {}  # pod uid -> time of the first listing, by the loop's clock
         self._lists_from = 0.0
         self._written: dict[Path, Any] = {}
         self._streams: set[asyncio.Queue[str]] = set()
-        # Hooks of the runtime, as NRI has them: they return the CPUs and memory NUMA nodes for a container that is created or updated.
+        # Runtime hooks like NRI: they return the CPUs and memory NUMA nodes for a container that is created or updated.
         self.on_create: Hook | None = None
         self.on_update: Hook | None = None
         self._creating: dict[str, asyncio.Task[None]] = {}
-        self.started_on: dict[str, CpuSet] = {}  # by container id: the CPUs at its start
+        self.started_on: dict[str, CpuSet] = {}  # by container id: effective CPUs at its start
         self.updates: list[tuple[str, str]] = []  # container id and CPUs of every UpdateContainerResources
 
     async def __aenter__(self) -> Self:
@@ -150,7 +152,7 @@ class NodeServices:
         self._sockets.cleanup()
 
     async def restart_kubelet(self) -> None:
-        """The kubelet restarts: a new socket, which lists nothing at first. Containers run on."""
+        """Restart the kubelet: the new socket lists nothing at first. Containers keep running."""
         kubelet = self._servers.pop(0)
         await kubelet.stop(0)
         self.podresources.unlink(missing_ok=True)
@@ -168,7 +170,7 @@ class NodeServices:
         return grpc.method_handlers_generic_handler("v1.PodResourcesLister", self._kubelet_methods())
 
     def follow(self) -> None:
-        """Start and end containers as the node's pods do; those of a static kubelet get what it granted."""
+        """Start and stop containers like the node's pods. With a static kubelet they get its grants."""
         loop = asyncio.get_running_loop()
         for uid in self._node.pods:
             self._admitted.setdefault(uid, loop.time())
@@ -211,7 +213,10 @@ class NodeServices:
             stream.put_nowait(container)
 
     def _begin_writing(self) -> None:
-        """Write the files; where CPUs were released, first without their entries and later with the shared pool that has them."""
+        """Write the checkpoint files.
+
+        When CPUs are released, the first write removes the entries and a later write adds the CPUs to the shared pool.
+        """
         memory = self._node.kubelet_memory
         path = self.root_dir / "cpu_manager_state"
         before = self._written.get(path)
@@ -234,7 +239,7 @@ class NodeServices:
             self._write(self.root_dir / "device-plugins" / "kubelet_internal_checkpoint", device_file(memory))
 
     def _write(self, path: Path, content: Any) -> None:
-        """Replace a file as the kubelet does, unless it has this content."""
+        """Replace a file atomically, as the kubelet does, unless its content is unchanged."""
         if self._written.get(path) == content or not path.parent.is_dir():
             return
         new = path.with_name(f".{path.name}.new")
@@ -244,7 +249,7 @@ class NodeServices:
         self._written[path] = content
 
     def restart_container(self, pod_uid: str, name: str) -> None:
-        """The container ends and starts again: its cgroup is a new one, without what was applied to the old."""
+        """Restart a container: its new cgroup has none of the previously applied values."""
         self.cgroups.remove(container_id(pod_uid, name))
         self.follow()
 
@@ -282,7 +287,8 @@ class NodeServices:
             entry = answer.pod_resources.add(name=pod.key.name, namespace=pod.key.namespace)
             grants = {grant.name: grant for grant in self._node.grants.get(uid, ())}
             for container in pod.request.containers:
-                # Init containers that have ended are not listed, though their CPUs stay with the pod (kubelet, podresources v1).
+                # Terminated init containers are not listed, although the pod keeps their CPUs (kubelet, podresources
+                # v1).
                 if container.kind is not ContainerKind.INIT:
                     held = entry.containers.add(name=container.name)
                     if grant := grants.get(container.name):
@@ -346,7 +352,7 @@ class NodeServices:
 
 
 def kubelet_configuration(node: NodeDescription) -> dict[str, Any]:
-    """The ``KubeletConfiguration`` of a simulated node, as its file would say it."""
+    """Return the ``KubeletConfiguration`` of a simulated node."""
     config = node.kubelet
     found: dict[str, Any] = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

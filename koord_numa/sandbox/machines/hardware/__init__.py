@@ -1,1 +1,1 @@
-"""Machines: their descriptions, sysfs trees and published topologies."""
+"""Machines: descriptions, sysfs trees and published topologies."""

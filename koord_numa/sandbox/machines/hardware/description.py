@@ -1,4 +1,4 @@
-"""A simulated node: its hardware, who owns its CPUs, and how it is labelled and configured."""
+"""The description of a simulated node: hardware, the component that selects CPUs, labels and configuration."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,15 +16,15 @@ PAGE_BYTES: Mapping[str, int] = {"2Mi": 2 * 2**20, "1Gi": GIB}
 
 
 class Numbering(Enum):
-    """Where the threads of a core stand in the order of CPU ids."""
+    """The order of CPU ids within the cores of a machine."""
 
     ADJACENT = "adjacent"  # (0, 1), (2, 3), … as on POWER and many virtual machines
-    SPLIT = "split"  # all first threads, then all second ones, as on most x86 servers
+    SPLIT = "split"  # all first threads, then all second threads, as on most x86 servers
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device of a resource such as ``nvidia.com/gpu``; ``numa`` is ``None`` when its place is unknown."""
+    """A device of a resource such as ``nvidia.com/gpu``. ``numa`` is ``None`` if its NUMA node is unknown."""
 
     resource: str
     id: str
@@ -33,9 +33,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """
-    The hardware of one node. ``memory`` is bytes per NUMA node, huge pages included; ``pages`` counts huge pages per
-    NUMA node by size (``2Mi``, ``1Gi``). A device plugin advertises ``devices``; ``claimed_devices`` can only be had by claim.
+    """The hardware of a node.
+
+    ``memory`` is in bytes per NUMA node, huge pages included. ``pages`` is the number of huge pages per NUMA node by
+    size (``2Mi``, ``1Gi``). A device plugin advertises ``devices``. ``claimed_devices`` are available only through
+    claims.
     """
 
     machine: CpuTopology
@@ -45,15 +47,15 @@ class Hardware:
     claimed_devices: tuple[Device, ...] = ()
 
     def hugepage_bytes(self, numa: int) -> dict[str, int]:
-        """Bytes of huge pages on a NUMA node, by resource name."""
+        """Return the bytes of huge pages on a NUMA node, by resource name."""
         return {f"hugepages-{size}": count * PAGE_BYTES[size] for size, count in self.pages.get(numa, {}).items()}
 
     def plain_memory(self, numa: int) -> int:
-        """Bytes of a NUMA node that are not set aside for huge pages."""
+        """Return the bytes of a NUMA node that are not reserved for huge pages."""
         return self.memory.get(numa, 0) - sum(self.hugepage_bytes(numa).values())
 
     def devices_on(self, numa: int) -> dict[str, int]:
-        """How many devices of each kind are near a NUMA node."""
+        """Return the number of devices on a NUMA node, by resource."""
         counts: dict[str, int] = {}
         for device in sorted(self.devices, key=lambda device: device.resource):
             if device.numa == numa:
@@ -61,7 +63,7 @@ class Hardware:
         return counts
 
     def device_counts(self) -> dict[str, int]:
-        """How many devices there are of each kind."""
+        """Return the number of devices, by resource."""
         counts: dict[str, int] = {}
         for device in sorted(self.devices, key=lambda device: device.resource):
             counts[device.resource] = counts.get(device.resource, 0) + 1
@@ -70,12 +72,11 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """
-    A regular machine in a few numbers: NUMA nodes per socket, cores per NUMA node, threads per core.
+    """A regular machine: NUMA nodes per socket, cores per NUMA node and threads per core.
 
-    ``memory`` is bytes per NUMA node, ``pages`` huge pages per NUMA node, ``devices`` the NUMA node of each device by
-    resource, ``claimed_devices`` those of devices that no device plugin advertises. ``costs`` are the distances to a NUMA node itself,
-    to one on the same socket, and to one on another.
+    ``memory`` is in bytes per NUMA node and ``pages`` is huge pages per NUMA node. ``devices`` has the NUMA node of
+    each device by resource; ``claimed_devices`` likewise for devices that no device plugin advertises. ``costs`` are
+    the distances to the NUMA node itself, to another on the same socket, and to one on another socket.
     """
 
     sockets: int = 2
@@ -90,7 +91,7 @@ class Shape:
     costs: tuple[int, int, int] = (10, 12, 32)
 
     def build(self) -> Hardware:
-        """The machine."""
+        """Return the hardware of the shape."""
         numa_ids = range(self.sockets * self.numa)
         here, near, far = self.costs
         distances = [
@@ -115,7 +116,7 @@ class Shape:
 
 
 def devices_of(places_of: Mapping[str, Sequence[int | None]]) -> Iterator[Device]:
-    """The devices of each resource, by the NUMA node of each."""
+    """Yield the devices of each resource from their NUMA nodes."""
     for resource, places in sorted(places_of.items()):
         for place, numa in enumerate(places):
             yield Device(resource, f"{resource.rsplit('/', 1)[-1]}-{place}", numa)
@@ -125,10 +126,10 @@ HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 
 
 class Style(Enum):
-    """Who chooses CPU ids on the node, and who publishes its topology."""
+    """The component that selects CPU ids on the node and the publisher of its topology."""
 
-    KOORDINATOR = "koordinator"  # the scheduler chooses; Koordinator's agent publishes and applies
-    KUBELET = "kubelet"  # the kubelet chooses; an exporter publishes
+    KOORDINATOR = "koordinator"  # the scheduler selects; Koordinator's agent publishes and applies
+    KUBELET = "kubelet"  # the kubelet selects; an exporter publishes
 
 
 STATIC_KUBELET: Final = KubeletConfig(
@@ -137,30 +138,30 @@ STATIC_KUBELET: Final = KubeletConfig(
     cpu_policy="static",
     memory_policy="Static",
 )
-"""What an operator of latency-sensitive nodes usually sets."""
+"""Usual configuration of nodes for latency-sensitive pods."""
 
 PLAIN_KUBELET: Final = KubeletConfig(topology_policy=KubeletPolicy.NONE, cpu_policy="none", memory_policy="None")
-"""The kubelet's defaults; beside Koordinator's agent it should not assign CPUs."""
+"""Defaults of the kubelet. With Koordinator's agent the kubelet should not assign CPUs."""
 
 
 class CpuDriver(StrEnum):
-    """What dra-driver-cpu, with an external allocator, publishes of a machine's CPUs."""
+    """The CPU attributes that dra-driver-cpu, with an external allocator, publishes."""
 
-    AUTO = "auto"  # as ``layout`` where a kubelet leaves CPUs alone, else nothing
-    LAYOUT = "layout"  # CPU ids and siblings, as its main branch
-    COUNT = "count"  # only how many there are, as its release v0.2: the rest is known from the topology
+    AUTO = "auto"  # ``layout`` if the kubelet does not pin CPUs, else nothing
+    LAYOUT = "layout"  # CPU ids and siblings, as on its main branch
+    COUNT = "count"  # only the number of CPUs, as in release v0.2; the topology has the rest
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """
-    One simulated node.
+    """A simulated node.
 
-    ``labels`` are added to those every node has; Koordinator's node labels are among them. ``reserved`` are CPUs for the
-    system: announced by Koordinator's reservation annotation, or reserved in the kubelet's configuration. ``reserved_memory``
-    is bytes per NUMA node. ``hidden`` leaves out of the topology what today's exporters do not publish of a kubelet. The topology of
-    a node with ``agent`` is published by a node agent that runs on its ``NodeServices``, not by the simulation. With ``kubelet_state`` the
-    simulation publishes the kubelet's exact state as the node agent does. ``cpu_driver`` is what dra-driver-cpu publishes of the CPUs.
+    ``labels`` are added to the default labels, and include Koordinator's node labels. ``reserved`` are CPUs for the
+    system, published in Koordinator's reservation annotation or reserved in the kubelet's configuration.
+    ``reserved_memory`` is in bytes per NUMA node. With ``hidden`` the topology omits kubelet settings that current
+    exporters do not publish. With ``agent`` a node agent on ``NodeServices`` publishes the topology, not the
+    simulation. With ``kubelet_state`` the simulation publishes the kubelet's exact state like the node agent.
+    ``cpu_driver`` selects the CPU attributes of dra-driver-cpu.
     """
 
     name: str
@@ -185,13 +186,13 @@ class NodeDescription:
 
     @property
     def all_labels(self) -> dict[str, str]:
-        """The node's labels, those that every kubelet sets among them."""
+        """The node's labels, including the labels that every kubelet sets."""
         usual = {HOSTNAME_LABEL: self.name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
         return {**usual, **self.labels}
 
     @property
     def capacity(self) -> dict[str, int]:
-        """Everything the machine has, in our units."""
+        """The capacity of the machine in internal units."""
         hardware = self.hardware
         numa_ids = hardware.machine.numa_ids
         pages: dict[str, int] = {}
@@ -209,10 +210,10 @@ class NodeDescription:
 
     @property
     def allocatable(self) -> dict[str, int]:
-        """
-        What the kubelet would offer. Koordinator's reservation is not in it: its scheduler subtracts that itself.
+        """The allocatable amounts of the kubelet in internal units.
 
-        Amplified like Koordinator's webhook does it: raw amounts times ratio, cut to whole units.
+        Koordinator's reservation is not subtracted, because its scheduler subtracts it. Amounts are amplified as in
+        Koordinator's webhook: the raw amount times the ratio, truncated to whole units.
         """
         found = dict(self.capacity)
         numa_ids = self.hardware.machine.numa_ids

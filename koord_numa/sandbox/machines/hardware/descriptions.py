@@ -1,8 +1,7 @@
-"""
-Simulated nodes from a short YAML or JSON text.
+"""Parser of simulated nodes from YAML or JSON.
 
-A list of entries under ``machines``, each a shape in numbers or the name of a file that lists the CPUs, plus how many such nodes
-there are, who owns their CPUs, and what they are configured and labelled with.
+The entries under ``machines`` have a shape in numbers or the name of a file that lists the CPUs, the number of nodes,
+the component that selects CPUs, configuration and labels.
 """
 
 import re
@@ -45,7 +44,7 @@ PCI_RESOURCES: Final[Mapping[str, str]] = {
     "0207": "vendor.example/infiniband",
     "1200": "vendor.example/accelerator",
 }
-"""The resource that a device plugin would offer for a PCI class. Other classes (displays, bridges) are no resource."""
+"""Resource of a device plugin by PCI class. Other classes (displays, bridges) are not resources."""
 
 
 class DumpModel(BaseModel):
@@ -62,7 +61,7 @@ class DumpModel(BaseModel):
 
 
 def load_dump(path: Path) -> Hardware:
-    """The machine in a file. Raises ``ValueError`` naming the file when it is not such a file."""
+    """Return the hardware of a machine file. Raises ``ValueError`` with the path for an unreadable or invalid file."""
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -71,18 +70,18 @@ def load_dump(path: Path) -> Hardware:
 
 
 def read_dump(text: bytes, source: str) -> Hardware:
-    """The machine in the text of a file."""
+    """Return the hardware of the text of a machine file. Raises ``ValueError`` with ``source`` for invalid text."""
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise ValueError(f"{source} is not JSON: {error.msg}") from None
     try:
-        model = DumpModel.model_validate_json(text)  # of JSON, as a strict tuple is no list in Python
+        model = DumpModel.model_validate_json(text)  # from JSON, because strict mode rejects Python lists for tuples
     except ValidationError as error:
         raise ValueError(sentence_of(error, found, (f"{source} describes no machine",))) from None
     if wrong := _wrong(model):
         raise ValueError(f"{source} describes no machine: {wrong}")
-    # Some firmware names no sockets; every CPU is in one then, which is all that a NUMA-aware choice needs to know.
+    # Some firmware reports no sockets. A single socket is assumed, which suffices for NUMA-aware decisions.
     rows = [(cpu, core, max(0, socket), numa) for cpu, core, socket, numa in model.cpus]
     try:
         machine = cpu_topology_of(rows, numa_ids=model.numa_nodes, distances=model.distances)
@@ -96,7 +95,7 @@ def read_dump(text: bytes, source: str) -> Hardware:
 
 
 def _wrong(model: DumpModel) -> str:
-    """Why there can be no such machine; empty when there can."""
+    """Return why the machine is invalid, or ""."""
     if not model.cpus:
         return "cpus: no CPU is listed"
     if beyond := [row[0] for row in model.cpus if not 0 <= row[0] <= MAX_CPU]:
@@ -114,7 +113,7 @@ def _devices(rows: Iterable[tuple[str, str, int]]) -> Iterable[Device]:
 
 
 MOST_NODES: Final = 50_000
-"""Of one entry: three times the largest cluster that Kubernetes is tested with."""
+"""Maximum nodes of an entry. Three times the largest cluster that Kubernetes is tested with."""
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Cost = Annotated[int, Field(ge=1, le=255)]  # a distance of the ACPI SLIT
@@ -214,10 +213,9 @@ LABELS: Final = {
 
 
 def load_descriptions(path: Path) -> list[NodeDescription]:
-    """
-    The nodes in a file: of this short form, or one machine that lists its CPUs (then one node of Koordinator's style).
+    """Return the nodes of a file: a list of machines, or a single machine that lists its CPUs (with style Koordinator).
 
-    Raises ``ValueError`` that names the file and what is wrong in it.
+    Raises ``ValueError`` with the path and the error.
     """
     try:
         found = yaml.safe_load(path.read_text())
@@ -231,7 +229,7 @@ def load_descriptions(path: Path) -> list[NodeDescription]:
 
 
 def read_descriptions(found: Any, folder: Path, source: str = "description") -> list[NodeDescription]:
-    """The nodes in a value that was JSON or YAML; files are looked for in ``folder``."""
+    """Return the nodes of a parsed JSON or YAML value. Machine files are relative to ``folder``. Raises ``ValueError``."""
     try:
         model = FileModel.model_validate(found)
     except ValidationError as error:
@@ -246,7 +244,7 @@ def read_descriptions(found: Any, folder: Path, source: str = "description") -> 
 
 
 def node_name(text: str) -> str:
-    """A text as the name of a node: small letters, digits, dashes and dots."""
+    """Convert a text to a node name of lowercase letters, digits, dashes and dots."""
     kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-.") else "-" for letter in text)
     return kept.lower().strip("-.")[:200] or "node"
 
@@ -266,7 +264,7 @@ def _node(model: MachineModel, folder: Path) -> NodeDescription:
     else:
         hardware = _listed(model) if model.numa_nodes else _shaped(model)
     reserved_memory = _bytes("reservedMemory", model.reserved_memory)
-    # A NUMA node without memory has none to reserve.
+    # NUMA nodes without memory have nothing to reserve.
     if reserved_memory > min((size for size in hardware.memory.values() if size), default=reserved_memory):
         raise ValueError(f"reservedMemory: {model.reserved_memory} is more than a NUMA node has")
     policies = {label: getattr(model, field) for field, label in LABELS.items() if getattr(model, field)}
@@ -299,7 +297,7 @@ def _bytes(key: str, text: str | int) -> int:
 
 
 def _shaped(model: MachineModel) -> Hardware:
-    # Before anything is built: a slip of the pen must not fill the memory.
+    # Checked before the machine is built: a typing error must not exhaust memory.
     numa, cpus = model.sockets * model.numa, model.sockets * model.numa * model.cores * model.threads
     if numa > MAX_NUMA or cpus > MAX_CPU:
         raise ValueError(f"{numa} NUMA nodes and {cpus} CPUs are too many, at most {MAX_NUMA} and {MAX_CPU} are read")
@@ -335,7 +333,7 @@ def _shaped(model: MachineModel) -> Hardware:
 
 
 def _listed(model: MachineModel) -> Hardware:
-    """A machine by its NUMA nodes."""
+    """Return the hardware of a machine that is described by its NUMA nodes."""
     if odd := sorted({"sockets", "numa", "cores", "memory", "hugepages"} & model.model_fields_set):
         raise ValueError(f"{odd[0]}: the machine is described by its numaNodes")
     ids = [node.id for node in model.numa_nodes]
@@ -370,7 +368,7 @@ def _listed(model: MachineModel) -> Hardware:
 
 
 def _rows(node: NumaNodeModel, threads: int, numbering: Numbering) -> Iterator[tuple[int, int, int, int]]:
-    """``(cpu, core, socket, numa)``. A core has the lowest of its CPUs as its id."""
+    """Yield ``(cpu, core, socket, numa)``. The id of a core is its lowest CPU."""
     cpus = list(CpuSet.parse(node.cpus))
     if len(cpus) % threads:
         raise ValueError(f"numaNodes: NUMA node {node.id} has {len(cpus)} CPUs, no multiple of {threads} threads")
@@ -381,7 +379,7 @@ def _rows(node: NumaNodeModel, threads: int, numbering: Numbering) -> Iterator[t
 
 def _check_resources(resources: Iterable[str]) -> None:
     for resource in resources:
-        # Kubernetes' own resources are not devices: they would replace what the machine has.
+        # Native resources are not devices: they would replace the resources of the machine.
         if is_native(resource) or not EXTENDED_RESOURCE.fullmatch(resource):
             raise ValueError(f"devices: {quoted(resource)} is not a resource of devices, such as example.com/gpu")
 

@@ -1,7 +1,6 @@
-"""
-A simulated machine's ``/sys`` and ``/proc``, file by file as Linux 6 shows them, so that programs that read real ones can be run on it.
+"""The ``/sys`` and ``/proc`` files of a simulated machine in the format of Linux 6, for programs that read them.
 
-Only what describes topology and memory is written. The formats follow Documentation/ABI/stable/sysfs-devices-node and
+Only files about topology and memory are written. The formats follow Documentation/ABI/stable/sysfs-devices-node and
 Documentation/admin-guide/cputopology.rst.
 """
 
@@ -24,7 +23,7 @@ _KIB: Final = 1024
 
 
 def write_sysfs(folder: Path, hardware: Hardware) -> Path:
-    """Write ``sys`` and ``proc`` of a machine into an empty folder; returns the path of ``sys``."""
+    """Write ``sys`` and ``proc`` of a machine into an empty folder and return the path of ``sys``."""
     system = folder / "sys" / "devices" / "system"
     topology = hardware.machine
     _write_cpus(system / "cpu", topology)
@@ -36,7 +35,7 @@ def write_sysfs(folder: Path, hardware: Hardware) -> Path:
 
 
 def cpu_mask(cpus: CpuSet, width: int) -> str:
-    """A mask of ``width`` CPUs as the kernel prints it: words of 32 bits, the highest first."""
+    """Return a mask of ``width`` CPUs in the kernel's format: words of 32 bits, the highest first."""
     words = [(cpus.bits >> shift) & 0xFFFFFFFF for shift in range(0, max(width, 1), _WORD)]
     return ",".join(f"{word:08x}" for word in reversed(words))
 
@@ -119,6 +118,7 @@ def _put(path: Path, text: str) -> None:
     try:
         path.write_text(f"{text}\n", encoding="ascii")
     except FileNotFoundError:
-        # The first of its folder, of tens of thousands of files on a large machine.
+        # First file of its folder. A large machine has tens of thousands of files, so folders are not checked in
+        # advance.
         path.parent.mkdir(parents=True)
         path.write_text(f"{text}\n", encoding="ascii")

@@ -1,4 +1,6 @@
-"""The Node and NodeResourceTopology objects of simulated machines, as kubelets, koordlet and other exporters publish them."""
+"""The Node and NodeResourceTopology objects of simulated machines, as kubelets, koordlet and other exporters publish
+them.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +22,7 @@ Json = dict[str, Any]
 
 
 def node_object(node: NodeDescription, now: str) -> Json:
-    """The Node with labels, annotations, taints and status. ``now`` is an RFC 3339 time."""
+    """Return the Node with labels, annotations, taints and status. ``now`` is an RFC 3339 time."""
     metadata: Json = {"name": node.name, "labels": node.all_labels}
     annotations = _annotations(node)
     if annotations:
@@ -37,7 +39,7 @@ def node_object(node: NodeDescription, now: str) -> Json:
 
 
 def node_status(node: NodeDescription, now: str) -> Json:
-    """What the node has, what it offers, and that it is ready."""
+    """Return the status of a ready node with its capacity and allocatable amounts."""
     return {
         "capacity": {name: format_amount(name, amount) for name, amount in node.capacity.items()},
         "allocatable": {name: format_amount(name, amount) for name, amount in node.allocatable.items()},
@@ -57,7 +59,7 @@ def node_status(node: NodeDescription, now: str) -> Json:
 
 
 def reservation(node: NodeDescription) -> str:
-    """Koordinator's reservation annotation, which the agent repeats on the topology."""
+    """Return Koordinator's reservation annotation, which the agent repeats on the topology."""
     return orjson.dumps({"reservedCPUs": str(node.reserved)} if node.reserved else {}).decode()
 
 
@@ -78,7 +80,7 @@ _POLICY_WORDS: Final[Mapping[KubeletPolicy, str]] = {
 
 
 def zone_offer(node: NodeDescription, numa: int) -> dict[str, int]:
-    """What one NUMA node has to give, in our units: CPUs, memory without huge pages, huge pages, devices."""
+    """Return the amounts of a NUMA node in internal units: CPUs, memory without huge pages, huge pages, devices."""
     hardware = node.hardware
     return {
         CPU: hardware.machine.numa_bits[numa].bit_count() * MILLI,
@@ -90,7 +92,9 @@ def zone_offer(node: NodeDescription, numa: int) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What pods hold on the node: amounts per NUMA node, CPUs of their own, of these the LSE pods', and the kubelet's pods."""
+    """The resources that pods hold: amounts per NUMA node, exclusive CPUs, CPUs of LSE pods, and pods with CPUs from
+    the kubelet.
+    """
 
     numa: Mapping[int, ResourceList] = field(default_factory=dict)
     own: CpuSet = EMPTY
@@ -99,12 +103,11 @@ class Usage:
 
 
 def koordinator_topology(node: NodeDescription, usage: Usage) -> Json:
-    """
-    The topology at one moment, as koordlet's node topology reporter writes it.
+    """Return the topology that koordlet's node topology reporter writes.
 
-    That ``available`` follows what pods hold is our addition for people: Koordinator's scheduler reads ``allocatable`` only.
-    CPUs reserved by the kubelet stay in the shared pools, those of the reservation do not; best-effort pods keep away from
-    CPUs of LSE pods alone.
+    ``available`` reflects the usage of pods. This is an addition for users: Koordinator's scheduler reads only
+    ``allocatable``. CPUs reserved by the kubelet stay in the shared pools, CPUs of the reservation do not. Best-effort
+    pods avoid only the CPUs of LSE pods.
     """
     by_kubelet = CpuSet.of(cpu for pod in usage.kubelet_pods for cpu in pod.cpus)
     return {
@@ -128,14 +131,14 @@ def koordinator_topology(node: NodeDescription, usage: Usage) -> Json:
 
 
 def topology_policy(kubelet: KubeletConfig) -> str:
-    """The kubelet's policy and scope in one word."""
+    """Return the kubelet's topology policy and scope as a topologyPolicies value."""
     word = _POLICY_WORDS.get(kubelet.topology_policy or KubeletPolicy.NONE)
     scope = "PodLevel" if kubelet.topology_scope is KubeletScope.POD else "ContainerLevel"
     return f"{word}{scope}" if word else "None"
 
 
 def zone_object(node: NodeDescription, numa: int, resources: list[dict[str, str]]) -> Json:
-    """One zone with its distances and resources."""
+    """Return a zone with its distances and resources."""
     machine = node.hardware.machine
     return {
         "name": f"{names.ZONE_PREFIX}{numa}",
@@ -150,7 +153,7 @@ def zone_object(node: NodeDescription, numa: int, resources: list[dict[str, str]
 
 
 def resource(name: str, capacity: int, allocatable: int, available: int) -> dict[str, str]:
-    """One resource of a zone, as quantities."""
+    """Return a resource of a zone with quantities."""
     amounts = {"capacity": capacity, "allocatable": allocatable, "available": max(0, available)}
     return {"name": name} | {key: format_amount(name, amount) for key, amount in amounts.items()}
 
@@ -211,11 +214,10 @@ ALL_PODS: Final = "all"
 def exported_topology(
     node: NodeDescription, kubelet: KubeletNode, state: KubeletState, pods: Iterable[tuple[str, str]]
 ) -> Json:
-    """
-    The topology at one moment; ``pods`` are (namespace, name) of all that run.
+    """Return the topology of an exporter. ``pods`` are (namespace, name) of all running pods.
 
-    ``cpu`` is listed only where the kubelet assigns CPUs, ``memory`` and huge pages only where it binds memory: there is
-    nothing to align otherwise. A zone with nothing to say still says that it has no CPUs to give.
+    ``cpu`` is listed only if the kubelet assigns CPUs, and ``memory`` and huge pages only if it binds memory:
+    otherwise there is nothing to align. A zone without resources lists ``cpu`` with nothing allocatable.
     """
     return {
         "apiVersion": f"{names.TOPOLOGY_GROUP}/v1alpha2",
@@ -242,7 +244,7 @@ def _attributes(node: NodeDescription, pods: Iterable[tuple[str, str]]) -> Itera
 
 
 def _unusual_attributes(config: KubeletConfig) -> Iterator[tuple[str, str]]:
-    """What no exporter publishes today, though a scheduler could use it."""
+    """Yield attributes that current exporters do not publish, although a scheduler could use them."""
     for option, value in sorted(config.topology_options.items()):
         yield names.ATTRIBUTE_TOPOLOGY_OPTION + _camel(option), str(value).lower()
     yield names.ATTRIBUTE_CPU_POLICY, config.cpu_policy or "none"
@@ -268,7 +270,7 @@ def _resources(node: NodeDescription, kubelet: KubeletNode, state: KubeletState,
 
 
 def _memory(node: NodeDescription, kubelet: KubeletNode, state: KubeletState, numa: int) -> Iterator[dict[str, str]]:
-    assert state.managers.memory is not None  # noqa: S101  (the caller asks only where memory is bound)
+    assert state.managers.memory is not None  # noqa: S101 (called only when memory is bound)
     capacity = {MEMORY: node.hardware.memory.get(numa, 0), **node.hardware.hugepage_bytes(numa)}
     free = state.managers.memory.free.get(numa, {})
     for name, amount in kubelet.memory.get(numa, {}).items():
