@@ -1,4 +1,4 @@
-"""Check types before an expression runs: the type of every node, or a `CompileError`."""
+"""Type checker for syntax trees. It computes the type of every node or raises ``CompileError``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -58,17 +58,24 @@ LITERALS: Final[Mapping[type, Type]] = {
     bytes: Type("bytes"),
     type(None): NULL,
 }
-"""The types of literals by the Python type of their value."""
+"""CEL types of literals, by the Python type of the value."""
 
 
 _MIXED: Final = "@mixed literals"
-"""In the scope of arguments where literals may be mixed; no name of an expression can hide it."""
+"""
+Scope entry that permits literals with mixed element types. The ``@`` keeps the name free from collisions with
+variables.
+"""
 
 
 def check(tree: Expr) -> None:
-    """Check a whole selector. Raises ``CompileError``, also when its result can be no bool."""
+    """
+    Check a whole selector.
+
+    Raises ``CompileError`` for a type error, and when the result type can never be bool.
+    """
     result = type_of(tree, GLOBAL_SCOPE)
-    # A dynamic result is decided at run time, as in cel-go.
+    # As in cel-go, a dynamic result is checked at run time.
     if result != BOOL and not is_dynamic(result):
         raise CompileError(f"must evaluate to bool or the unknown type, not {result}")
 
@@ -92,7 +99,7 @@ def _select(node: Select, scope: Scope) -> Type:
     field = _field(type_of(node.operand, scope), node)
     if node.test:
         return BOOL
-    # An optional of an optional does not come about by selecting.
+    # A selection does not wrap an optional in another optional.
     return optional_of(field) if node.optional and field.name != "optional" else field
 
 
@@ -137,7 +144,7 @@ def _list(node: ListLiteral, scope: Scope) -> Type:
 
 
 def unwrapped(kind: Type, node: Expr) -> Type:
-    """Return the type inside an optional."""
+    """Return the type inside an optional. Raises ``CompileError`` for a type that is neither optional nor dynamic."""
     if kind.name == "optional":
         return kind.parameters[0]
     if is_dynamic(kind):
@@ -146,11 +153,11 @@ def unwrapped(kind: Type, node: Expr) -> Type:
 
 
 def _common(kinds: Sequence[Type], nodes: Sequence[Expr], scope: Scope) -> Type:
-    """Literals are homogeneous: the type of the first element is the type of all."""
+    """Return the common element type. Literals are homogeneous: the first element determines the type."""
     if _MIXED in scope:
         return kinds[0] if len(set(kinds)) == 1 else DYN
     for kind, node in zip(kinds, nodes, strict=True):
-        # dyn takes everything, as the first element and as a later one.
+        # dyn is compatible with every type, as the first element and as a later element.
         if kind != kinds[0] and "dyn" not in (kind.name, kinds[0].name):
             raise CompileError(f"expected type '{kinds[0]}' but found '{kind}'", node.position)
     return kinds[0] if kinds else DYN
@@ -172,13 +179,13 @@ def _call(node: Call, scope: Scope) -> Type:
     if node.function in ("_&&_", "_||_"):
         return _logic(node, scope)
     target, name = node.target, node.function
-    # A name that is no variable may be the namespace of a function: ``sets.contains``.
+    # A name that is not a variable may be the namespace of a function: ``sets.contains``.
     if isinstance(target, Ident) and target.name not in scope:
         qualified = f"{target.name}.{name}"
         if qualified not in QUALIFIED:
             raise CompileError(f"undeclared reference to '{target.name}' (in container '')", target.position)
         return _resolve(qualified, False, [type_of(arg, scope) for arg in node.args], node)
-    # A variable of the same name, bound by a macro, hides the namespace.
+    # A variable of the same name that a macro binds hides the namespace.
     if isinstance(target, Ident) and f"{target.name}.{name}" in QUALIFIED and target.name not in GLOBAL_SCOPE:
         return _resolve(f"{target.name}.{name}", False, [type_of(arg, scope) for arg in node.args], node)
     receiver = [] if target is None else [type_of(target, scope)]
@@ -189,34 +196,37 @@ def _call(node: Call, scope: Scope) -> Type:
 
 
 def argument_type(function: str, node: Expr, scope: Scope) -> Type:
-    """Within what is formatted, literals may have elements of different types."""
+    """Return the type of an argument. Literals in arguments of ``format`` may have mixed element types."""
     return type_of(node, {**scope, _MIXED: DYN} if function == "format" else scope)
 
 
 def _logic(node: Call, scope: Scope) -> Type:
     kinds = [type_of(arg, scope) for arg in node.args]
-    # Each operand against bool by itself: two operands bind no common type parameter.
+    # Every operand is checked against bool separately, because two operands share no type parameter.
     if not all(unify(BOOL, kind, {}) for kind in kinds):
         raise _no_overload(node, kinds, member=False)
     return BOOL
 
 
 def overloads_of(name: str, member: bool, kinds: Sequence[Type]) -> list[tuple[Sequence[Type], Type]]:
-    """Return the parameters and the result of every overload that takes the types."""
+    """Return the parameters and the result type of every overload that accepts the types."""
     rows = TABLE.get((name, member), ())
     return [(row.parameters, result) for row in rows if (result := _result(row, kinds)) is not None]
 
 
 def _resolve(name: str, member: bool, kinds: Sequence[Type], node: Call) -> Type:
-    """The result of every overload that takes the types; dyn when they disagree, as with dyn operands they can."""
+    """
+    Return the result type of the overloads that accept the types, or dyn when their results differ because of dyn
+    operands.
+    """
     overloads = TABLE.get((name, member), ())
-    # A function that exists as a member only is no unknown name: then the overload is what is missing.
+    # A function that exists only as a member (or only as a global) is a known name, so the overload is missing.
     if not overloads and (name, not member) not in TABLE:
         raise CompileError(f"undeclared reference to '{name}' (in container '')", node.position)
     results = {result for overload in overloads if (result := _result(overload, kinds)) is not None}
     if not results:
         raise _no_overload(node, kinds, member)
-    # With dyn operands several overloads may fit; which one it is shows at run time.
+    # With dyn operands several overloads may match. The overload is then chosen at run time.
     return results.pop() if len(results) == 1 else DYN
 
 
@@ -243,7 +253,7 @@ _CONSTANTS: Final[Mapping[str, Callable[[str], object]]] = {
 
 
 def _validate_constant(node: Call) -> None:
-    # Only literals: a pattern that is put together is not known before it runs.
+    # Only literals are validated: the value of any other pattern is unknown before evaluation.
     if node.function in _CONSTANTS and node.args and isinstance(node.args[-1], Literal):
         value = node.args[-1].value
         try:
@@ -255,7 +265,7 @@ def _validate_constant(node: Call) -> None:
 
 def _loop(node: Loop, scope: Scope) -> Type:
     kind = type_of(node.range, scope)
-    # Inner variables hide outer ones of the same name.
+    # Inner variables hide outer variables of the same name.
     inner = {**scope, **loop_variables(kind, node)}
     if node.condition is not None:
         condition = type_of(node.condition, inner)
@@ -266,14 +276,14 @@ def _loop(node: Loop, scope: Scope) -> Type:
 
 
 def loop_variables(kind: Type, node: Loop) -> dict[str, Type]:
-    """Return the types of the variables of a loop over a range of the type."""
+    """Return the types of the variables of a loop over a range of the given type."""
     kinds: tuple[Type, ...]
     if kind.name == "list":
         kinds = (kind.parameters[0],) if len(node.names) == 1 else (INT, kind.parameters[0])
     elif kind.name == "map":
         kinds = kind.parameters[: len(node.names)]
     elif is_dynamic(kind):
-        # Whether an attribute is a list is known at run time only.
+        # The type of an attribute (scalar or list) is known only at run time.
         kinds = (DYN,) * len(node.names)
     else:
         message = f"expression of type '{kind}' cannot be range of a comprehension (must be list, map, or dynamic)"

@@ -1,4 +1,4 @@
-"""Compile a syntax tree to Python closures. A closure takes the frame of one evaluation and returns a value."""
+"""Compiler from a syntax tree to Python closures. A closure takes the frame of one evaluation and returns a value."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
@@ -46,7 +46,10 @@ from koord_numa.core.cel.values import (
 
 
 class Scope:
-    """A chain of bindings. Every binding of an expression has a slot of its own, so inner ones may hide outer ones."""
+    """
+    A chain of variable bindings. Every binding of an expression has its own slot, so inner variables may hide outer
+    variables.
+    """
 
     __slots__ = ("_counter", "_slots")
 
@@ -56,24 +59,24 @@ class Scope:
 
     @property
     def size(self) -> int:
-        """Slots given out so far, in all scopes of the expression."""
+        """Number of slots allocated so far, in all scopes of the expression."""
         return self._counter[0]
 
     def slot(self, name: str) -> int | None:
-        """The slot of a variable; None for names that no macro bound."""
+        """Return the slot of a variable, or None for a name that no macro binds."""
         return self._slots.get(name)
 
     def require(self, name: str) -> int:
-        """The slot of a variable that is bound."""
+        """Return the slot of a bound variable. Raises ``CompileError`` for an unbound name."""
         slot = self._slots.get(name)
         if slot is None:
             raise CompileError(f"undeclared reference to '{name}' (in container '')")
         return slot
 
     def bind(self, *names: str) -> "Scope":
-        """A scope within this one, with further variables."""
+        """Return a nested scope with further variables."""
         inner = Scope()
-        # One counter for the whole expression: slots of inner scopes must not overlap with outer ones.
+        # All scopes of an expression share the counter: slots of inner scopes must not overlap with outer slots.
         inner._counter = self._counter
         inner._slots = {**self._slots, **{name: self._counter[0] + at for at, name in enumerate(names)}}
         self._counter[0] += len(names)
@@ -87,7 +90,7 @@ _MAP_COST: Final = 30
 
 
 class NoFrame(Frame):
-    """Constants are evaluated without a device."""
+    """A frame without a device, for the evaluation of constants."""
 
     __slots__ = ()
 
@@ -99,9 +102,9 @@ _NO_DEVICE: Final = CelDevice("")
 
 
 def constant(node: Expr) -> bool:
-    """Is the node a literal through and through? Such lists and maps are made once."""
+    """Return whether the node consists of literals only. Such lists and maps are built once, at compile time."""
     if isinstance(node, ListLiteral):
-        # A list with optional elements depends on their values.
+        # A list with optional elements depends on the values of these elements.
         return not node.optional and all(map(constant, node.elements))
     if isinstance(node, MapLiteral):
         return all(constant(key) and constant(value) and not optional for key, value, optional in node.entries)
@@ -109,20 +112,20 @@ def constant(node: Expr) -> bool:
 
 
 def once(evaluate: Evaluate) -> Evaluate:
-    """The value of a constant, made now."""
+    """Evaluate a constant now and return a closure that returns its value."""
     value = evaluate(NoFrame())
     return lambda _: value
 
 
 def present(value: Any) -> bool:
-    """Does the optional hold a value?"""
+    """Return whether the optional holds a value. Raises ``EvaluationError`` for any other type."""
     if not isinstance(value, OptionalValue):
         raise EvaluationError(NO_SUCH_OVERLOAD)
     return value.present
 
 
 def make_list(elements: Sequence[tuple[Evaluate, bool]]) -> Evaluate:
-    """A list of elements, of which the optional ones may be none."""
+    """Return a closure that builds a list. Optional elements without a value are left out."""
 
     def evaluate(frame: Frame) -> Any:
         frame.cost += _LIST_COST
@@ -139,14 +142,18 @@ def make_list(elements: Sequence[tuple[Evaluate, bool]]) -> Evaluate:
 
 
 def make_map(entries: Sequence[tuple[Evaluate, Evaluate, bool]]) -> Evaluate:
-    """A map of entries, of which the optional ones may be none. A repeated key is an error."""
+    """
+    Return a closure that builds a map.
+
+    Optional entries without a value are left out. The closure raises ``EvaluationError`` for a repeated key.
+    """
 
     def evaluate(frame: Frame) -> Any:
         frame.cost += _MAP_COST
         pairs: list[tuple[Any, Any]] = []
         for key, value, optional in entries:
             name, item = key(frame), value(frame)
-            # Doubles and null are no keys in CEL.
+            # CEL does not allow doubles and null as map keys.
             if not isinstance(name, bool | int | str):
                 raise EvaluationError("unsupported key type")
             if not optional:
@@ -154,7 +161,7 @@ def make_map(entries: Sequence[tuple[Evaluate, Evaluate, bool]]) -> Evaluate:
             elif present(item):
                 pairs.append((name, item.value))
         made = MapValue(pairs)
-        # Repeated keys are noticed by the count: the map keeps one of them.
+        # The map keeps one entry per key, so a smaller count reveals repeated keys.
         if len(made) != len(pairs):
             raise EvaluationError("Failed with repeated key")
         return frame.admit(made)
@@ -163,11 +170,11 @@ def make_map(entries: Sequence[tuple[Evaluate, Evaluate, bool]]) -> Evaluate:
 
 
 FOLDED: Final = 64
-"""Work units of a constant that a compiled program holds at most."""
+"""Maximum size in work units of a folded constant that a compiled program holds."""
 
 
 def compile_tree(tree: Expr) -> tuple[Evaluate, int]:
-    """The closure of a checked tree, and how many variables a frame must hold for it."""
+    """Return the closure of a checked tree and the number of variable slots that its frame needs."""
     scope = Scope()
     return _compile(tree, scope), scope.size
 
@@ -190,7 +197,7 @@ _TYPE_VALUES: Final = {
 
 
 def _ident(node: Ident, scope: Scope) -> Evaluate:
-    # A slot is known while compiling, so that reading a variable is one list access.
+    # The slot is resolved at compile time, so that reading a variable is one list access.
     slot = scope.slot(node.name)
     if slot is not None:
         return lambda frame: _charged(frame, 1).variables[slot]
@@ -214,14 +221,16 @@ def _costing(value: Any, units: int) -> Evaluate:
 
 
 def _base_cost(operand: Expr) -> int:
-    """A selection costs a unit; one more where it begins, unless that is a variable."""
+    """
+    Return the cost of a selection: one unit, plus one unit when the operand is not a variable or another selection.
+    """
     return 1 if isinstance(operand, Ident | Select | Index) else 2
 
 
 def _select(node: Select, scope: Scope) -> Evaluate:
     operand, field, cost = _compile(node.operand, scope), node.field, _base_cost(node.operand)
     read = test_field if node.test else optional_select if node.optional else select_value
-    # ``device.x`` is by far the most common selection: one closure instead of two.
+    # ``device.x`` is by far the most common selection, so it gets a single closure.
     if (
         not node.test
         and not node.optional
@@ -229,7 +238,7 @@ def _select(node: Select, scope: Scope) -> Evaluate:
         and scope.slot(node.operand.name) is None
     ):
         return _device_field(field)
-    # ``has()`` reads the map and not the value: a unit less.
+    # ``has()`` reads the map but not the value and costs one unit less.
     if node.test:
         cost -= 1
 
@@ -242,7 +251,7 @@ def _select(node: Select, scope: Scope) -> Evaluate:
 
 
 def _device_field(field: str) -> Evaluate:
-    """``device.attributes`` and its like in one step."""
+    """Return a closure that reads a field of the device, such as ``device.attributes``."""
     name = DEVICE_NAMES[field]
 
     def evaluate(frame: Frame) -> Any:
@@ -266,7 +275,7 @@ def _index(node: Index, scope: Scope) -> Evaluate:
 
 def _list(node: ListLiteral, scope: Scope) -> Evaluate:
     made = make_list([(_compile(element, scope), at in node.optional) for at, element in enumerate(node.elements)])
-    # Made once: a constant list in a selector would else be built for every device.
+    # A constant list is built once instead of once per device.
     return once(made) if constant(node) else made
 
 
@@ -285,9 +294,9 @@ def _call(node: Call, scope: Scope) -> Evaluate:
     if isinstance(target, Ident) and qualified in QUALIFIED and scope.slot(target.name) is None:
         name, target = qualified, None
     operands = [_compile(operand, scope) for operand in ((target, *args) if target is not None else args)]
-    # By number of arguments; types are compared when the values are known.
+    # Rows are selected by the number of arguments here and by the argument types at run time.
     evaluate = _dispatch(operands, _rows_by_kinds(name, target is not None, len(operands)))
-    # Functions only: a member call of a constant target is not folded upstream either.
+    # Only calls of global functions are folded: upstream does not fold member calls of a constant target either.
     return _folded(evaluate) if target is None and args and all(map(constant, args)) else evaluate
 
 
@@ -295,7 +304,7 @@ Row = tuple[Any, Any, Any, Any]
 
 
 class _RowsByKinds(dict[tuple[type, ...], Row]):
-    """The rows of a function by the types of the arguments, filled in as calls meet them: few types occur."""
+    """The rows of a function, by argument types. Filled on demand, because few type combinations occur."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         super().__init__()
@@ -311,7 +320,7 @@ class _RowsByKinds(dict[tuple[type, ...], Row]):
 
 @lru_cache(maxsize=1_000)
 def _rows_by_kinds(name: str, member: bool, parameters: int) -> _RowsByKinds:
-    """Return the same rows for every call, so that a program does not hold them."""
+    """Return the rows of a function. The result is cached, so that all programs share one object."""
     return _RowsByKinds([_row(it) for it in TABLE[name, member] if len(it.parameters) == parameters])
 
 
@@ -320,7 +329,7 @@ def _dispatch(operands: list[Evaluate], rows: _RowsByKinds) -> Evaluate:
         return _dispatch_two(operands[0], operands[1], rows)
 
     def evaluate(frame: Frame) -> Any:
-        # Arguments are evaluated before the overload is chosen, as its types are those of the values.
+        # Arguments are evaluated before the overload is chosen, because the overload depends on the run-time types.
         values = [operand(frame) for operand in operands]
         _, cost, call, charged = rows[tuple(map(type, values))]
         frame.cost += cost(*values)
@@ -332,7 +341,10 @@ def _dispatch(operands: list[Evaluate], rows: _RowsByKinds) -> Evaluate:
 @cache
 def _row(overload: Overload) -> Row:
     """
-    The accepted classes, the cost units, and the call: alone where it takes constant time, else charged before it begins.
+    Return the accepted classes, the cost function, the plain call and the charged call of an overload.
+
+    A constant-time overload has only the plain call. Any other overload has only the charged call, which charges work
+    units before it runs.
     """
     call: Any = overload.call
     if overload.work is constant_time and not overload.sized:
@@ -347,7 +359,7 @@ def _row(overload: Overload) -> Row:
 
 
 def _dispatch_two(left: Evaluate, right: Evaluate, rows: _RowsByKinds) -> Evaluate:
-    """The same for two operands, which nearly all calls of selectors have."""
+    """Return the dispatch closure for two operands, the number of operands of nearly all calls in selectors."""
 
     def evaluate(frame: Frame) -> Any:
         first, second = left(frame), right(frame)
@@ -367,14 +379,15 @@ def _accepted(classes: tuple[frozenset[type] | None, ...], kinds: tuple[type, ..
 
 def _folded(evaluate: Evaluate) -> Evaluate:
     """
-    A call of constants such as ``quantity("40Gi")`` is made once; its cost counts in every evaluation, as upstream.
+    Evaluate a call of constants such as ``quantity("40Gi")`` at compile time. As upstream, every evaluation is charged
+    its cost.
 
-    Large results are made in every evaluation: a compiled program must not hold them.
+    Results above ``FOLDED`` are computed in every evaluation, because a compiled program must not hold them.
     """
     frame = NoFrame()
     try:
         value = evaluate(frame)
-    # It fails in every evaluation that reaches it, and only in those.
+    # A failing call is not folded: it must fail only in the evaluations that reach it.
     except (EvaluationError, CostExceededError):
         return evaluate
     return _costing(value, frame.cost) if frame.size(value).units <= FOLDED else evaluate
@@ -401,7 +414,7 @@ def _bind(node: Bind, scope: Scope) -> Evaluate:
     slot, body = inner.require(node.name), _compile(node.body, inner)
 
     def evaluate(frame: Frame) -> Any:
-        # Slots are never reused within one expression, so that nothing has to be restored.
+        # Slots are never reused within an expression, so no earlier value has to be restored.
         frame.variables[slot] = value(frame)
         return body(frame)
 
@@ -417,7 +430,7 @@ def _optional_map(node: OptionalMap, scope: Scope) -> Evaluate:
         optional = target(frame)
         if not present(optional):
             return NONE
-        # The macro evaluates its target twice: once for hasValue(), once for value().
+        # The macro evaluates its target twice: once for hasValue() and once for value().
         frame.cost += frame.cost - before + 3
         frame.variables[slot] = optional.value
         value = body(frame)

@@ -1,8 +1,9 @@
 """
-The cost of an expression in the worst case, which kube-apiserver limits when a selector is written.
+Worst-case cost estimate of an expression. kube-apiserver limits this estimate when a selector is written.
 
-As cel-go checker/cost.go and ext/lists.go, with the functions of Kubernetes (apiserver/pkg/cel/library/cost.go) and the sizes of
-a device (dynamic-resource-allocation/cel/compile.go), 1.36. The scheduler does not use estimates: it charges for each evaluation.
+Follows cel-go checker/cost.go and ext/lists.go, with the functions of Kubernetes (apiserver/pkg/cel/library/cost.go)
+and the sizes of a device (dynamic-resource-allocation/cel/compile.go), version 1.36. The scheduler does not use
+estimates: it charges every evaluation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,7 @@ from koord_numa.core.cel.parser import (
 from koord_numa.core.cel.program import compile_selector
 
 UNKNOWN: Final = 2**64 - 1
-"""The largest size and cost. Sums and products that exceed it are this value."""
+"""Maximum size and cost. Sums and products saturate at this value."""
 
 _STRING_FACTOR: Final = 0.1
 _REGEX_FACTOR: Final = 0.25
@@ -52,7 +53,7 @@ _SCALARS: Final = frozenset({"bool", "double", "duration", "int", "timestamp", "
 
 
 class Size(NamedTuple):
-    """The least and the most characters of a text, or entries of a list or map."""
+    """Minimum and maximum number of characters of a string, or of entries of a list or map."""
 
     least: int
     most: int
@@ -92,7 +93,7 @@ _DEVICE_SIZES: Final[Mapping[tuple[str, ...], int]] = {
         )
     },
 }
-"""The largest size by path: domains have 63 characters, identifiers 32, values of attributes 64, and maps 32 entries."""
+"""Maximum sizes, by path: domains have 63 characters, identifiers 32, attribute values 64, and maps 32 entries."""
 
 
 def _add(*values: int) -> int:
@@ -104,7 +105,7 @@ def _times(left: int, right: int) -> int:
 
 
 def _scaled(value: int, factor: float) -> int:
-    """Multiply in floating point, as cel-go does, and round up."""
+    """Multiply in floating point and round up, as cel-go does."""
     return min(ceil(float(value) * factor), UNKNOWN)
 
 
@@ -130,7 +131,7 @@ class _Node(NamedTuple):
 
 class _Estimator:
     def __init__(self) -> None:
-        # Keyed by the identity of a node: each node occurs once in the tree, which outlives the estimator.
+        # Keyed by object identity: every node occurs once in the tree, and the tree outlives the estimator.
         self._sizes: dict[int, Size] = {}
         self._entries: dict[int, Entry] = {}
         self._paths: dict[int, tuple[str, ...]] = {}
@@ -139,13 +140,13 @@ class _Estimator:
         self._scope: Scope = GLOBAL_SCOPE
 
     def cost(self, node: Expr) -> int:
-        """Return the cost of a node, and keep its type, size and path."""
+        """Return the cost of a node and record its type, size and path."""
         if id(node) not in self._types:
             self._types[id(node)] = type_of(node, self._scope)
         cost: int = _COSTS[type(node)](self, node)
         return cost
 
-    # --- what is known of a node
+    # --- recorded properties of a node
 
     def path(self, node: Expr) -> tuple[str, ...]:
         if isinstance(node, Ident) and node.name in self._locals:
@@ -183,7 +184,7 @@ class _Estimator:
         cost = self.cost(expr)
         return _Node(expr, self._types[id(expr)], self.size(expr), self.path(expr), cost)
 
-    # --- nodes that are no calls
+    # --- nodes other than calls
 
     def literal(self, _: Literal) -> int:
         return 0
@@ -225,7 +226,7 @@ class _Estimator:
         sizes = [self.any_size(node) for node in nodes] or [Size(0, 0)]
         return Size(min(size.least for size in sizes), max(size.most for size in sizes))
 
-    # --- macros, as they are expanded by cel-go
+    # --- macros, as cel-go expands them
 
     def loop(self, node: Loop) -> int:
         cost = self.cost(node.range)
@@ -252,7 +253,7 @@ class _Estimator:
             size = _ONE
         else:
             size = count
-            # Elements of a list are added to a list that is empty at first.
+            # The expanded macro appends the elements to an empty list.
             if node.kind in ("filter", "map"):
                 entry = Entry("list", _ONE, Size(0, UNKNOWN if element is None else element.most))
         if node.kind == "sortBy":
@@ -340,7 +341,7 @@ def _literal_size(node: Expr) -> Size | None:
 
 
 def _device_size(path: tuple[str, ...]) -> Size | None:
-    """Return the size of what a path from ``device`` leads to. Identifiers of attributes are as good as ``@values``."""
+    """Return the size of the value at a path from ``device``. Attribute identifiers count as ``@values``."""
     if len(path) == 4 and path[:3] == ("device", "attributes", "@values") and not path[3].startswith("@"):
         path = (*path[:3], "@values")
     most = _DEVICE_SIZES.get(path)
@@ -353,7 +354,7 @@ def _is_scalar(kind: Type) -> bool:
 
 _LoopCost = Callable[[int, int, bool], tuple[int, int, Entry | None]]
 _LOOPS: Final[Mapping[str, _LoopCost]] = {
-    # The cost of a step, what is paid once, and the sizes of the entries: of the accumulator's condition, step and result.
+    # Step cost, one-time cost, and entry sizes, computed from the costs of the accumulator's condition and result.
     "all": lambda condition, _, __: (2 + 1 + condition, 1, None),
     "exists": lambda condition, _, __: (3 + 1 + condition, 1, None),
     "exists_one": lambda condition, _, __: (condition + 2, 2, None),
@@ -504,7 +505,7 @@ def _affix(_: _Node, __: Size, ___: Sequence[_Node], sizes: Sequence[Size]) -> _
 
 def _network(base: int) -> _Member:
     def cost(_: _Node, __: Size, args: Sequence[_Node], sizes: Sequence[Size]) -> _Made:
-        # Addresses of 16 bytes are compared; a text is parsed first.
+        # Addresses of 16 bytes are compared. A string is parsed first.
         text = args[0].kind.name in ("string", "dyn", "any")
         return _add(base, _scaled(sizes[0].most, _STRING_FACTOR) if text else 0), None
 
@@ -512,7 +513,7 @@ def _network(base: int) -> _Member:
 
 
 def _allocating(cost: Callable[[Size, Sequence[_Node], Type], int], squared: bool) -> _Member:
-    """A call that makes a list."""
+    """Return the estimate for a member function that builds a list."""
 
     def estimate(target: _Node, count: Size, args: Sequence[_Node], _: Sequence[Size]) -> _Made:
         element = target.kind.parameters[0] if target.kind.parameters else DYN
@@ -562,7 +563,7 @@ _MEMBERS: Final[Mapping[str, _Member]] = {
         lambda size, _, kind: _scaled(size.most, 2 + _STRING_FACTOR * (kind.name in ("string", "bytes"))), True
     ),
 }
-# The version of upstream that was recorded charges for global functions that read a text as for member functions.
+# The recorded upstream version charges global functions that read a string like member functions.
 _GLOBALS: Final[Mapping[str, _Global]] = {
     **dict.fromkeys(("cidr", "ip", "isCIDR", "isIP", "isQuantity", "isSemver", "isURL"), _read(1)),
     **dict.fromkeys(("quantity", "semver", "url"), _read(1)),
@@ -596,7 +597,7 @@ _COSTS: Final[Mapping[type, Callable[[_Estimator, Any], int]]] = {
 
 @lru_cache(maxsize=256)
 def estimate_cost(source: str) -> int:
-    """Return the cost in units of an expression in the worst case, at most ``UNKNOWN``. Raises ``CompileError``."""
-    # The depth of the tree is checked there.
+    """Return the worst-case cost of an expression in units, at most ``UNKNOWN``. Raises ``CompileError``."""
+    # ``compile_selector`` checks the depth of the tree.
     compile_selector(source)
     return _Estimator().cost(parse(source))

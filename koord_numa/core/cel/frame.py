@@ -1,9 +1,10 @@
 """
-Limits of one evaluation, and the account that it is charged to.
+Limits and cost accounting of one evaluation.
 
-Upstream counts *cost units* as cel-go's runtime tracker does. They do not cover every operation: rendering or comparing a nested list
-costs upstream by its outermost length. *Work units* close that gap. An operation is charged before it starts for everything that it
-reads and makes, recursively, so CPU time and memory of an evaluation are bounded by its charges.
+Upstream counts *cost units* as cel-go's runtime tracker does. They do not cover every operation: the upstream cost of
+rendering or comparing a nested list depends only on its outermost length. *Work units* close that gap. An operation is
+charged before it starts for all values that it reads and builds, recursively, so its charges bound the CPU time and
+memory of an evaluation.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,27 +32,30 @@ class Limits:
     """Limits of one evaluation."""
 
     cost: int = 1_000_000
-    """Cost units, as resource/v1 ``CELSelectorExpressionMaxCost``."""
+    """Maximum cost units, as resource/v1 ``CELSelectorExpressionMaxCost``."""
     work: int = 1_000_000
-    """Work units: list elements, map entries and tens of characters that are read or made. Bounds memory at about 100 MB."""
+    """
+    Maximum work units: list elements, map entries and tens of characters that are read or built. Bounds memory at about
+    100 MB.
+    """
     nodes: int = 100_000
-    """Values and containers that one value may consist of."""
+    """Maximum number of scalars and containers in one value."""
     characters: int = 1_000_000
-    """Characters and bytes that one value may contain."""
+    """Maximum number of characters and bytes in one value."""
     cpu_seconds: float = 2.0
-    """CPU time, three times what the other limits allow on a slow machine. The last resort."""
+    """Maximum CPU time, in seconds: three times the time that the other limits allow on a slow machine. Last resort."""
 
 
 LIMITS: Final = Limits()
 CHARACTERS_PER_UNIT: Final = 10
-"""As cel-go's ``StringTraversalCostFactor``."""
+"""Characters per work unit. The inverse of cel-go's ``StringTraversalCostFactor``."""
 _CLOCK_EVERY: Final = 64
-"""Charges between two readings of the clock."""
+"""Number of charges between two readings of the clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class CelDevice:
-    """The variable ``device``, made once and read by every selector."""
+    """Value of the variable ``device``, built once per device and read by every selector."""
 
     driver: str
     allow_multiple_allocations: bool = False
@@ -60,14 +64,14 @@ class CelDevice:
 
 
 class Size(NamedTuple):
-    """The size of a value: values and containers in it, and characters of its texts."""
+    """The size of a value: number of scalars and containers in it, and number of characters of its strings."""
 
     nodes: int
     characters: int
 
     @property
     def units(self) -> int:
-        """Work units of reading the value once."""
+        """Work units for reading the value once."""
         return self.nodes + ceil(self.characters / CHARACTERS_PER_UNIT)
 
 
@@ -76,7 +80,9 @@ _OF_ONE_NODE: Final = frozenset({bool, int, Uint, float, type(None), Quantity, D
 
 
 class Frame:
-    """The state of one evaluation: variables, cost units, work units, and the sizes of the containers it has met."""
+    """
+    The state of one evaluation: variables, cost units, work units, and the sizes of the containers measured so far.
+    """
 
     __slots__ = ("_sizes", "cost", "device", "variables", "work")
 
@@ -85,38 +91,39 @@ class Frame:
         self.cost = 0
         self.work = 0
         self.variables: list[object] = [None] * variables
-        # By identity. The value is kept, so that no other one can get its identity.
+        # By object identity. The entry keeps a reference to the value, so that no other object can get the same
+        # identity.
         self._sizes: dict[int, tuple[object, Size]] = {}
 
     @property
     def units(self) -> int:
-        """All units spent. An operation that was refused is not counted beyond the limit."""
+        """Total units spent. The count stops at the limits: a rejected operation is not counted beyond them."""
         return min(self.cost, LIMITS.cost) + min(self.work, LIMITS.work)
 
     def check_cost(self) -> None:
-        """Raise ``CostExceededError`` beyond a limit."""
+        """Raise ``CostExceededError`` when a limit is exceeded."""
         if self.cost > LIMITS.cost or self.work > LIMITS.work:
             raise CostExceededError("operation cancelled: actual cost limit exceeded")
 
     def charge(self, units: int) -> None:
-        """Charge work units before the work is done. Raises ``CostExceededError`` beyond a limit."""
+        """Charge work units before the work is done. Raises ``CostExceededError`` beyond the limit."""
         self.work += units
         self.check_cost()
 
     def charge_text(self, characters: int) -> None:
-        """Charge for a text that is about to be made. Raises ``ValueTooLargeError`` when it would be too long."""
+        """Charge for a string before it is built. Raises ``ValueTooLargeError`` when it is too long."""
         if characters > LIMITS.characters:
             raise ValueTooLargeError(f"a text of {characters} characters is longer than {LIMITS.characters}")
         self.charge(characters // CHARACTERS_PER_UNIT)
 
     def charge_nodes(self, nodes: int) -> None:
-        """Charge for a container of so many elements that is about to be made. Raises ``ValueTooLargeError`` for too many."""
+        """Charge for a container before it is built. Raises ``ValueTooLargeError`` for too many elements."""
         if nodes > LIMITS.nodes:
             raise ValueTooLargeError(f"a value of {nodes} elements is larger than {LIMITS.nodes}")
         self.charge(nodes)
 
     def read(self, *values: Any) -> None:
-        """Charge for reading these values once, recursively."""
+        """Charge for reading the values once, recursively."""
         units = 0
         for value in values:
             kind = type(value)
@@ -127,7 +134,7 @@ class Frame:
         self.charge(units)
 
     def size(self, value: Any) -> Size:
-        """The size of a value. Containers are measured once and charged for that."""
+        """Return the size of a value. A container is measured, and charged for the measurement, once."""
         kind = type(value)
         if kind is str or kind is bytes:
             return Size(1, len(value))
@@ -145,7 +152,7 @@ class Frame:
         return _SCALAR
 
     def admit(self, value: Any) -> Any:
-        """Return a value that was just made. Raises ``ValueTooLargeError`` when it is too large."""
+        """Return a newly built value. Raises ``ValueTooLargeError`` when it is too large."""
         nodes, characters = self.size(value)
         if nodes > LIMITS.nodes:
             raise ValueTooLargeError(f"a value of {nodes} elements is larger than {LIMITS.nodes}")
@@ -173,7 +180,7 @@ class Frame:
 
 
 class TimedFrame(Frame):
-    """A frame with a deadline. ``clock`` gives the CPU time of the thread in seconds."""
+    """A frame with a deadline. ``clock`` returns the CPU time of the thread in seconds."""
 
     __slots__ = ("_charges", "_clock", "_deadline")
 
@@ -193,7 +200,7 @@ class TimedFrame(Frame):
 
 def _parts(value: Any) -> Iterable[Any]:
     if isinstance(value, MapValue):
-        # Unreadable values are measured as well, and not read.
+        # Unreadable values are measured but not read.
         return (part for key in value for part in (key, value.peek(key)))
     if isinstance(value, CelDevice):
         return (value.driver, value.attributes, value.capacity)

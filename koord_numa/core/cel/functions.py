@@ -1,4 +1,4 @@
-"""Describe functions: signatures in CEL's notation, implementations and costs (cel-go checker/types.go)."""
+"""Function descriptions: signatures in CEL notation, implementations and costs (cel-go checker/types.go)."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -23,7 +23,7 @@ from koord_numa.core.cel.values import (
 
 
 class Type(NamedTuple):
-    """A type and its parameters. A name of one capital letter is a type parameter of a signature."""
+    """A type and its parameters. A name that is a single capital letter is a type parameter of a signature."""
 
     name: str
     parameters: tuple["Type", ...] = ()
@@ -50,7 +50,7 @@ _SHOWN: Final = {
 
 DYN: Final = Type("dyn")
 ANY: Final = Type("any")
-"""The type of an attribute: a scalar or a list. Like dyn, except as an element of list and map literals."""
+"""Type of an attribute: a scalar or a list. Behaves like dyn, except as an element of list and map literals."""
 BOOL: Final = Type("bool")
 INT: Final = Type("int")
 STRING: Final = Type("string")
@@ -61,28 +61,28 @@ _PART: Final = re.compile(r"[A-Za-z]+|[(),]")
 
 
 def list_of(element: Type) -> Type:
-    """``list(element)``."""
+    """Return the type ``list(element)``."""
     return Type("list", (element,))
 
 
 def map_of(key: Type, value: Type) -> Type:
-    """``map(key, value)``."""
+    """Return the type ``map(key, value)``."""
     return Type("map", (key, value))
 
 
 def optional_of(value: Type) -> Type:
-    """``optional(value)``."""
+    """Return the type ``optional(value)``."""
     return Type("optional", (value,))
 
 
 def is_dynamic(kind: Type) -> bool:
-    """Is the type only known at run time?"""
+    """Return whether the type is known only at run time."""
     return kind.name in ("dyn", "any")
 
 
 @lru_cache(maxsize=1024)
 def read_type(text: str) -> Type:
-    """A type as signatures write it: ``map(string, A)``."""
+    """Parse a type in signature notation, such as ``map(string, A)``."""
     return _read(iter(_PART.findall(text)), "")[0]
 
 
@@ -99,9 +99,9 @@ def _read(parts: Iterator[str], name: str) -> tuple[Type, str]:
 
 
 def unify(formal: Type, actual: Type, bindings: Bindings) -> bool:
-    """May a value of type ``actual`` stand where ``formal`` is asked for? Binds type parameters on the way."""
+    """Return whether a value of type ``actual`` is accepted for ``formal``. Binds type parameters as a side effect."""
     if is_dynamic(formal) or is_dynamic(actual):
-        # A type parameter that meets dyn stays open for what comes later.
+        # A type parameter that is unified with dyn stays open for later arguments.
         if len(formal.name) == 1:
             bindings.setdefault(formal.name, actual)
         return True
@@ -110,7 +110,7 @@ def unify(formal: Type, actual: Type, bindings: Bindings) -> bool:
         if bound == actual:
             return True
         if unify(bound, actual, {}):
-            # dyn is the wider of the two, so that it is what remains.
+            # dyn is the wider type, so the parameter keeps dyn.
             bindings[formal.name] = DYN if is_dynamic(bound) else bound
             return True
         return False
@@ -120,7 +120,7 @@ def unify(formal: Type, actual: Type, bindings: Bindings) -> bool:
 
 
 def substitute(formal: Type, bindings: Bindings) -> Type:
-    """The type with its parameters replaced; one that nothing bound is dyn."""
+    """Return the type with its parameters replaced. An unbound parameter becomes dyn."""
     if len(formal.name) == 1:
         return bindings.get(formal.name, DYN)
     return Type(formal.name, tuple(substitute(parameter, bindings) for parameter in formal.parameters))
@@ -128,7 +128,7 @@ def substitute(formal: Type, bindings: Bindings) -> Type:
 
 Cost = Callable[..., int]
 Work = Callable[..., None]
-"""Charges the frame, its first argument, for a call with the values that follow."""
+"""Function that charges the frame, its first argument, for a call with the values that follow."""
 Classes = frozenset[type]
 
 _CLASSES: Final[Mapping[str, Classes]] = {
@@ -157,31 +157,33 @@ _CLASSES: Final[Mapping[str, Classes]] = {
 _FIXED_SIZE: Final = frozenset(
     {"bool", "int", "uint", "double", "null", "type", "duration", "timestamp", "quantity", "format", "ip", "cidr"}
 )
-"""Types whose values are read and made in constant time."""
+"""Types whose values are read and built in constant time."""
 
 
 def one(*_: object) -> int:
-    """Calls cost one unit unless the library says otherwise."""
+    """Return one unit, the default cost of a call."""
     return 1
 
 
 def read_all(frame: Any, *values: object) -> None:
-    """The call reads its arguments recursively: the default."""
+    """Charge for reading all arguments recursively. The default."""
     frame.read(*values)
 
 
 def constant_time(frame: Any, *_: object) -> None:
-    """The call takes the same time whatever the size of its arguments."""
+    """Check the limits without a charge. For calls whose run time does not depend on the size of the arguments."""
     frame.check_cost()
 
 
 @dataclass(frozen=True, slots=True)
 class Overload:
     """
-    One signature of a function. ``parameters`` begin with the receiver of a member function.
+    One signature of a function.
 
-    ``cost`` gives upstream's units of a call. ``work`` charges for everything that the call reads and makes. With ``in_frame`` the
-    call takes the frame as its first argument and charges for its result while it makes it.
+    The ``parameters`` of a member function begin with the receiver.
+
+    ``cost`` returns upstream's cost units of a call. ``work`` charges for all values that the call reads and builds.
+    With ``in_frame``, the call takes the frame as its first argument and charges for its result while it builds it.
     """
 
     name: str
@@ -195,12 +197,14 @@ class Overload:
 
     @property
     def classes(self) -> tuple[Classes | None, ...]:
-        """The Python types that each parameter takes; None takes everything. Elements of lists and maps are not looked at."""
+        """
+        The Python types that each parameter accepts, or None for all types. Elements of lists and maps are not checked.
+        """
         return tuple(_CLASSES.get(parameter.name) for parameter in self.parameters)
 
     @property
     def sized(self) -> bool:
-        """Whether the size of a result differs from value to value."""
+        """Whether the size of the result varies."""
         return self.result.name not in _FIXED_SIZE
 
 
@@ -208,9 +212,10 @@ def row(
     signature: str, call: Callable[..., Any], cost: Cost = one, work: Work | None = None, *, in_frame: bool = False
 ) -> Overload:
     """
-    An overload from its signature: ``size(string) -> int`` is a function, ``string.size() -> int`` a member function.
+    Build an overload from its signature.
 
-    A type parameter as receiver is written like any other type: ``list(A).sum() -> A``.
+    ``size(string) -> int`` is a global function, ``string.size() -> int`` a member function. The receiver is written
+    like any other type, also with a type parameter: ``list(A).sum() -> A``.
     """
     head, _, result = signature.partition(" -> ")
     name, arguments = _last_call(head)
@@ -223,7 +228,7 @@ def row(
 
 def _last_call(head: str) -> tuple[str, str]:
     depth = 0
-    # From the end, as parameters may have parentheses of their own: ``list(list(A)).flatten()``.
+    # Scan from the end, because parameters may contain parentheses: ``list(list(A)).flatten()``.
     for at in range(len(head) - 1, -1, -1):
         depth += (head[at] == ")") - (head[at] == "(")
         if depth == 0:
@@ -236,7 +241,7 @@ _NAMESPACES: Final = frozenset({"sets", "lists", "optional", "format", "ip", "st
 
 def _receiver(name: str) -> tuple[str, bool, str]:
     receiver, dot, function = name.rpartition(".")
-    # Without a dot, or with a known namespace before it, there is no receiver.
+    # A name without a dot, or with a known namespace before the dot, has no receiver.
     if not dot or (receiver in _NAMESPACES and f"{receiver}.{function}" in QUALIFIED):
         return "", False, name
     return receiver, True, function
@@ -250,7 +255,7 @@ QUALIFIED: Final = frozenset(
         "format.dns1035LabelPrefix", "format.labelValue", "format.uri", "format.uuid", "format.byte", "format.date", "format.datetime",
     }
 )  # fmt: skip
-"""Global functions whose names have a namespace; ``ip.family()`` with a variable ``ip`` is none of them."""
+"""Global functions whose names have a namespace. ``ip.family()`` on a variable ``ip`` is a member function."""
 
 
 def _split(arguments: str) -> list[str]:
@@ -266,7 +271,7 @@ def _split(arguments: str) -> list[str]:
 
 
 def table(rows: Sequence[Overload]) -> Mapping[tuple[str, bool], tuple[Overload, ...]]:
-    """The overloads by name and whether they are member functions, in the order of the rows."""
+    """Group the overloads by name and by whether they are member functions, in the order of the rows."""
     grouped: dict[tuple[str, bool], list[Overload]] = {}
     for overload in rows:
         grouped.setdefault((overload.name, overload.member), []).append(overload)
@@ -278,38 +283,40 @@ REGEX_FACTOR: Final = 0.25
 
 
 def traversal(text: object, *_: object) -> int:
-    """Reading a text once."""
+    """Return the cost of reading a string once."""
     return ceil(len(text) * STRING_FACTOR)  # type: ignore[arg-type]  # calls are checked before
 
 
 def joined(left: object, right: object) -> int:
-    """Reading two texts or lists."""
+    """Return the cost of reading two strings or lists."""
     return ceil((len(left) + len(right)) * STRING_FACTOR)  # type: ignore[arg-type]  # calls are checked before
 
 
 def search(text: object, part: object, *_: object) -> int:
-    """Looking for a text in another."""
-    # Both lengths are rounded up before they are multiplied, as in cel-go's estimator.
+    """Return the cost of searching for a string in another string."""
+    # As in cel-go's estimator, both lengths are rounded up before the multiplication.
     return ceil(len(text) * STRING_FACTOR) * ceil(len(part) * STRING_FACTOR)  # type: ignore[arg-type]  # calls are checked before
 
 
 def regex(text: object, pattern: object, *_: object) -> int:
-    """Running a regular expression over a text; an empty text counts as one character."""
+    """
+    Return the cost of matching a regular expression. One character is added, so an empty string costs one character.
+    """
     return ceil((len(text) + 1) * STRING_FACTOR) * ceil(len(pattern) * REGEX_FACTOR)  # type: ignore[arg-type]  # calls are checked before
 
 
 def elements(items: object, *_: object) -> int:
-    """One unit an element."""
+    """Return one unit per element."""
     return len(items)  # type: ignore[arg-type]  # calls are checked before
 
 
 def pairs(left: object, right: object) -> int:
-    """Every element of one list against every element of the other."""
+    """Return the cost of comparing every element of one list with every element of the other list."""
     return len(left) * len(right) + 1  # type: ignore[arg-type]  # calls are checked before
 
 
 def equality(left: object, right: object) -> int:
-    """Comparing texts and collections costs by the shorter one, everything else one unit."""
+    """Return the cost of a comparison: the shorter length for strings and collections, one unit for other types."""
     try:
         return ceil(min(len(left), len(right)) * STRING_FACTOR)  # type: ignore[arg-type]  # calls are checked before
     except TypeError:

@@ -1,4 +1,4 @@
-"""Parse CEL expressions into a syntax tree (cel-spec, langdef.md). Macros are nodes of their own."""
+"""Parser from a CEL expression to a syntax tree (cel-spec, langdef.md). Every macro becomes a node of its own."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ _ESCAPE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """``kind`` is ``name``, ``literal``, ``op`` or ``end``; a literal carries its value."""
+    """A token. ``kind`` is ``name``, ``literal``, ``op`` or ``end``. A literal carries its value."""
 
     kind: str
     text: str
@@ -46,7 +46,11 @@ class Token:
 
 
 def tokenize(source: str) -> list[Token]:
-    """All tokens of the expression, the last of kind ``end``. Raises ``CompileError`` at a character that begins none."""
+    """
+    Split the expression into tokens. The last token has the kind ``end``.
+
+    Raises ``CompileError`` at a character that starts no token.
+    """
     tokens: list[Token] = []
     position = 0
     while position < len(source):
@@ -76,7 +80,7 @@ def _token(match: re.Match[str], position: int) -> Token:
 
 
 def _integer(match: re.Match[str], position: int) -> int:
-    # 2**63 itself is let through here: the parser accepts it behind a minus sign only.
+    # 2**63 itself passes the lexer, because it is valid after a minus sign. The parser rejects it elsewhere.
     value = int(match["int"], 0) if match["int"][:2] == "0x" else int(match["int"])
     if match["unsigned"]:
         if value >= _UINT_MAX:
@@ -88,7 +92,7 @@ def _integer(match: re.Match[str], position: int) -> int:
 
 
 def _string(text: str, position: int) -> str | bytes:
-    # The quote that comes first begins the literal; before it there is only the prefix.
+    # The first quote starts the literal. Only the prefix precedes it.
     start = min(index for index in (text.find('"'), text.find("'")) if index >= 0)
     prefix, body = text[:start].lower(), text[start:]
     quote = 3 if body[:3] in ('"""', "'''") else 1
@@ -105,7 +109,7 @@ def _character(match: re.Match[str], position: int) -> str:
     digits = match["x"] or match["X"] or match["u"] or match["U"]
     if digits:
         code = int(digits, 16)
-        # Surrogates are no characters, and UTF-8 cannot hold them.
+        # Surrogates are not characters, and UTF-8 cannot encode them.
         if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
             raise CompileError("Syntax error: invalid unicode code point", position)
         return chr(code)
@@ -116,7 +120,7 @@ def _character(match: re.Match[str], position: int) -> str:
 
 
 def _unescape_bytes(body: str, position: int) -> bytes:
-    """In a bytes literal ``\\x`` and octal escapes are bytes, not characters."""
+    r"""Decode escapes of a bytes literal, where ``\\x`` and octal escapes are bytes instead of characters."""
     parts: list[bytes] = []
     at = 0
     for match in _ESCAPE.finditer(body):
@@ -151,7 +155,7 @@ class Ident:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """``operand.field``; ``optional`` for ``operand.?field``, ``test`` for ``has(operand.field)``."""
+    """``operand.field``. ``optional`` marks ``operand.?field`` and ``test`` marks ``has(operand.field)``."""
 
     position: int
     operand: "Expr"
@@ -162,7 +166,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """``operand[key]``; ``optional`` for ``operand[?key]``."""
+    """``operand[key]``. ``optional`` marks ``operand[?key]``."""
 
     position: int
     operand: "Expr"
@@ -172,7 +176,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function or operator. ``target`` is the receiver of a member call."""
+    """A call of a function or operator. ``target`` is the receiver of a member call."""
 
     position: int
     function: str
@@ -182,7 +186,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ListLiteral:
-    """``[a, ?b]``: the elements at ``optional`` positions are left out when they are none."""
+    """``[a, ?b]``. Elements at ``optional`` positions are left out when they hold no value."""
 
     position: int
     elements: tuple["Expr", ...]
@@ -191,7 +195,7 @@ class ListLiteral:
 
 @dataclass(frozen=True, slots=True)
 class MapLiteral:
-    """``{k: v, ?k: v}``: key, value, and whether the entry is optional."""
+    """``{k: v, ?k: v}`` as tuples of key, value, and whether the entry is optional."""
 
     position: int
     entries: tuple[tuple["Expr", "Expr", bool], ...]
@@ -202,8 +206,9 @@ class Loop:
     """
     A comprehension macro over a list or map.
 
-    ``kind`` is the macro's name. ``names`` holds one variable, or two: index and element of a list, key and value of a map.
-    ``condition`` filters (``map``, ``transformList`` …) or is the predicate; ``result`` makes the new element.
+    ``kind`` is the name of the macro. ``names`` holds one variable, or two: index and element of a list, key and value
+    of a map. ``condition`` is the filter (``map``, ``transformList`` …) or the predicate. ``result`` computes the new
+    element.
     """
 
     position: int
@@ -255,13 +260,13 @@ def _has(position: int, _: Expr | None, args: tuple[Expr, ...]) -> Expr:
 
 
 def _predicate(kind: str, position: int, target: Expr | None, args: tuple[Expr, ...]) -> Expr:
-    """``range.all(x, p)`` or ``range.all(i, x, p)``."""
+    """Build ``range.all(x, p)`` or ``range.all(i, x, p)``."""
     assert target is not None  # noqa: S101  (a member macro)
     return Loop(position, kind, target, _names(args[:-1]), args[-1], None)
 
 
 def _transform(kind: str, variables: int, position: int, target: Expr | None, args: tuple[Expr, ...]) -> Expr:
-    """``range.map(x, [filter,] result)``."""
+    """Build ``range.map(x, [filter,] result)``."""
     assert target is not None  # noqa: S101  (a member macro)
     condition = args[variables] if len(args) == variables + 2 else None
     return Loop(position, kind, target, _names(args[:variables]), condition, args[-1])
@@ -313,13 +318,13 @@ MEMBER_MACROS: Final[Mapping[tuple[str, int], Macro]] = {
     ("optFlatMap", 2): partial(_optional_map, True),
     ("sortBy", 2): _sort_by,
 }
-"""By name and number of arguments."""
+"""Member macros, by name and number of arguments."""
 
 
 MAX_LENGTH: Final = 10 * 1024
-"""Characters of an expression, as resource/v1 CELSelectorExpressionMaxLength."""
+"""Maximum length of an expression in characters, as resource/v1 CELSelectorExpressionMaxLength."""
 MAX_DEPTH: Final = 60
-"""Nested parentheses, calls and operators; Go's parser stops at 250 levels of its own grammar rules."""
+"""Maximum nesting of parentheses, calls and operators. Go's parser stops at 250 levels of its own grammar rules."""
 
 _RELATIONS: Final = frozenset({"<", "<=", ">=", ">", "==", "!=", "in"})
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
@@ -330,7 +335,7 @@ _RESERVED: Final = frozenset(_CONSTANTS) | {
 
 
 def parse(source: str) -> Expr:
-    """The tree of an expression. Raises ``CompileError``."""
+    """Parse an expression. Raises ``CompileError``."""
     if len(source) > MAX_LENGTH:
         raise CompileError(f"the expression has {len(source)} characters, at most {MAX_LENGTH} are allowed")
     parser = _Parser(tokenize(source))
@@ -361,7 +366,7 @@ class _Parser:
         return None
 
     def expect(self, text: str) -> Token:
-        """Take this very token, or raise."""
+        """Consume the given token. Raises ``CompileError`` for any other token."""
         token = self._accept(text)
         if token is None:
             raise CompileError(
@@ -370,22 +375,22 @@ class _Parser:
         return token
 
     def expression(self) -> Expr:
-        """``a || b ? c : d``."""
+        """Parse ``a || b ? c : d``."""
         self._depth += 1
-        # Before the descent: Python's stack must not be the limit.
+        # Checked before the descent, so that Python's stack is not the limit.
         if self._depth > MAX_DEPTH:
             raise CompileError(f"expressions are nested deeper than {MAX_DEPTH} levels", self._next.position)
         condition = self._logical("||")
         if mark := self._accept("?"):
             chosen = self._logical("||")
             self.expect(":")
-            # The other branch is an expression again, so that ``?:`` is right-associative.
+            # The last branch is an expression, so ``?:`` is right-associative.
             condition = Call(mark.position, "_?:_", (condition, chosen, self.expression()))
         self._depth -= 1
         return condition
 
     def _logical(self, operator: str) -> Expr:
-        """A chain of one operator is one call with many operands: deep left recursion would add nothing."""
+        """Parse a chain of one operator into one call with many operands, which avoids deep left recursion."""
         first = self._logical("&&") if operator == "||" else self._relation()
         operands = [first]
         position = self._next.position
@@ -395,7 +400,7 @@ class _Parser:
 
     def _relation(self) -> Expr:
         left = self._sum()
-        # Literals may have the text of an operator, such as the string "in".
+        # A literal may have the text of an operator, such as the string "in".
         while self._next.kind != "literal" and self._next.text in _RELATIONS:
             mark = self._take()
             name = "@in" if mark.text == "in" else f"_{mark.text}_"
@@ -417,11 +422,11 @@ class _Parser:
     def _unary(self) -> Expr:
         if marks := self._run("!"):
             operand = self._member()
-            # Two signs cancel out, so that a chain of them is one operation or none.
+            # Two signs cancel out, so a chain of signs is one operation or none.
             return operand if len(marks) % 2 == 0 else Call(marks[0].position, "!_", (operand,))
         if self._next.text == "-" and self._next.kind == "op":
             following = self._tokens[self._at + 1]
-            # A minus before a number is part of the literal: only so is -2**63 an int.
+            # A minus before a number is part of the literal. Otherwise -2**63 would not be an int.
             if following.kind == "literal" and type(following.value) in (int, float):
                 return self._members(self._negative_literal())
             marks = self._run("-")
@@ -452,7 +457,7 @@ class _Parser:
                 operand = Index(mark.position, operand, key, optional=mark.text == "[?")
                 continue
             name = self._name(selector=True)
-            # A method call, unless the dot is optional, which selects fields only.
+            # A method call. The optional dot selects fields only.
             if mark.text == "." and self._accept("("):
                 operand = self._member_call(operand, name)
             else:
@@ -461,7 +466,7 @@ class _Parser:
 
     def _member_call(self, target: Expr, name: Token) -> Expr:
         args = self._arguments(")")
-        # Macros are recognised by name and number of arguments, as in cel-go's parser.
+        # As in cel-go's parser, macros are recognized by name and number of arguments.
         if isinstance(target, Ident) and (macro := NAMESPACE_MACROS.get((f"{target.name}.{name.text}", len(args)))):
             return macro(name.position, target, args)
         if macro := MEMBER_MACROS.get((name.text, len(args))):
@@ -482,7 +487,7 @@ class _Parser:
         token = self._next
         if token.kind == "literal":
             self._take()
-            # The lexer lets 2**63 pass for the sake of its negation.
+            # The lexer accepts 2**63 only for its negation.
             if type(token.value) is int and token.value == 2**63:
                 raise CompileError("invalid int literal", token.position)
             return Literal(token.position, token.value)
@@ -499,7 +504,7 @@ class _Parser:
             return self._list(token, first_optional=True)
         if self._accept("{"):
             return self._map(token)
-        self._accept(".")  # a leading dot only says that the name is absolute
+        self._accept(".")  # a leading dot marks an absolute name and has no effect here
         return self._name_or_call()
 
     def _name_or_call(self) -> Expr:
@@ -513,7 +518,7 @@ class _Parser:
 
     def _name(self, selector: bool = False) -> Token:
         token = self._next
-        # After a dot only the constants and ``in`` are reserved: fields may be called ``namespace``.
+        # After a dot only the constants and ``in`` are reserved: a field may have the name ``namespace``.
         reserved = token.text in (("true", "false", "null", "in") if selector else _RESERVED)
         if token.kind != "name" or reserved:
             raise CompileError(f"Syntax error: mismatched input {token.text!r} expecting a name", token.position)

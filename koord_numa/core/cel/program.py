@@ -1,4 +1,4 @@
-"""The interface of this package: compile a selector once, prepare devices once, evaluate often."""
+"""Interface of the package: compile a selector once, convert devices once, evaluate often."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -28,8 +28,10 @@ from koord_numa.core.cel.values import TYPE_NAMES, CelError, CompileError, CostE
 @dataclass(frozen=True, slots=True)
 class Reads:
     """
-    ``names`` are attributes and capacities as (domain, name). ``everything`` says that the expression looks at them in a way that
-    cannot be told from its text, such as a loop over all of them.
+    The attributes and capacities that an expression reads.
+
+    ``names`` are attributes and capacities as (domain, name). ``everything`` marks an expression whose reads cannot be
+    determined from its text, such as a loop over all attributes.
     """
 
     names: frozenset[tuple[str, str]] = frozenset()
@@ -37,29 +39,29 @@ class Reads:
 
     @property
     def driver_only(self) -> bool:
-        """Does the answer depend on the driver's name alone?"""
+        """Whether the result depends on the driver name only."""
         return not self.names and not self.everything
 
 
 def reads_of(tree: Expr) -> Reads:
-    """What the expression reads besides ``device.driver``."""
+    """Return what the expression reads besides ``device.driver``."""
     names: set[tuple[str, str]] = set()
     return Reads(frozenset(names), True) if _opaque(tree, names) else Reads(frozenset(names))
 
 
 def _opaque(node: Expr, names: set[tuple[str, str]]) -> bool:
-    """Collect the names that are read below the node; True when something else is read."""
+    """Collect the names that are read below the node. Returns True when other data may be read."""
     if isinstance(node, Ident):
-        # The device as a whole was used in a way that no path explains.
+        # The device is used as a whole.
         return node.name == "device"
     path = _path(node)
     if path is not None:
         if len(path) == 2 and path[0] in ("attributes", "capacity"):
-            # ``device.attributes["d"]`` as a map: any of its names may be read.
+            # ``device.attributes["d"]`` used as a map: any of its names may be read.
             return True
         if len(path) >= 3:
             names.add((path[1], path[2]))
-        # A field of the device itself, such as ``allowMultipleAllocations``, counts as a name without a domain.
+        # A field of the device itself, such as ``allowMultipleAllocations``, is a name with an empty domain.
         elif path != ["driver"]:
             names.add(("", path[0]))
         return False
@@ -67,7 +69,10 @@ def _opaque(node: Expr, names: set[tuple[str, str]]) -> bool:
 
 
 def _path(node: Expr) -> list[str] | None:
-    """``device.attributes["d"].x`` as ``[attributes, d, x]``; None for what is no such chain of constant names."""
+    """
+    Return ``device.attributes["d"].x`` as ``[attributes, d, x]``, or None for a node that is not a chain of constant
+    names.
+    """
     steps: list[str] = []
     while not isinstance(node, Ident):
         if isinstance(node, Select):
@@ -78,14 +83,14 @@ def _path(node: Expr) -> list[str] | None:
             node = node.operand
         else:
             return None
-    # ``device`` alone, or all attributes at once: no chain of constant names.
+    # ``device`` alone, or all attributes at once, is not a chain of constant names.
     if node.name != "device" or not steps or (len(steps) == 1 and steps[0] in ("attributes", "capacity")):
         return None
     return steps[::-1]
 
 
 def children(node: Expr) -> tuple[Expr, ...]:
-    """The parts of a node."""
+    """Return the child nodes."""
     match node:
         case Select(operand=operand):
             return (operand,)
@@ -108,7 +113,9 @@ def children(node: Expr) -> tuple[Expr, ...]:
 
 
 MAX_TREE_DEPTH: Final = 200
-"""Levels of a syntax tree: operators and selections in a row count as levels too. Go's parser stops at 250 grammar rules."""
+"""
+Maximum depth of a syntax tree. Consecutive operators and selections also count. Go's parser stops at 250 grammar rules.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,27 +124,34 @@ class Program:
 
     source: str
     evaluate: Evaluate
-    variables: int  # how many comprehension variables it binds
-    reads: Reads  # what the answer depends on
+    variables: int  # number of comprehension variable slots
+    reads: Reads  # attributes that determine the result
 
     def matches(self, device: CelDevice) -> bool:
-        """Does the device match? Raises ``EvaluationError``, or ``CostExceededError`` beyond the limit of one million units."""
+        """
+        Return whether the device matches.
+
+        Raises ``EvaluationError``, or ``CostExceededError`` beyond the limit of one million units.
+        """
         return self.run(device)[0]
 
     def frame_for(self, device: CelDevice, clock: Callable[[], float] | None = None) -> Frame:
-        """A frame for one evaluation, with a deadline if there is a clock of CPU time."""
+        """Return a frame for one evaluation, with a deadline if a CPU clock is given."""
         return Frame(device, self.variables) if clock is None else TimedFrame(device, self.variables, clock)
 
     def run(self, device: CelDevice, frame: Frame | None = None) -> tuple[bool, int]:
-        """The answer and what it cost in units. A frame of ``frame_for`` keeps the account also when the evaluation fails."""
+        """
+        Return the result and its cost in units. A frame from ``frame_for`` keeps the cost also when the evaluation
+        fails.
+        """
         frame = frame or Frame(device, self.variables)
         try:
             result = self.evaluate(frame)
-        # Beyond Python's stack, below the depth limit: an answer, and never a crash.
+        # Python's stack can overflow below the depth limit. The result is then an error instead of a crash.
         except RecursionError:
             raise EvaluationError("the expression is nested too deeply") from None
         frame.check_cost()
-        # ``is``: an int 1 is no bool.
+        # ``is``, because the int 1 is not a bool.
         if result is True or result is False:
             return result, frame.cost
         kind = TYPE_NAMES.get(type(result), type(result).__name__)
@@ -154,7 +168,7 @@ def _compile(source: str) -> Program | CompileError:
         evaluate, variables = compile_tree(tree)
     except CompileError as error:
         return error
-    except EvaluationError as error:  # a constant that cannot be made, such as a map with a repeated key
+    except EvaluationError as error:  # a constant that cannot be built, such as a map with a repeated key
         return CompileError(str(error))
     except RecursionError:
         return CompileError("the expression is nested too deeply")
@@ -162,7 +176,7 @@ def _compile(source: str) -> Program | CompileError:
 
 
 class ProgramCache:
-    """Compiled texts, the least recently used first, bounded by the characters of all texts."""
+    """An LRU cache of compiled expressions, bounded by the total number of characters of the expressions."""
 
     def __init__(self, characters: int) -> None:
         self._most = characters
@@ -176,7 +190,7 @@ class ProgramCache:
         return source in self._programs
 
     def get(self, source: str) -> Program | CompileError:
-        """The program of a text, or why there is none."""
+        """Return the program of an expression, or its compile error."""
         known = self._programs.get(source)
         if known is not None:
             self._programs.move_to_end(source)
@@ -190,25 +204,28 @@ class ProgramCache:
 
 
 CACHE: Final = ProgramCache(2 << 20)
-"""Texts of 2 MiB: the largest object of an API server fits. A program takes about forty times the room of its text."""
+"""
+Capacity of 2 MiB of text, enough for the largest object of an API server. A program takes about 40 times the memory of
+its text.
+"""
 
 
 def is_compiled(source: str) -> bool:
-    """Whether ``compile_selector`` need not compile the text now."""
+    """Return whether the compiled expression is in the cache."""
     return source in CACHE
 
 
 def compile_selector(source: str) -> Program:
-    """The program of a text, remembered. Raises ``CompileError``."""
+    """Return the program of an expression, from the cache if possible. Raises ``CompileError``."""
     result = CACHE.get(source)
     if isinstance(result, CompileError):
         raise CompileError(f"compilation failed: {result}", result.position)
     return result
 
 
-# Levels of the tree and not of the text: a long chain of operators nests without parentheses.
+# The depth of the tree is limited, not that of the text: a long chain of operators nests without parentheses.
 def _check_depth(tree: Expr) -> None:
-    """Level by level with a list instead of recursion: the limit must hold before anything recursive sees the tree."""
+    """Check the depth level by level without recursion, before any recursive function sees the tree."""
     level: list[Expr] = [tree]
     depth = 0
     while level:

@@ -1,4 +1,4 @@
-"""Evaluate field access, logic, equality, membership and comprehension macros, with cel-go's costs."""
+"""Evaluation of field access, logic, equality, membership and comprehension macros, with cel-go's costs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,13 +29,13 @@ DEVICE_NAMES: Final = {
     "attributes": "attributes",
     "capacity": "capacity",
 }
-"""The attribute of ``CelDevice`` by the name of the field in CEL."""
+"""Attribute names of ``CelDevice``, by CEL field name."""
 
 
 def select_value(value: Any, field: str) -> Any:
-    """``value.field``."""
+    """Evaluate ``value.field``."""
     if type(value) is MapValue:
-        # ``MISSING`` and not ``None``, which is CEL's null and may be a value.
+        # ``MISSING`` instead of ``None``, because None is CEL's null and a valid value.
         found = value.find(field)
         if found is not MISSING:
             return found
@@ -47,8 +47,8 @@ def select_value(value: Any, field: str) -> Any:
 
 
 def optional_select(value: Any, field: str) -> OptionalValue:
-    """``value.?field``: none where there is no such field."""
-    # Optionals chain: ``a.?b.?c`` is none as soon as one of them is.
+    """Evaluate ``value.?field``. Returns ``NONE`` when the field does not exist."""
+    # Optionals chain: ``a.?b.?c`` is none when any part is none.
     if isinstance(value, OptionalValue):
         return optional_select(value.value, field) if value.present else NONE
     if isinstance(value, CelDevice):
@@ -58,8 +58,8 @@ def optional_select(value: Any, field: str) -> OptionalValue:
 
 
 def test_field(value: Any, field: str) -> bool:
-    """``has(value.field)``."""
-    # Every field of a device exists; whether it holds anything is asked of the map behind it.
+    """Evaluate ``has(value.field)``."""
+    # Every field of a device exists. Only maps behind the fields can lack a key.
     if isinstance(value, CelDevice):
         return True
     if isinstance(value, MapValue):
@@ -68,7 +68,7 @@ def test_field(value: Any, field: str) -> bool:
 
 
 def index_value(value: Any, key: Any) -> Any:
-    """``value[key]`` of a map or a list."""
+    """Evaluate ``value[key]`` of a map or a list."""
     if type(value) is MapValue:
         found = value.find(key)
         if found is MISSING:
@@ -85,7 +85,7 @@ def index_value(value: Any, key: Any) -> Any:
 
 
 def optional_index(value: Any, key: Any) -> OptionalValue:
-    """``value[?key]``: none where there is no such element."""
+    """Evaluate ``value[?key]``. Returns ``NONE`` when the element does not exist."""
     if isinstance(value, OptionalValue):
         return optional_index(value.value, key) if value.present else NONE
     if isinstance(value, MapValue):
@@ -98,8 +98,8 @@ def optional_index(value: Any, key: Any) -> OptionalValue:
 
 
 def _position(key: Any) -> int:
-    """Whole numbers of every type are positions."""
-    # bool is a subclass of int in Python and no number in CEL.
+    """Return the key as an index. Whole numbers of every numeric type are accepted."""
+    # bool is a subclass of int in Python, but not a number in CEL.
     if isinstance(key, bool) or not isinstance(key, int | float) or key != int(key):
         raise EvaluationError(NO_SUCH_OVERLOAD)
     return int(key)
@@ -109,7 +109,9 @@ Evaluate = Callable[[Frame], Any]
 
 
 def _short_circuit(decisive: bool, operands: Sequence[Evaluate]) -> Evaluate:
-    """One decisive operand decides, whatever error another one raised; without one the first error counts."""
+    """
+    Return a closure for ``&&`` or ``||``. A decisive operand overrides errors, otherwise the first error is raised.
+    """
 
     def evaluate(frame: Frame) -> bool:
         error: EvaluationError | None = None
@@ -118,10 +120,10 @@ def _short_circuit(decisive: bool, operands: Sequence[Evaluate]) -> Evaluate:
             try:
                 value = operand(frame)
             except EvaluationError as caught:
-                # The first error is kept; a later operand may still decide.
+                # The first error is kept, because a later operand may still be decisive.
                 error = error or caught
                 continue
-            # ``is``: True and 1 are equal in Python and not in CEL.
+            # ``is``, because True and 1 are equal in Python but not in CEL.
             if value is decisive:
                 return decisive
             if not isinstance(value, bool):
@@ -150,7 +152,7 @@ def _not(operands: Sequence[Evaluate]) -> Evaluate:
 
     def evaluate(frame: Frame) -> bool:
         value = operand(frame)
-        # Costs one unit, as every operator that is a function upstream.
+        # One unit, like every operator that is a function upstream.
         frame.cost += 1
         if not isinstance(value, bool):
             raise EvaluationError(NO_SUCH_OVERLOAD)
@@ -165,7 +167,7 @@ def _equal(operands: Sequence[Evaluate]) -> Evaluate:
     def evaluate(frame: Frame) -> bool:
         first, second = left(frame), right(frame)
         frame.cost += equality(first, second)
-        # Texts are compared most often: upstream's units cover their size.
+        # Strings are compared most often. Upstream's cost units already cover their size.
         if type(first) is str and type(second) is str:
             return first == second
         if type(first) in NESTED and type(second) in NESTED:
@@ -176,7 +178,7 @@ def _equal(operands: Sequence[Evaluate]) -> Evaluate:
 
 
 def _unequal(operands: Sequence[Evaluate]) -> Evaluate:
-    """``!=`` is true where ``==`` is an error, as cel-go's ``evalNe``."""
+    """Return a closure for ``!=``. As in cel-go's ``evalNe``, the result is true where ``==`` raises an error."""
     left, right = operands
 
     def evaluate(frame: Frame) -> bool:
@@ -190,19 +192,19 @@ def _unequal(operands: Sequence[Evaluate]) -> Evaluate:
 
 
 def _charge_comparison(frame: Frame, left: object, right: object) -> None:
-    """A comparison visits no more than the smaller value has."""
+    """Charge a comparison. It visits at most as many parts as the smaller value has."""
     frame.charge(min(frame.size(left).units, frame.size(right).units))
 
 
 def contained(value: Evaluate, container: Evaluate) -> Evaluate:
-    """``value in container``: an element of a list, a key of a map."""
+    """Return a closure for ``value in container``: an element of a list or a key of a map."""
 
     def evaluate(frame: Frame) -> bool:
         wanted, items = value(frame), container(frame)
         frame.cost += 1
         if isinstance(items, MapValue):
             frame.read(wanted)
-            # Only these types can be keys of a CEL map.
+            # Only values of these types can be keys of a CEL map.
             return isinstance(wanted, bool | int | float | str) and wanted in items
         if isinstance(items, tuple):
             frame.read(items)
@@ -213,7 +215,11 @@ def contained(value: Evaluate, container: Evaluate) -> Evaluate:
 
 
 def contained_in_constant(value: Evaluate, items: tuple[Any, ...]) -> Evaluate:
-    """cel-go turns a constant list into a set, in which Kubernetes' own types cannot be looked up."""
+    """
+    Return a closure for ``value in items`` with a constant list.
+
+    cel-go turns the list into a set, and a lookup of a quantity or semver in a set is an error.
+    """
     keys = frozenset(map(identity, items))
 
     def evaluate(frame: Frame) -> bool:
@@ -238,7 +244,7 @@ OPERATORS: Final[Mapping[str, Callable[[Sequence[Evaluate]], Evaluate]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a loop runs over, the slots of its variables, and its parts."""
+    """A loop: the range, the slots of its variables, the condition and the result."""
 
     items: Evaluate
     slots: tuple[int, ...]
@@ -246,7 +252,9 @@ class Body:
     result: Evaluate | None
 
     def each(self, frame: Frame) -> Iterator[Any]:
-        """Sets the variables for one element after the other; yields the map's key or the list's index."""
+        """
+        Iterate over the range and set the variables for each element. Yields the key of a map or the index of a list.
+        """
         items = self.items(frame)
         if not isinstance(items, tuple | MapValue):
             raise EvaluationError(NO_SUCH_OVERLOAD)
@@ -255,10 +263,10 @@ class Body:
         if isinstance(items, tuple):
             pairs = enumerate(items)
         else:
-            # A loop over the keys alone reads no value.
+            # A loop over the keys only does not read the values.
             pairs = zip(items, items, strict=True) if single else items.items()
         for key, value in pairs:
-            # Before each element: a nested loop must not go on far beyond the limit.
+            # Charged before every element, so that a nested loop stops close to the limit.
             frame.charge(1)
             if single:
                 frame.variables[self.slots[0]] = value
@@ -267,7 +275,7 @@ class Body:
             yield key
 
     def holds(self, frame: Frame) -> bool:
-        """The condition, which must be a bool."""
+        """Return whether the condition holds. Raises ``EvaluationError`` when it is not a bool."""
         if self.condition is None:
             return True
         value = self.condition(frame)
@@ -276,12 +284,12 @@ class Body:
         return value
 
     def make(self, frame: Frame) -> Any:
-        """The result for the current element."""
+        """Return the result for the current element."""
         return self.result(frame) if self.result is not None else frame.variables[self.slots[0]]
 
 
 def _quantifier(body: Body, decisive: bool, check: int) -> Evaluate:
-    """``all`` and ``exists``: a decisive element decides, whatever error another one raised."""
+    """Return a closure for ``all`` or ``exists``. A decisive element overrides errors of other elements."""
 
     def evaluate(frame: Frame) -> bool:
         error: EvaluationError | None = None
@@ -290,7 +298,7 @@ def _quantifier(body: Body, decisive: bool, check: int) -> Evaluate:
             frame.cost += check + 1
             try:
                 if body.holds(frame) is decisive:
-                    # A decisive element makes errors of others irrelevant.
+                    # A decisive element makes errors of other elements irrelevant.
                     error, answer = None, decisive
                     frame.cost += check
                     break
@@ -326,9 +334,9 @@ def _exists_one(body: Body) -> Evaluate:
 
 
 def _list(body: Body) -> Evaluate:
-    """``map``, ``filter`` and ``transformList``."""
+    """Return a closure for ``map``, ``filter`` or ``transformList``."""
     # ``filter`` has no result expression and reads the variable once more.
-    plain = 1 if body.result is None else 0  # filter reads the variable itself
+    plain = 1 if body.result is None else 0
 
     def evaluate(frame: Frame) -> Any:
         made: list[Any] = []
@@ -368,7 +376,7 @@ def _transform_entries(body: Body) -> Evaluate:
                 made.extend(entries.items())
         frame.cost += 1
         result = MapValue(made)
-        # A repeated key is an error, as cel-go's mutable map reports it.
+        # As in cel-go's mutable map, a repeated key is an error.
         if len(result) != len(made):
             raise EvaluationError("insert failed: key already exists")
         return frame.admit(result)
@@ -381,7 +389,7 @@ def _sort_by(body: Body) -> Evaluate:
         keyed = [(body.make(frame), frame.variables[body.slots[0]]) for _ in body.each(frame)]
         frame.cost += 11 * len(keyed) + 1
         charge_sort(frame, tuple(key for key, _ in keyed))
-        # ``sorted`` is stable, so equal keys keep their order.
+        # ``sorted`` is stable, so elements with equal keys keep their order.
         ranked = sorted(keyed, key=lambda it: SORT_KEY(it[0]))
         return frame.admit(tuple(value for _, value in ranked))
 

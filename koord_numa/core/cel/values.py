@@ -1,4 +1,4 @@
-"""The values of CEL expressions in Python, and the errors of compilation and evaluation."""
+"""CEL values as Python types, and the errors of compilation and evaluation."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,27 +11,30 @@ from urllib.parse import SplitResult
 
 
 class CelError(Exception):
-    """An expression cannot be compiled or evaluated. The text is a sentence without a position prefix."""
+    """An expression cannot be compiled or evaluated. The message is a sentence without a position prefix."""
 
 
 class CompileError(CelError):
-    """The text is not an expression, or no overload takes the types of its operands."""
+    """The text is not a valid expression, or no overload accepts the operand types."""
 
     def __init__(self, message: str, position: int = 0) -> None:
         super().__init__(message)
-        self.position = position  # characters from the beginning of the expression
+        self.position = position  # offset in characters from the start of the expression
 
 
 class EvaluationError(CelError):
-    """A value is missing or has the wrong type. ``&&``, ``||``, ``all`` and ``exists`` absorb it when another operand decides."""
+    """
+    A value is missing or has the wrong type. ``&&``, ``||``, ``all`` and ``exists`` absorb it when another operand
+    decides.
+    """
 
 
 class CostExceededError(CelError):
-    """The evaluation passed the limit of cost units. No operator absorbs it."""
+    """The evaluation exceeded the limit of cost units. No operator absorbs this error."""
 
 
 class ValueTooLargeError(CostExceededError):
-    """A value would be larger than any selector needs. No operator absorbs it either."""
+    """A value exceeds the size limits. No operator absorbs this error."""
 
 
 NO_SUCH_OVERLOAD = "no such overload"
@@ -45,7 +48,7 @@ _LARGEST: Final = 2**64 - 1
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class Semver:
-    """``major.minor.patch-pre+build``. Build metadata takes no part in equality and order."""
+    """A version ``major.minor.patch-pre+build``. Build metadata does not affect equality and order."""
 
     numbers: tuple[int, int, int]
     pre: tuple[int | str, ...] = ()
@@ -61,7 +64,7 @@ class Semver:
         return self._rank < other._rank
 
     def compare(self, other: "Semver") -> int:
-        """-1, 0 or 1. Most versions differ in their numbers already."""
+        """Return -1, 0 or 1. Numbers are compared first, because most versions differ in their numbers."""
         if self.numbers != other.numbers:
             return 1 if self.numbers > other.numbers else -1
         if self.pre == other.pre:
@@ -70,14 +73,18 @@ class Semver:
 
     @property
     def _rank(self) -> tuple[tuple[int, int, int], bool, tuple[tuple[bool, int, str], ...]]:
-        """A pre-release is below its release; numbers are below words, and fewer identifiers below more."""
-        # Three keys a part, so that numbers come before words and never compare with them.
+        """Sort key. A pre-release sorts below its release, numbers below words, and fewer identifiers below more."""
+        # Three values per identifier, so that numbers sort before words and are never compared with them.
         parts = tuple((isinstance(part, str), 0 if isinstance(part, str) else part, str(part)) for part in self.pre)
         return self.numbers, not self.pre, parts
 
 
 def parse_semver(text: str, normalize: bool = False) -> Semver:
-    """Read a version. ``normalize`` takes a leading ``v``, one or two parts and leading zeros too. Raises ``ValueError``."""
+    """
+    Parse a version.
+
+    ``normalize`` also accepts a leading ``v``, one or two parts, and leading zeros. Raises ``ValueError``.
+    """
     if normalize:
         text = _normalized(text)
     if not text:
@@ -93,7 +100,7 @@ def parse_semver(text: str, normalize: bool = False) -> Semver:
 
 
 def _split(text: str) -> tuple[str, list[str], list[str]]:
-    # Build first: it may contain dashes.
+    # Build metadata is split off first, because it may contain dashes.
     body, plus, build = text.partition("+")
     core, dash, pre = body.partition("-")
     return core, pre.split(".") if dash else [], build.split(".") if plus else []
@@ -118,11 +125,11 @@ def _build(text: str) -> str:
 
 
 def _normalized(text: str) -> str:
-    """As apiserver/pkg/cel/library/semverlib.go, ``normalizeAndParse``."""
+    """Normalize a version as ``normalizeAndParse`` in apiserver/pkg/cel/library/semverlib.go."""
     text = text.removeprefix("v")
     end = next((at for at, character in enumerate(text) if character in "-+"), len(text))
     parts = text[:end].split(".", 2)
-    # Only a whole version may have a pre-release: "1.2-a" could be read in two ways.
+    # Only a version with three parts may have a pre-release: "1.2-a" is ambiguous.
     if len(parts) < 3 and end != len(text):
         raise ValueError("Short version cannot contain PreRelease/Build meta data")
     parts = [part.lstrip("0") or "0" if part.isdigit() else part for part in parts]
@@ -141,7 +148,7 @@ _QUANTITY: Final = re.compile(
 
 
 def parse_quantity(text: str) -> Fraction:
-    """The exact value of a quantity. Raises ``ValueError`` when the text is none."""
+    """Return the exact value of a quantity. Raises ``ValueError`` for malformed text."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text[:40]!r} is not a quantity")
@@ -158,41 +165,43 @@ NANO: Final = 10**9
 
 
 class Uint(int):
-    """An unsigned integer; it equals the int of the same value, as in CEL."""
+    """An unsigned integer. As in CEL, it equals the int of the same value."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A ``resource.Quantity`` as a whole number of 10^-9 units, the finest that Kubernetes keeps. Notation plays no part."""
+    """
+    A ``resource.Quantity`` as a whole number of 10^-9 units, the resolution of Kubernetes. The notation is not kept.
+    """
 
     nano: int
 
     @classmethod
     def of(cls, value: Fraction) -> "Quantity":
-        """Finer values are rounded away from zero, as apimachinery does."""
+        """Build a quantity. As in apimachinery, finer values are rounded away from zero."""
         scaled = value * NANO
         return cls(-(-scaled.numerator // scaled.denominator) if scaled > 0 else scaled.numerator // scaled.denominator)
 
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Nanoseconds."""
+    """A duration in nanoseconds."""
 
     nanoseconds: int
 
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """Nanoseconds since the epoch."""
+    """A point in time, in nanoseconds since the epoch."""
 
     nanoseconds: int
 
 
 @dataclass(frozen=True, slots=True)
 class OptionalValue:
-    """``optional(T)``: a value, or none."""
+    """A value of type ``optional(T)``: a value, or none."""
 
     present: bool
     value: object = None
@@ -200,7 +209,7 @@ class OptionalValue:
 
 @dataclass(frozen=True, slots=True)
 class TypeValue:
-    """What ``type(x)`` gives, and what the names of types mean."""
+    """A CEL type as a value: the result of ``type(x)``, and the value of type names."""
 
     name: str
 
@@ -214,24 +223,24 @@ class NamedFormat:
 
 @dataclass(frozen=True, slots=True)
 class _BoolKey:
-    """Keeps the key ``true`` apart from ``1``, which Python holds to be equal."""
+    """A map key ``true`` or ``false``. It keeps ``true`` distinct from ``1``, which is equal in Python."""
 
     value: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """An attribute value that CEL cannot hold: an unknown type, or a malformed version. Reading it is a runtime error."""
+    """An attribute value that CEL cannot represent: an unknown type, or a malformed version. Reading it is a runtime error."""
 
     message: str
 
 
 class MapValue:
     """
-    A map. Lookups by a key that is absent answer None; ``default`` is what a domain map gives instead.
+    A map. A lookup of an absent key returns ``default`` if it is set, and ``MISSING`` otherwise.
 
-    ``device.attributes`` has an empty map as default: reading an unknown domain is no error there, although ``in`` says
-    that it is absent (dynamic-resource-allocation/cel/compile.go, ``mapper``).
+    ``device.attributes`` has an empty map as default: reading an unknown domain is not an error, although ``in``
+    reports the domain as absent (dynamic-resource-allocation/cel/compile.go, ``mapper``).
     """
 
     __slots__ = ("_entries", "default")
@@ -253,15 +262,15 @@ class MapValue:
         return _key(key) in self._entries
 
     def find(self, key: object) -> object:
-        """Return the value of the key, or ``MISSING``. Raises ``EvaluationError`` for a value that is ``Unreadable``."""
+        """Return the value of the key, or ``MISSING``. Raises ``EvaluationError`` for an ``Unreadable`` value."""
         found = self.peek(key)
         if type(found) is Unreadable:
             raise EvaluationError(found.message)
         return found
 
     def peek(self, key: object) -> object:
-        """Return the value of the key, or ``MISSING``, without reading the value."""
-        # Nearly all keys are texts: they are looked up as they are.
+        """Return the value of the key, or ``MISSING``, without a check for ``Unreadable``."""
+        # Fast path: nearly all keys are strings.
         if type(key) is str:
             found = self._entries.get(key, MISSING)
         elif isinstance(key, bool | int | float):
@@ -273,7 +282,7 @@ class MapValue:
         return found
 
     def items(self) -> Iterator[tuple[object, object]]:
-        """Keys and values. Raises ``EvaluationError`` at a value that is ``Unreadable``."""
+        """Iterate over keys and values. Raises ``EvaluationError`` at an ``Unreadable`` value."""
         for key, value in zip(self, self._entries.values(), strict=True):
             if type(value) is Unreadable:
                 raise EvaluationError(value.message)
@@ -285,7 +294,7 @@ def _key(key: object) -> object:
 
 
 class _Missing:
-    """The one value that says that a key is absent."""
+    """Type of the marker for an absent key."""
 
     def __repr__(self) -> str:
         return "MISSING"
@@ -323,17 +332,21 @@ TYPE_NAMES: Final[Mapping[type, str]] = {
 }
 
 NESTED: Final = frozenset({tuple, MapValue, OptionalValue, SplitResult, Semver})
-"""Types whose values consist of others."""
+"""Types whose values consist of other values."""
 
 _NUMBERS: Final = frozenset({int, Uint, float})
-# Comparing one of these with a value of another type has no overload; everything else is then simply unequal.
+# Comparing a value of these types with a value of another type is an error. Values of other types are then unequal.
 _STRICT: Final = frozenset(
     {Semver, Quantity, SplitResult, NamedFormat, IPv4Address, IPv6Address, IPv4Interface, IPv6Interface}
 )
 
 
 def equal(left: object, right: object) -> bool:
-    """``left == right``. Raises ``EvaluationError`` where the left operand knows no equality with the right one's type."""
+    """
+    Evaluate ``left == right``.
+
+    Raises ``EvaluationError`` when the type of the left operand has no equality with the type of the right operand.
+    """
     kind, other = type(left), type(right)
     if kind is other:
         if kind is tuple:
@@ -354,7 +367,7 @@ def equal(left: object, right: object) -> bool:
 
 
 def same(left: object, right: object) -> bool:
-    """``equal`` inside lists, maps and ``!=``: what cannot be compared is not the same."""
+    """Compare values inside lists and maps and for ``!=``. Values that cannot be compared are not the same."""
     try:
         return equal(left, right)
     except EvaluationError:
@@ -375,15 +388,15 @@ def _equal_optionals(left: OptionalValue, right: OptionalValue) -> bool:
 
 def identity(value: object) -> object:
     """
-    Return a hashable key: two values have equal keys exactly where ``same`` holds.
+    Return a hashable key. Two values have equal keys exactly when ``same`` holds.
 
-    Membership, sets and duplicates need no comparison of each element with each other one.
+    Avoids pairwise comparisons in membership tests, sets and ``distinct``.
     """
     kind = type(value)
     if kind is str:
         return value
     if kind in _NUMBERS:
-        # NaN equals nothing, itself included.
+        # NaN is not equal to any value, including itself.
         return value if value == value else object()
     if kind is tuple:
         return tuple, tuple(map(identity, value))  # type: ignore[call-overload]  # the type is compared above
@@ -399,7 +412,7 @@ _ORDERED: Final = frozenset({bool, str, bytes})
 
 
 def compare(left: object, right: object) -> int:
-    """-1, 0 or 1. Raises ``EvaluationError`` for types that have no order."""
+    """Return -1, 0 or 1. Raises ``EvaluationError`` for types without an order."""
     kind, other = type(left), type(right)
     if (kind is other and (kind in _NUMBERS or kind in _ORDERED)) or (kind in _NUMBERS and other in _NUMBERS):
         return (left > right) - (left < right)  # type: ignore[operator,no-any-return]  # the types are compared above
@@ -411,14 +424,14 @@ def compare(left: object, right: object) -> int:
 
 
 def checked_int(value: int) -> int:
-    """The value when it fits in 64 bits with a sign."""
+    """Return the value if it fits in a signed 64-bit integer. Raises ``EvaluationError`` otherwise."""
     if not INT_MIN <= value <= INT_MAX:
         raise EvaluationError("integer overflow")
     return value
 
 
 def checked_uint(value: int) -> Uint:
-    """The value when it fits in 64 bits without a sign."""
+    """Return the value if it fits in an unsigned 64-bit integer. Raises ``EvaluationError`` otherwise."""
     if not 0 <= value <= UINT_MAX:
         raise EvaluationError("unsigned integer overflow")
     return Uint(value)

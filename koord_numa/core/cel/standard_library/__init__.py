@@ -1,4 +1,4 @@
-"""The function library: rows by topic, and the table of all of them."""
+"""Function library: rows by topic, and the table of all rows."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -19,4 +19,4 @@ TABLE: Final[Mapping[tuple[str, bool], tuple[Overload, ...]]] = table(
         *operators.TIMES,
     )
 )
-"""Overloads by function name and whether the function has a receiver."""
+"""Overloads, by function name and whether the function has a receiver."""

@@ -1,4 +1,4 @@
-"""Kubernetes' libraries: quantities, semantic versions, URLs, IP addresses and CIDRs (apiserver/pkg/cel/library)."""
+"""Libraries of Kubernetes: quantities, semantic versions, URLs, IP addresses and CIDRs (apiserver/pkg/cel/library)."""
 
 from ipaddress import IPv6Address, ip_address, ip_interface
 from typing import Any, Final
@@ -36,7 +36,7 @@ def _is_quantity(text: str) -> bool:
 
 
 def _is_integer(quantity: Quantity) -> bool:
-    # Exact integers of 10^-9 units, so that no quantity is rounded.
+    # Integer arithmetic in 10^-9 units avoids rounding.
     whole, rest = divmod(quantity.nano, NANO)
     return not rest and INT_MIN <= whole <= INT_MAX
 
@@ -63,7 +63,7 @@ def _is_semver(text: str, normalize: bool = False) -> bool:
 
 
 def _read_versions(frame: Any, left: Semver, right: Semver) -> None:
-    """Versions of three numbers are compared in constant time."""
+    """Charge a comparison of versions. Versions without a pre-release are compared in constant time."""
     if left.pre or right.pre:
         frame.read(left, right)
 
@@ -100,17 +100,17 @@ ROWS: Final = (
 
 
 LONGEST_URL: Final = 10_240
-"""Characters of a URL, as of the named format ``uri``."""
+"""Maximum length of a URL in characters, as for the named format ``uri``."""
 
 
 def _url(text: str) -> SplitResult:
-    """An absolute URI or an absolute path, as Go's ``url.ParseRequestURI``."""
-    # The standard library keeps texts that it has split.
+    """Parse an absolute URI or an absolute path, as Go's ``url.ParseRequestURI``."""
+    # ``urlsplit`` caches the strings that it has parsed, so long strings are rejected first.
     if len(text) > LONGEST_URL:
         raise EvaluationError(f"URL parse error during conversion from string: longer than {LONGEST_URL} characters")
     try:
         parts = urlsplit(text)
-        # ``port`` is parsed when it is read: only then does a bad one raise.
+        # ``port`` is parsed on access and raises only then.
         _ = parts.port
     except ValueError as error:
         raise EvaluationError(f"URL parse error during conversion from string: {error}") from None
@@ -124,14 +124,15 @@ def _ip(text: str) -> IpAddress:
         address = ip_address(text)
     except ValueError:
         raise EvaluationError(f"IP Address {text[:60]!r} parse error during conversion from string") from None
-    # Kubernetes refuses both, since two texts of one address would not be equal.
+    # Kubernetes rejects both, because two spellings of one address would not be equal.
     if isinstance(address, IPv6Address) and (address.scope_id or address.ipv4_mapped):
         raise EvaluationError("IPv4-mapped IPv6 addresses and zones are not allowed")
     return address
 
 
 def _cidr(text: str) -> Cidr:
-    # ``ip_interface`` takes an address without a prefix and a netmask instead of one; Go's ParsePrefix takes neither.
+    # ``ip_interface`` accepts an address without a prefix and a netmask in place of the prefix. Go's ParsePrefix
+    # rejects both.
     if "/" not in text or "." in text.partition("/")[2]:
         raise EvaluationError("network address parse error during conversion from string: no prefix length")
     try:

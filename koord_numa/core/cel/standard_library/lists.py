@@ -1,4 +1,4 @@
-"""Lists and sets: Kubernetes' list functions, the lists extension (version 3) and the sets extension."""
+"""Lists and sets: list functions of Kubernetes, the lists extension (version 3) and the sets extension."""
 
 from collections.abc import Callable
 from functools import cmp_to_key
@@ -19,23 +19,23 @@ from koord_numa.core.cel.values import (
 )
 
 LONGEST_ATTRIBUTE: Final = 48
-"""Values of a device's attributes (resource/v1 ResourceSliceMaxAttributeValuesPerDevice)."""
+"""Maximum number of values of a device attribute (resource/v1 ResourceSliceMaxAttributeValuesPerDevice)."""
 
 SORT_KEY: Final = cmp_to_key(compare)
 
 
 def charge_sort(frame: Any, items: tuple[Any, ...], *_: object) -> None:
-    """Every element is compared in each of log2(n) rounds at most."""
+    """Charge a sort: every element is compared in at most log2(n) rounds."""
     frame.charge(frame.size(items).units * len(items).bit_length())
 
 
 def _shallow(frame: Any, items: tuple[Any, ...], *_: object) -> None:
-    """The call reads the list and not what its elements consist of."""
+    """Charge for the list without the contents of its elements."""
     frame.charge(len(items))
 
 
 def _both(frame: Any, left: tuple[Any, ...], right: tuple[Any, ...]) -> None:
-    """The call makes a list of both."""
+    """Charge for a list that concatenates both lists."""
     frame.charge_nodes(len(left) + len(right))
 
 
@@ -44,7 +44,7 @@ def _concatenate(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ..
 
 
 def sort_values(items: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Ascending. Raises ``EvaluationError`` when the elements have no common order."""
+    """Sort in ascending order. Raises ``EvaluationError`` when the elements have no common order."""
     return tuple(sorted(items, key=SORT_KEY))
 
 
@@ -61,7 +61,7 @@ def _extreme(items: tuple[Any, ...], word: str, choose: Callable[..., Any]) -> A
 def _sum(items: tuple[Any, ...]) -> Any:
     if not items:
         return 0
-    # The sum of durations may be beyond int64 only with more elements than the cost limit allows.
+    # A sum of durations exceeds int64 only with more elements than the cost limit allows.
     if isinstance(items[0], Duration):
         return Duration(sum(item.nanoseconds for item in items))
     total = sum(items)
@@ -93,7 +93,7 @@ def _flatten(items: tuple[Any, ...], depth: int = 1) -> tuple[Any, ...]:
         raise EvaluationError("level must be non-negative")
     flat: list[Any] = []
     for item in items:
-        # All elements have been charged for.
+        # All elements have already been charged.
         if isinstance(item, tuple) and depth:
             flat.extend(_flatten(item, depth - 1))
         else:
@@ -117,7 +117,11 @@ def _keys(items: tuple[Any, ...]) -> set[object]:
 
 
 def _includes(value: Any, wanted: Any) -> bool:
-    """Membership in a list attribute, or equality with a scalar (dynamic-resource-allocation/cel/compile.go, ``includesFunc``)."""
+    """
+    Return membership in a list attribute, or equality with a scalar attribute.
+
+    As ``includesFunc`` in dynamic-resource-allocation/cel/compile.go.
+    """
     if not isinstance(value, tuple):
         return same(value, wanted)
     if any(same(item, wanted) for item in value[:LONGEST_ATTRIBUTE]):
@@ -147,7 +151,7 @@ ROWS: Final = (
         row(f"list({kind}).sort() -> list({kind})", sort_values, lambda items: 5 * len(items) + 10, charge_sort)
         for kind in _ORDERED
     ],
-    # Upstream compares each element with each other one.
+    # Upstream compares all pairs of elements.
     row("list(A).distinct() -> list(A)", _distinct, lambda items: len(items) ** 2),
     row("list(A).reverse() -> list(A)", lambda items: items[::-1], elements, _shallow),
     row(

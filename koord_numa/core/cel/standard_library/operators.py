@@ -25,7 +25,7 @@ from koord_numa.core.cel.values import (
 
 
 def _quotient(left: int, right: int) -> int:
-    """Towards zero, as Go divides."""
+    """Divide and round towards zero, as Go."""
     if right == 0:
         raise EvaluationError("division by zero")
     quotient = abs(left) // abs(right)
@@ -41,7 +41,7 @@ def _remainder(left: int, right: int) -> int:
 
 def _divide(left: float, right: float) -> float:
     if right == 0:
-        # IEEE 754: 0/0 and NaN/0 are NaN, anything else is an infinity of its sign; Python would raise.
+        # IEEE 754: 0/0 and NaN/0 are NaN, any other division by zero is a signed infinity. Python raises instead.
         return float("nan") if left == 0 or left != left else float("inf") * left
     return left / right
 
@@ -51,7 +51,7 @@ def _double(operation: Callable[[float, float], float]) -> Callable[[float, floa
         try:
             return operation(left, right)
         except OverflowError:
-            # Python raises where IEEE 754 has an infinity.
+            # Python raises where IEEE 754 returns an infinity.
             return float("inf")
 
     return apply
@@ -94,7 +94,9 @@ _ORDERS: Final[tuple[tuple[str, Callable[[int], bool]], ...]] = (
 
 
 def _ordering() -> list[Overload]:
-    """Numbers compare across their types; quantities and versions have no order by operator."""
+    """
+    Return the comparison rows. Numbers compare across types. Quantities and versions have no comparison operators.
+    """
     kinds = [(kind, kind) for kind in _COMPARABLE] + [(left, right) for left in _NUMBERS for right in _NUMBERS]
     return [
         row(f"{name}({left}, {right}) -> bool", _ordered(holds), equality)
@@ -115,7 +117,7 @@ def _both_texts(frame: Any, left: str | bytes, right: str | bytes) -> None:
 
 
 def _unused(*_: object) -> None:
-    """The compiler evaluates this operator without the row."""
+    """Do nothing: the compiler evaluates this operator without its row."""
 
 
 ROWS: Final = (
@@ -144,7 +146,7 @@ def _value(optional: OptionalValue) -> Any:
     return optional.value
 
 
-# Upstream evaluates these by itself and counts nothing for the call.
+# Upstream evaluates these functions outside the cost tracker and charges nothing for the call.
 def _free(*_: object) -> int:
     return 0
 
@@ -205,7 +207,7 @@ _BOOLS: Final = dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True) | d
 
 
 def _to_int(value: str) -> int:
-    # Stricter than Python's ``int``, which takes spaces and underscores.
+    # Stricter than Python's ``int``, which accepts spaces and underscores.
     if not _INTEGER.fullmatch(value):
         raise EvaluationError(f"strconv.ParseInt: parsing {value[:40]!r}: invalid syntax")
     return checked_int(int(value))
@@ -218,7 +220,7 @@ def _to_uint(value: str) -> Uint:
 
 
 def _truncate(value: float) -> int:
-    # Infinity and NaN have no integer.
+    # Infinity and NaN cannot be converted to an integer.
     if not math.isfinite(value):
         raise EvaluationError("integer overflow")
     return checked_int(int(value))
@@ -243,10 +245,10 @@ def _to_bool(value: str) -> bool:
 
 
 def format_double(value: float) -> str:
-    """As Go's ``FormatFloat(v, 'f', -1, 64)``: no exponent, no point where the value is whole."""
+    """Format a number as Go's ``FormatFloat(v, 'f', -1, 64)``: no exponent, and no point for a whole number."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")
-    # ``repr`` is the shortest text that reads back as the value; beyond 1e16 it has an exponent.
+    # ``repr`` returns the shortest text that parses to the same value. Beyond 1e16 it has an exponent.
     text = format(value, "f") if abs(value) >= 1e16 else repr(value)
     if "e" in text:
         text = f"{value:.340f}".rstrip("0")
@@ -312,25 +314,25 @@ _MONTHS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def parse_duration(text: str) -> Duration:
-    """As Go's ``time.ParseDuration``. Raises ``EvaluationError``."""
+    """Parse a duration as Go's ``time.ParseDuration``. Raises ``EvaluationError``."""
     body = text[1:] if text[:1] in ("-", "+") else text
     if body == "0":
         return Duration(0)
     parts = _PART.findall(body)
     if not parts or "".join(number + unit for number, unit in parts) != body:
         raise EvaluationError(f"time: invalid duration {text[:40]!r}")
-    # Fractions, as 0.1 of a unit is no binary number; truncated to nanoseconds as in Go.
+    # Fractions, because 0.1 has no exact binary representation. Truncated to nanoseconds, as in Go.
     total = int(sum(Fraction(number) * _UNITS[unit] for number, unit in parts))
     return _checked(-total if text[0] == "-" else total)
 
 
 def parse_timestamp(text: str) -> Timestamp:
-    """As RFC 3339. Raises ``EvaluationError``."""
+    """Parse a time in RFC 3339. Raises ``EvaluationError``."""
     match = _TIME.fullmatch(text)
     if match is None:
         raise EvaluationError(f"cannot parse {text[:40]!r} as a timestamp")
     year, month, day, hour, minute, second = (int(match[group]) for group in range(1, 7))
-    # ``year`` 0 is refused, as Go's range of RFC 3339 times begins with 1.
+    # Year 0 is rejected: Go's range of RFC 3339 times begins with year 1.
     if not (1 <= month <= 12 and 1 <= day <= _days(year, month) and hour < 24 and minute < 60 and second < 60 and year):
         raise EvaluationError(f"cannot parse {text[:40]!r} as a timestamp")
     seconds = _days_before(year, month, day) * 86400 + hour * 3600 + minute * 60 + second
@@ -355,7 +357,7 @@ def _days(year: int, month: int) -> int:
 
 
 def _days_before(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01 in the proleptic Gregorian calendar."""
+    """Return the days since 1970-01-01 in the proleptic Gregorian calendar."""
     past = year - 1
     # 719162 days lie between 0001-01-01 and 1970-01-01.
     days = past * 365 + past // 4 - past // 100 + past // 400 - 719162

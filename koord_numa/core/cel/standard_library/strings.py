@@ -1,4 +1,6 @@
-"""Strings: the strings extension (version 2), `format`, named formats and Kubernetes' regex functions on RE2."""
+"""
+Strings: the strings extension (version 2), ``format``, named formats and the regex functions of Kubernetes on RE2.
+"""
 
 import re
 from collections.abc import Callable
@@ -44,9 +46,9 @@ _COMPILED: Final = {name: (re.compile(pattern, re.ASCII), longest) for name, (pa
 
 
 def _validate(kind: NamedFormat, text: str) -> OptionalValue:
-    """None when the text has the format, else what is wrong with it."""
+    """Return ``NONE`` when the text has the format, otherwise the list of errors."""
     pattern, longest = _COMPILED[kind.name]
-    # The length first, as it bounds what the pattern has to look at.
+    # The length is checked first, because it bounds the work of the pattern.
     if len(text) > longest:
         return OptionalValue(True, (f"must be no more than {longest} characters",))
     return NONE if pattern.fullmatch(text) else OptionalValue(True, (f"must be a valid {kind.name}",))
@@ -84,12 +86,12 @@ _QUOTES: Final = str.maketrans(
 
 
 def render_quoted(text: str) -> str:
-    """The text between quotes, with escapes."""
+    """Return the text in quotes, with escapes."""
     return f'"{text.translate(_QUOTES)}"'
 
 
 class _Output:
-    """The parts of a text that grows. Each part is charged before it is kept; the whole is bounded like every text."""
+    """A text under construction. Every part is charged before it is kept. The total length is limited."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
@@ -108,11 +110,11 @@ class _Output:
 
 
 def render(frame: Frame, template: str, arguments: tuple[object, ...]) -> str:
-    """The template with its clauses replaced one by one."""
+    """Replace the clauses of the template with the arguments, in order. Raises ``EvaluationError``."""
     parts = _Output(frame)
     at = used = 0
     for match in _CLAUSE.finditer(template):
-        # A lone % would be dropped in silence otherwise.
+        # A stray % would otherwise be dropped silently.
         _refuse_stray(template[at : match.start()])
         parts.append(template[at : match.start()])
         at = match.end()
@@ -152,7 +154,7 @@ def _text(output: _Output, value: object) -> None:
             _text(output, item)
         output.append("]")
     elif isinstance(value, MapValue):
-        # Sorted, since the order of a Go map is random and cel-go sorts as well.
+        # Sorted, as in cel-go: the order of a Go map is random.
         entries: list[str] = []
         for key, item in value.items():
             entry = _Output(output.frame)
@@ -243,16 +245,16 @@ _CLAUSES: Final[dict[str, Callable[[object, int], str]]] = {
 
 
 _OPTIONS: Final = re2.Options()
-# RE2's own log would write to stderr for every bad pattern of a user.
+# RE2 would otherwise log every invalid user pattern to stderr.
 _OPTIONS.log_errors = False
-# Bytes of one compiled pattern with its states; the default is 8 MiB, and many patterns are kept.
+# Maximum bytes of one compiled pattern with its states. The default is 8 MiB, and many patterns are cached.
 _OPTIONS.max_mem = 1 << 20
 
 
-# Patterns of selectors are few and used for every device.
+# Selectors have few patterns and use them for every device.
 @lru_cache(maxsize=64)
 def pattern(text: str) -> Any:
-    """The compiled RE2 pattern. Raises ``ValueError`` when it is none."""
+    """Return the compiled RE2 pattern. Raises ``ValueError`` for an invalid pattern."""
     try:
         return re2.compile(text, options=_OPTIONS)
     except re2.error as error:
@@ -280,7 +282,7 @@ def _find_all(frame: Frame, text: str, expression: str, limit: int = -1) -> tupl
     for match in _pattern(expression).finditer(text):
         if len(found) == limit:
             break
-        # The next match may take reading the rest of the text.
+        # Finding the next match may require reading the rest of the text.
         frame.charge_nodes(len(found))
         frame.charge(regex(text[match.end() :], expression))
         found.append(match.group())
@@ -288,7 +290,7 @@ def _find_all(frame: Frame, text: str, expression: str, limit: int = -1) -> tupl
 
 
 def _char_at(text: str, at: int) -> str:
-    # The position after the last character is valid and gives the empty text (cel-go ext/strings.go).
+    # The index after the last character is valid and returns an empty string (cel-go ext/strings.go).
     if not 0 <= at <= len(text):
         raise EvaluationError(f"index out of range: {at}")
     return text[at : at + 1]
@@ -306,7 +308,7 @@ def _substring(text: str, start: int, end: int | None = None) -> str:
 
 def _index(text: str, part: str, start: int = 0) -> int:
     if not part:
-        # An empty text is found anywhere, also beyond the end, as in cel-go.
+        # As in cel-go, an empty string is found at any position, also beyond the end.
         return start
     if not 0 <= start <= len(text):
         raise EvaluationError(f"index out of range: {start}")
@@ -319,7 +321,7 @@ def _last_index(text: str, part: str, start: int | None = None) -> int:
     if start is not None and not 0 <= start <= len(text):
         raise EvaluationError(f"index out of range: {start}")
     searched = text if start is None else text[: start + len(part)]
-    # ``str.rfind`` compares at every position; ``str.find`` takes linear time.
+    # ``str.rfind`` compares at every position. ``str.find`` takes linear time.
     at = searched[::-1].find(part[::-1])
     return -1 if at < 0 else len(searched) - at - len(part)
 
@@ -337,13 +339,15 @@ def _replace(text: str, old: str, new: str, limit: int = -1) -> str:
     return text.replace(old, new, limit)
 
 
-# ASCII only: ``str.lower`` would change other letters too.
+# ASCII only: ``str.lower`` would also change other letters.
 _LOWER: Final = {code: code + 32 for code in range(65, 91)}
 _UPPER: Final = {code: code - 32 for code in range(97, 123)}
 
 
 def _joined(items: tuple[str, ...], by: str) -> int:
-    """The separators count as well: a long one between many empty texts is a long text."""
+    """
+    Return the cost of a join, including separators: a long separator between many empty strings builds a long string.
+    """
     return sum(map(traversal, items)) + traversal(by) * max(0, len(items) - 1)
 
 
