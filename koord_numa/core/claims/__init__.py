@@ -1,5 +1,6 @@
 """
-Dynamic resource allocation: which devices satisfy the claims of a pod on one node (structured parameters of resource.k8s.io/v1).
+Dynamic resource allocation: devices of one node for the claims of a pod (structured parameters of resource.k8s.io/v1).
 
-``inventory`` holds what drivers publish, ``claim`` what users ask for, ``usage`` what is allocated; ``allocator.allocate`` is the decision.
+``inventory`` holds the devices that drivers publish, ``claim`` the requests of users, ``allocation`` the allocated
+devices. ``allocator.allocate`` decides.
 """

@@ -1,4 +1,4 @@
-"""Allocations: the result of a search, and everything that is allocated already."""
+"""Allocations: the result of a search, and the usage of all allocated devices."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ from koord_numa.core.value_objects import replace
 @dataclass(frozen=True, slots=True)
 class DeviceResult:
     """
-    One device for one request.
+    One device that is allocated for one request.
 
-    ``consumed`` lists capacities in 10^-9 units. The allocator marks a share by the id ``new``; the writer of the allocation gives
-    it a UUID, since the core makes no random numbers.
+    ``consumed`` lists capacities in 10^-9 units. The allocator marks a new share with the id ``new``. The writer of the
+    allocation replaces the mark by a UUID, because the core has no source of randomness.
     """
 
     request: str
@@ -34,7 +34,7 @@ NEW_SHARE = "new"
 
 
 class ConfigSource(Enum):
-    """Where configuration comes from."""
+    """Source of a configuration."""
 
     CLASS = "FromClass"
     CLAIM = "FromClaim"
@@ -42,7 +42,7 @@ class ConfigSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AllocatedConfig:
-    """Configuration of some requests; none named means all."""
+    """Configuration of the named requests, or of all requests when none is named."""
 
     source: ConfigSource
     requests: tuple[str, ...]
@@ -51,14 +51,18 @@ class AllocatedConfig:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """``nodes`` are alternatives; None means that the devices can be used from every node."""
+    """
+    The allocated devices and the configuration of one claim.
+
+    ``nodes`` are alternative node selector terms. None means that the devices can be used from every node.
+    """
 
     results: tuple[DeviceResult, ...] = ()
     configs: tuple[AllocatedConfig, ...] = ()
     nodes: tuple[NodeTerm, ...] | None = None
 
     def with_share_ids(self, ids: "list[str]") -> "Allocation":
-        """The allocation with an id for each new share, taken from the end of the list."""
+        """Return the allocation with an id for each new share, taken from the end of the list."""
         return replace(
             self,
             results=tuple(replace(it, share_id=ids.pop()) if it.share_id == NEW_SHARE else it for it in self.results),
@@ -68,10 +72,13 @@ class Allocation:
 @dataclass(slots=True)
 class DeviceUsage:
     """
-    Devices in use over the whole cluster. Results with admin access do not count; foreign ones and those of vanished devices do.
+    Devices in use in the whole cluster.
 
-    ``shares`` counts the allocations of a shared device and ``consumed`` sums their capacity in 10^-9 units; all others are exclusive.
-    The account is a multiset: what was added twice must be removed twice.
+    Results with admin access do not count. Results of other drivers and of vanished devices count.
+
+    ``shares`` is the number of allocations of a shared device, and ``consumed`` the sum of their capacity in 10^-9
+    units. Other devices are exclusive. The account is a multiset: an allocation that is added twice must be removed
+    twice.
     """
 
     exclusive: dict[DeviceId, int] = field(default_factory=dict)
@@ -79,19 +86,19 @@ class DeviceUsage:
     consumed: dict[DeviceId, dict[str, int]] = field(default_factory=dict)
 
     def add(self, allocation: Allocation) -> None:
-        """Count every device of an allocation."""
+        """Add every device of an allocation."""
         self._apply(allocation, 1)
 
     def remove(self, allocation: Allocation) -> None:
-        """Take back what ``add`` counted for the same allocation."""
+        """Remove the devices of an added allocation."""
         self._apply(allocation, -1)
 
     def _apply(self, allocation: Allocation, sign: int) -> None:
         for result in allocation.results:
-            # Admin access neither takes a device nor hinders others.
+            # Admin access neither reserves a device nor blocks other claims.
             if result.admin_access:
                 continue
-            # A share is recognised by its id (consumable capacity); without one the device is held as a whole.
+            # A share has an id (consumable capacity). A result without an id holds the whole device.
             if not result.share_id:
                 _count(self.exclusive, result.device, sign)
                 continue
@@ -103,15 +110,15 @@ class DeviceUsage:
                 del self.consumed[result.device]
 
     def in_use(self, device: DeviceId) -> bool:
-        """Does an allocation hold the device for itself?"""
+        """Return whether an allocation holds the device exclusively."""
         return device in self.exclusive
 
     def shared_by_some(self, device: DeviceId) -> bool:
-        """Does an allocation hold a share of it?"""
+        """Return whether an allocation holds a share of the device."""
         return device in self.shares
 
     def consumed_of(self, device: DeviceId) -> Amounts:
-        """Capacity of a shared device that allocations hold."""
+        """Return the capacity of a shared device that allocations hold, in 10^-9 units."""
         return self.consumed.get(device, _NOTHING)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Allocate devices of one node to the claims of one pod."""
+"""Allocation of devices of one node to the claims of one pod."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from koord_numa.core.objects.constraints import NodeTerm, Operator, Requirement
 
 
 def allocation_of(claim: ClaimToAllocate, taken: Sequence[Alternative], picks: Sequence[Pick], node: str) -> Allocation:
-    """The allocation of one claim; ``taken`` is the alternative of each of its requests."""
+    """Return the allocation of one claim. ``taken`` holds the chosen alternative of each request."""
     return Allocation(tuple(map(_result, picks)), tuple(_configs(claim, taken)), _nodes(picks, node))
 
 
@@ -39,13 +39,18 @@ def _result(pick: Pick) -> DeviceResult:
 
 
 def _nodes(picks: Sequence[Pick], node: str) -> tuple[NodeTerm, ...] | None:
-    """One local device ties the claim to the node; else every device's conditions must hold; none means every node."""
+    """
+    Return the node terms of an allocation.
+
+    A node-local device ties the claim to the node. Otherwise the conditions of all devices must hold. None means every
+    node.
+    """
     labels: list[Requirement] = []
     fields: list[Requirement] = []
     for pick in picks:
         device = pick.candidate.device
         choice = device.nodes if pick.candidate.slice.per_device else pick.candidate.slice.nodes
-        # A device of one node makes the claim usable there only, whatever the others allow.
+        # A device of one node makes the claim usable on that node only, whatever nodes the other devices allow.
         if choice.name or device.binds_to_node:
             return (NodeTerm(fields=(Requirement("metadata.name", Operator.IN, (node,)),)),)
         if choice.term is not None:
@@ -58,7 +63,7 @@ def _configs(claim: ClaimToAllocate, taken: Sequence[Alternative]) -> Iterator[A
     done: set[str] = set()
     for alternative in taken:
         device_class = alternative.device_class
-        # Configuration of a class is written once for all requests of the class.
+        # The configuration of a class is written once for all requests of the class.
         if device_class.name not in done:
             done.add(device_class.name)
             names = tuple(it.result_name for it in taken if it.device_class.name == device_class.name)
@@ -73,19 +78,26 @@ def _configs(claim: ClaimToAllocate, taken: Sequence[Alternative]) -> Iterator[A
 
 
 def taken_alternatives(prepared: Prepared, claim: int, chosen: dict[tuple[int, int], int]) -> tuple[Alternative, ...]:
-    """The alternative that the search took for each request of a claim."""
+    """Return the alternative that the search chose for each request of a claim."""
     return tuple(
         alternatives[chosen[claim, number]] for number, alternatives in enumerate(prepared.alternatives[claim])
     )
 
 
 ALTERNATIVES = 8
-"""Alternatives of a prioritized list at most (resource/v1 FirstAvailableDeviceRequestMaxSize): the first scores 8, the last 1."""
+"""
+Maximum number of alternatives in a prioritized list (resource/v1 FirstAvailableDeviceRequestMaxSize).
+
+The first scores 8, the last 1.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """An allocation for each claim, in their order, and the raw score of the node: 8 - index for each alternative taken."""
+    """
+    One allocation per claim, in the order of the claims, and the raw score of the node: 8 - index for each chosen
+    alternative.
+    """
 
     allocations: tuple[Allocation, ...]
     score: int = 0
@@ -113,17 +125,19 @@ def allocate(
     claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDevices, usage: DeviceUsage, most: int = MAX_STEPS
 ) -> Allocated | NotAllocated:
     """
-    Find devices for all claims on the node, beside what is in use, in at most so many steps. Deterministic: same input, same answer.
+    Find devices of the node for all claims, excluding devices in use, in at most ``most`` steps.
+
+    The result is deterministic: the same input gives the same result.
     """
     search: Search | None = None
     broken = False
     try:
         prepared = prepare(claims, Setting(classes, node, usage))
         search = Search(prepared, node, usage, most)
-        # Depth first; an error in an expression ends the search, as upstream returns it.
+        # Depth-first search. As upstream, an error in an expression ends the search.
         found = search.run()
         if not found:
-            # A pool that contradicts itself is named only where it concerns the claims.
+            # An invalid pool is reported only if it may hold devices for the claims.
             broken = any(pool.invalid for pool in node.pools if prepared.concerned_by(pool))
     except ClaimError as error:
         return NotAllocated(str(error), error=True, steps=0 if search is None else search.steps)

@@ -1,4 +1,4 @@
-"""The budget of one decision for CEL selectors, and the answers that selectors have given so far."""
+"""Budget of one decision for CEL selectors, and the cached results of selectors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,30 +15,34 @@ class SelectorLimits:
     """Limits of selectors. A unit takes 0.1 to 0.6 microseconds."""
 
     claim: int = LIMITS.cost
-    """Units of the claims of a pod before they pause: one expensive evaluation, or 100,000 ordinary ones. At most half a second of CPU."""
+    """
+    Maximum units for the claims of a pod before a pause: one expensive evaluation or 100,000 ordinary ones.
+
+    At most 0.5 s of CPU time.
+    """
     turn: int = 30_000
-    """Units before other work has its turn: at most 20 ms."""
+    """Maximum units before the decision yields to other work: at most 20 ms."""
     evaluation: int = 10
-    """Units of an evaluation, besides those of its operations."""
+    """Units charged per evaluation, in addition to the units of its operations."""
     character: int = 20
-    """Units of compiling a character of an expression."""
+    """Units charged per character of a compiled expression."""
     driver_answers: int = 4096
-    """Remembered answers of selectors that depend on the name of a driver alone."""
+    """Maximum cached results of selectors that depend on the driver name only."""
 
 
 SELECTOR_LIMITS: Final = SelectorLimits()
 
 
 class ClaimError(Exception):
-    """The claim cannot be decided on this node: an expression fails, a class is missing, a limit is passed."""
+    """The claim cannot be decided on this node: an expression fails, a class is missing, or a limit is exceeded."""
 
 
 class BudgetUsedError(ClaimError):
-    """The selectors of a claim have used their budget. They are evaluated further after a pause."""
+    """The selectors of a claim have used their budget. Their evaluation continues after a pause."""
 
 
 class TurnOverError(Exception):
-    """Other work has its turn. The decision is made again later, with the answers that were found so far."""
+    """The decision has used its turn. It is retried later and then uses the cached selector results."""
 
 
 @dataclass(slots=True)
@@ -50,40 +54,40 @@ class SelectorBudget:
 
     @property
     def used(self) -> bool:
-        """Whether nothing is left."""
+        """Whether the budget is exhausted."""
         return self.left <= 0
 
 
 @dataclass(slots=True)
 class Selectors:
     """
-    The selectors of one decision. Without a ``budget`` nothing bounds them together.
+    The selectors of one decision. Without a ``budget`` their total cost is not limited.
 
-    ``clock`` gives CPU seconds of the thread, for the deadline of an evaluation.
+    ``clock`` returns the CPU time of the thread in seconds, for the deadline of an evaluation.
     """
 
     budget: SelectorBudget | None = None
     clock: Callable[[], float] | None = None
-    _turn: int | None = None  # units left in this turn, None for no bound
+    _turn: int | None = None  # units left in this turn, None for no limit
     _answers: dict[tuple[Device, str], bool | CelError] = field(default_factory=dict)
 
     def begin_turn(self, units: int | None = SELECTOR_LIMITS.turn) -> None:
-        """Raise ``TurnOverError`` after so many units from now on; never for None."""
+        """Start a turn. ``TurnOverError`` is raised after the given units, or never for None."""
         self._turn = units
 
     def forget_answers(self) -> None:
-        """The decision about a node has ended."""
+        """Clear the cached results at the end of a decision about a node."""
         self._answers.clear()
 
     def program(self, expression: str) -> Program:
-        """The compiled selector. Raises ``CompileError``."""
+        """Return the compiled selector. Raises ``CompileError``."""
         if not is_compiled(expression):
             self._check()
             self._charge(SELECTOR_LIMITS.character * len(expression))
         return compile_selector(expression)
 
     def answer(self, device: Device, expression: str) -> bool | CelError:
-        """The answer of a selector for a device, or why it has none."""
+        """Return the result of a selector for a device, or the error of its compilation or evaluation."""
         answer = device.memory.get(expression)
         if answer is None:
             answer = self._answers.get((device, expression))
@@ -94,7 +98,10 @@ class Selectors:
         return answer
 
     def driver_answer(self, expression: str, driver: str) -> bool | None:
-        """The answer of a selector that depends on the driver's name alone; None for other selectors and for broken ones."""
+        """
+        Return the result of a selector that depends on the driver name only, or None for other and for broken
+        selectors.
+        """
         key = (expression, driver)
         if key not in _DRIVER_ANSWERS:
             try:
@@ -122,7 +129,11 @@ class Selectors:
             self._charge(SELECTOR_LIMITS.evaluation + frame.units)
 
     def _check(self) -> None:
-        """Before anything is compiled or evaluated: is there a budget and a turn for it?"""
+        """
+        Check the budget and the turn before a compilation or evaluation.
+
+        Raises ``BudgetUsedError`` or ``TurnOverError``.
+        """
         if self.budget is not None and self.budget.used:
             raise BudgetUsedError(
                 f"claim {self.budget.name}: its CEL selectors have used their budget of {SELECTOR_LIMITS.claim} units; "

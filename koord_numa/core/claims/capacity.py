@@ -1,6 +1,8 @@
 """
-Consumable capacity: what a request consumes of a device under its request policies (structured/internal/incubating/
-allocator_incubating.go and resourceslice consumable capacity helpers). All amounts in 10^-9 units.
+Consumable capacity: the amounts that a request consumes of a device under its request policies.
+
+Follows structured/internal/incubating/allocator_incubating.go and the resourceslice helpers for consumable capacity.
+All amounts are in 10^-9 units.
 """
 
 from collections.abc import Container
@@ -17,15 +19,16 @@ def room_for(
     device: Device, demand: DeviceDemand, usage: DeviceUsage, features: Features, held: Amounts
 ) -> dict[str, int] | None:
     """
-    What the request consumes of every capacity of the device, beside what allocations and this search (``held``) have of it.
+    Return the amount that the request consumes of every capacity of the device, or None if the device does not fit.
 
-    None when it asks for what the device or a policy does not offer, or when there is no room. Devices that cannot be shared are
-    compared as well: a request then says how large they must be.
+    Allocations and the picks of this search (``held``) reduce the free capacity. The result is None when the device
+    lacks a requested capacity, a request policy forbids the amount, or too little capacity is free. Capacity requests
+    also apply to devices that cannot be shared: they then state the required size.
     """
     if not features.consumable_capacity:
         return {}
     requests = _requests(device, demand)
-    # A capacity that the device does not have: refused, as upstream's CmpRequestOverCapacity does.
+    # As in upstream's CmpRequestOverCapacity, a capacity that the device lacks is a mismatch.
     if not requests.keys() <= device.capacity.keys():
         return None
     allocated = usage.consumed_of(device.id)
@@ -48,7 +51,7 @@ class CapacityShortage:
     wanted: int
     left: int
     value: int
-    policy: CapacityPolicy | None = None  # the request policy of the device, if it does not permit the amount
+    policy: CapacityPolicy | None = None  # the violated request policy of the device, if any
 
     @property
     def permitted(self) -> bool:
@@ -66,7 +69,7 @@ class CapacityShortage:
 def capacity_shortage(
     device: Device, demand: DeviceDemand, usage: DeviceUsage, features: Features
 ) -> CapacityShortage | None:
-    """Return what ``room_for`` refuses a device for, beside allocations."""
+    """Return the reason why ``room_for`` rejects a device, without the picks of a search."""
     if not features.consumable_capacity:
         return None
     requests = _requests(device, demand)
@@ -83,7 +86,7 @@ def capacity_shortage(
 
 
 def _policy_text(policy: CapacityPolicy) -> str:
-    """``1 to 16 in steps of 1``, or the values of a list."""
+    """Return the policy as text: ``1 to 16 in steps of 1``, or a list of values."""
     limits = policy.valid_range
     if limits is None:
         return ", ".join(map(format_nano, policy.valid_values))
@@ -93,12 +96,18 @@ def _policy_text(policy: CapacityPolicy) -> str:
 
 
 def _requests(device: Device, demand: DeviceDemand) -> dict[str, int]:
-    """Return the requested amounts by the names of the device, which may leave its driver's domain out (Kubernetes 1.37)."""
+    """
+    Return the requested amounts, keyed by the names of the device, which may omit the domain of its driver (Kubernetes
+    1.37).
+    """
     return {own_name(name, device.id.driver, device.capacity): amount for name, amount in demand.capacity or ()}
 
 
 def own_name(name: str, driver: str, names: Container[str]) -> str:
-    """Return the spelling of a name that is among the names: with the driver's domain or without it; else the name as it is."""
+    """
+    Return the spelling of ``name`` that is in ``names``, with or without the driver's domain, otherwise ``name``
+    unchanged.
+    """
     if name in names:
         return name
     domain, slash, bare = name.partition("/")
@@ -108,14 +117,14 @@ def own_name(name: str, driver: str, names: Container[str]) -> str:
 
 def _consumed(capacity: Capacity, requested: int | None) -> int:
     policy = capacity.policy
-    # Without a request the policy's default, else the whole capacity.
+    # The default without a request is the policy's default, or the whole capacity.
     if requested is None:
         return capacity.value if policy is None or policy.default is None else policy.default
     if policy is None:
         return requested
     if policy.valid_range is not None:
         return _in_range(policy.valid_range, requested)
-    # The next larger permitted value; none larger is refused by ``_permitted``.
+    # The next larger permitted value. ``_permitted`` rejects a request above all permitted values.
     larger = [value for value in policy.valid_values if value >= requested]
     return min(larger) if larger else requested
 
@@ -129,7 +138,7 @@ def _in_range(limits: CapacityRange, requested: int) -> int:
 
 
 def _permitted(policy: CapacityPolicy | None, amount: int) -> bool:
-    """The default is always permitted, whatever the range says."""
+    """Return whether the policy permits the amount. The default value is always permitted, also outside the range."""
     if policy is None or amount == policy.default:
         return True
     limits = policy.valid_range

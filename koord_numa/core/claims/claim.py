@@ -1,4 +1,4 @@
-"""ResourceClaims and DeviceClasses (resource.k8s.io/v1): what users request, what was allocated, and the claims of one pod."""
+"""ResourceClaims and DeviceClasses (resource.k8s.io/v1): device requests, constraints and configuration."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,11 +8,11 @@ from typing import Final
 from koord_numa.core.claims.inventory import DeviceTaint
 
 MAX_RESULTS: Final = 32
-"""Devices of one claim, as resource/v1 AllocationResultsMaxSize."""
+"""Maximum number of devices of one claim, as resource/v1 AllocationResultsMaxSize."""
 
 
 class AllocationMode(StrEnum):
-    """How many devices a request wants."""
+    """Allocation mode of a request. It determines the number of devices."""
 
     EXACT_COUNT = "ExactCount"
     ALL = "All"
@@ -20,21 +20,23 @@ class AllocationMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceToleration:
-    """A taint that a request puts up with. Empty key and effect match all."""
+    """A device taint that a request tolerates. An empty key or effect matches all values."""
 
     key: str = ""
     operator: str = "Equal"
     value: str = ""
     effect: str = ""
-    seconds: int | None = (
-        None  # how long a NoExecute taint is tolerated: of no meaning for placement, copied to the result
-    )
+    seconds: int | None = None  # toleration time of a NoExecute taint: irrelevant for placement, copied to the result
 
     def covers(self, taint: DeviceTaint) -> bool:
-        """As resource/v1 ``DeviceToleration``: Exists asks for the key only."""
+        """
+        Return whether the toleration matches the taint, as resource/v1 ``DeviceToleration``.
+
+        Exists compares the key only.
+        """
         if self.effect and self.effect != taint.effect:
             return False
-        # An empty key matches all with Exists only, which validation guarantees.
+        # An empty key matches all taints with Exists only, which API validation guarantees.
         if self.key and self.key != taint.key:
             return False
         return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
@@ -43,9 +45,9 @@ class DeviceToleration:
 @dataclass(frozen=True, slots=True)
 class DeviceDemand:
     """
-    What one request, or one alternative of ``firstAvailable``, wants of each device.
+    The device requirements of one request, or of one alternative of ``firstAvailable``.
 
-    ``selectors`` are CEL expressions; None stands for a selector of an unknown kind. ``mode`` is kept as written.
+    ``selectors`` are CEL expressions. None stands for a selector of an unknown type. ``mode`` is kept as written.
     """
 
     name: str
@@ -58,7 +60,11 @@ class DeviceDemand:
     capacity: tuple[tuple[str, int], ...] | None = None  # capacity.requests in 10^-9 units; None when absent
 
     def first_untolerated(self, taints: Iterable[DeviceTaint]) -> DeviceTaint | None:
-        """Return the first taint that keeps the request from a device. NoSchedule and NoExecute do; other effects are ignored."""
+        """
+        Return the first taint that excludes a device from the request.
+
+        NoSchedule and NoExecute exclude devices. Other effects are ignored.
+        """
         for taint in taints:
             if taint.effect in _BLOCKING and not any(it.covers(taint) for it in self.tolerations):
                 return taint
@@ -70,34 +76,36 @@ _BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """A named request: ``alternatives`` holds one demand, or those of ``firstAvailable`` in their order."""
+    """A named request. ``alternatives`` holds one demand, or the demands of ``firstAvailable`` in their order."""
 
     name: str
     alternatives: tuple[DeviceDemand, ...]
     prioritized: bool = False  # written as firstAvailable
 
     def result_name(self, index: int) -> str:
-        """The name under which results appear: ``request/alternative`` for a prioritized list."""
+        """Return the request name in results: ``request/alternative`` for a prioritized list."""
         return f"{self.name}/{self.alternatives[index].name}" if self.prioritized else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceConstraint:
-    """Devices of the named requests (of all when none is named) have equal, or pairwise distinct, values of an attribute."""
+    """Devices of the named requests (or of all) have equal, or pairwise distinct, values of an attribute."""
 
     attribute: str | None  # None for a constraint of an unknown kind
     distinct: bool = False
     requests: frozenset[str] = frozenset()
 
     def concerns(self, request: str, result_name: str) -> bool:
-        """Does it bind devices of this request? Alternatives can be named by ``request/alternative`` alone."""
-        # No names: all requests of the claim.
+        """
+        Return whether the constraint applies to the request. A name ``request/alternative`` selects one alternative.
+        """
+        # A constraint without names applies to all requests of the claim.
         return not self.requests or request in self.requests or result_name in self.requests
 
 
 @dataclass(frozen=True, slots=True)
 class OpaqueConfig:
-    """Configuration for a driver: ``parameters`` is the JSON text that the driver reads."""
+    """Configuration for a driver. ``parameters`` is JSON text for the driver."""
 
     driver: str
     parameters: str
@@ -105,7 +113,7 @@ class OpaqueConfig:
 
 @dataclass(frozen=True, slots=True)
 class ClaimConfig:
-    """Configuration for some requests, for all when none is named. ``opaque`` is None for an unknown kind."""
+    """Configuration for the named requests, or for all requests. ``opaque`` is None for an unknown type."""
 
     opaque: OpaqueConfig | None
     requests: tuple[str, ...] = ()
@@ -113,19 +121,19 @@ class ClaimConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """A device class: selectors and configuration that every request of the class gets."""
+    """A device class: selectors and configuration that apply to every request of the class."""
 
     name: str
     selectors: tuple[str | None, ...] = ()
     configs: tuple[OpaqueConfig | None, ...] = ()
     extended_resource: str = ""
-    problem: str = ""  # why it cannot be read
+    problem: str = ""  # reason why the object cannot be parsed
     created: float = 0.0  # seconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimSpec:
-    """What a claim asks for."""
+    """The ``spec.devices`` of a claim."""
 
     requests: tuple[DeviceRequest, ...] = ()
     constraints: tuple[DeviceConstraint, ...] = ()
@@ -134,7 +142,11 @@ class ClaimSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClaimToAllocate:
-    """A claim as the allocator sees it. ``titles`` are what messages call its requests, by name, where users did not write these."""
+    """
+    A claim without an allocation, as input of the allocator.
+
+    ``titles`` maps request names to their titles in messages, for requests that users did not write.
+    """
 
     namespace: str
     name: str
@@ -142,7 +154,7 @@ class ClaimToAllocate:
     titles: tuple[tuple[str, str], ...] = ()
 
     def title(self, request: str) -> str:
-        """What messages call a request."""
+        """Return the title of a request in messages."""
         return dict(self.titles).get(request) or f"claim {self.name}, request {request}"
 
     def __str__(self) -> str:

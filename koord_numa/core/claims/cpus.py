@@ -1,4 +1,4 @@
-"""Choose CPUs for claims of dra-driver-cpu, beside the CPU requests of containers."""
+"""CPU selection for claims of dra-driver-cpu, in addition to the CPU requests of containers."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,30 +34,35 @@ NANO: Final = 10**9
 @dataclass(frozen=True, slots=True)
 class CpuSite:
     """
-    The CPUs of a node: its topology where a NodeResourceTopology tells it, what claims and pods hold, and on which NUMA nodes to choose.
+    The CPUs of a node: its topology from a NodeResourceTopology, the CPUs in use by claims and pods, and the NUMA nodes
+    to choose from.
 
-    ``mask`` is a set of NUMA nodes, 0 for all CPUs. CPUs whose NUMA node is unknown fit every set unless ``strict``.
+    ``mask`` is a set of NUMA nodes, 0 for all CPUs. CPUs with an unknown NUMA node match every set unless ``strict``.
     """
 
     machine: CpuTopology | None = None
-    reserved: CpuSet = EMPTY  # for the system, as the topology says
+    reserved: CpuSet = EMPTY  # reserved for the system by the topology
     taken: CpuSet = EMPTY
     mask: int = 0
     strict: bool = False
 
 
 class CpuClaimError(Exception):
-    """No cpuset can be given on this node; the message says why."""
+    """No cpuset is available on this node. The message states the reason."""
 
 
 def cpus_of(allocation: Allocation) -> CpuSet:
-    """The CPUs that an allocation holds by its configuration; malformed ones hold none, as the driver refuses them."""
-    # Other drivers may carry configuration of any form under the same key.
+    """
+    Return the CPUs in the configuration of an allocation.
+
+    Malformed configuration holds no CPUs, because the driver rejects it.
+    """
+    # Other drivers may have configuration of any form under the same key.
     held = EMPTY
     if not any(result.device.driver == DRIVER for result in allocation.results):
         return held
     for config in allocation.configs:
-        # Configuration of a class is the same for every claim and names no CPUs.
+        # The configuration of a class is the same for every claim and contains no CPUs.
         if config.source is ConfigSource.CLAIM and config.opaque is not None and config.opaque.driver == DRIVER:
             held |= _cpuset(config.opaque.parameters)
     return held
@@ -67,7 +72,7 @@ def _cpuset(parameters: str) -> CpuSet:
     try:
         text = json.loads(parameters)["cpuConfig"]["cpuset"]
         return CpuSet.parse(text) if isinstance(text, str) else EMPTY
-    # Written by any client: what does not parse holds nothing, as the driver refuses it too.
+    # Any client may write the text. The driver also rejects text that cannot be parsed, so it holds no CPUs.
     except (ValueError, KeyError, TypeError):
         return EMPTY
 
@@ -75,7 +80,7 @@ def _cpuset(parameters: str) -> CpuSet:
 def assign_cpus(
     allocations: Sequence[Allocation], devices: Mapping[DeviceId, Device], site: CpuSite, policies: CpuPolicies
 ) -> tuple[Allocation, ...]:
-    """The allocations with a cpuset for every request of CPUs. Raises ``CpuClaimError``."""
+    """Return the allocations with a cpuset for every request of CPUs. Raises ``CpuClaimError``."""
     made: list[Allocation] = []
     for allocation in allocations:
         configs = list(allocation.configs)
@@ -84,7 +89,7 @@ def assign_cpus(
             cpus = EMPTY
             for result in results:
                 picked = _pick(devices[result.device], _count(request, result), site, policies)
-                # CPUs of one claim are taken for the next: allocations of one pod must not overlap either.
+                # The picked CPUs are excluded for the next device: allocations of one pod must not overlap.
                 site = replace(site, taken=site.taken | picked)
                 cpus |= picked
             parameters = json.dumps(
@@ -96,12 +101,16 @@ def assign_cpus(
 
 
 def is_cpu_device(device: DeviceId) -> bool:
-    """Whether the device is CPUs of dra-driver-cpu, in any grouping."""
+    """Return whether the device represents CPUs of dra-driver-cpu, in any grouping."""
     return device.driver == DRIVER
 
 
 def cpu_count(result: DeviceResult) -> int:
-    """Return the number of CPUs of a result: the consumed capacity of a group of CPUs, 1 for an individual CPU; 0 for other drivers."""
+    """
+    Return the number of CPUs of a result.
+
+    The number is the consumed capacity of a group of CPUs, 1 for an individual CPU, and 0 for other drivers.
+    """
     if not is_cpu_device(result.device):
         return 0
     consumed = dict(result.consumed)
@@ -109,7 +118,9 @@ def cpu_count(result: DeviceResult) -> int:
 
 
 def numas_of_cpus(device: Device, site: CpuSite) -> tuple[int, ...]:
-    """Return the NUMA nodes of the CPUs of a device by the node's topology: of its socket, or of the machine."""
+    """
+    Return the NUMA nodes of the CPUs of a device by the topology of the node: those of its socket, or of the machine.
+    """
     if site.machine is None:
         return ()
     if device.id.device == MACHINE_DEVICE:
@@ -120,7 +131,11 @@ def numas_of_cpus(device: Device, site: CpuSite) -> tuple[int, ...]:
 
 
 def takes_cpusets(device: Device) -> bool:
-    """Does the driver expect a cpuset for this device? It publishes CPU ids then; before these, it did so for whole machines only."""
+    """
+    Return whether the driver expects a cpuset for this device.
+
+    It does so for devices with CPU ids. Older versions expect a cpuset for whole machines only.
+    """
     return device.id.driver == DRIVER and (device.attribute(CPU_IDS) is not None or device.id.device == MACHINE_DEVICE)
 
 
@@ -143,7 +158,7 @@ def _cpu_requests(
 
 
 def _check_configs(request: str, configs: Iterable[AllocatedConfig]) -> None:
-    """The driver wants exactly one configuration a request: another one of its own would make it refuse the claim."""
+    """Check that no other configuration applies. The driver accepts exactly one configuration per request."""
     for config in configs:
         if config.opaque is not None and config.opaque.driver == DRIVER and request in (config.requests or (request,)):
             where = "the device class" if config.source is ConfigSource.CLASS else "the claim"
@@ -153,7 +168,7 @@ def _check_configs(request: str, configs: Iterable[AllocatedConfig]) -> None:
 
 
 def _count(request: str, result: DeviceResult) -> int:
-    # The qualified name first; drivers may publish their capacity without a domain.
+    # The qualified name has priority. A driver may publish its capacity without a domain.
     amount = dict(result.consumed).get(CAPACITY, dict(result.consumed).get("cpu", 0))
     if amount <= 0 or amount % NANO:
         raise CpuClaimError(
@@ -165,7 +180,7 @@ def _count(request: str, result: DeviceResult) -> int:
 def _pick(device: Device, count: int, site: CpuSite, policies: CpuPolicies) -> CpuSet:
     machine, usable = _cpus(device, site)
     free = usable - site.taken
-    # A device with a NUMA node of its own was filtered by it already.
+    # A device with its own NUMA node has already been filtered by NUMA node.
     if site.mask and not device.own_numa:
         if machine is site.machine:
             free &= _on(machine, site.mask)
@@ -181,7 +196,11 @@ def _pick(device: Device, count: int, site: CpuSite, policies: CpuPolicies) -> C
 
 
 def _occupancy(ask: CpuRequest, site: CpuSite) -> CpuOccupancy:
-    """Whom an exclusive policy keeps away from: which one other claims were chosen by is not recorded, so all of them count."""
+    """
+    Return the CPUs that an exclusive policy avoids.
+
+    The policies of other claims are not recorded, so the CPUs of all claims count.
+    """
     if ask.exclusive is CpuExclusivePolicy.NONE:
         return UNOCCUPIED
     return CpuOccupancy(pcpu_level=site.taken, numa_level=site.taken)
@@ -196,9 +215,9 @@ def _on(machine: CpuTopology, mask: int) -> CpuSet:
 
 
 def _cpus(device: Device, site: CpuSite) -> tuple[CpuTopology, CpuSet]:
-    """The machine and the CPUs of the device. Raises ``CpuClaimError`` when they cannot be known."""
+    """Return the topology and the CPUs of the device. Raises ``CpuClaimError`` when they are unknown."""
     ids = _known_ids(device, site)
-    # The node's topology knows cores and NUMA nodes, the driver's layout only siblings.
+    # The topology of the node contains cores and NUMA nodes. The layout of the driver contains only siblings.
     if site.machine is not None and ids <= site.machine.all:
         return site.machine, ids
     layout = _text(device, SMT_LAYOUT)
@@ -221,7 +240,7 @@ def _known_ids(device: Device, site: CpuSite) -> CpuSet:
             raise CpuClaimError(f"device {device.id.device}: {CPU_IDS} {text!r}: {error}") from None
     count = device.attribute(CPU_COUNT)
     machine = site.machine
-    # The driver publishes a count only: it means a known set of CPUs exactly when the numbers agree.
+    # The driver publishes only a count. It identifies a CPU set exactly when the counts are equal.
     known = () if machine is None else (machine.all - site.reserved, machine.all)
     found = next((ids for ids in known if count is not None and count.scalar == len(ids)), None)
     if found is None:
@@ -239,8 +258,10 @@ def _text(device: Device, name: str) -> str:
 @lru_cache(maxsize=256)
 def layout_topology(layout: str) -> CpuTopology:
     """
-    The cores that ``dra.cpu/smtLayout`` tells: ``8-23>8;0-7`` are pairs 8 apart among 8-23, and single CPUs. NUMA nodes are not told:
-    all CPUs are on NUMA node 0. Raises ``ValueError``.
+    Return the cores in ``dra.cpu/smtLayout``.
+
+    ``8-23>8;0-7`` means pairs with distance 8 among 8-23, and single CPUs 0-7. The layout contains no NUMA nodes: all
+    CPUs are on NUMA node 0. Raises ``ValueError``.
     """
     rows: list[tuple[int, int, int, int]] = []
     for entry in layout.split(";"):
@@ -249,7 +270,7 @@ def layout_topology(layout: str) -> CpuTopology:
         if not arrow:
             rows.extend((cpu, cpu, 0, 0) for cpu in cpus)
             continue
-        # Bounded, as the text is the driver's: a stride of any size would build CPU sets of any size.
+        # Bounded, because the driver supplies the text and a large stride would build large CPU sets.
         if not stride.isdigit() or not 0 < int(stride) <= 4096:
             raise ValueError(f"{stride[:20]!r} is no distance of siblings")
         left = cpus
@@ -264,16 +285,21 @@ def layout_topology(layout: str) -> CpuTopology:
 
 
 _TOLERATED: Final = 10
-"""Milli-CPU by which the two may differ (dra-driver-cpu, 0.01 CPUs)."""
+"""Tolerated difference between requested and claimed CPUs in milli-CPU (dra-driver-cpu, 0.01 CPUs)."""
 
 _FEWEST_SHARES: Final = 2
-"""CPU shares of a container that requests none: it is not compared. So many milli-CPU have no more shares."""
+"""
+CPU shares of a container without a CPU request, which is not compared.
+
+Requests up to this many milli-CPU have the same shares.
+"""
 
 
 def unequal_cpus(containers: Iterable[Container], allocations: Mapping[str, Allocation]) -> Iterator[str]:
     """
-    A sentence for each container that the driver would not let start. ``allocations`` are by entry of the pod's ``resourceClaims``; a
-    container with claims beside these is not judged.
+    Yield a sentence for each container that the driver would not start.
+
+    ``allocations`` are keyed by entry of the pod's ``resourceClaims``. A container with other claims is not checked.
     """
     for container in containers:
         if not container.claims or any(entry not in allocations for entry, _ in container.claims):
@@ -289,7 +315,11 @@ def unequal_cpus(containers: Iterable[Container], allocations: Mapping[str, Allo
 
 
 def _allocated_cpus(allocation: Allocation, request: str) -> int:
-    """Return the number of CPUs of one request, of all for an empty name; alternatives count as their request."""
+    """
+    Return the number of CPUs of one request, or of all requests for an empty name.
+
+    Alternatives count for their request.
+    """
     return sum(
         cpu_count(result)
         for result in allocation.results

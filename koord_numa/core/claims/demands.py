@@ -1,4 +1,4 @@
-"""Claims checked and made ready for the search: their classes, the devices of ``All`` requests, and the limits."""
+"""Checked claims as input of the search: their classes, the devices of ``All`` requests, and the limits."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,9 @@ from koord_numa.core.claims.selection import SelectorRows
 @dataclass(frozen=True, slots=True)
 class Alternative:
     """
-    One way to satisfy a request. ``count`` devices are needed; ``every`` lists them for the mode ``All``, and is None else.
+    One way to satisfy a request.
+
+    ``count`` devices are needed. ``every`` lists the devices for the mode ``All`` and is None otherwise.
     """
 
     request: DeviceRequest
@@ -35,32 +37,32 @@ class Alternative:
 
     @property
     def result_name(self) -> str:
-        """The request's name in results."""
+        """The request name in results."""
         return self.request.result_name(self.index)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """All claims with the alternatives of each of their requests."""
+    """All claims with the alternatives of their requests."""
 
     claims: tuple[ClaimToAllocate, ...]
     alternatives: tuple[tuple[tuple[Alternative, ...], ...], ...]  # by claim and request
     prioritized: frozenset[tuple[int, int]]  # claim and request of prioritized lists
 
     def every_alternative(self) -> Iterator[Alternative]:
-        """The alternatives of all requests of all claims."""
+        """Yield the alternatives of all requests of all claims."""
         for requests in self.alternatives:
             for alternatives in requests:
                 yield from alternatives
 
     def concerned_by(self, pool: Pool) -> bool:
-        """Could a device of the pool be for any of the requests?"""
+        """Return whether the pool may hold a device for any request."""
         return any(concerns(pool, alternative.selectors) for alternative in self.every_alternative())
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What claims are decided against: the classes of the cluster, one node, and what is in use."""
+    """The context of a decision: device classes of the cluster, devices of one node, and device usage."""
 
     classes: Classes
     node: NodeDevices
@@ -68,14 +70,14 @@ class Setting:
 
 
 def prepare(claims: Sequence[ClaimToAllocate], setting: Setting) -> Prepared:
-    """Check the claims. Raises ``ClaimError`` with kube-scheduler's sentence."""
+    """Check the claims and resolve their classes. Raises ``ClaimError`` with the message of kube-scheduler."""
     prepared: list[tuple[tuple[Alternative, ...], ...]] = []
     for claim in claims:
         requests = tuple(
             tuple(_alternative(claim, request, index, setting) for index in range(len(request.alternatives)))
             for request in claim.spec.requests
         )
-        # The smallest alternative: if even that is too many, no choice keeps the limit.
+        # Sum of the smallest alternatives: if it exceeds the limit, no choice is valid.
         least = sum(min((it.count for it in alternatives), default=0) for alternatives in requests)
         if least > MAX_RESULTS:
             raise ClaimError(
@@ -112,7 +114,7 @@ def _alternative(claim: ClaimToAllocate, request: DeviceRequest, index: int, set
     if device_class.problem:
         raise ClaimError(f"{where}: device class {device_class.name} cannot be read: {device_class.problem}")
     selectors = SelectorRows(claim, device_class, demand, setting.node.selectors)
-    # Kept as written: an unknown mode has to reach the message.
+    # The mode is kept as written, because the message contains an unknown mode.
     if demand.mode == AllocationMode.EXACT_COUNT:
         return Alternative(request, index, demand, device_class, selectors, demand.count)
     if demand.mode != AllocationMode.ALL:
@@ -139,7 +141,11 @@ def _check_gates(claim: ClaimToAllocate, request: DeviceRequest, demand: DeviceD
 
 
 def _every(where: str, selectors: SelectorRows, setting: Setting) -> tuple[Candidate, ...]:
-    """All devices that the request selects. What is missing from a pool could be one of them, so it must be whole."""
+    """
+    Return all devices that the request selects.
+
+    Raises ``ClaimError`` for an incomplete or invalid pool, because a missing device might be selected.
+    """
     node, demand = setting.node, selectors.demand
     found: list[Candidate] = []
     for pool in node.pools:
@@ -155,13 +161,19 @@ def _every(where: str, selectors: SelectorRows, setting: Setting) -> tuple[Candi
 
 
 def concerns(pool: Pool, selectors: SelectorRows) -> bool:
-    """Could the pool hold a device for the request? Upstream lets every pool of the cluster with counters count."""
+    """
+    Return whether the pool may hold a device for the request.
+
+    Upstream counts every pool of the cluster with counters.
+    """
     return not pool.foreign and not selectors.excludes_driver(pool.id.driver)
 
 
 def offered(candidate: Candidate, node: NodeDevices) -> bool:
     """
-    Whether this node can use the device: where devices choose their nodes themselves, and where binding conditions are not served.
+    Return whether this node can use the device.
+
+    Devices may select their nodes individually. Devices with binding conditions need the feature gate.
     """
     device = candidate.device
     if device.binding_conditions and not node.features.binding_conditions:

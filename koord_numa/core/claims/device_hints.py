@@ -1,6 +1,4 @@
-"""
-What the claims of one pod can get on one node, by set of NUMA nodes: the hint provider of devices and of CPUs by claim.
-"""
+"""NUMA hint provider for the claims of one pod on one node: devices, and CPUs by claim."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -32,14 +30,14 @@ from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 from koord_numa.core.value_objects import replace
 
 MOST_STEPS: Final = 3 * MAX_STEPS
-"""Steps of all searches for one pod on one node: there is one for each set of NUMA nodes that is considered."""
+"""Maximum steps of all searches for one pod on one node. There is one search for each evaluated set of NUMA nodes."""
 
 ELSEWHERE: Final = 1 << MAX_NUMA_ID + 1
-"""Stands for all NUMA nodes that no device is on."""
+"""Placeholder for all NUMA nodes without devices."""
 
 
 Places = tuple[int, ...]
-"""Masks of NUMA nodes. A set of NUMA nodes is near a device when it has a NUMA node of each mask."""
+"""Masks of NUMA nodes. A set of NUMA nodes is near a device when it intersects every mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +54,12 @@ class Found:
     score: int
 
     def is_near(self, mask: int) -> bool:
-        """Whether every device and CPU is on or near NUMA nodes of the set."""
+        """Return whether every device and CPU is on or near a NUMA node of the set."""
         return all(place & mask for place in self.places)
 
     @property
     def on_one(self) -> bool:
-        """Whether one NUMA node is near all devices and CPUs."""
+        """Whether a single NUMA node is near all devices and CPUs."""
         common = -1
         for place in self.places:
             common &= place
@@ -70,7 +68,11 @@ class Found:
 
 @dataclass(slots=True)
 class ClaimDevices:
-    """What the claims of one pod can get on one node. Answers are remembered by set of NUMA nodes: it lives as long as one decision."""
+    """
+    Possible allocations for the claims of one pod on one node.
+
+    Results are cached by set of NUMA nodes. The object lives as long as one decision.
+    """
 
     claims: PodClaims
     classes: Classes
@@ -78,8 +80,8 @@ class ClaimDevices:
     usage: DeviceUsage
     site: CpuSite
     cpus: CpuPolicies
-    places: int = 0  # the NUMA nodes that devices and CPUs of the node are near
-    fixed: Places = ()  # the places of devices and CPUs that the pod's claims hold already
+    places: int = 0  # the NUMA nodes near devices and CPUs of the node
+    fixed: Places = ()  # the places of devices and CPUs that the pod's claims already hold
     _devices: dict[DeviceId, Device] = field(default_factory=dict)
     _places: dict[DeviceId, Places] = field(default_factory=dict)
     _found: dict[tuple[int, bool], Found | str] = field(default_factory=dict)
@@ -87,7 +89,7 @@ class ClaimDevices:
 
     @property
     def steps(self) -> int:
-        """How many devices its searches have looked at."""
+        """Number of steps of all searches so far."""
         return MOST_STEPS - self._left
 
     def __post_init__(self) -> None:
@@ -99,15 +101,16 @@ class ClaimDevices:
         for place in {place for places in self._places.values() for place in places}:
             self.places |= place
         if self.site.machine is not None and any(takes_cpusets(device) for device in self._devices.values()):
-            # The cpuset decides where CPUs by claim are, and the topology of the node says where they can be.
+            # The cpuset determines the place of CPUs by claim. The topology of the node contains the possible places.
             self.places |= mask_of(self.site.machine.numa_ids)
         self.fixed = self._places_of(self.claims.devices, self.claims.cpus)
 
     def _places_of_device(self, device: Device) -> Places:
         """
-        Return the places of a device; none where they are unknown or, with a cpuset, not the device's to decide.
+        Return the places of a device.
 
-        dra-driver-cpu may choose any CPUs of a device without a cpuset, so that such a device is on all of its NUMA nodes.
+        The result is empty when the places are unknown, or when the cpuset determines them. dra-driver-cpu may choose
+        any CPUs of a device without a cpuset, so such a device is on all of its NUMA nodes.
         """
         if not is_cpu_device(device.id):
             near = mask_of(device.numas(self.node.numa_by_root))
@@ -117,19 +120,19 @@ class ClaimDevices:
         return () if takes_cpusets(device) else tuple(1 << numa for numa in numas_of_cpus(device, self.site))
 
     def at(self, mask: int) -> Found | str:
-        """Allocations on this set of NUMA nodes, on any for 0; or why there are none."""
+        """Return allocations on a set of NUMA nodes (0 means any), or the reason why there are none."""
         return self._at(mask, empty=False)
 
     def fits(self, mask: int) -> bool:
-        """``DeviceHints``: can all claims be allocated there?"""
+        """Return whether all claims can be allocated on the NUMA nodes (``DeviceHints``)."""
         return not isinstance(self._at(mask, empty=False), str)
 
     def fits_if_empty(self, mask: int) -> bool:
-        """``DeviceHints``: could they be if nothing were in use?"""
+        """Return whether all claims could be allocated on the NUMA nodes if nothing were in use (``DeviceHints``)."""
         return self.fits(mask) or not isinstance(self._at(mask, empty=True), str)
 
     def _at(self, mask: int, *, empty: bool) -> Found | str:
-        # Sets with the same members among the devices' places offer the same devices, and CPUs.
+        # Masks with the same NUMA nodes among the devices' places offer the same devices and CPUs.
         key = (mask and (mask & self.places or ELSEWHERE), empty)
         found = self._found.get(key)
         if found is None:
@@ -137,12 +140,12 @@ class ClaimDevices:
         return found
 
     def _allocate(self, mask: int, *, empty: bool) -> Found | str:
-        # What is allocated already cannot move, so a set without it can hold no part of the pod.
+        # Allocated devices cannot move, so a set that is not near them cannot hold the pod.
         if mask and not all(place & mask for place in self.fixed):
             held = self._numa_of(self.claims.devices, self.claims.cpus)
             return f"claims that are allocated already hold devices on NUMA {ids_text(held)}"
         node = replace(self.node, numa_mask=mask) if mask else self.node
-        # "If empty" ignores all use, as KEP-693 measures preference on an empty machine.
+        # "If empty" ignores all usage: KEP-693 determines preferred hints on an empty machine.
         usage = DeviceUsage() if empty else self.usage
         answer = allocate(self.claims.to_allocate, self.classes, node, usage, min(MAX_STEPS, self._left))
         self._left -= answer.steps
@@ -161,11 +164,11 @@ class ClaimDevices:
         return Found(allocations, self._numa_of(devices, cpus), self._places_of(devices, cpus), answer.score)
 
     def _is_cpus_anywhere(self, device: DeviceId) -> bool:
-        """Whether the driver chooses the CPUs of the device, on NUMA nodes that are unknown."""
+        """Return whether the driver chooses the CPUs of the device on unknown NUMA nodes."""
         return is_cpu_device(device) and not takes_cpusets(self._devices[device]) and device not in self._places
 
     def _numa_of(self, devices: Iterable[DeviceId], cpus: CpuSet) -> int:
-        """Return the physical NUMA nodes of devices and CPUs, as far as they are known; devices that have vanished are nowhere."""
+        """Return the mask of the known physical NUMA nodes of devices and CPUs. Vanished devices are ignored."""
         mask = 0 if self.site.machine is None else self.site.machine.numa_of(cpus)
         for device in devices:
             if is_cpu_device(device):
@@ -184,7 +187,7 @@ class ClaimDevices:
         return tuple(sorted(places))
 
     def amounts(self, allocations: Sequence[Allocation], containers: Sequence[Container]) -> tuple[ClaimAmounts, ...]:
-        """Return what the claims of the pod take from the node. Raises ``AllocatableError``."""
+        """Return the node allocatable amounts that the claims of the pod consume. Raises ``AllocatableError``."""
         wanted = [(claim.name, it.results) for claim, it in zip(self.claims.to_allocate, allocations, strict=True)]
         found = (
             claim_amounts(entry, results, self._devices, containers) for entry, results in (*self.claims.held, *wanted)
@@ -192,28 +195,31 @@ class ClaimDevices:
         return tuple(each for each in found if each is not None)
 
     def holds_cpus(self, found: Found) -> bool:
-        """Whether the claims of the pod hold CPUs, in any grouping."""
+        """Return whether the claims of the pod hold CPUs, in any grouping."""
         results = (result.device for allocation in found.allocations for result in allocation.results)
         return any(map(is_cpu_device, self.claims.devices)) or any(map(is_cpu_device, results))
 
     def crowding(self, mask: int) -> int:
-        """CPUs that others hold there, for a pod that keeps away from NUMA nodes with such; 0 for all others."""
+        """
+        Return the number of CPUs that other claims hold on the NUMA nodes, for a pod with NUMA-level exclusivity,
+        otherwise 0.
+        """
         machine = self.site.machine
         if machine is None or self.cpus.request.exclusive is not CpuExclusivePolicy.NUMA_NODE_LEVEL:
             return 0
         return sum(machine.numa_of(CpuSet.of((cpu,))) & mask != 0 for cpu in self.site.taken)
 
     def best_score(self) -> int:
-        """The raw points of the first alternative of every prioritized list."""
+        """Return the raw score for the first alternative of every prioritized list."""
         lists = sum(request.prioritized for claim in self.claims.to_allocate for request in claim.spec.requests)
         return ALTERNATIVES * lists
 
 
 def cpus_of_all(allocations: Iterable[Allocation]) -> CpuSet:
-    """The CPUs of all of them."""
+    """Return the CPUs of all allocations."""
     return CpuSet.of(cpu for allocation in allocations for cpu in cpus_of(allocation))
 
 
 def ids_text(mask: int) -> str:
-    """``0,1`` for a set of NUMA nodes."""
+    """Return a set of NUMA nodes as text: ``0,1``."""
     return ",".join(map(str, numa_ids(mask)))

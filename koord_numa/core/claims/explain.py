@@ -1,4 +1,4 @@
-"""The numbers of a rejection by claims: devices that requests select, free ones, capacities, and the values that constraints compare."""
+"""Figures for a rejection by claims: matching and free devices, capacities, and attribute values under constraints."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,30 +14,35 @@ from koord_numa.core.claims.selection import SelectorRows
 from koord_numa.core.value_objects import replace
 
 SHOWN_VALUES: Final = 4
-"""Values of a constrained attribute that are listed for one request."""
+"""Maximum attribute values that are listed for one request."""
 
 
 def numbers_of(claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDevices, usage: DeviceUsage) -> str:
-    """Return ``claim gpu, request r: 1 wanted, 2 of 8 devices match, 1 free (1 on NUMA 1)`` for each request, then constraints."""
+    """
+    Return the figures of each request, followed by those of the constraints.
+
+    A request reads ``claim gpu, request r: 1 wanted, 2 of 8 devices match, 1 free (1 on NUMA 1)``.
+    """
     return "; ".join(_sentences(claims, classes, node, usage))
 
 
 def runs_short(claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDevices, usage: DeviceUsage) -> bool:
     """
-    Are fewer devices free, by their drivers alone, than some request wants? Then no search is needed to refuse the node.
+    Sufficient condition for a rejection without a search: the drivers of a request have fewer free devices than it
+    needs.
 
-    A no is certain, up to the sentence: a search might have met a broken expression first.
+    Only the sentence may differ: a search might first find a broken expression.
     """
     for claim in claims:
         for request in claim.spec.requests:
             demand = request.alternatives[0]
             device_class = classes.get(demand.device_class)
-            # Prioritized lists, ``All`` and admin access are not counted by number of free devices.
+            # The number of free devices says nothing about prioritized lists, ``All`` and admin access.
             if request.prioritized or device_class is None or demand.mode == "All" or demand.admin_access:
                 continue
             selectors = SelectorRows(claim, device_class, demand, node.selectors)
             pools = [pool for pool in node.pools if not selectors.excludes_driver(pool.id.driver)]
-            # An unusable pool would be an error and not a shortage.
+            # An unusable pool is an error instead of a shortage.
             if all(pool.usable for pool in pools) and not _has_free(pools, demand.count, usage):
                 return True
     return False
@@ -47,7 +52,7 @@ def _has_free(pools: Iterable[Pool], count: int, usage: DeviceUsage) -> bool:
     for pool in pools:
         for each in pool.local:
             for device in each.devices:
-                # A shared device may have room however many use it.
+                # A shared device may have free capacity however many allocations use it.
                 if device.shared or not usage.in_use(device.id):
                     count -= 1
                     if count <= 0:
@@ -61,7 +66,7 @@ def _sentences(
     for claim in claims:
         findings = list(_findings(claim, classes, node, usage))
         yield from map(str, findings)
-        # Where a request alone finds too few devices, constraints are not the reason.
+        # If a request alone has too few devices, the constraints are not the cause.
         if all(finding.suffices for finding in findings):
             yield from (_constraint(it, findings) for it in claim.spec.constraints if it.attribute)
 
@@ -73,11 +78,11 @@ class Finding:
     title: str
     request: str
     result_name: str
-    count: int | None = None  # None for all
+    count: int | None = None  # None for all devices
     devices: int = 0
     matching: Sequence[Device] = ()
     free: Sequence[Device] = ()
-    notes: Sequence[str] = ()  # why matching devices are not free, and pools that cannot be used
+    notes: Sequence[str] = ()  # reasons why matching devices are not free, and the number of unusable pools
     numa_by_root: NumaByRoot = field(default_factory=dict)
     error: str = ""
 
@@ -148,7 +153,11 @@ def _find(asked: Finding, selectors: SelectorRows, node: NodeDevices, usage: Dev
 
 
 def _constraint(constraint: DeviceConstraint, findings: Sequence[Finding]) -> str:
-    """``matchAttribute numaNode: nic has 0 (1 free), gpu has 1 (2 free)``: the values that free devices of each request have."""
+    """
+    Return the attribute values of the free devices of each request.
+
+    Example: ``matchAttribute numaNode: nic has 0 (1 free), gpu has 1 (2 free)``.
+    """
     kind = "distinctAttribute" if constraint.distinct else "matchAttribute"
     concerned = [it for it in findings if constraint.concerns(it.request, it.result_name)]
     values = ", ".join(f"{it.result_name} has {_values(constraint, it.free)}" for it in concerned)

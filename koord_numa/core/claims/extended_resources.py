@@ -1,4 +1,4 @@
-"""Extended resources that a DeviceClass offers (KEP-5004), and the ResourceClaim that the scheduler creates for them."""
+"""Extended resources of DeviceClasses (KEP-5004), and the ResourceClaim that the scheduler creates for them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,17 +14,21 @@ from koord_numa.core.resources import ResourceList, is_native
 from koord_numa.core.value_objects import replace
 
 IN_MEMORY: Final = "<extended-resources>"
-"""The claim's name until it is created (dynamicresources ``specialClaimInMemName``): no entry of a pod can be named so."""
+"""
+Name of the claim before its creation (dynamicresources ``specialClaimInMemName``).
+
+No claim of a pod can have this name.
+"""
 
 OTHER_NODES: Final = "the ResourceClaim of an earlier attempt does not serve the pod's extended resources here"
 
 Served = tuple[tuple[str, str], ...]
-"""Extended resources with the class that serves each, by name."""
+"""Extended resources and the class that serves each resource, sorted by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestMapping:
-    """Which request of the claim has devices for a container (core/v1 ContainerExtendedResourceRequest)."""
+    """The request of the claim that holds the devices of a container (core/v1 ContainerExtendedResourceRequest)."""
 
     container: str
     resource: str
@@ -33,19 +37,27 @@ class RequestMapping:
 
 @dataclass(frozen=True, slots=True)
 class ExtendedClaim:
-    """What the claim asks for, in the order of its request names, and who gets what."""
+    """The requests of the claim, sorted by name, and their mapping to containers."""
 
     requests: tuple[DeviceRequest, ...] = ()
     mappings: tuple[RequestMapping, ...] = ()
 
 
 def served_by_claim(claims: PodClaims, allocatable: ResourceList) -> Served:
-    """Of the pod's resources that classes serve those which the node does not advertise (noderesources ``ShouldDelegateResourceToDRA``)."""
+    """
+    Return the pod's extended resources that the node does not advertise.
+
+    As noderesources ``ShouldDelegateResourceToDRA``.
+    """
     return tuple(it for it in claims.extended if allocatable.get(it[0], 0) <= 0)
 
 
 def extended_claim(containers: Sequence[Container], served: Served) -> ExtendedClaim:
-    """The claim for these resources (dynamicresources ``createRequestsAndMappings``). ``containers`` as in ``PodRequest``."""
+    """
+    Return the claim for the resources.
+
+    As dynamicresources ``createRequestsAndMappings``. ``containers`` are those of ``PodRequest``.
+    """
     requests: list[DeviceRequest] = []
     mappings: list[RequestMapping] = []
     for resource, device_class in sorted(served):
@@ -57,20 +69,22 @@ def extended_claim(containers: Sequence[Container], served: Served) -> ExtendedC
 
 def claims_at(claims: PodClaims, containers: Sequence[Container], allocatable: ResourceList) -> PodClaims | str:
     """
-    What the pod's claims are on a node that advertises ``allocatable``, or why the claim that was made for it before is of no use there.
+    Return the pod's claims on a node that advertises ``allocatable``.
+
+    Returns the reason instead when the claim of an earlier attempt does not match this node.
     """
     wanted = extended_claim(containers, served_by_claim(claims, allocatable))
     if claims.made is not None:
         if claims.made.requests != wanted.requests:
             return OTHER_NODES
-        # With devices it is among the allocated claims already.
+        # A claim with devices is already among the allocated claims.
         if claims.made.allocated:
             return replace(claims, extended=(), made=None)
     if not wanted.requests:
         return replace(claims, extended=(), made=None)
     titles = tuple((it.request, f"{it.resource} of container {it.container}") for it in wanted.mappings)
     made = ClaimToAllocate("", IN_MEMORY, ClaimSpec(wanted.requests), titles)
-    # After the pod's own claims, as upstream allocates it last.
+    # As upstream, the claim is allocated after the pod's own claims.
     return replace(claims, to_allocate=(*claims.to_allocate, made), extended=(), made=None)
 
 
@@ -87,7 +101,7 @@ def _of_resource(containers: Sequence[Container], resource: str, device_class: s
     for at, container in enumerate(containers):
         if container.kind is not ContainerKind.INIT or not (wanted := container.requests.get(resource, 0)):
             continue
-        # Those that start later and stay: their devices are idle while this container runs.
+        # The devices of containers that start later and keep running are idle while the init container runs.
         reused, missing = _reuse((it for index, it in lasting.items() if index > at), wanted)
         of_init += (RequestMapping(container.name, resource, it.name) for it in reused)
         if missing:
@@ -98,13 +112,13 @@ def _of_resource(containers: Sequence[Container], resource: str, device_class: s
                 largest = request
     if largest is None:
         return ExtendedClaim(tuple(lasting.values()), (*mappings, *of_init))
-    # One request for all init containers: they run one after the other.
+    # Init containers run one after the other, so one request serves all of them.
     of_init = [replace(it, request=largest.name) if it.request in own else it for it in of_init]
     return ExtendedClaim((largest, *lasting.values()), (*mappings, *of_init))
 
 
 def _reuse(requests: Iterable[DeviceRequest], wanted: int) -> tuple[list[DeviceRequest], int]:
-    """The requests whose devices are used first, in their order, and how many devices are still missing then."""
+    """Return the first requests that cover the wanted devices, in order, and the number of missing devices."""
     reused: list[DeviceRequest] = []
     for request in requests:
         if wanted <= 0:
@@ -119,13 +133,13 @@ def _count(request: DeviceRequest) -> int:
 
 
 def _request(at: int, container: Container, resource: str, device_class: str, count: int) -> DeviceRequest:
-    # By its place among all that the container requests, as upstream's ``createResourceRequestAndMappings``.
+    # By position among the container's requested resources, as upstream's ``createResourceRequestAndMappings``.
     name = f"container-{at}-request-{sorted(container.requests).index(resource)}"
     return DeviceRequest(name, (DeviceDemand(name, device_class, count=count),))
 
 
 def without(containers: Iterable[Container], resources: Mapping[str, object]) -> tuple[Container, ...]:
-    """The containers as a kubelet sees them that does not know these resources."""
+    """Return the containers without these resources, as a kubelet that does not know them accounts for them."""
     return tuple(
         replace(it, requests=_less(it.requests, resources), limits=_less(it.limits, resources)) for it in containers
     )
@@ -136,46 +150,50 @@ def _less(amounts: ResourceList, resources: Mapping[str, object]) -> dict[str, i
 
 
 IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
-"""Prefix of the resource that every class is by its name (resource/v1 ResourceDeviceClassPrefix)."""
+"""Prefix of the implicit extended resource of every class (resource/v1 ResourceDeviceClassPrefix)."""
 
 _QUOTA: Final = "requests."
 _INSUFFICIENT: Final = "Insufficient "
 
 ClassByResource = Mapping[str, str]
-"""The name of the DeviceClass that serves an extended resource."""
+"""Name of the DeviceClass, by extended resource."""
 
 
 def is_offered_by_classes(resource: str) -> bool:
-    """May a DeviceClass serve a resource of this name (pkg/scheduler/util ``IsDRAExtendedResourceName``)?"""
+    """
+    Return whether a DeviceClass may serve a resource of this name (pkg/scheduler/util ``IsDRAExtendedResourceName``).
+    """
     return resource.startswith(IMPLICIT) or not (is_native(resource) or resource.startswith(_QUOTA))
 
 
 def class_by_resource(classes: Classes) -> dict[str, str]:
     """
-    For every resource that classes offer, the class that serves it.
+    Return the DeviceClass for every extended resource that classes offer.
 
-    Of several with one ``extendedResourceName`` the newest one, then the first by name (dynamic-resource-allocation
-    ``deviceclass/extendedresourcecache``, ``betterDeviceClass``): so users move from one class to another.
+    Among classes with the same ``extendedResourceName`` the newest class wins, then the first by name, so that users
+    can migrate from one class to another. As dynamic-resource-allocation ``deviceclass/extendedresourcecache``,
+    ``betterDeviceClass``.
     """
     best: dict[str, DeviceClass] = {}
     for each in sorted(classes.values(), key=lambda it: (-it.created, it.name)):
         if each.extended_resource:
             best.setdefault(each.extended_resource, each)
     explicit = {resource: each.name for resource, each in best.items()}
-    # Last, as validation keeps others from naming a resource so.
+    # Implicit names come last. API validation prevents an explicit name with this prefix.
     return explicit | {f"{IMPLICIT}{name}": name for name in classes}
 
 
 @once_per_request
 def extended_requests(request: PodRequest) -> tuple[str, ...]:
-    """The resources that the pod asks for and that a class may serve, by name."""
+    """Return the requested resources that a DeviceClass may serve, sorted by name."""
     return tuple(sorted(name for name in effective_requests(request) if is_offered_by_classes(name)))
 
 
 def name_classes(verdict: Unschedulable, classes: Classes) -> Unschedulable:
     """
-    Where extended resources are not served by claim: the verdict, with the class in the rejections of nodes that have too little of a
-    resource which a class offers.
+    Add the offering DeviceClass to rejections of nodes that lack an extended resource.
+
+    For clusters where claims do not serve extended resources.
     """
     offered = class_by_resource(classes)
     told = {message: why for message in _messages(verdict.rejections) if (why := _why(message, offered))}
@@ -196,7 +214,7 @@ def _messages(rejections: Mapping[str, Rejection]) -> set[str]:
 
 
 def _lacks(rejection: Rejection) -> bool:
-    """Has the node less than the pod asks for even when empty, as one that does not advertise the resource?"""
+    """Return whether even the empty node has too few resources, such as a node that does not advertise the resource."""
     return rejection.reason is Reason.RESOURCES and not rejection.resolvable
 
 

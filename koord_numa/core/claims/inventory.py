@@ -14,7 +14,7 @@ from koord_numa.core.value_objects import replace
 
 
 class PoolId(NamedTuple):
-    """A pool is known by its driver and its name: two drivers may both name theirs after the node."""
+    """Key of a pool: driver and name. Two drivers may both name a pool after the node."""
 
     driver: str
     name: str
@@ -24,7 +24,7 @@ class PoolId(NamedTuple):
 
 
 class DeviceId(NamedTuple):
-    """A device is known by its driver, pool and name."""
+    """Key of a device: driver, pool and name."""
 
     driver: str
     pool: str
@@ -36,9 +36,10 @@ class DeviceId(NamedTuple):
 
 class Attribute(NamedTuple):
     """
-    A device attribute of kind ``int``, ``bool``, ``string`` or ``version``; versions are texts. A scalar has one value.
+    A device attribute of kind ``int``, ``bool``, ``string`` or ``version``.
 
-    The kind is empty for a type that this version does not know. Such an attribute has no values.
+    Versions are strings. A scalar has one value. The kind is empty for an unknown type. Such an attribute has no
+    values.
     """
 
     kind: str
@@ -47,18 +48,18 @@ class Attribute(NamedTuple):
 
     @property
     def scalar(self) -> int | bool | str | None:
-        """The value of a scalar; None for a list."""
+        """The value of a scalar, or None for a list."""
         return self.values[0] if len(self.values) == 1 and not self.listed else None
 
     @property
     def set(self) -> frozenset[tuple[str, int | bool | str]]:
-        """The values as a set for constraints. The kind keeps ``true`` apart from 1, and versions apart from strings."""
+        """The values as a set, for constraints. The kind distinguishes ``true`` from 1, and versions from strings."""
         return frozenset((self.kind, value) for value in self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityRange:
-    """Which requests a range admits, in 10^-9 units. ``step`` rounds requests up from ``minimum``."""
+    """The permitted range of requests, in 10^-9 units. ``step`` rounds requests up from ``minimum``."""
 
     minimum: int
     maximum: int | None = None
@@ -67,7 +68,7 @@ class CapacityRange:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPolicy:
-    """How a request of a consumable capacity is rounded and bounded, in 10^-9 units."""
+    """Rounding and bounds for requests of a consumable capacity, in 10^-9 units."""
 
     default: int | None = None
     valid_values: tuple[int, ...] = ()
@@ -76,7 +77,7 @@ class CapacityPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a device has of something, in 10^-9 units."""
+    """The amount of one capacity of a device, in 10^-9 units."""
 
     value: int
     policy: CapacityPolicy | None = None
@@ -85,9 +86,9 @@ class Capacity:
 @dataclass(frozen=True, slots=True)
 class NodeAllocatable:
     """
-    What a device takes of one resource of the node (KEP-5517), in 10^-9 units.
+    The amount of one node resource that a device consumes (KEP-5517), in 10^-9 units.
 
-    ``multiplier`` is for each unit of the consumed capacity ``capacity_key``, or for the device where the key is empty.
+    ``multiplier`` applies to each unit of the consumed capacity ``capacity_key``, or to the device if the key is empty.
     """
 
     resource: str
@@ -100,8 +101,10 @@ class NodeAllocatable:
 @dataclass(frozen=True, slots=True)
 class DeviceTaint:
     """
-    A taint of a device; ``effect`` is kept as written, since unknown effects are to be ignored. ``rule`` is the DeviceTaintRule that sets
-    the taint, empty where the driver publishes it.
+    A taint of a device.
+
+    ``effect`` is kept as written, because unknown effects are ignored. ``rule`` is the DeviceTaintRule that sets the
+    taint, empty for a taint that the driver publishes.
     """
 
     key: str
@@ -117,14 +120,14 @@ class DeviceTaint:
 
 @dataclass(frozen=True, slots=True)
 class NodeChoice:
-    """Which nodes a slice or device can be reached from: one by name, all, or those that match a selector."""
+    """The nodes that can use a slice or device: one node by name, all nodes, or the nodes that match a selector."""
 
     name: str = ""
     everywhere: bool = False
     term: NodeTerm | None = None
 
     def includes(self, node: str, labels: Labels) -> bool:
-        """Can this node use it?"""
+        """Return whether the node can use the slice or device."""
         if self.name:
             return self.name == node
         if self.everywhere:
@@ -139,24 +142,24 @@ Amounts = Mapping[str, int]
 _MOST_MEMORIES: Final = 64
 
 NUMA_ATTRIBUTES: Final = ("resource.kubernetes.io/numaNode", "dra.cpu/numaNodeID", "dra.net/numaNode")
-"""The standard attribute of a device's NUMA node first, then the names that drivers used before it."""
+"""Attributes for the NUMA node of a device: the standard attribute, then older names of drivers."""
 
 BARE_NUMA_ATTRIBUTES: Final = ("numaNode", "numaNodeID", "numa")
-"""Names in the driver's own domain."""
+"""Attribute names in the driver's own domain."""
 
 PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 
 NumaByRoot = Mapping[str, int]
-"""The NUMA node by PCIe root, as the node agent publishes it."""
+"""NUMA node by PCIe root, as published by the node agent."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
     """
-    One device. ``nodes`` is its own choice of nodes where the slice leaves that to its devices.
+    One device. ``nodes`` is its own node selection where the slice leaves the selection to its devices.
 
-    ``consumes`` are amounts by counter set. ``memory`` remembers the answers of selectors: a device never changes, since a new
-    generation of a slice makes new devices.
+    ``consumes`` are amounts by counter set. ``memory`` caches the results of selectors. A device never changes: a new
+    generation of a slice has new device objects.
     """
 
     id: DeviceId
@@ -172,7 +175,7 @@ class Device:
     binding_failure_conditions: tuple[str, ...] = ()
     allocatable: tuple[NodeAllocatable, ...] = ()
     memory: dict[str, bool | CelError] = field(default_factory=dict, repr=False)
-    own_numa: tuple[int, ...] = field(init=False)  # NUMA nodes that the driver publishes, the physical one first
+    own_numa: tuple[int, ...] = field(init=False)  # published by the driver, the physical NUMA node first
     pcie_roots: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -185,35 +188,39 @@ class Device:
         for name in (*NUMA_ATTRIBUTES, *(f"{self.id.driver}/{bare}" for bare in BARE_NUMA_ATTRIBUTES)):
             value = self.attribute(name)
             if value is not None and value.kind == "int":
-                # -1 is "no NUMA node" in sysfs; ids beyond those of Linux are no masks.
+                # sysfs uses -1 for "no NUMA node". Ids above the maximum of Linux cannot be represented in a mask.
                 return tuple(int(numa) for numa in value.values if 0 <= int(numa) <= MAX_NUMA_ID)
         return ()
 
     def numas(self, roots: NumaByRoot) -> tuple[int, ...]:
         """
-        Return the NUMA nodes that the device is near, the physical one first; none where they are unknown.
+        Return the NUMA nodes near the device, the physical NUMA node first. Empty when unknown.
 
-        The attribute of the driver counts (KEP-6072), else the NUMA nodes of the device's PCIe roots.
+        The driver's attribute has priority (KEP-6072), then the NUMA nodes of the device's PCIe roots.
         """
         return self.own_numa or tuple(dict.fromkeys(roots[root] for root in self.pcie_roots if root in roots))
 
     def numa(self, roots: NumaByRoot) -> int | None:
-        """Return the physical NUMA node, None where it is unknown."""
+        """Return the physical NUMA node, or None when it is unknown."""
         return next(iter(self.numas(roots)), None)
 
     def attribute(self, name: str) -> Attribute | None:
-        """By its full name; names without a domain belong to the driver's domain (allocator, ``lookupAttribute``)."""
+        """
+        Return an attribute by its full name.
+
+        An attribute without a domain belongs to the driver's domain (allocator, ``lookupAttribute``).
+        """
         found = self.attributes.get(name)
         if found is None:
             domain, _, bare = name.partition("/")
-            # A name in the driver's own domain may be written with and without it.
+            # A name in the driver's domain may be written with or without the domain.
             if domain == self.id.driver:
                 found = self.attributes.get(bare)
         return found
 
     def remember(self, expression: str, answer: bool | CelError) -> None:
-        """Keep the answer of one selector; a device that meets ever new expressions forgets the old ones."""
-        # Cleared as a whole: an order of use would cost more than evaluating 64 selectors again.
+        """Cache the result of one selector. The cache is cleared when it is full."""
+        # Cleared as a whole: LRU order would cost more than 64 new evaluations.
         if len(self.memory) >= _MOST_MEMORIES:
             self.memory.clear()
         self.memory[expression] = answer
@@ -221,30 +228,30 @@ class Device:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResourceSlice:
-    """One slice of a pool. With ``per_device`` each device chooses its nodes itself."""
+    """One slice of a pool. With ``per_device`` each device has its own node selection."""
 
     name: str
     pool: PoolId
     generation: int
-    slice_count: int  # of the whole pool in this generation
+    slice_count: int  # number of slices of the pool in this generation
     nodes: NodeChoice = NOWHERE
     per_device: bool = False
     devices: tuple[Device, ...] = ()
     counters: tuple[tuple[str, Amounts], ...] = ()  # counter sets with their amounts
-    problem: str = ""  # why the slice cannot be used; it then counts for the pool's completeness only
-    plain: bool = field(init=False)  # of one node, with devices that contradict nothing: no counters, no name twice
-    binds_late: bool = field(init=False)  # has any device binding conditions?
+    problem: str = ""  # reason why the slice is unusable. It then counts only for the completeness of the pool
+    plain: bool = field(init=False)  # whether it belongs to one node and has no counters and no duplicate names
+    binds_late: bool = field(init=False)  # whether any device has binding conditions
 
     def __post_init__(self) -> None:
         names = {device.id.device for device in self.devices}
         draws = bool(self.counters) or any(device.consumes for device in self.devices)
         plain = bool(self.nodes.name) and not (self.per_device or draws or self.problem)
-        # Names are unique, so one slice of one node cannot contradict itself.
+        # A plain slice with unique names cannot contradict itself.
         object.__setattr__(self, "plain", plain and len(names) == len(self.devices))
         object.__setattr__(self, "binds_late", any(device.binding_conditions for device in self.devices))
 
     def reaches(self, node: str, labels: Labels) -> bool:
-        """Does the slice offer devices to this node?"""
+        """Return whether the slice offers devices to the node."""
         if not self.per_device:
             return self.nodes.includes(node, labels)
         return any(device.nodes.includes(node, labels) for device in self.devices)
@@ -267,7 +274,7 @@ class DeviceTaintRule:
 
 
 class TaintRules:
-    """All rules of the cluster, by driver and pool, and the slices that they change, made once."""
+    """All DeviceTaintRules of the cluster, by driver and pool, with a cache of the tainted slices."""
 
     def __init__(self) -> None:
         self._rules: dict[str, DeviceTaintRule] = {}
@@ -275,11 +282,11 @@ class TaintRules:
         self._tainted: dict[str, tuple[ResourceSlice, tuple[DeviceTaintRule, ...], ResourceSlice]] = {}
 
     def __iter__(self) -> Iterator[DeviceTaintRule]:
-        """Every rule."""
+        """Iterate over all rules."""
         return iter(self._rules.values())
 
     def put(self, rule: DeviceTaintRule) -> DeviceTaintRule | None:
-        """Add or change a rule. Return the former rule of the name."""
+        """Add or replace a rule. Return the previous rule with the name."""
         former = self.remove(rule.name)
         self._rules[rule.name] = rule
         if rule.selects:
@@ -287,7 +294,7 @@ class TaintRules:
         return former
 
     def remove(self, name: str) -> DeviceTaintRule | None:
-        """Delete a rule. Return the rule, if there was one."""
+        """Delete a rule. Return the rule, or None if it does not exist."""
         rule = self._rules.pop(name, None)
         if rule is not None and rule.selects:
             key = (rule.driver, rule.pool)
@@ -297,7 +304,7 @@ class TaintRules:
         return rule
 
     def forget_slices(self, names: Iterable[str]) -> None:
-        """Forget slices that are gone."""
+        """Drop cached slices that no longer exist."""
         for name in names:
             self._tainted.pop(name, None)
 
@@ -315,14 +322,14 @@ class TaintRules:
         for device in published.devices:
             taints = tuple(rule.taint for rule in rules if rule.device in (None, device.id.device))
             devices.append(replace(device, taints=device.taints + taints) if taints else device)
-        # A rule for other devices of the driver or pool changes nothing here.
+        # The rules may match only other devices of the driver or pool.
         same = all(device is former for device, former in zip(devices, published.devices, strict=True))
         changed = published if same else replace(published, devices=tuple(devices))
         self._tainted[published.name] = (published, rules, changed)
         return changed
 
     def _rules_of(self, published: ResourceSlice) -> tuple[DeviceTaintRule, ...]:
-        """Return the rules that can concern devices of the slice, by name."""
+        """Return the rules that may match devices of the slice, sorted by name."""
         driver, pool = published.pool
         found = [rule for key in product((driver, None), (pool, None)) for rule in self._by_pool.get(key, {}).values()]
         return tuple(sorted(found, key=lambda rule: rule.name))

@@ -1,8 +1,8 @@
 """
-CPUs, memory and huge pages that devices of claims take from the node's allocatable amounts (KEP-5517).
+CPUs, memory and huge pages that claimed devices consume from the allocatable amounts of a node (KEP-5517).
 
-A mapping is what the device itself is worth, counted once for each claim. Overhead is counted for the pod and for each of its containers
-that use the claim. Both come on top of what the pod requests. Source: dynamicresources/nodeallocatabledynamicresources.go.
+A mapping is the amount of the device itself, counted once per claim. Overhead is counted per pod and per container that
+uses the claim. Both are added to the requests of the pod. Source: dynamicresources/nodeallocatabledynamicresources.go.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,12 +21,16 @@ NANO: Final = 10**9
 
 
 class AllocatableError(Exception):
-    """What the devices take from the node cannot be told; the message says why."""
+    """The amounts that the devices consume cannot be determined. The message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """Amounts of one resource for the pod and for each container that uses the claim, in 10^-9 units; None where a device has none."""
+    """
+    Overhead of one resource per pod and per container that uses the claim.
+
+    Amounts are in 10^-9 units, or None where no device has an overhead.
+    """
 
     resource: str
     per_pod: int | None = None
@@ -36,9 +40,10 @@ class Overhead:
 @dataclass(frozen=True, slots=True)
 class ClaimAmounts:
     """
-    What one claim takes from the node for a pod (core/v1 ``NodeAllocatableResourceClaimStatus``).
+    The node resources that one claim consumes for a pod (core/v1 ``NodeAllocatableResourceClaimStatus``).
 
-    ``entry`` is the entry of the pod's ``resourceClaims``, empty for the claim for extended resources. Amounts are in 10^-9 units.
+    ``entry`` is the entry of the pod's ``resourceClaims``, empty for the claim for extended resources. Amounts are in
+    10^-9 units.
     """
 
     entry: str
@@ -48,7 +53,7 @@ class ClaimAmounts:
 
     @property
     def total(self) -> dict[str, int]:
-        """Return the sum for the pod in 10^-9 units, by resource."""
+        """Total amounts for the pod in 10^-9 units, by resource."""
         summed = dict(self.mapping)
         for each in self.overhead:
             amount = (each.per_pod or 0) + (each.per_container or 0) * len(self.containers)
@@ -59,7 +64,11 @@ class ClaimAmounts:
 def claim_amounts(
     entry: str, results: Iterable[DeviceResult], devices: Mapping[DeviceId, Device], containers: Iterable[Container]
 ) -> ClaimAmounts | None:
-    """Return what the devices of a claim take from the node, None for nothing. Raises ``AllocatableError``."""
+    """
+    Return the node resources that the devices of a claim consume, or None for no resources.
+
+    Raises ``AllocatableError``.
+    """
     mapping: dict[str, int] = {}
     overhead: dict[str, Overhead] = {}
     for result in results:
@@ -81,7 +90,11 @@ def claim_amounts(
 
 
 def _mapped(resource: str, result: DeviceResult, key: str, multiplier: int | None) -> int | None:
-    """Return the amount of a mapping: the consumed capacity of the key, or one device, times the multiplier; None without a mapping."""
+    """
+    Return the amount of a mapping, or None without a mapping.
+
+    The amount is the multiplier, times the consumed capacity if there is a key. Raises ``AllocatableError``.
+    """
     if multiplier is None:
         return None
     if not key:
@@ -92,7 +105,7 @@ def _mapped(resource: str, result: DeviceResult, key: str, multiplier: int | Non
             f"device {result.device.device} consumes no capacity, but its {resource} is counted by {key}"
         )
     amount = consumed.get(own_name(key, result.device.driver, consumed))
-    # A capacity that the result does not have is not relevant for the allocation.
+    # A capacity that the result lacks does not affect the allocation.
     return None if amount is None else amount * multiplier // NANO
 
 
@@ -101,7 +114,10 @@ def _sum(first: int | None, second: int | None) -> int | None:
 
 
 def added_amounts(claims: Iterable[ClaimAmounts]) -> dict[str, int]:
-    """Return what the claims of a pod add to its request: milli-CPU, and whole units of other resources, rounded up."""
+    """
+    Return the amounts that the claims add to the request of a pod: milli-CPU, and whole units of other resources,
+    rounded up.
+    """
     summed: dict[str, int] = {}
     for claim in claims:
         for name, amount in claim.total.items():
@@ -110,7 +126,7 @@ def added_amounts(claims: Iterable[ClaimAmounts]) -> dict[str, int]:
 
 
 def counted_with(request: PodRequest, claims: Iterable[ClaimAmounts]) -> ResourceList:
-    """Return what the pod counts for with the amounts of its claims. Pod-level amounts cover them."""
+    """Return the request of the pod including the amounts of its claims. Pod-level amounts include the claims."""
     counted, pod_level = effective_requests(request), request.pod_requests or {}
     added = {name: amount for name, amount in added_amounts(claims).items() if name not in pod_level}
     return {**counted, **{name: counted.get(name, 0) + amount for name, amount in added.items()}}
@@ -118,9 +134,9 @@ def counted_with(request: PodRequest, claims: Iterable[ClaimAmounts]) -> Resourc
 
 def check_pod_level(request: PodRequest, claims: Iterable[ClaimAmounts]) -> None:
     """
-    Raise ``AllocatableError`` where pod-level amounts do not cover the containers and the claims.
+    Check that pod-level amounts cover the containers and the claims.
 
-    Source: ``validatePodLevelResourcesCoverDRA``.
+    Raises ``AllocatableError``. Source: ``validatePodLevelResourcesCoverDRA``.
     """
     if not request.pod_requests:
         return

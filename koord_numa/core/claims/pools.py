@@ -1,4 +1,4 @@
-"""The device pools that one node can use, with shared counters and feature gates."""
+"""Device pools of one node, with shared counters and feature gates."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,11 @@ from koord_numa.core.selectors import Labels
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The gates of Kubernetes 1.36 with their defaults (``featureGates``). Fields behind a gate that is off are refused or do nothing."""
+    """
+    Feature gates of Kubernetes 1.36 with their defaults (``featureGates``).
+
+    Fields of a disabled gate are rejected or have no effect.
+    """
 
     admin_access: bool = True
     binding_conditions: bool = True
@@ -24,8 +28,9 @@ class Features:
     @property
     def stable_allocator(self) -> bool:
         """
-        Whether kube-scheduler uses the allocator of gates that are locked, which knows neither distinctAttribute nor capacity requests
-        (dynamic-resource-allocation/structured, ``NewAllocator``).
+        Whether kube-scheduler uses the allocator for locked gates, without distinctAttribute and capacity requests.
+
+        As ``NewAllocator`` in dynamic-resource-allocation/structured.
         """
         return not self.consumable_capacity and not self.binding_conditions
 
@@ -35,7 +40,7 @@ ALL_FEATURES = Features()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A device of a pool, with the slice it is published in."""
+    """A device of a pool, and the slice that publishes it."""
 
     device: Device
     slice: ResourceSlice
@@ -45,10 +50,10 @@ class Candidate:
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
     """
-    A pool as one node sees it.
+    A pool from the perspective of one node.
 
-    ``local`` are the slices with devices for this node, by name; ``counters`` the counter sets of the pool, ``consumers`` all
-    devices of the pool that consume them, on whatever node.
+    ``local`` are the slices with devices for this node, sorted by name. ``counters`` are the counter sets of the pool.
+    ``consumers`` are all devices of the pool that consume counters, on any node.
     """
 
     id: PoolId
@@ -56,23 +61,23 @@ class Pool:
     counters: Mapping[str, Amounts]
     consumers: tuple[Device, ...]
     incomplete: bool = False
-    invalid: str = ""  # what contradicts what
-    foreign: bool = False  # every slice names another node: nothing in it can be for this one
+    invalid: str = ""  # description of the contradiction
+    foreign: bool = False  # every slice names another node, so no device can be used here
 
     def candidates(self) -> Iterator[Candidate]:
-        """Every device for this node, in slice order."""
+        """Yield every device for this node, in slice order."""
         for each in self.local:
             for device in each.devices:
                 yield Candidate(device, each, self)
 
     @property
     def usable(self) -> bool:
-        """May devices be allocated from it?"""
+        """Whether devices of the pool may be allocated."""
         return not self.incomplete and not self.invalid
 
     @property
     def binds_late(self) -> bool:
-        """Has any device binding conditions? Such pools are tried last."""
+        """Whether any device has binding conditions. Such pools are tried last."""
         return any(each.binds_late for each in self.local)
 
 
@@ -80,19 +85,20 @@ def gather_pools(
     slices: Iterable[ResourceSlice], node: str, labels: Labels, all_slices: "SlicesOfPools"
 ) -> tuple[Pool, ...]:
     """
-    The pools among ``slices``, which must hold every slice that can concern the node: those that reach it and those with counters.
+    Return the pools among ``slices``.
 
-    ``all_slices`` tells of every slice of the cluster, by pool.
+    ``slices`` must contain every slice that reaches the node or has counters. ``all_slices`` are all slices of the
+    cluster, by pool.
     """
     groups: dict[PoolId, list[ResourceSlice]] = {}
     for each in slices:
         if each.counters or each.reaches(node, labels):
-            # Slices with counters matter to every node that draws from the pool, whatever nodes they name.
+            # Slices with counters are relevant for every node that uses the pool, whatever nodes they name.
             groups.setdefault(each.pool, []).append(each)
     pools = [
         pool for key, group in groups.items() if (pool := _pool(key, group, (node, labels), all_slices)) is not None
     ]
-    # Pools with binding conditions last, then by name: the order in which upstream tries them.
+    # The order of upstream: pools with binding conditions last, then by name.
     return tuple(sorted(pools, key=lambda pool: (pool.binds_late, pool.id)))
 
 
@@ -101,16 +107,16 @@ SlicesOfPools = Mapping[PoolId, Sequence[ResourceSlice]]
 
 def _pool(key: PoolId, group: list[ResourceSlice], node: tuple[str, Labels], all_slices: SlicesOfPools) -> Pool | None:
     if len(group) == 1 and len(all_slices.get(key, group)) == 1 and group[0].plain and group[0].slice_count == 1:
-        # As nearly all pools are: one slice of this node, and nothing that could contradict it.
+        # The common case: a single slice of one node, which cannot contradict another slice.
         return Pool(key, tuple(group) if group[0].devices else (), {}, (), foreign=group[0].nodes.name != node[0])
     generation = max(each.generation for each in group)
     newest = [each for each in group if each.generation == generation]
     incomplete = False
     everywhere = all_slices.get(key, newest)
-    # Fewer slices for this node than the pool has: the others may be of other nodes, or still to be published.
+    # Fewer slices than the pool has: the others may belong to other nodes, or may not be published yet.
     if len(newest) != newest[0].slice_count:
         if any(each.generation > generation for each in everywhere):
-            return None  # obsolete: the driver has moved on, to slices that this node does not see
+            return None  # obsolete: the driver has published a newer generation for other nodes
         incomplete = sum(each.generation == generation for each in everywhere) != newest[0].slice_count
     newest.sort(key=lambda each: each.name)
     local = tuple(each for each in newest if each.devices and each.reaches(*node))
@@ -167,9 +173,10 @@ Account = dict[str, dict[str, int]]
 
 class CounterAccounts:
     """
-    What is left of the counters of every pool, in 10^-9 units.
+    Remaining counter amounts of every pool, in 10^-9 units.
 
-    Upstream keeps accounts by pool name, so that two drivers with a pool of one name share them; here they go by driver and name.
+    Upstream keeps the amounts by pool name, so that two drivers with equal pool names share them. Here the key is
+    driver and name.
     """
 
     def __init__(self, usage: DeviceUsage) -> None:
@@ -177,29 +184,35 @@ class CounterAccounts:
         self._left: dict[PoolId, Account] = {}
 
     def draw(self, candidate: Candidate) -> bool:
-        """Take what the device consumes; nothing when any counter of the pool would be negative."""
+        """
+        Subtract the counters that the device consumes.
+
+        Returns False without a change if any counter of the pool would be negative.
+        """
         account = self._account(candidate.pool)
         self._change(account, candidate, -1)
-        # All counters of the pool are looked at: upstream refuses while any is overdrawn, by whichever device.
+        # All counters of the pool are checked: upstream rejects a device while any counter is negative, whatever device
+        # consumed it.
         if all(value >= 0 for amounts in account.values() for value in amounts.values()):
             return True
         self._change(account, candidate, 1)
         return False
 
     def give_back(self, candidate: Candidate) -> None:
-        """Undo a draw."""
+        """Undo ``draw``."""
         self._change(self._account(candidate.pool), candidate, 1)
 
     def _account(self, pool: Pool) -> Account:
         account = self._left.get(pool.id)
         if account is None:
             account = {name: dict(amounts) for name, amounts in pool.counters.items()}
-            # Every device of the pool that is in use, on whatever node: partitions draw from common counters.
+            # Devices in use on any node count, because partitions share counters.
             for device in pool.consumers:
                 if self._usage.in_use(device.id) or self._usage.shared_by_some(device.id):
                     for name, amounts in device.consumes:
                         for counter, amount in amounts.items():
-                            # A counter that is not published any more is a contradiction of the pool and found there.
+                            # A counter that is no longer published is a contradiction, which ``_contradiction``
+                            # reports.
                             if counter in account.get(name, {}):
                                 account[name][counter] -= amount
             self._left[pool.id] = account
@@ -224,7 +237,7 @@ class NodeDevices:
     labels: Labels = field(default_factory=dict)
     pools: tuple[Pool, ...] = ()
     features: Features = ALL_FEATURES
-    numa_mask: int = 0  # 0 sets no bound
+    numa_mask: int = 0  # 0 for no restriction
     places: Mapping[DeviceId, tuple[int, ...]] = field(default_factory=dict)  # masks of NUMA nodes
     numa_by_root: NumaByRoot = field(default_factory=dict)
     selectors: Selectors = field(default_factory=Selectors, compare=False)

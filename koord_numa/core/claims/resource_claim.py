@@ -1,4 +1,4 @@
-"""A ResourceClaim as an object of the cluster, and the claims of one pod."""
+"""ResourceClaims as cluster objects, and the claims of one pod."""
 
 from dataclasses import dataclass, field
 
@@ -14,8 +14,8 @@ class ResourceClaim:
     """
     A ResourceClaim.
 
-    ``reserved_for`` are the uids of pods that may use it, ``other_consumers`` counts further entries. ``conditions`` are those that a
-    driver reported as True for an allocated device.
+    ``reserved_for`` are the uids of pods that may use the claim. ``other_consumers`` is the number of other consumers.
+    ``conditions`` are the conditions with status True that a driver reports for an allocated device.
     """
 
     namespace: str
@@ -26,34 +26,39 @@ class ResourceClaim:
     allocation: Allocation | None = None
     reserved_for: tuple[str, ...] = ()
     other_consumers: int = 0
-    owner: str = ""  # uid of the controlling pod of a template's claim, or of one for extended resources
-    extended: bool = False  # made by a scheduler for the extended resources of its pod
+    owner: str = ""  # uid of the controlling pod of a template's claim, or of a claim for extended resources
+    extended: bool = False  # created by a scheduler for the extended resources of its pod
     deleting: bool = False
-    protected: bool = False  # has the finalizer that keeps an allocated claim
+    protected: bool = False  # has the finalizer that protects an allocated claim
     conditions: frozenset[tuple[DeviceId, str]] = frozenset()
-    problem: str = ""  # what is malformed; nothing is allocated for the claim then
+    problem: str = ""  # reason why the object is malformed; such a claim gets no devices
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
     def is_older_than(self, other: "ResourceClaim") -> bool:
-        """Was it read before the other one? Versions grow in a cluster; what is no number cannot be compared."""
+        """
+        Return whether this object was read before the other.
+
+        Resource versions increase within a cluster. Versions that are not numbers cannot be compared.
+        """
         try:
             return int(self.version) < int(other.version)
         except ValueError:
             return False
 
     def to_allocate(self) -> ClaimToAllocate:
-        """The claim as the allocator sees it."""
+        """Return the claim as input of the allocator."""
         return ClaimToAllocate(self.namespace, self.name, self.spec)
 
 
 @dataclass(frozen=True, slots=True)
 class PodResourceClaim:
     """
-    An entry of ``spec.resourceClaims``. ``claim`` is the name of the ResourceClaim, empty while a template's is not made yet.
+    An entry of ``spec.resourceClaims``.
 
-    ``needed`` is false where the controller has said that the template makes none.
+    ``claim`` is the name of the ResourceClaim, empty until the claim of a template is created. ``needed`` is false
+    after the controller has reported that the template creates no claim.
     """
 
     name: str
@@ -64,7 +69,7 @@ class PodResourceClaim:
 
 @dataclass(frozen=True, slots=True)
 class MadeClaim:
-    """The claim for extended resources that an earlier attempt of the pod has made: its requests, and whether it has devices."""
+    """The claim for extended resources from an earlier attempt of the pod: its requests, and whether it has devices."""
 
     requests: tuple[DeviceRequest, ...]
     allocated: bool = False
@@ -73,12 +78,13 @@ class MadeClaim:
 @dataclass(frozen=True, slots=True)
 class PodClaims:
     """
-    What a pod's claims mean for nodes: equal for pods whose claims ask for the same, whatever their names.
+    The claims of a pod as input of node decisions. Equal for pods with equal claims, whatever the names.
 
-    ``problem`` is why the pod cannot be tried yet. ``allocated`` are the nodes that claims which have devices can be used from, ``devices``
-    and ``cpus`` what these claims hold: the pod has to be near them as to those that are still to be allocated. ``extended`` are the
-    pod's extended resources that DeviceClasses serve, with the class, where a node does not advertise them; ``made`` is the claim for
-    them that exists already. ``held`` are results of allocated claims, by entry, whose devices take resources of the node.
+    ``problem`` is the reason why the pod cannot be tried yet. ``allocated`` are the node selectors of allocated claims,
+    ``devices`` and ``cpus`` their devices and CPUs: the pod must be near them, as with devices that are not yet
+    allocated. ``extended`` are the pod's extended resources and the DeviceClass of each, used on nodes that do not
+    advertise them. ``made`` is the existing claim for them. ``held`` are results of allocated claims, by entry, whose
+    devices consume resources of the node.
     """
 
     to_allocate: tuple[ClaimToAllocate, ...] = ()

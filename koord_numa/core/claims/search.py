@@ -1,4 +1,6 @@
-"""Search devices for claims depth first, over claims, requests, alternatives and devices (upstream: allocator_incubating.go)."""
+"""
+Depth-first search of devices, over claims, requests, alternatives and devices (upstream: allocator_incubating.go).
+"""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,15 +22,16 @@ class ConstraintState:
     """
     A constraint and the values of the devices picked so far (KEP-5491; structured/internal/experimental/constraint.go).
 
-    A scalar is a set of one value. ``matchAttribute``: the intersection of all sets is not empty. ``distinctAttribute``: the sets
-    are pairwise disjoint. A device without the attribute, or with a value of an unknown type, satisfies neither.
+    A scalar is a set with one value. ``matchAttribute``: the intersection of all sets is not empty.
+    ``distinctAttribute``: the sets are pairwise disjoint. A device without the attribute, or with a value of an unknown
+    type, violates both.
     """
 
     constraint: DeviceConstraint
     values: list[Values] = field(default_factory=list)  # matchAttribute: the intersection after each pick
 
     def add(self, device: Device) -> bool:
-        """Take the values of the device if the constraint allows it."""
+        """Add the values of the device. Returns False if the constraint is violated."""
         attribute = device.attribute(self.constraint.attribute or "")
         added = attribute.set if attribute is not None else frozenset()
         if self.constraint.distinct:
@@ -78,7 +81,7 @@ class DeviceLooks:
             self._names.update(f"{domain}/{name}" for domain, name in reads.names)
 
     def of(self, device: Device) -> object:
-        """A value that is equal for devices that look alike."""
+        """Return a key that is equal for equivalent devices."""
         found = self._known.get(id(device))
         if found is None:
             found = self._known[id(device)] = self._look(device)
@@ -100,19 +103,21 @@ class DeviceLooks:
 
 MAX_STEPS: Final = 20_000
 """
-Devices that one search looks at: 20 to 80 ms, and ten times what any recorded search of kube-scheduler's needs to its end.
+Maximum steps of one search: 20 to 80 ms, ten times the longest recorded search of kube-scheduler.
 
-kube-scheduler stops after ten seconds; a bound by steps gives the same answer on every machine.
+kube-scheduler stops after ten seconds. A limit in steps gives the same result on every machine.
 """
 
 
 class _TooManyResultsError(Exception):
-    """This way leads beyond the limit of a claim; alternatives with fewer devices may not."""
+    """The picks exceed the device limit of a claim. Alternatives with fewer devices may still succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A device for a request; ``consumed`` are amounts of a shared device by capacity, None without sharing."""
+    """
+    A picked device for a request. ``consumed`` are amounts of a shared device by capacity, None for other devices.
+    """
 
     claim: int
     alternative: Alternative
@@ -124,7 +129,7 @@ class Search:
     """The state of one search."""
 
     def __init__(self, prepared: Prepared, node: NodeDevices, usage: DeviceUsage, most: int) -> None:
-        """``most`` is how many steps it may take."""
+        """Create a search with at most ``most`` steps."""
         self._prepared = prepared
         self._node = node
         self._usage = usage
@@ -135,19 +140,19 @@ class Search:
         self._picks: list[Pick] = []
         self._holders: dict[DeviceId, list[int]] = {}  # claims whose picks hold the device
         self._held: dict[DeviceId, dict[str, int]] = {}  # capacity of shared devices that picks hold
-        self.chosen: dict[tuple[int, int], int] = {}  # the alternative taken, by claim and request
+        self.chosen: dict[tuple[int, int], int] = {}  # the chosen alternative, by claim and request
         self.steps = 0
         self._most = most
 
     def run(self) -> bool:
-        """Is there a solution? It is in ``picks_of`` and ``chosen`` then."""
+        """Return whether there is a solution. ``picks_of`` and ``chosen`` then hold the solution."""
         try:
             return self._request(0, 0)
         except _TooManyResultsError:
             return False
 
     def picks_of(self, claim: int) -> list[Pick]:
-        """The devices of one claim."""
+        """Return the picked devices of one claim."""
         return [pick for pick in self._picks if pick.claim == claim]
 
     def _step(self) -> None:
@@ -164,11 +169,11 @@ class Search:
         if number == len(requests):
             try:
                 return self._request(claim + 1, 0)
-            # The next claim's limit is not this one's: here it is only a dead end.
+            # The limit of the next claim is only a dead end for this claim.
             except _TooManyResultsError:
                 return False
         alternatives = requests[number]
-        # A plain request has one alternative; a failure is the failure of the request.
+        # A plain request has one alternative, so its failure is the failure of the request.
         if (claim, number) not in self._prepared.prioritized:
             return self._alternative(claim, number, alternatives[0])
         too_many = 0
@@ -179,15 +184,15 @@ class Search:
             except _TooManyResultsError:
                 too_many += 1
         if too_many == len(alternatives):
-            raise _TooManyResultsError  # other devices for earlier requests would change nothing
+            raise _TooManyResultsError  # other devices for earlier requests do not change the count
         return False
 
     def _alternative(self, claim: int, number: int, alternative: Alternative) -> bool:
         self._step()
-        # ``All`` of nothing is no solution.
+        # An ``All`` request without devices fails.
         if alternative.every is not None and not alternative.every:
             return False
-        # Checked before any device is taken, since the count is known.
+        # The count is known, so the limit is checked before any device is picked.
         if len(self.picks_of(claim)) + alternative.count > MAX_RESULTS:
             raise _TooManyResultsError
         mark = len(self._picks)
@@ -198,7 +203,7 @@ class Search:
             else:
                 done = self._devices(claim, number, alternative, 0, 0)
         except _TooManyResultsError:
-            # Picks of this alternative are undone before the limit is reported to the prioritized list above.
+            # Picks of this alternative are undone before the prioritized list handles the error.
             self._release_to(mark)
             raise
         if not done:
@@ -211,7 +216,7 @@ class Search:
             return self._request(claim, number + 1)
         self._step()
         candidate = alternative.every[have]
-        # Every device of an ``All`` request is needed, so that one that is taken fails the request at once.
+        # An ``All`` request needs every device, so it fails at the first unavailable device.
         if not self._near(candidate.device) or not self._available(claim, alternative, candidate):
             return False
         if not self._take(claim, alternative, candidate, must=True):
@@ -229,10 +234,10 @@ class Search:
         failed: set[object] = set()
         for at in range(start, len(candidates)):
             candidate = candidates[at]
-            # The cheap look first; a CEL selector costs microseconds.
+            # The cheap check comes first, because a CEL selector takes microseconds.
             if not self._available(claim, alternative, candidate):
                 continue
-            # Each device that is looked at counts: a call with thousands of them is no one step.
+            # Every evaluated device is a step, because a single call may evaluate thousands of devices.
             self._step()
             if not (alternative.selectors.select(candidate.device) and offered(candidate, self._node)):
                 continue
@@ -240,7 +245,7 @@ class Search:
                 continue
             if not self._take(claim, alternative, candidate, must=False):
                 continue
-            # ``at + 1``: sets of devices and not sequences.
+            # ``at + 1``, to try combinations instead of permutations.
             if self._devices(claim, number, alternative, have + 1, at + 1):
                 return True
             self._release_to(len(self._picks) - 1)
@@ -248,7 +253,7 @@ class Search:
         return False
 
     def _candidates_for(self, alternative: Alternative) -> list[Candidate]:
-        """Devices of all pools that may be allocated from and whose driver the request does not rule out."""
+        """Return the devices of usable pools whose driver the request does not exclude."""
         found = self._candidates.get(id(alternative))
         if found is None:
             pools = [it for it in self._node.pools if it.usable and concerns(it, alternative.selectors)]
@@ -263,9 +268,9 @@ class Search:
 
     def _likeness(self, candidate: Candidate) -> object:
         """
-        Devices of one likeness are interchangeable: where one led nowhere, another one leads nowhere too.
+        Return a key that is equal for interchangeable devices: if one device fails, an equivalent device also fails.
 
-        This keeps the search for many equal devices from trying all their combinations; the solution found first stays the same.
+        This avoids trying all combinations of many equal devices. The first solution remains the same.
         """
         device = candidate.device
         state = (
@@ -280,7 +285,11 @@ class Search:
         return device.shared and self._node.features.consumable_capacity
 
     def _available(self, claim: int, alternative: Alternative, candidate: Candidate) -> bool:
-        """Whether the device is free. With admin access only picks of the same claim count, and none of a shared device."""
+        """
+        Return whether the device is free.
+
+        With admin access, only picks of the same claim block a device, and they do not block a shared device.
+        """
         device = candidate.device
         holders = self._holders.get(device.id, ())
         if alternative.demand.admin_access:
@@ -297,11 +306,11 @@ class Search:
             device.taints and self._node.features.device_taints and demand.first_untolerated(device.taints) is not None
         ):
             return False
-        # Counters are drawn once for a device, however many shares of it are taken.
+        # Counters are consumed once per device, however many shares are picked.
         draws = device.consumes and not self._counted(device.id)
         if draws and not (self._node.features.partitionable_devices and self._counters.draw(candidate)):
             return False
-        # Constraints last: they change state, and a pick that fails them has only counters to give back.
+        # Constraints are checked last, because they change state: a failed pick then only has to restore counters.
         if not self._constrain(claim, alternative, candidate):
             if draws:
                 self._counters.give_back(candidate)
@@ -313,7 +322,7 @@ class Search:
             return False
         self._holders.setdefault(device.id, []).append(claim)
         shared = self._shared(device)
-        # Admin access counts too until the claim is allocated (``allocatingCapacity``).
+        # Admin access counts until the claim is allocated (``allocatingCapacity``).
         if shared:
             held = self._held.setdefault(device.id, {})
             for name, amount in consumed.items():
@@ -322,7 +331,7 @@ class Search:
         return True
 
     def _counted(self, device: DeviceId) -> bool:
-        """Does another share of the device hold its counters already?"""
+        """Return whether another share of the device already consumes its counters."""
         return self._usage.shared_by_some(device) or device in self._holders
 
     def _constrain(self, claim: int, alternative: Alternative, candidate: Candidate) -> bool:
@@ -341,7 +350,7 @@ class Search:
         while len(self._picks) > mark:
             pick = self._picks.pop()
             device = pick.candidate.device
-            # In the reverse order of ``_take``.
+            # Reverse order of ``_take``.
             for state in self._constraints[pick.claim]:
                 if state.constraint.concerns(pick.alternative.request.name, pick.alternative.result_name):
                     state.remove()

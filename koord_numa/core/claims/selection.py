@@ -1,4 +1,4 @@
-"""Evaluate the CEL selectors of device requests within the budget of one decision."""
+"""Evaluation of the CEL selectors of device requests within the budget of one decision."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from koord_numa.core.claims.pools import NodeDevices
 
 @dataclass(frozen=True, slots=True)
 class SelectorRows:
-    """The selectors of a class and of a request, in the order in which they are evaluated."""
+    """The selectors of a class and of a request, in evaluation order."""
 
     claim: ClaimToAllocate
     device_class: DeviceClass
@@ -21,11 +21,15 @@ class SelectorRows:
     run: Selectors
 
     def select(self, device: Device) -> bool:
-        """Are all true for the device? Raises ``ClaimError`` at the first that cannot be evaluated."""
+        """
+        Return whether all selectors match the device.
+
+        Raises ``ClaimError`` at the first selector that cannot be evaluated.
+        """
         for expressions in (self.device_class.selectors, self.demand.selectors):
             for at, expression in enumerate(expressions):
                 answer = self.run.answer(device, expression or "")
-                # A selector that fails is an error of the claim, and not a device that does not match.
+                # A failing selector is an error of the claim instead of a mismatch.
                 if answer is False:
                     return False
                 if answer is not True:
@@ -39,19 +43,20 @@ class SelectorRows:
         return True
 
     def expressions(self) -> Iterator[str]:
-        """All selectors in the order in which they are evaluated."""
+        """Yield all selectors in evaluation order."""
         for expression in (*self.device_class.selectors, *self.demand.selectors):
             yield expression or ""
 
     def excludes_driver(self, driver: str) -> bool:
         """
-        Do the leading selectors rule out every device of the driver by its name alone?
+        Return whether the leading selectors exclude every device of the driver by the driver name alone.
 
-        Devices and pools of such a driver are not looked at: whatever is broken there does not concern the request.
+        Devices and pools of such a driver are not evaluated, so their errors do not affect the request.
         """
         for expression in self.expressions():
             answer = self.run.driver_answer(expression, driver)
-            # The first selector that does not depend on the driver alone ends the look: what follows may not be reached.
+            # The loop ends at the first selector that depends on more than the driver: later selectors may not be
+            # reached.
             if answer is not True:
                 return answer is False
         return False
@@ -59,9 +64,10 @@ class SelectorRows:
 
 def count_devices(device_class: DeviceClass, node: NodeDevices, usage: DeviceUsage) -> tuple[int, int]:
     """
-    Allocated ones, and all: devices that the class selects (noderesources ``calculateDRAResourceTotals``).
+    Return the numbers of allocated devices and of all devices that the class selects.
 
-    Both are 0 where an expression of the class fails, as upstream leaves the resource out of the score then.
+    As noderesources ``calculateDRAResourceTotals``. Both are 0 when an expression of the class fails, because upstream
+    then omits the resource from the score.
     """
     selectors = SelectorRows(ClaimToAllocate("", ""), device_class, DeviceDemand("", device_class.name), node.selectors)
     try:
