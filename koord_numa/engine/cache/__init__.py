@@ -1,1 +1,1 @@
-"""What is known of the cluster: nodes, placed and assumed pods, topologies and how far they lag, volumes, namespaces."""
+"""Cache of the cluster state: nodes, placed and assumed pods, topologies and their lag, volumes, namespaces."""

@@ -1,13 +1,12 @@
 """
-What the engine believes about the cluster: nodes, topologies, and every pod that holds something, by whichever scheduler it was placed.
-Nothing here decides or talks to anyone.
+Cache of nodes, topologies, and every pod that holds resources, whichever scheduler placed it. It makes no decisions and does no I/O.
 
-Theory: facts replace what was known of one object, so order and repetition do not matter. Between a decision and its confirmation
-a pod is *assumed*: it is counted as if it were bound. An assumption ends in exactly one of three ways, each for this one pod:
+An observation replaces what was cached of the object, so that order and repetition do not matter. Between a decision and its confirmation a
+pod is *assumed*: it is counted like a bound pod. An assumption ends in exactly one of three ways:
 
-    assumed ──seen bound──▶ counted by what its own object says
-       │ ╲─its bind failed──▶ released
-       └──bound, but never seen: read back (``overdue``)──▶ one of the above
+    assumed ──observed as bound──▶ counted by its own object
+       │ ╲─bind failed──▶ released
+       └──bound, but not observed: read from the server (``overdue``)──▶ one of the above
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +34,7 @@ from koord_numa.ports import DELETED, Gone
 
 
 class AssumedPod(msgspec.Struct):
-    """A placement that the API server has not shown yet. ``confirmed`` is when the bind was answered, monotonic seconds."""
+    """Placement that the API server has not shown yet. ``confirmed`` is the time at which the bind succeeded, in monotonic seconds."""
 
     pod: Pod
     placement: Placement
@@ -43,7 +42,7 @@ class AssumedPod(msgspec.Struct):
 
 
 def renewed(info: NodeInfo, new: NodeResourceTopology | None, now: float) -> bool:
-    """Take in a topology of another version that says what the node's topology said, if it is one; was it?"""
+    """Store a topology that differs from the published topology in the resource version only. Return whether it was stored."""
     known = info.published
     if known is None or new is None or new.owner is not CpuOwner.SCHEDULER or info.unpublished:
         return False
@@ -51,7 +50,7 @@ def renewed(info: NodeInfo, new: NodeResourceTopology | None, now: float) -> boo
     if version == known.resource_version or replace(new, resource_version=known.resource_version) != known:
         return False
     info.published, info.topology_seen = new, now
-    if info.topology is not None:  # it may have been completed by what the configuration says
+    if info.topology is not None:  # it may have been completed with configured options
         info.topology = replace(info.topology, resource_version=version)
     return True
 
@@ -59,43 +58,47 @@ def renewed(info: NodeInfo, new: NodeResourceTopology | None, now: float) -> boo
 __all__ = ["DELETED", "Cache", "OnChange"]
 
 OnChange = Callable[[ClusterEvent | None, NodeInfo, Pod | None], None]
-"""Called with the event that may help waiting pods (``None``: none does), the node, and the pod that came or went, if any did."""
+"""Called with the event that may help waiting pods (``None``: no event), the node, and the pod that was added or removed, if any."""
 
 
 @dataclass(slots=True, eq=False)
 class Cache:
-    """Everything known. ``on_change`` hears every change that may help a waiting pod or alter a remembered result."""
+    """Cache of the cluster state. ``on_change`` is called for every change that may help a waiting pod or affect a cached result."""
 
     on_change: OnChange
     nodes: dict[str, NodeInfo] = field(default_factory=dict)
-    node_of: dict[str, str] = field(default_factory=dict)  # uid of a counted pod -> its node
+    node_of: dict[str, str] = field(default_factory=dict)  # UID of a counted pod -> its node
     assumed: dict[str, AssumedPod] = field(default_factory=dict)
     index: PodIndex = field(default_factory=PodIndex)
     clock: Callable[[], float] = lambda: 0.0  # monotonic seconds
     headroom: ResourceList = field(default_factory=dict)  # kept free on every node that is not dedicated
-    stated: tuple[StatedOptions, ...] = ()  # what the configuration says of kubelets that publish no options
-    _unjudged: set[str] = field(default_factory=set)  # names of nodes with pods to be held against their topology
-    _moved: set[str] = field(default_factory=set)  # kubelet-owned nodes where pods started, left or were rejected since
-    _lagging: KeyedHeap[str] = field(default_factory=KeyedHeap)  # nodes whose pods time reports, by when
+    stated: tuple[StatedOptions, ...] = ()  # configured options of kubelets that publish none
+    _unjudged: set[str] = field(default_factory=set)  # names of nodes with pods to compare with their topology
+    _moved: set[str] = field(
+        default_factory=set
+    )  # kubelet-owned nodes where pods started, left or were rejected since the last judgment
+    _lagging: KeyedHeap[str] = field(
+        default_factory=KeyedHeap
+    )  # nodes with pods that count as reported after a time, by that time
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._began = self.clock()
 
     def pod(self, uid: str) -> Pod | None:
-        """A counted pod."""
+        """Return a counted pod, ``None`` if it is not counted."""
         return None if (name := self.node_of.get(uid)) is None else self.nodes[name].pods[uid]
 
     def pods(self) -> Iterator[Pod]:
-        """Every pod that has a node, or is assumed to."""
+        """Iterate over all pods that are bound or assumed."""
         return (pod for info in self.nodes.values() for pod in info.pods.values())
 
     def node_exists(self, name: str) -> bool:
-        """Is there a Node object of this name?"""
+        """Return whether a Node object with this name exists."""
         return name in self.nodes and self.nodes[name].node is not None
 
     def observe_node(self, event: str | None, node: Node) -> None:
-        """A Node came, changed or went."""
+        """Process an added, changed or deleted Node."""
         info = self._info(node.name)
         new = None if event == DELETED else node
         if info.node != new:
@@ -108,18 +111,18 @@ class Cache:
                 self._unjudged.add(info.name)
         elif new is not None and info.node is not None and info.node.images != new.images:
             info.set_objects(new, info.published)
-            self.on_change(None, info, None)  # it makes the node better for some pods, never possible
+            self.on_change(None, info, None)  # more images may improve the score, never the feasibility
         self._forget_if_empty(info)
 
     def observe_topology(self, event: str | None, topology: NodeResourceTopology) -> None:
-        """A NodeResourceTopology came, changed or went."""
+        """Process an added, changed or deleted NodeResourceTopology."""
         info = self._info(topology.node)
         new = None if event == DELETED else topology
         if info.published != new and not renewed(info, new, self.clock()):
             first, now = info.published is None, self.clock()
             if new is not None and new.resource_version != info.version:
                 info.topology_seen = now
-            # It may show pods that left before the first list, whose names others have by now.
+            # It may show pods that left before the first list and whose names are used by other pods now.
             info.history.young, info.history.oldest = now - self._began < RECENT, now - RECENT
             info.set_objects(info.node, new)
             info.unreported.topology_changed(info.topology, now, is_first=first, reading=info.history.read())
@@ -128,7 +131,7 @@ class Cache:
         self._forget_if_empty(info)
 
     def observe_pod(self, event: str | None, pod: Pod) -> None:
-        """A pod with a node: counted until it has finished or is gone, by what its own object says."""
+        """Process a pod with a node. It is counted by its own object until it has finished or is deleted."""
         if event == DELETED or pod.finished or not pod.node:
             if pod.node and is_kubelet_rejection(pod):
                 self._reject(pod)
@@ -142,12 +145,12 @@ class Cache:
         info = self._info(pod.node)
         known, holding = info.pods.get(uid), holding_of(pod)
         if known is not None and pod.assignment is None and (assumption is not None or known.assignment is None):
-            # Where a kubelet put the pod is not published, so what was assumed of it stays counted.
+            # The NUMA nodes that a kubelet chose are not published, so that the assumed NUMA nodes stay counted.
             holding = replace(holding, numa=info.ledger.holdings[uid].numa)
         self._count(info, pod, holding)
 
     def _reject(self, pod: Pod) -> None:
-        """A kubelet refused the pod: that is evidence, whether the pod was counted or failed before this process started."""
+        """Process a rejection by a kubelet. It is evidence even if the pod was never counted or failed before this process started."""
         info = self._info(pod.node)
         info.history.reject(pod, self.clock())
         self._note_move(info)
@@ -157,7 +160,7 @@ class Cache:
         self._forget_if_empty(info)
 
     def judge_found_pods(self) -> None:
-        """Find out, once for each node after a list, which of the pods that ran when they were first seen its topology shows."""
+        """Determine which of the pods that were running when first observed the topology shows, once per node after a list."""
         names, self._unjudged = self._unjudged, set()
         for name in sorted(names):
             info = self.nodes.get(name)
@@ -165,7 +168,7 @@ class Cache:
                 self._knowledge_changed(info)
 
     def judge_again(self) -> None:
-        """Judge the last topologies of nodes again where pods started, left or were rejected since they came."""
+        """Judge the last topologies of nodes again where pods started, left or were rejected since the topology was observed."""
         names, self._moved = self._moved, set()
         for name in sorted(names):
             info = self.nodes.get(name)
@@ -174,7 +177,7 @@ class Cache:
                 self._note_lag(info)
 
     def rebuild(self, name: str) -> bool:
-        """Rebuild the state of a node's kubelet from what is published. Returns whether there is one that was inferred."""
+        """Rebuild the state of a node's kubelet from published data. Return whether the node has an inferred state."""
         info = self._inferred(name)
         if info is None:
             return False
@@ -186,9 +189,9 @@ class Cache:
 
     def rebuild_where(self, name: str, helps: Callable[[], bool]) -> bool:
         """
-        As ``rebuild``, if ``helps()`` is true of the rebuilt state. The state that was followed is kept otherwise.
+        Rebuild the state like ``rebuild`` if ``helps()`` is true for the rebuilt state; otherwise keep the tracked state.
 
-        Both stand for all states that the kubelet may be in. Neither is always the narrower one.
+        Both states cover all states that the kubelet may be in. Neither is always the narrower one.
         """
         info = self._inferred(name)
         if info is None or info.history.belief is None:
@@ -208,13 +211,13 @@ class Cache:
         return rebuilt
 
     def _inferred(self, name: str) -> NodeInfo | None:
-        """The node, if the state of its kubelet is inferred from events and published amounts."""
+        """Return the node if the state of its kubelet is inferred from events and published amounts."""
         info = self.nodes.get(name)
         inferred = info is not None and info.inventory is None and info.topology is not None
         return info if inferred and info is not None and info.history.exact is None else None
 
     def expire_unreported(self, patience: float = RECENT) -> None:
-        """Take pods to be shown whose state stayed unknown for ``patience`` seconds, so that no node waits for a silent exporter."""
+        """Treat pods as reported whose state was unknown for ``patience`` seconds, so that no node waits for a silent exporter."""
         before = self.clock() - patience
         while (name := self._lagging.pop_until((before,))) is not None:
             if (info := self.nodes.get(name)) is None:
@@ -226,19 +229,19 @@ class Cache:
 
     @contextmanager
     def assume(self, pod: Pod, placement: Placement) -> Iterator[AssumedPod]:
-        """Count a decision before it is confirmed; whatever goes wrong inside, cancellation too, gives everything back."""
+        """Count a decision before it is confirmed. Any exception inside, including cancellation, releases the pod."""
         assumption = self.hold(pod, placement)
         try:
             yield assumption
         except BaseException as error:
             if self.assumed.get(pod.key.uid) is assumption:
-                if not isinstance(error, Gone):  # that one may have been there
+                if not isinstance(error, Gone):  # a pod that is gone may have reached the node
                     self.nodes[placement.node].history.withdraw(pod.key.uid)
                 self.release(pod.key.uid)
             raise
 
     def release(self, uid: str) -> None:
-        """The pod holds nothing any more, assumed or counted."""
+        """Stop counting the pod, assumed or bound."""
         self.assumed.pop(uid, None)
         name = self.node_of.pop(uid, None)
         if name is None:
@@ -253,11 +256,11 @@ class Cache:
             self._forget_if_empty(info)
 
     def overdue(self, before: float) -> list[AssumedPod]:
-        """Pods whose bind was confirmed before this time and that no event has shown since."""
+        """Return the pods whose bind was confirmed before this time and that no event has shown since."""
         return [a for a in self.assumed.values() if a.confirmed is not None and a.confirmed < before]
 
     def lock(self, name: str, why: str) -> None:
-        """Place nothing on this node; an empty reason unlocks it."""
+        """Reject all placements on this node; an empty reason unlocks it."""
         info = self._info(name)
         if info.locked != why:
             info.locked = why
@@ -266,7 +269,7 @@ class Cache:
         self._forget_if_empty(info)
 
     def nominate(self, name: str, nominee: Nominee) -> None:
-        """Keep room on this node for a pod for which it is being freed, until ``withdraw``."""
+        """Reserve amounts on this node for a pod that is nominated to it, until ``withdraw``."""
         info = self._info(name)
         former = info.nominees.get(nominee.pod.key.uid)
         if former is not None:
@@ -277,7 +280,7 @@ class Cache:
         self.on_change(None, info, None)
 
     def withdraw(self, name: str, uid: str) -> None:
-        """Nothing is kept for this pod any more; one for which nothing was kept is no error."""
+        """Remove the nomination of this pod. Does nothing if there is none."""
         info = self.nodes.get(name)
         nominee = None if info is None else info.nominees.pop(uid, None)
         if info is None or nominee is None:
@@ -288,7 +291,7 @@ class Cache:
         self._forget_if_empty(info)
 
     def set_bind_line(self, name: str, is_long: bool) -> None:
-        """Many binds to this node wait for their turn, or few again."""
+        """Set whether many binds to this node are queued. Such a node gets no further pods."""
         info = self._info(name)
         info.long_bind_line = is_long
         info.touch()
@@ -296,7 +299,7 @@ class Cache:
         self._forget_if_empty(info)
 
     def set_cpus_by_claim(self, name: str, by_claim: bool) -> None:
-        """Whether a driver publishes the CPUs of a node, and hands them out by claim."""
+        """Set whether a driver publishes the CPUs of a node and allocates them by claim."""
         info = self._info(name)
         if info.cpus_by_claim != by_claim:
             info.cpus_by_claim = by_claim
@@ -305,7 +308,7 @@ class Cache:
         self._forget_if_empty(info)
 
     def set_broken(self, name: str, uid: str, why: str) -> None:
-        """An object about this node cannot be processed, so nothing may go there; an empty reason takes that back."""
+        """Reject all placements on the node because an object about it cannot be processed; an empty reason resets this."""
         info = self._info(name)
         if info.broken.get(uid, "") != why:
             if why:
@@ -317,7 +320,7 @@ class Cache:
         self._forget_if_empty(info)
 
     def hold(self, pod: Pod, placement: Placement) -> AssumedPod:
-        """Count a decision until ``release``, or until the pod is seen bound. ``assume`` is the same, undone by failure."""
+        """Count a decision until ``release``, or until the pod is observed as bound. ``assume`` does the same and releases on failure."""
         if pod.key.uid in self.node_of:
             self.release(pod.key.uid)
         self.assumed[pod.key.uid] = assumption = AssumedPod(pod, placement)
@@ -338,7 +341,7 @@ class Cache:
             info.pods[uid] = pod
             self._note_start(info, pod, is_news=shows_options)
             if known.labels != pod.labels:
-                info.count(pod, holding)  # labels are part of what the ledger carries along (numa-spread)
+                info.count(pod, holding)  # the ledger contains labels (numa-spread)
             if known.labels != pod.labels or known.deleting != pod.deleting:
                 self.on_change(ClusterEvent.POD_BOUND, info, pod)
             return

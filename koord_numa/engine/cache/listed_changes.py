@@ -1,8 +1,8 @@
 """
-What a list of all bound pods changes on the nodes whose kubelets are followed: the first one, and those after a watch has ended.
+Changes that a list of all bound pods implies for nodes whose kubelets are tracked: the first list, and lists after a watch has ended.
 
-A watch tells binds and departures in their order; a list tells pods by name. Where more than one thing happened on a node in between, the
-kubelet's state does not follow from it any more, until a topology shows the pods.
+A watch reports binds and departures in order, a list does not. If more than one change happened on a node in between, the kubelet's state
+cannot be derived until a topology shows the pods.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from koord_numa.engine.cache.cache import Cache
 
 @dataclass(slots=True)
 class ListedChanges:
-    """By node: the uids of pods that are new in a list, and how many pods came and left."""
+    """Changes by node: the UIDs of pods that are new in a list, and the number of added and removed pods."""
 
     new: dict[str, list[str]] = field(default_factory=dict)
     count: Counter[str] = field(default_factory=Counter)
@@ -26,10 +26,10 @@ class ListedChanges:
         cls, cache: Cache, listed: Iterable[Pod], contained: Callable[[Pod], AbstractContextManager[None]]
     ) -> "ListedChanges":
         """
-        Against what is counted before the list is told. Only pods that the kubelet of a followed node gives something matter, and on
-        nodes that are not followed yet those on their way.
+        Compare a list with the counted pods, before the list is processed.
 
-        ``contained`` is entered for every pod that is looked at: one whose request cannot be worked out costs itself only.
+        Only pods count for which the kubelet of a tracked node allocates something, and on untracked nodes pods that have not started.
+        ``contained`` is entered for every evaluated pod, so that a request that cannot be evaluated affects its pod only.
         """
         changes = cls()
         there = {pod.key.uid: pod for pod in listed if not pod.finished}
@@ -48,7 +48,7 @@ class ListedChanges:
         return changes
 
     def lose_order(self, cache: Cache) -> None:
-        """After the list was told."""
+        """Mark the order of new pods as unknown. Call it after the list was processed."""
         for node, uids in self.new.items():
             info = cache.nodes.get(node)
             if info is not None and self.count[node] > 1:
@@ -57,7 +57,7 @@ class ListedChanges:
 
 
 def _runs_unfollowed(cache: Cache, pod: Pod) -> bool:
-    """Does the pod run on a node that is not followed yet, as nearly all of the first list? Nothing of its request is asked then."""
+    """Return whether the pod runs on an untracked node, like nearly all pods of the first list. Its request is not evaluated then."""
     info = cache.nodes.get(pod.node)
     return pod.started and (info is None or info.history.belief is None)
 
@@ -65,5 +65,5 @@ def _runs_unfollowed(cache: Cache, pod: Pod) -> bool:
 def _matters(cache: Cache, pod: Pod) -> bool:
     info = cache.nodes.get(pod.node)
     if info is None or info.history.belief is None:
-        return not pod.started  # pods on their way are to be followed from the first list on
+        return not pod.started  # pods that have not started are tracked from the first list on
     return info.history.is_tied(pod)

@@ -1,4 +1,4 @@
-"""Known namespaces, workloads, claims, volumes and CSI drivers."""
+"""Listers of namespaces, workloads, claims, volumes and CSI drivers."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,18 +30,18 @@ from koord_numa.ports import DELETED
 
 @dataclass(slots=True)
 class NamespaceLister:
-    """Told by those who watch namespaces, level-based as all facts. ``on_change`` hears only of what is news."""
+    """Level-based event handler of namespaces. ``on_change`` is called for actual changes only."""
 
     placed: PodIndex
     on_change: Callable[[], None]
 
     def observe(self, event: str | None, namespace: Namespace) -> None:
-        """A namespace came, had its labels changed, or went."""
+        """Process an added, relabeled or deleted namespace."""
         if self.placed.label_namespace(namespace.name, None if event == DELETED else namespace.labels):
             self.on_change()
 
     def replace(self, namespaces: Iterable[Namespace]) -> None:
-        """These namespaces exist and no others."""
+        """Replace the namespaces by this complete list."""
         found = {namespace.name: namespace.labels for namespace in namespaces}
         # Deletions first, so that a namespace of the same name is new afterwards.
         names = [*(name for name in self.placed.namespaces if name not in found), *found]
@@ -51,16 +51,16 @@ class NamespaceLister:
 
 
 REMEMBERED_PODS: Final = 8192
-"""Of so many sorts of pods (namespace, labels, owner) it is remembered what their workload selects by."""
+"""Maximum number of pod sorts (namespace, labels, owner) with a cached workload selector."""
 
 PodSort = tuple[str, tuple[tuple[str, str], ...], WorkloadKey | None]
 
 OnChange = Callable[[tuple[PodTerm, ...]], None]
-"""Hears of selectors that came or went, as terms: pods that one of them picks may be spread otherwise now."""
+"""Called with added and removed selectors as terms: pods that a term selects may be spread differently now."""
 
 
 class WorkloadLister:
-    """Told by those who watch these kinds, level-based as all facts."""
+    """Level-based event handler of workloads and Services."""
 
     def __init__(self, on_change: OnChange) -> None:
         self._on_change = on_change
@@ -69,18 +69,18 @@ class WorkloadLister:
         self._selectors: LRUCache[PodSort, LabelSelector | None] = LRUCache(maxsize=REMEMBERED_PODS)
 
     def observe(self, event: str | None, workload: Workload) -> None:
-        """One object came, changed or went."""
+        """Process an added, changed or deleted object."""
         self._tell(self._take(workload.key, None if event == DELETED else workload))
 
     def replace(self, kind: WorkloadKind, workloads: Iterable[Workload]) -> None:
-        """These objects of a kind exist and no others."""
+        """Replace the objects of a kind by this complete list."""
         found = {each.key: each for each in workloads}
-        # Those that are gone first, so that their terms are told with the new ones.
+        # Deleted objects first, so that their terms are reported together with the new terms.
         keys = [*(key for key in self._known if key.kind is kind and key not in found), *found]
         self._tell([term for key in keys for term in self._take(key, found.get(key))])
 
     def selector_for(self, pod: Pod) -> LabelSelector | None:
-        """What the workload of a pod selects by; ``None`` when none is known."""
+        """Return the selector of the pod's workload; ``None`` when no workload is known."""
         if not self._known:
             return None
         sort = (pod.key.namespace, pod.labels, pod.controller)
@@ -93,7 +93,7 @@ class WorkloadLister:
     def _look_up(self, pod: Pod) -> LabelSelector | None:
         labels = dict(pod.labels)
         services = self._services.find(anchors_of_pod(pod.key.namespace, pod.labels))
-        # By name: of two Services that select by one label the order does not matter, since both select the pod.
+        # By name: the order of Services with the same label does not matter, since all of them select the pod.
         own = sorted((each for each in services if selects(each.selector, labels)), key=lambda each: each.key.name)
         return default_selector(own, None if pod.controller is None else self._known.get(pod.controller))
 
@@ -101,7 +101,7 @@ class WorkloadLister:
         former = self._known.get(key)
         if former == new:
             return []
-        # Both selectors: pods that the old one picked are spread otherwise too.
+        # Both selectors: pods that the old selector matched are spread differently too.
         terms = [_term(each) for each in (former, new) if each is not None]
         if former is not None:
             self._services.remove(former, anchors_of_term(_term(former)))
@@ -114,7 +114,7 @@ class WorkloadLister:
 
     def _tell(self, terms: list[PodTerm]) -> None:
         if terms:
-            # All answers at once: which pods a selector touches would cost more to find out.
+            # The whole cache: determining the affected pods would cost more.
             self._selectors.clear()
             self._on_change(tuple(terms))
 
@@ -128,7 +128,7 @@ T = TypeVar("T")
 
 
 class Lister(Generic[K, T]):
-    """All objects of one kind by key, and by the group that ``group`` puts them in. A ``ports.EventHandler``."""
+    """All objects of one kind by key and by group. Implements ``ports.EventHandler``."""
 
     def __init__(
         self, key: Callable[[T], K], on_change: Callable[[], None], group: Callable[[T], str] | None = None
@@ -141,22 +141,22 @@ class Lister(Generic[K, T]):
         self._on_change = on_change
 
     def replace(self, objects: Iterable[T]) -> None:
-        """All objects there are."""
+        """Replace the objects by this complete list."""
         self.items, self.groups = {}, {}
         for obj in objects:
             self._put(obj)
         self._on_change()
 
     def observe(self, event: str | None, obj: T) -> None:
-        """One object came, changed or went."""
-        # Out first: the object may have moved to another group.
+        """Process an added, changed or deleted object."""
+        # Removed first, because the object may have moved to another group.
         self._drop(self._key(obj))
         if event != DELETED:
             self._put(obj)
         self._on_change()
 
     def synced(self) -> None:
-        """The first list is complete."""
+        """Mark the first list as complete."""
         self.complete = True
         self._on_change()
 
@@ -180,9 +180,9 @@ class Lister(Generic[K, T]):
 @dataclass(frozen=True, slots=True, eq=False)
 class AttachedVolumes(Mapping[str, frozenset[str]]):
     """
-    Names of the volumes that are attached, by node; a view of the attachments by node.
+    Names of attached volumes by node, as a view of the attachments.
 
-    A decision looks at few nodes, and made for every decision the sets of all nodes would cost a pass over all attachments.
+    A decision reads few nodes. Building the sets of all nodes for every decision would iterate over all attachments.
     """
 
     groups: Mapping[str, Mapping[str, VolumeAttachment]]
@@ -199,7 +199,7 @@ class AttachedVolumes(Mapping[str, frozenset[str]]):
 
 @dataclass(slots=True)
 class VolumeLister:
-    """``on_change`` is called after every change; ``node_exists`` tells of a node's name."""
+    """Listers of storage objects. ``on_change`` is called after every change; ``node_exists`` returns whether a node exists."""
 
     on_change: Callable[[], None]
     index: PodIndex
@@ -213,8 +213,10 @@ class VolumeLister:
     capacities: Lister[str, StorageCapacity] = field(init=False)
     attachments: Lister[str, VolumeAttachment] = field(init=False)
     _reserved: dict[str, ClaimKey] = field(default_factory=dict)
-    _selected: dict[ClaimKey, list[str]] = field(default_factory=dict)  # one entry for each pod that shares the claim
-    _failed: dict[ClaimKey, dict[str, float]] = field(default_factory=dict)  # until when, monotonic seconds, by node
+    _selected: dict[ClaimKey, list[str]] = field(default_factory=dict)  # one element for each pod that shares the claim
+    _failed: dict[ClaimKey, dict[str, float]] = field(
+        default_factory=dict
+    )  # by node, end of the pause in monotonic seconds
     _waiters: set[asyncio.Future[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -228,18 +230,18 @@ class VolumeLister:
 
     @property
     def known(self) -> bool:
-        """Have claims, volumes and classes been listed? Pods with claims wait for it; what CSI drivers say may be absent."""
+        """Whether claims, volumes and classes have been listed. Pods with claims wait for that. CSI objects are optional."""
         return self.claims.complete and self.volumes.complete and self.classes.complete
 
     def synced(self) -> None:
-        """Everything that exists has been told, of every kind."""
-        # Only these kinds are required; CSI objects may not exist in a cluster.
+        """Mark all required kinds as complete."""
+        # CSI objects are not required; a cluster may have none.
         for lister in (self.claims, self.volumes, self.classes):
             lister.complete = True
         self._changed()
 
     def storage(self) -> Storage:
-        """As a decision sees it now."""
+        """Return the current storage state for a decision."""
         return Storage(
             claims=self.claims.items,
             volumes=self.volumes.items,
@@ -259,17 +261,17 @@ class VolumeLister:
         )
 
     def reserve(self, plan: VolumePlan, node: str) -> None:
-        """Count what a pod is going to use on this node."""
+        """Reserve the volumes and claims that a pod will use on this node."""
         for claim, volume in plan.bindings:
             self._reserved[volume] = claim
-        # A list with repeats, as pods that share a claim reserve and release it one by one.
+        # A list with duplicates, because pods that share a claim reserve and release it separately.
         for claim in (*plan.provisioned, *(claim for claim, _ in plan.bindings)):
             self._selected.setdefault(claim, []).append(node)
 
     def unreserve(self, plan: VolumePlan, node: str) -> None:
-        """Count it no more. A volume stays reserved while another pod that shares the claim is in flight."""
+        """Release the reservation. A volume stays reserved while another pod that shares the claim is in flight."""
         for claim in (*plan.provisioned, *(claim for claim, _ in plan.bindings)):
-            # Released twice, or after a restart: nothing to count.
+            # Already released, or released after a restart.
             nodes = self._selected.get(claim, [])
             if node in nodes:
                 nodes.remove(node)
@@ -281,18 +283,18 @@ class VolumeLister:
         self._changed()
 
     def in_flight(self, claim: ClaimKey) -> bool:
-        """Does a decision that is being carried out bind this claim?"""
+        """Return whether a decision in progress binds this claim."""
         return claim in self._selected
 
     def fail(self, claims: Iterable[ClaimKey], node: str, seconds: float) -> None:
-        """These claims were not bound for this node: decisions pass it over for so long."""
+        """Exclude the node from decisions about these claims for ``seconds``, because they could not be bound for it."""
         until = self.clock() + seconds
         for claim in claims:
             self._failed.setdefault(claim, {})[node] = until
 
     async def change(self, seconds: float) -> None:
-        """Return after the next change of any object, or after so long."""
-        # A future for each waiter, and no Event: a change between two looks must not be lost, and none may be seen twice.
+        """Return after the next change of any object, or after ``seconds``."""
+        # One future per waiter instead of an Event: no change between two waits may be lost or be seen twice.
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
@@ -310,7 +312,7 @@ class VolumeLister:
         if not self._failed:
             return {}
         now = self.clock()
-        # Tidied up while reading, since nothing else happens when the time is over.
+        # Cleaned up on read, because no event occurs when a pause ends.
         for claim, nodes in list(self._failed.items()):
             left = {node: until for node, until in nodes.items() if until > now}
             if left and claim in self.claims.items:

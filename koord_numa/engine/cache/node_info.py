@@ -1,7 +1,7 @@
 """
-Everything the engine knows about one node name: its Node, its NodeResourceTopology, the pods counted there, and why it may be barred.
+State of one node name: its Node, its NodeResourceTopology, the pods counted there, and the reasons why it is barred.
 
-A record exists as soon as anything mentions the name, because facts come in any order. It decides nothing.
+A record exists as soon as any object refers to the name, because events arrive in any order. It makes no decisions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,11 +34,11 @@ from koord_numa.wire.names import DEDICATED
 
 def clash(topology: NodeResourceTopology | None, ledger: Ledger) -> str:
     """
-    The pods whose CPUs are given twice, by us and by the kubelet (``node.koordinator.sh/pod-cpu-allocs``), as a sentence.
+    Return which pods hold the same CPUs from the scheduler and from the kubelet (``node.koordinator.sh/pod-cpu-allocs``), as a sentence.
 
-    Empty when nothing clashes. It ends with its cause: when one of the pods is gone, the node is trusted again.
+    Empty without a conflict. The conflict ends when one of the pods is gone.
     """
-    # The cheap looks first: nearly all nodes have one source of truth only.
+    # Inexpensive checks first: nearly all nodes have a single source of CPU assignments.
     if topology is None or not topology.kubelet_pods or not ledger.bits:
         return ""
     for given in topology.kubelet_pods:
@@ -46,7 +46,7 @@ def clash(topology: NodeResourceTopology | None, ledger: Ledger) -> str:
             continue
         for held in ledger:
             both = held.cpus & given.cpus
-            # The same pod in both lists is the agent reporting our own cpuset back.
+            # The same pod in both lists: the agent reports the scheduler's own assignment.
             if both and held.pod.uid != given.uid:
                 return (
                     f"CPUs {both} belong to {held.pod} by its resource-status and to "
@@ -56,12 +56,12 @@ def clash(topology: NodeResourceTopology | None, ledger: Ledger) -> str:
 
 
 UNLIMITED_PODS: Final = 1 << 40
-"""A node that says nothing about pods takes any number."""
+"""Pod limit of a node that publishes none."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """The hypotheses of a kubelet with expected pods, and those without."""
+    """Hypotheses about a kubelet with and without the expected pods."""
 
     base: list[Hypothesis]
     uids: list[str]
@@ -71,13 +71,14 @@ class _Expected:
 @dataclass(slots=True, eq=False)
 class NodeInfo:
     """
-    One node name. ``unreported`` knows which counted pods the node's topology does not show yet. ``nominees`` are pods, by
-    uid, for which the node is being freed: decisions count them, ``ledger`` and ``pods`` do not. ``revision`` grows with every
-    change that a decision could notice.
+    State of one node name.
 
-    From the objects alone: ``current`` is the published topology unless it belongs to a former node of this name (another uid),
-    ``topology`` the same unless it describes no NUMA nodes, ``inventory``
-    what the node has to give or why nothing (``None`` where a kubelet chooses, or there is no Node), ``allocatable`` what it has for pods.
+    ``unreported`` tracks which counted pods the node's topology does not show yet. ``nominees`` are the nominated pods by UID; decisions
+    count them, ``ledger`` and ``pods`` do not. ``revision`` is incremented with every change that affects decisions.
+
+    Derived from the objects: ``current`` is the published topology unless it belongs to a former node of this name (another UID).
+    ``topology`` is the same unless it describes no NUMA nodes. ``inventory`` is what the scheduler can allocate, or the rejection (``None``
+    where a kubelet allocates CPUs, or without a Node). ``allocatable`` is the amount available for pods.
     """
 
     name: str
@@ -88,24 +89,22 @@ class NodeInfo:
     inventory: Inventory | Rejection | None = None
     allocatable: ResourceList = field(default_factory=dict)
     headroom: ResourceList = field(default_factory=dict)  # kept free, unless the node is dedicated
-    stated: tuple[StatedOptions, ...] = ()  # what the configuration says of kubelets that publish no options
+    stated: tuple[StatedOptions, ...] = ()  # configured options of kubelets that publish none
     ledger: Ledger = field(default_factory=Ledger)
     pods: dict[str, Pod] = field(default_factory=dict)
     unreported: UnreportedPods = field(init=False)
-    topology_seen: float = 0.0  # monotonic seconds at which this resourceVersion of the topology was first observed
+    topology_seen: float = 0.0  # monotonic seconds at which this resourceVersion was first observed
     nominees: dict[str, Nominee] = field(default_factory=dict)
-    history: KubeletHistory = field(default_factory=KubeletHistory)  # where a kubelet chooses
+    history: KubeletHistory = field(default_factory=KubeletHistory)  # where a kubelet allocates CPUs
     locked: str = ""
     long_bind_line: bool = False
-    cpus_by_claim: bool = False  # a driver publishes the node's CPUs
-    broken: dict[str, str] = field(default_factory=dict)  # by uid, why an object about the node cannot be processed
+    cpus_by_claim: bool = False  # whether a driver publishes the node's CPUs
+    broken: dict[str, str] = field(default_factory=dict)  # by UID, why an object about the node cannot be processed
     revision: int = 0
-    _ports: dict[str, tuple[HostPort, ...]] = field(default_factory=dict)  # of the pods that have any
-    _unknown_cpus: dict[str, str] = field(
-        default_factory=dict
-    )  # by uid, of pods with a resource-status that cannot be read
+    _ports: dict[str, tuple[HostPort, ...]] = field(default_factory=dict)  # of pods with host ports
+    _unknown_cpus: dict[str, str] = field(default_factory=dict)  # by UID, for pods with an unreadable resource-status
     _candidate: NodeSnapshot | None = None
-    _booked: Ledger | None = None  # the ledger with the nominees in it
+    _booked: Ledger | None = None  # the ledger including the nominees
     _admitted_counts: frozenset[int] | None = None
     _expected: _Expected | None = None
 
@@ -114,12 +113,12 @@ class NodeInfo:
 
     @property
     def unpublished(self) -> set[str]:
-        """Uids of counted pods that the node's topology does not show yet."""
+        """UIDs of counted pods that the node's topology does not show yet."""
         return self.unreported.hidden
 
     @property
     def empty(self) -> bool:
-        """Is nothing known any more, so that the record can be forgotten?"""
+        """Whether the record holds no data and can be removed."""
         return not (
             self.node
             or self.published
@@ -134,12 +133,12 @@ class NodeInfo:
 
     @property
     def version(self) -> str | None:
-        """The version of the published topology, ``None`` when there is none."""
+        """Resource version of the published topology, ``None`` without a topology."""
         return None if self.published is None else self.published.resource_version
 
     @property
     def unknown_cpus(self) -> str:
-        """Why it is not known which CPUs are free, where the scheduler gives them out; empty where it is known."""
+        """Why the free CPUs are not known, where the scheduler allocates them; empty where they are known."""
         if not self._unknown_cpus or not isinstance(self.inventory, Inventory) or self.inventory.machine is None:
             return ""
         uid = next(iter(self._unknown_cpus))
@@ -147,40 +146,40 @@ class NodeInfo:
 
     @property
     def distrust(self) -> str:
-        """Why the node's CPUs cannot be trusted, empty when they can."""
+        """Why the node's CPUs cannot be allocated safely; empty if they can."""
         return clash(self.topology, self.ledger) or self.unknown_cpus
 
     @property
     def counted(self) -> Ledger:
-        """The ledger; where a kubelet chooses, without pods that it surely does not count although no event of theirs has shown it."""
+        """The ledger. Where a kubelet allocates CPUs, without pods that it certainly does not count although no event has shown that."""
         return self.history.absent.left_out(self.ledger, self.history.belief) if self.inventory is None else self.ledger
 
     @property
     def booked(self) -> Ledger:
-        """Who holds what of ``counted``, and what is kept for nominees."""
-        if self._booked is None:  # the ledger itself where it says the same: a copy would be most of a decision's cost
+        """``counted`` and the amounts reserved for nominees."""
+        if self._booked is None:  # ``counted`` itself if equal: a copy would be most of a decision's cost
             self._booked = self._ledger_with(self.nominees) if self.nominees else self.counted
         return self._booked
 
     @property
     def free(self) -> dict[str, int]:
-        """What pods have not asked for yet, by resource, and how many more pods may come. Room kept for nominees counts as free."""
+        """Amounts that pods have not requested, by resource, and the number of additional pods. Amounts for nominees count as free."""
         held, pods = self.counted.amounts, len(self.counted)
         left = {name: amount - held.get(name, 0) for name, amount in self.allocatable.items()}
         return {**left, PODS: self.allocatable.get(PODS, UNLIMITED_PODS) - pods}
 
     def set_objects(self, node: Node | None, published: NodeResourceTopology | None) -> None:
-        """The Node or its topology came, changed or went."""
+        """Update the Node and its topology, and everything derived from them."""
         self.node, self.published, former = node, published, self.inventory
         self.current, self.topology, self.inventory, self.allocatable = None, None, None, {}
         if node is not None:
-            # The topology of a former node of this name must not describe the new one; an empty uid on either side proves
-            # nothing.
+            # The topology of a former node of this name must not describe the new node. An empty UID on either side
+            # proves nothing.
             if published is not None and not (published.node_uid and node.uid and published.node_uid != node.uid):
                 self.current = with_stated_options(published, node.labels, self.stated)
                 self.topology = self.current if self.current.describes_nodes else None
             found = inventory_of(node, self.current)
-            # Only where the scheduler hands out CPUs does a driver that does the same compete with it.
+            # A driver that allocates CPUs competes with the scheduler only where the scheduler allocates CPUs.
             by_claim = self.cpus_by_claim and isinstance(found, Inventory)
             self.inventory = replace(found, cpus_by_claim=True) if by_claim and isinstance(found, Inventory) else found
             if self.inventory is None and self.topology is not None and not self.topology.problem:
@@ -194,13 +193,13 @@ class NodeInfo:
         self.touch()
 
     def _without_headroom(self, node: Node, allocatable: ResourceList) -> ResourceList:
-        """What other schedulers may take at any moment is not given away; a dedicated node has none."""
+        """Subtract the amount that other schedulers may take at any time; a dedicated node has no headroom."""
         if not self.headroom or node.labels.get(DEDICATED) == "true":
             return allocatable
         return {name: max(0, amount - self.headroom.get(name, 0)) for name, amount in allocatable.items()}
 
     def judge_again(self, now: float) -> bool:
-        """Judge the last topology of a kubelet again by the pods that are known now. Returns whether more is known of the node."""
+        """Judge the last topology of a kubelet with the pods known now. Return whether the known state changed."""
         if self.inventory is not None or self.topology is None:
             return False
         belief, shown, absent = self.history.belief, self.history.shown, self.history.absent.unlisted
@@ -215,7 +214,7 @@ class NodeInfo:
         )
 
     def observe(self, pod: Pod, now: float) -> bool:
-        """Follow a pod on a kubelet's node before it is counted; returns whether it shows more of the kubelet's options than was known."""
+        """Track a pod on a kubelet-owned node before it is counted. Return whether it reveals options of the kubelet."""
         if self.inventory is not None:
             return False
         evidence = self.history.evidence
@@ -226,16 +225,16 @@ class NodeInfo:
         return explored != bool(evidence.exploring) or self._admitted_counts != known
 
     def admitted_counts(self) -> frozenset[int]:
-        """As ``KubeletEvidence.admitted_counts``, kept until pods change."""
+        """Return ``KubeletEvidence.admitted_counts``, cached until pods change."""
         if self._admitted_counts is None:
             self._admitted_counts = self.history.evidence.admitted_counts(self.pods.values())
         return self._admitted_counts
 
     def count(self, pod: Pod, holding: Holding) -> None:
-        """Count a pod, replacing what was counted for it before."""
+        """Count a pod, replacing its former state."""
         if (uid := pod.key.uid) in self.pods:
             self._admitted_counts = None
-            # The same pod may be counted again without its ports.
+            # The same pod may be counted again without host ports.
             self._ports.pop(uid, None)
         self.pods[uid] = pod
         if pod.unknown_cpus:
@@ -248,7 +247,7 @@ class NodeInfo:
         self.touch()
 
     def discount(self, uid: str) -> None:
-        """The pod holds nothing here any more."""
+        """Stop counting the pod."""
         pod = self.pods.pop(uid, None)
         if pod is not None and pod.started:
             self._admitted_counts = None
@@ -259,12 +258,12 @@ class NodeInfo:
         self.touch()
 
     def touch(self) -> None:
-        """Something changed: what was derived from it is out of date."""
+        """Invalidate derived data after a change."""
         self.revision += 1
         self._candidate = self._booked = None
 
     def candidate(self) -> NodeSnapshot | None:
-        """The node as a decision sees it; ``None`` when there is no Node object."""
+        """Return the snapshot for a decision; ``None`` without a Node object."""
         if self.node is None:
             return None
         if self._candidate is None:
@@ -273,21 +272,21 @@ class NodeInfo:
 
     def candidate_for(self, pod: Pod) -> NodeSnapshot | None:
         """
-        As ``candidate``, for a pod that may take what is kept for it, and what is kept for those who come after it.
+        Return the snapshot for a pod that may take the amounts reserved for itself and for nominees after it.
 
-        After it come lower priorities, and equal ones that were nominated later: their plans left this pod its room, and until their
-        victims have gone both would be counted.
+        Nominees after it have a lower priority, or an equal priority and a later nomination. Their plans left the pod its amounts, and
+        until their victims have gone both would be counted.
         """
         return self._seen_with(self._before(pod))
 
     def nominees_after(self, pod: Pod) -> list[str]:
-        """The uids of nominees whose room the pod may take: its own, and those that ``candidate_for`` leaves out."""
+        """Return the UIDs of nominees whose amounts the pod may take: its own, and those that ``candidate_for`` omits."""
         before = self._before(pod)
         return [uid for uid in self.nominees if uid not in before]
 
     def _before(self, pod: Pod) -> dict[str, Nominee]:
         priority, order = pod.request.priority, list(self.nominees)
-        # Nominees are in the order of their nominations, which the dict keeps.
+        # Nominees are in the order of their nominations, which the dict preserves.
         earlier = set(order[: order.index(pod.key.uid)]) if pod.key.uid in self.nominees else set(order)
         return {
             uid: it
@@ -296,7 +295,7 @@ class NodeInfo:
         }
 
     def site_for(self, pod: Pod, assumed: frozenset[str]) -> PreemptionNode | None:
-        """The node with all its pods, as preemption for this pod sees it; ``None`` when there is no Node object."""
+        """Return the node with all its pods for preemption by this pod; ``None`` without a Node object."""
         others = self._others(pod)
         seen = self._seen_with(others)
         if seen is None:
@@ -305,8 +304,8 @@ class NodeInfo:
         return PreemptionNode(seen, there, self.topology, others, frozenset(self.unpublished).union(others), assumed)
 
     def barred(self) -> Rejection | None:
-        """Why nothing may go here although the node itself is fine."""
-        # The most specific reason first; each bars the node by itself.
+        """Return why nothing may be placed here although the node itself is suitable."""
+        # The most specific reason first; each reason is sufficient.
         if self.locked:
             return Rejection(Reason.LOCKED, "node(s) were locked by a rebind", self.locked, resolvable=False)
         if self.long_bind_line:
@@ -326,7 +325,7 @@ class NodeInfo:
         if offer is None and topology is not None:
             offer = self._kubelet_view(node, topology, booked, nominees)
             evidence = self.history.evidence
-            # The evidence is newer than the remembered view.
+            # The evidence is newer than the cached view.
             if evidence.exploring or evidence.found_on:
                 offer = replace(offer, explored=bool(evidence.exploring), found_on=frozenset(evidence.found_on))
         if offer is None:
@@ -344,10 +343,10 @@ class NodeInfo:
     def _kubelet_view(
         self, node: Node, topology: NodeResourceTopology, booked: Ledger, nominees: Mapping[str, Nominee]
     ) -> KubeletView:
-        """The states that the kubelet is followed into; where it cannot be followed, what the published amounts allow."""
+        """Return the tracked states of the kubelet; where it cannot be tracked, the view inferred from published amounts."""
         frame = frame_of(node, topology, self.history.frame)
         exact = self.history.exact
-        # Where a verdict agrees with no state, published amounts decide until the next state is published.
+        # If a kubelet decision matches no state, published amounts are used until the next state is published.
         if exact is not None and (exact.truncated or not exact.problem):
             return self._exact_view(node, frame, exact, booked, nominees)
         unpublished, others = self.unreported.hidden, None
@@ -358,7 +357,7 @@ class NodeInfo:
         if hypotheses:
             return replace(followed_view(node, frame, hypotheses, booked, evidence), on_their_way=others)
         overlooked = overlooked_use(frame, self._surely_shown())
-        unpublished = unpublished.union(nominees) if nominees else unpublished  # no topology shows them yet
+        unpublished = unpublished.union(nominees) if nominees else unpublished  # no topology shows the nominees yet
         there = PodsThere(booked, unpublished, bool(self.pods) or topology.in_use, overlooked)
         return inferred_view(frame, node, there, evidence)
 
@@ -366,9 +365,10 @@ class NodeInfo:
         self, hypotheses: list[Hypothesis], coming: Mapping[str, PodRequest]
     ) -> tuple[list[Hypothesis], OnTheirWay | None]:
         """
-        As ``expecting``, which goes on where it ended when one more pod is expected: members of a group come one after the other.
+        Return the result of ``expecting``, extended incrementally when one more pod is expected, as for the members of a gang.
 
-        Only where nothing is on its way: else the answer is about all that comes. A decision about 1,000 members takes a third of the time.
+        Only if no pod is on its way, because the result otherwise depends on all expected pods. For a gang of 1,000 members a decision
+        takes a third of the time.
         """
         belief = self.history.belief
         if belief is None or belief.arrivals or not coming:
@@ -382,7 +382,7 @@ class NodeInfo:
         return found, None
 
     def _surely_shown(self) -> Iterator[tuple[PodKey, PodDemand]]:
-        """Pods that run since before the topology was made, and do not end."""
+        """Yield the pods that have been running since before the topology was created and do not terminate."""
         hidden = self.unreported.hidden
         for uid, pod in self.pods.items():
             if pod.started and not pod.deleting and uid not in hidden:
@@ -391,7 +391,7 @@ class NodeInfo:
     def _exact_view(
         self, node: Node, frame: NodeConfig, candidates: Candidates, booked: Ledger, nominees: Mapping[str, Nominee]
     ) -> KubeletView:
-        """The kubelet's own state and what happened since; no pod is placed while that leaves more states than may be tried."""
+        """Return the kubelet's own state plus later events. No pod is placed while that leaves more states than may be evaluated."""
         expected = expected_states(candidates, {uid: it.pod.request for uid, it in nominees.items()})
         hypotheses = [Hypothesis(state.state) for state in expected.asked]
         view = followed_view(node, frame, hypotheses, booked, CoreEvidence())
@@ -405,16 +405,16 @@ class NodeInfo:
         return tuple(ports)
 
     def _others(self, pod: Pod) -> dict[str, Nominee]:
-        """Nominees besides this pod for whom something is still kept."""
+        """Return the nominees other than this pod that are not counted yet."""
         return {uid: it for uid, it in self.nominees.items() if uid != pod.key.uid and uid not in self.pods}
 
     def _seen_with(self, nominees: Mapping[str, Nominee]) -> NodeSnapshot | None:
-        # Nothing is left out: the remembered candidate answers.
+        # Nothing is omitted: use the cached snapshot.
         if self.node is None or len(nominees) == len(self.nominees):
             return self.candidate()
         return self._derive(self.node, self._ledger_with(nominees), nominees)
 
     def _ledger_with(self, nominees: Mapping[str, Nominee]) -> Ledger:
-        """A nominee that is counted by now holds what it was given, and nothing is kept for it any more."""
+        """Return the ledger including these nominees. A nominee that is counted already has no reservation."""
         kept = [nominee.holding for uid, nominee in nominees.items() if uid not in self.ledger]
         return Ledger.of([*self.counted, *kept]) if kept else self.counted

@@ -1,8 +1,8 @@
 """
-Counted pods, indexed by what other pods may ask about them: their affinity terms, their claims.
+Index of counted pods by the properties that other pods depend on: affinity terms and claims.
 
-Nearly all pending pods are picked by none of these terms; only the others have to look around. Of a pod without terms and claims nothing
-is kept: its node has it.
+Nearly all pending pods are selected by none of these terms; only the others depend on other pods. A pod without terms and claims is not
+indexed.
 """
 
 from collections import Counter
@@ -20,29 +20,29 @@ from koord_numa.engine.cache.node_info import NodeInfo
 Item = TypeVar("Item", bound=Hashable)
 
 Anchor = tuple[str | None, str | None, str | None]
-"""Namespace, label key, label value; ``None`` where anything will do."""
+"""Namespace, label key, label value; ``None`` matches any."""
 
 MOST_ANCHORS: Final = 256
-"""A term with more namespaces times values than these is filed under less precise anchors."""
+"""Maximum number of namespaces times values of a term. Above it less precise anchors are used."""
 
 _NEED_KEY: Final = (Operator.EXISTS, Operator.GT, Operator.LT)
 
 
 def anchors_of_term(term: PodTerm) -> tuple[Anchor, ...]:
-    """Every pod that the term selects carries one of these; none at all when it selects nothing."""
+    """Return anchors of which every selected pod has at least one; empty when the term selects nothing."""
     # ``None`` selects nothing, an empty selector everything (LabelSelectorAsSelector).
     if term.selector is None:
         return ()
     labels = _anchor_labels(term.selector)
     namespaces: tuple[str | None, ...] = (None,) if term.namespace_selector is not None else term.namespaces
-    # Less precise and still complete: look-ups test each candidate.
+    # Less precise, still complete: look-ups evaluate each candidate.
     if len(namespaces) * len(labels) > MOST_ANCHORS:
         namespaces, labels = (None,), ((None, None),)
     return tuple((namespace, *label) for namespace in namespaces for label in labels)
 
 
 def anchors_of_pod(namespace: str, labels: Iterable[tuple[str, str]]) -> Iterator[Anchor]:
-    """Every anchor that a pod carries."""
+    """Yield every anchor of a pod."""
     pairs: list[tuple[str | None, str | None]] = [(None, None)]
     for key, value in labels:
         pairs += [(key, value), (key, None)]
@@ -51,7 +51,7 @@ def anchors_of_pod(namespace: str, labels: Iterable[tuple[str, str]]) -> Iterato
             yield place, key_or_none, value_or_none
 
 
-# IN is the most precise, a required key the next; NotIn and DoesNotExist fix nothing.
+# IN is the most precise operator, followed by a required key. NotIn and DoesNotExist give no anchor.
 def _anchor_labels(selector: LabelSelector) -> tuple[tuple[str | None, str | None], ...]:
     for need in selector.requirements:
         if need.operator is Operator.IN and need.values:
@@ -63,7 +63,7 @@ def _anchor_labels(selector: LabelSelector) -> tuple[tuple[str | None, str | Non
 
 
 class AnchorIndex(Generic[Item]):
-    """Items by the anchors under which they are filed."""
+    """Items by anchor."""
 
     def __init__(self) -> None:
         self._by_anchor: dict[Hashable, dict[Item, None]] = {}
@@ -72,13 +72,13 @@ class AnchorIndex(Generic[Item]):
         return bool(self._by_anchor)
 
     def add(self, item: Item, anchors: Iterable[Hashable]) -> None:
-        """File an item."""
-        # A dict for its order, so that look-ups are repeatable.
+        """Add an item."""
+        # A dict preserves the order, so that look-ups are deterministic.
         for anchor in anchors:
             self._by_anchor.setdefault(anchor, {})[item] = None
 
     def remove(self, item: Item, anchors: Iterable[Hashable]) -> None:
-        """Take an item out that was filed under these anchors."""
+        """Remove an item that was added with these anchors."""
         for anchor in anchors:
             items = self._by_anchor.get(anchor)
             if items is not None:
@@ -87,7 +87,7 @@ class AnchorIndex(Generic[Item]):
                     del self._by_anchor[anchor]
 
     def find(self, anchors: Iterable[Hashable]) -> list[Item]:
-        """Items filed under one of these anchors, each once."""
+        """Return the distinct items with one of these anchors."""
         found: dict[Item, None] = {}
         for anchor in anchors:
             found.update(self._by_anchor.get(anchor, {}))
@@ -104,15 +104,15 @@ class TermIndex:
         return bool(self._terms)
 
     def add(self, term: PodTerm) -> None:
-        """File a term."""
+        """Add a term."""
         self._terms.add(term, anchors_of_term(term))
 
     def remove(self, term: PodTerm) -> None:
-        """Take a term out."""
+        """Remove a term."""
         self._terms.remove(term, anchors_of_term(term))
 
     def candidates(self, namespace: str, labels: Iterable[tuple[str, str]]) -> list[PodTerm]:
-        """Terms that may select a pod of this namespace with these labels; every one that does is among them."""
+        """Return the terms that may select a pod of this namespace with these labels, including all that do."""
         return self._terms.find(anchors_of_pod(namespace, labels))
 
 
@@ -121,38 +121,36 @@ Place = tuple[NodeInfo, Pod]
 
 
 class PodListener(Protocol):
-    """Hears of every pod that is counted, and of labels of namespaces."""
+    """Listener for every counted pod and for namespace labels."""
 
     namespaces: Mapping[str, Labels]
 
     def add(self, node: str, pod: Pod, former: Pod | None = None) -> None:
-        """A pod is counted on a node; ``former`` is what was counted for it there until now."""
+        """Process a pod counted on a node; ``former`` is its version that was counted there until now."""
 
     def remove(self, node: str, pod: Pod) -> None:
-        """A pod is not counted on a node any more; it is the same as when it was counted."""
+        """Process a pod that is not counted on a node any more; ``pod`` is the version that was counted."""
 
     def namespaces_changed(self) -> None:
-        """Labels of namespaces changed."""
+        """Process changed labels of namespaces."""
 
 
 @dataclass(slots=True)
 class PodIndex:
-    """
-    The classes of waiting pods depend on the terms that select them: ``take_news`` says which terms came or went since it was asked last.
-    """
+    """Index of counted pods. Classes of waiting pods depend on the terms that select them; ``take_news`` returns the changed terms."""
 
     namespaces: dict[str, Labels] = field(default_factory=dict)
     _with_terms: dict[str, Place] = field(default_factory=dict)
     _terms: Counter[PodTerm] = field(default_factory=Counter)
     _term_index: TermIndex = field(default_factory=TermIndex, compare=False)
-    _news: dict[PodTerm, None] = field(default_factory=dict)  # terms that came or went
+    _news: dict[PodTerm, None] = field(default_factory=dict)  # terms that were added or removed
     _namespaces_changed: bool = False
     _claims: Counter[ClaimKey] = field(default_factory=Counter)
-    _volumes: dict[str, NodeVolumes] = field(default_factory=dict)  # by node, of nodes with pods that use volumes
+    _volumes: dict[str, NodeVolumes] = field(default_factory=dict)  # by node, for nodes with pods that use volumes
     _listener: PodListener | None = field(default=None, compare=False)
 
     def feed(self, listener: PodListener, records: Iterable[NodeInfo]) -> None:
-        """Tell of every pod from now on, and of all that are counted already, on these nodes."""
+        """Register a listener and report all pods that are counted on these nodes."""
         listener.namespaces = self.namespaces
         for record in records:
             for pod in record.pods.values():
@@ -160,14 +158,16 @@ class PodIndex:
         self._listener = listener
 
     def add(self, record: NodeInfo, pod: Pod, former: Pod | None = None) -> None:
-        """A pod is counted on a node; ``former`` is what was counted for it there until now."""
+        """Count a pod on a node; ``former`` is its version that was counted there until now."""
         if self._listener is not None:
             self._listener.add(record.name, pod, former)
         if former is None and _is_plain(pod.request):
             return
         terms = _terms_of(pod.request.constraints)
         if terms:
-            self._count(terms, 1)  # before its former terms are taken out: a term that stays is no news to waiting pods
+            self._count(
+                terms, 1
+            )  # before the former terms are removed, so that a term that stays is not reported as changed
         if former is not None:
             self._remove(record, former)
         if terms:
@@ -175,7 +175,7 @@ class PodIndex:
         self._count_volumes(record, pod, 1)
 
     def remove(self, record: NodeInfo, pod: Pod) -> None:
-        """The pod is not counted on the node any more; it is the one that ``add`` was given last."""
+        """Stop counting the pod on the node; ``pod`` is the version of the last ``add``."""
         if self._listener is not None:
             self._listener.remove(record.name, pod)
         if not _is_plain(pod.request):
@@ -189,14 +189,14 @@ class PodIndex:
         self._count_volumes(record, pod, -1)
 
     def label_namespace(self, name: str, labels: Labels | None) -> bool:
-        """A namespace has these labels, or is gone when there are none; tells whether that is news."""
+        """Set the labels of a namespace, ``None`` if it is deleted. Return whether they changed."""
         if self.namespaces.get(name) == labels:
             return False
         if labels is None:
             del self.namespaces[name]
         else:
             self.namespaces[name] = labels
-        # Terms by namespace names do not depend on labels.
+        # Terms that name namespaces do not depend on labels.
         if any(term.namespace_selector is not None for term in self._terms):
             self._namespaces_changed = True
         if self._listener is not None:
@@ -204,42 +204,42 @@ class PodIndex:
         return True
 
     def count_nominated(self, pod: Pod, sign: int) -> None:
-        """Room is kept for a pod somewhere (1), or no more (-1): its terms tell classes apart as those of counted pods do."""
+        """Add (1) or remove (-1) the terms of a nominated pod: they separate classes like the terms of counted pods."""
         self._count(_terms_of(pod.request.constraints), sign)
 
     def pickers(self, pod: Pod) -> frozenset[PodTerm]:
-        """The terms of counted pods that pick this pod: what they say decides or scores where it may go."""
+        """Return the terms of counted pods that select this pod and therefore affect its placement."""
         if not self._term_index:
             return frozenset()
         labels, namespace = dict(pod.labels), pod.key.namespace
-        # Candidates share an anchor with the pod; only these are compared.
+        # Candidates share an anchor with the pod; only these are evaluated.
         candidates = self._term_index.candidates(namespace, pod.labels)
         return frozenset(term for term in candidates if self._picks(term, namespace, labels))
 
     def take_news(self) -> tuple[PodTerm, ...] | None:
-        """Terms that came or went since the last call; ``None`` when any pod may be selected by other terms than before."""
+        """Return the terms added or removed since the last call; ``None`` when other terms may select any pod."""
         news, self._news = tuple(self._news), {}
         everything, self._namespaces_changed = self._namespaces_changed, False
         return None if everything else news
 
     def claims(self) -> Mapping[ClaimKey, int]:
-        """By how many counted pods claims are used; claims by namespace and name."""
+        """Return the number of counted pods by claim; claims by namespace and name."""
         return self._claims
 
     def volumes(self) -> Mapping[str, NodeVolumes]:
-        """The claims and disks that counted pods use, by node."""
+        """Return the claims and disks that counted pods use, by node."""
         return self._volumes
 
     def near(self, demands: Constraints, namespace: str, records: Iterable[NodeInfo]) -> list[tuple[Node, Pod]]:
-        """Every pod counted on these nodes, which are all, that can matter to these demands, with its node."""
-        # Spreading counts pods of the same namespace only.
+        """Return every counted pod that can affect these constraints, with its node. ``records`` are all nodes."""
+        # Topology spread counts pods of the same namespace only.
         wanted = {namespace} if demands.spread else set()
         for term in _terms_of(demands):
             if term.namespace_selector is not None:
-                # Any namespace may be selected, so that all pods are near.
+                # Any namespace may be selected, so that all pods are relevant.
                 return list(_on_nodes((record, pod) for record in records for pod in record.pods.values()))
             wanted.update(term.namespaces)
-        # Pods with terms matter whatever this pod asks: their terms may pick it.
+        # Pods with terms are always relevant, because their terms may select this pod.
         found = dict(self._with_terms)
         if wanted:
             found |= {
@@ -268,7 +268,7 @@ class PodIndex:
 
     def _count(self, terms: Iterable[PodTerm], sign: int) -> None:
         for term in terms:
-            # Counted, as many pods carry the same term and the index has it once.
+            # Counted, because many pods have the same term and the index has it once.
             before = self._terms[term]
             self._terms[term] = before + sign
             if not before:
@@ -281,7 +281,7 @@ class PodIndex:
 
 
 def _add(counts: Counter[K], keys: Iterable[K], sign: int) -> None:
-    """Count these, and keep no zeros."""
+    """Add ``sign`` to the counts of these keys and remove zeros."""
     for key in keys:
         counts[key] += sign
         if not counts[key]:
@@ -290,7 +290,7 @@ def _add(counts: Counter[K], keys: Iterable[K], sign: int) -> None:
 
 @once_per_request
 def _is_plain(request: PodRequest) -> bool:
-    """Is nothing kept of a pod with this request, as of nearly all?"""
+    """Return whether a pod with this request needs no index entry, like nearly all pods."""
     demands = request.constraints
     return not (_terms_of(demands) or demands.claims or demands.disks)
 
