@@ -1,1 +1,1 @@
-"""The only code that talks to the Kubernetes API: informers, binder, writers, events and leases."""
+"""The only package that accesses the Kubernetes API: informers, binder, writers, events and leases."""

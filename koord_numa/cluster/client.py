@@ -1,7 +1,6 @@
-"""
-One connection to the API server: credentials from kubernetes-asyncio, raw JSON in and out, errors as ``ports`` names them.
+"""A connection to the API server: credentials from kubernetes-asyncio, raw JSON, errors as defined in ``ports``.
 
-No retries here: only the caller knows whether asking again is right.
+Requests are not retried here, because only the caller knows whether a retry is correct.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ from koord_numa.wire import raw_json
 
 
 class LentSession:
-    """What Kopf uses of an ``aiohttp.ClientSession``: ``request``, ``headers``, ``closed`` and ``close``."""
+    """The part of ``aiohttp.ClientSession`` that Kopf uses: ``request``, ``headers``, ``closed`` and ``close``."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._closed = False
@@ -41,19 +40,19 @@ class LentSession:
 
     @property
     def closed(self) -> bool:
-        """Are new requests refused? Also when the connections are closed that it shares."""
+        """Whether new requests are rejected, also because the shared connections are closed."""
         return self._closed or self._session.closed
 
     @property
     def headers(self) -> CIMultiDict[str]:
-        """What every request carries."""
+        """The headers of every request."""
         return self._session.headers
 
     async def request(self, method: str, url: str, **options: Any) -> aiohttp.ClientResponse:
-        """
-        The beginning of an answer.
+        """Send a request and return the response before its body.
 
-        Raises as aiohttp; ``RuntimeError`` with its words when the session is closed, before or meanwhile.
+        Raises the exceptions of aiohttp, and ``RuntimeError`` with aiohttp's message when the session is closed before
+        or during the request.
         """
         self._refuse_when_closed()
         self._under_way += 1
@@ -63,13 +62,13 @@ class LentSession:
             self._under_way -= 1
             await self._close_behind_the_last()
         if self.closed:
-            # Who closed the session has closed all answers that there were, and does not know of this one.
+            # The response arrived after the session had closed its other responses.
             response.close()
         self._refuse_when_closed()
         return response
 
     async def close(self) -> None:
-        """Begin nothing more; what is on its way goes on. May be called again."""
+        """Reject new requests. Running requests complete. May be called repeatedly."""
         self._closed = True
         await self._close_behind_the_last()
 
@@ -83,35 +82,41 @@ class LentSession:
 
 
 SHORTEST_WRITE: Final = 0.5
-"""Seconds that a write under a lease must have left; a write takes some milliseconds, and up to this much on a busy server."""
+"""Minimum remaining seconds of the lease for a write. A write takes milliseconds, or up to this time on a busy server.
+
+
+"""
 
 CONNECT_TIMEOUT: Final = 5.0
-"""Seconds to get a connection."""
+"""Timeout in seconds for a new connection."""
 
 PROMISED: Final = 0.9
-"""Share of what the lease has left that the server gets; the rest is for what lies before the first byte, such as a new connection."""
+"""Fraction of the lease's remaining time that is the server's deadline.
+
+The rest covers delays before the first byte, such as connecting.
+"""
 
 
 class LeaseEnded(Exception):
-    """What ends the writing of a body; aiohttp makes a connection error of it, and gives the connection up."""
+    """Aborts the writing of a body. aiohttp converts it to a connection error and closes the connection."""
 
 
 class FencedBody(aiohttp.BytesPayload):
-    """
-    The body of a write that the server may carry out for ``seconds`` after it has received it.
+    """The body of a write that the server may carry out within ``seconds`` after receiving it.
 
-    It is written only while ``remaining`` is at least that much. Without its body a request is not carried out, so that nothing was sent.
+    It is sent only while ``remaining`` is at least ``seconds``. A server does not carry out a request without its
+    body, so a withheld body means that nothing was written.
     """
 
     def __init__(self, value: bytes, seconds: float, remaining: Callable[[], float]) -> None:
         super().__init__(value)
         self.seconds = seconds
         self.withheld = False
-        """Was the body asked for when it was too late?"""
+        """Whether the body was requested too late."""
         self._remaining = remaining
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """Raises ``LeaseEnded``. Between the look and the write nothing else runs."""
+        """Write the body. Raises ``LeaseEnded`` if it is too late. No other task runs between the check and the write."""
         if self._remaining() < self.seconds:
             self.withheld = True
             raise LeaseEnded
@@ -119,27 +124,26 @@ class FencedBody(aiohttp.BytesPayload):
 
 
 def fenced(call: Call, data: bytes, remaining: Callable[[], float], longest: float) -> FencedBody:
-    """
-    The body of a write that must not be carried out after ``remaining`` seconds, nor take longer than ``longest``.
+    """Return the body of a write with a deadline of at most ``longest`` seconds, within the ``remaining`` seconds of
+    the lease.
 
-    Raises ``NotLeader``.
+    Raises ``NotLeader`` when the lease ends too soon.
     """
     left = remaining()
     if left < SHORTEST_WRITE:
         raise NotLeader(f"{call}: the lease ends in {left:.1f} s, too soon for a write")
-    # Tenths of a second, rounded down: there are few of them, so that what is made of a deadline is made once.
+    # Rounded down to tenths of a second, so that the cached values of ``deadline`` are reused.
     return FencedBody(data, floor(min(PROMISED * left, longest) * 10) / 10, remaining)
 
 
-@lru_cache(maxsize=256)  # a deadline for each tenth of a second, see ``fenced``
+@lru_cache(maxsize=256)  # an entry per tenth of a second, see ``fenced``
 def deadline(seconds: float) -> tuple[str, aiohttp.ClientTimeout]:
-    """
-    What a write gets that must not be carried out after so many seconds: the part of its query with the server's deadline for the whole
-    request, counted from when it receives it, and what its client waits at most.
+    """Return the query parameter and the client timeout of a write that must not be carried out after ``seconds``.
 
-    ``timeout``, see ``WithRequestDeadline`` in k8s.io/apiserver; what has not reached etcd by then fails.
+    The parameter is ``timeout`` (``WithRequestDeadline`` in k8s.io/apiserver): the server's deadline for the whole
+    request, counted from its arrival. A request that has not reached etcd by then fails.
     """
-    # Milliseconds, as the server parses a Go duration.
+    # In milliseconds: the server parses a Go duration.
     query = f"timeout={int(seconds * 1000)}ms"
     return query, aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, CONNECT_TIMEOUT))
 
@@ -152,20 +156,23 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 
 REQUEST_TIMEOUT: Final = 15.0
-"""Seconds for a whole request. Shorter than a lease lasts after its last renewal, see ``leader_election.py``."""
+"""Timeout in seconds for a whole request.
+
+Shorter than a lease lasts after its last renewal, see ``leader_election.py``.
+"""
 
 LIMITS: Final = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
-"""Of a request that no lease limits: to make one for each request costs as much as to encode its body."""
+"""Timeouts of a request that no lease limits. Shared, because creating them costs as much as encoding a body."""
 
 READ_BUFFER: Final = 2**21
-"""Bytes: one watch event of the largest object that etcd takes fits in."""
+"""Bytes. A watch event of the largest object that etcd accepts fits in."""
 
 
 class Body(ValueObject):
-    """
-    What a request carries: a JSON value and how the server is to read it.
+    """The body of a request: a JSON value and its content type.
 
-    ``remaining`` says how many seconds the write may still take; it is asked at the last moment before the request is sent.
+    ``remaining`` returns the seconds that the write may still take. It is called immediately before the request is
+    sent.
     """
 
     value: Any
@@ -174,11 +181,10 @@ class Body(ValueObject):
 
 
 class Api:
-    """
-    Raw requests to one API server.
+    """Raw requests to an API server.
 
-    kubernetes-asyncio gives the credentials, TLS and the connection pool. The session is our own: the one it makes looks for a
-    proxy and a netrc file in a thread before every single request, which costs more than the request.
+    kubernetes-asyncio provides credentials, TLS and the connection pool. A separate session is used: the library's
+    session looks up a proxy and a netrc file in a thread for every request, which costs more than the request.
     """
 
     def __init__(self, configuration: Configuration, agent: str = AGENT) -> None:
@@ -187,11 +193,11 @@ class Api:
         self.configuration = configuration
         rest = self._client.rest_client
         self._session = aiohttp.ClientSession(
-            # The pool is the library's, with its TLS; the session must not close it.
+            # The library owns the connection pool with its TLS settings, so the session must not close it.
             connector=rest.pool_manager.connector,
             connector_owner=False,
             trust_env=False,
-            cookie_jar=aiohttp.DummyCookieJar(),  # no cookies are in use, and looking for some has its price
+            cookie_jar=aiohttp.DummyCookieJar(),  # cookies are not used, and their lookup is expensive
             read_bufsize=READ_BUFFER,
             headers=CIMultiDict([("User-Agent", agent), ("Accept", JSON), *self._impersonation]),
         )
@@ -200,24 +206,27 @@ class Api:
         self._root = _parsed(self.server)
         self._prefix = "" if self._root is None else self._root.raw_path.rstrip("/")
         self.cut_off = False
-        """Was a leader's write (``Body.remaining``) cancelled before its answer came? It may still be carried out."""
+        """Whether a leader's write (``Body.remaining``) was cancelled before its response.
+
+        The server may still carry it out.
+        """
         self._options: dict[str, Any] = {
             key: value
             for key, value in (
                 ("proxy", rest.proxy),
                 ("proxy_headers", rest.proxy_headers),
-                # Only what is set: ``None`` for ``server_hostname`` would still be passed on to TLS.
+                # Only values that are set: a ``server_hostname`` of ``None`` would be passed on to TLS.
                 ("server_hostname", rest.server_hostname),
             )
             if value
         }
 
     async def new_session(self, *middlewares: ClientMiddlewareType) -> LentSession:
-        """
-        A session of its own for a client that authenticates by default headers, as Kopf does; the connections are shared.
+        """Return a session for a client that authenticates by default headers, as Kopf does. It shares the connections.
 
-        The credentials are those of this moment: after a 401 another session is needed. Raises nothing that ``send`` would not.
-        ``close`` closes it unless its client has: Kopf closes only sessions that it has used.
+        The session has the current credentials, so a new session is needed after a 401. Raises the same errors as
+        ``send``. ``close`` closes the session unless the client has closed it: Kopf closes only sessions that it has
+        used.
         """
         headers: dict[str, str] = {}
         await self._authenticate(headers)
@@ -238,15 +247,18 @@ class Api:
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None = None, agent: str = AGENT, *, context: str | None = None) -> Self:
-        """Load credentials; nothing is sent yet. ``agent`` is who the server's audit log says it was. Raises ``NoCredentials``."""
+        """Load credentials without sending a request.
+
+        ``agent`` is the user agent in the server's audit log. Raises ``NoCredentials``.
+        """
         configuration = await load_configuration(kubeconfig, context)
         try:
             return cls(configuration, agent)
-        except OSError as error:  # of ssl: the library reads the certificates here
+        except OSError as error:  # from ssl: the library reads the certificates here
             raise NoCredentials(f"no credentials for a cluster: the certificates cannot be used: {error}") from error
 
     async def close(self) -> None:
-        """Give every connection back. May be called again, when sessions were lent meanwhile."""
+        """Close all connections. May be called repeatedly, for sessions that were lent in the meantime."""
         await self._session.close()
         for lent in self._lent:
             await lent.close()
@@ -265,20 +277,18 @@ class Api:
         params: Mapping[str, str] | None = None,
         decode: Callable[[Call, bytes], Any] | None = None,
     ) -> Any:
-        """
-        One request and its whole answer, as plain JSON values or what ``decode`` makes of it. Raises every ``ClusterError``.
+        """Send a request and return the response as a JSON value or the result of ``decode``.
 
-        ``UnknownOutcome`` is raised only for calls that write.
+        Raises every ``ClusterError``; ``UnknownOutcome`` only for writes.
         """
-        # The body is read inside the block, so that a break half-way is an error of this request. Whether that goes well or not, the
-        # connection is given back or closed then.
+        # The body is read inside the block, so that a connection failure during the body is an error of this request.
         try:
             response = await self._open(call, body, params, LIMITS)
             raw = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise broken(call, error) from error
         except asyncio.CancelledError:
-            # Only writes under a lease matter: they may still be carried out after this process has let go.
+            # Only writes under a lease matter: the server may carry them out after this process has released the lease.
             self.cut_off = self.cut_off or (body is not None and body.remaining is not None)
             raise
         if response.status >= 300:
@@ -289,12 +299,12 @@ class Api:
     async def stream(
         self, call: Call, params: Mapping[str, str], silence: float
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """
-        One answer that goes on, such as a watch; leaving the block ends the request.
+        """Send a request with a streaming response, such as a watch. Leaving the block ends the request.
 
-        Raises as ``send``, also for a connection that breaks inside the block or says nothing for ``silence`` seconds.
+        Raises the errors of ``send``, also when the connection fails inside the block or sends nothing for ``silence``
+        seconds.
         """
-        # No limit in all: a watch goes on for minutes; silence is what tells a dead one.
+        # No total timeout: a watch lasts minutes. A dead watch is detected by its silence.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
         try:
             async with await self._open(call, None, params, timeout) as response:
@@ -308,7 +318,7 @@ class Api:
     async def websocket(
         self, call: Call, params: Mapping[str, str], protocol: str
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """A WebSocket to a subresource such as ``pods/portforward``. Raises as ``send``."""
+        """Open a WebSocket to a subresource such as ``pods/portforward``. Raises the errors of ``send``."""
         headers: dict[str, str] = {}
         await self._authenticate(headers)
         options = {key: self._options[key] for key in ("proxy", "proxy_headers") if key in self._options}
@@ -326,7 +336,7 @@ class Api:
     async def _open(
         self, call: Call, body: Body | None, params: Mapping[str, str] | None, limits: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        """The beginning of an answer, to be closed by the caller."""
+        """Return the response before its body. The caller must close it."""
         headers: dict[str, str] = {}
         data: bytes | FencedBody | None = None
         if body is not None:
@@ -334,7 +344,7 @@ class Api:
             data = encoded(call, body.value)
         query = urlencode(params) if params else ""
         await self._authenticate(headers)
-        # As late as possible: the time that authenticating takes is not the server's.
+        # As late as possible: the time for authentication does not count for the server.
         if isinstance(data, bytes) and body is not None and body.remaining is not None:
             data = fenced(call, data, body.remaining, REQUEST_TIMEOUT)
             until, limits = deadline(data.seconds)
@@ -346,7 +356,7 @@ class Api:
                 data=data,
                 headers=headers,
                 timeout=limits,
-                # A redirect would carry the token to another host.
+                # A redirect would send the token to another host.
                 allow_redirects=False,
                 **self._options,
             )
@@ -357,8 +367,8 @@ class Api:
 
     def _url(self, call: Call, query: str) -> URL | str:
         if self._root is None:
-            return self.server + call.path  # aiohttp has the error for it
-        # From parts that are quoted already: to take the address apart and to quote it again is a tenth of what a request costs.
+            return self.server + call.path  # aiohttp raises the error for it
+        # Built from quoted parts: parsing and quoting a URL takes a tenth of the cost of a request.
         return URL.build(
             scheme=self._root.scheme,
             authority=self._root.raw_authority,
@@ -368,11 +378,14 @@ class Api:
         )
 
     async def _authenticate(self, headers: dict[str, str]) -> None:
-        """Tokens of a service account change on disk; the configuration's own hook re-reads them. Raises ``Unavailable``."""
+        """Set the Authorization header.
+
+        The configuration's hook re-reads service account tokens from disk. Raises ``Unavailable``.
+        """
         try:
             token = await self.configuration.get_api_key_with_prefix("BearerToken")
         except (ConfigException, OSError) as error:
-            # A token file that is empty or away for a moment is being written: no reason to end the process.
+            # A token file that is temporarily empty or absent is being rotated, so the error is not fatal.
             raise Unavailable(f"no credentials at the moment: {error}") from error
         if token:
             headers["Authorization"] = token
@@ -381,13 +394,13 @@ class Api:
 
 
 def _address(server: str) -> str:
-    """As it is sent: the name of a host may have letters of any alphabet."""
+    """Return the server address with the encoded host name. A host name may contain non-ASCII characters."""
     address = _parsed(server)
     return server if address is None else str(address)
 
 
 def _parsed(server: str) -> URL | None:
-    """The address of a server; ``None`` for what is none."""
+    """Return the URL of a server, or ``None`` for an invalid URL."""
     try:
         return URL(server)
     except ValueError:
@@ -395,7 +408,10 @@ def _parsed(server: str) -> URL | None:
 
 
 def encoded(call: Call, value: Any) -> bytes:
-    """JSON for a request. Raises ``Invalid`` for what JSON or the encoder cannot hold: such a value came from an object."""
+    """Return the JSON of a request.
+
+    Raises ``Invalid`` for values that cannot be encoded, which originate from an object.
+    """
     try:
         return orjson.dumps(value)
     except TypeError as error:
@@ -403,11 +419,14 @@ def encoded(call: Call, value: Any) -> bytes:
 
 
 def decoded(call: Call, raw: bytes) -> Any:
-    """The JSON value of an answer. Raises ``Invalid`` when it is none: something else than an API server answered."""
+    """Return the JSON value of a response.
+
+    Raises ``Invalid`` for other content, which does not come from an API server.
+    """
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         try:
-            return raw_json.loads(raw)  # one object with a deeply nested value is no reason not to see all others
+            return raw_json.loads(raw)  # a single deeply nested object must not hide all other objects
         except ValueError:
             raise Invalid(f"{call}: the answer is not JSON: {error}") from error

@@ -1,4 +1,4 @@
-"""Where the API server is and how to authenticate: a kubeconfig as kubectl reads it, or the service account of the pod we run in."""
+"""Credentials and address of the API server: a kubeconfig as kubectl reads it, or the service account of the pod."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,30 +13,31 @@ from kubernetes_asyncio.config import ConfigException
 from kubernetes_asyncio.config.kube_config import KubeConfigMerger
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
-"""HTTP headers as pairs: one name may come several times."""
+"""HTTP headers as pairs. A name may occur several times."""
 
 
 def impersonation_headers(files: str, context: str | None = None) -> Headers:
-    """
-    The headers that a context's user demands; none where it impersonates no user. ``files`` are paths as in ``KUBECONFIG``.
+    """Return the impersonation headers of a context's user.
 
-    Raises ``ConfigException`` for groups, a uid or extras without a user, and for values that are no text.
+    Empty without impersonation. ``files`` are paths as in ``KUBECONFIG``.
+
+    Raises ``ConfigException`` for groups, a uid or extras without a user, and for values that are not strings.
     """
     merged = KubeConfigMerger(files).config
     config: Mapping[str, Any] = {} if merged is None else merged.value
-    # A context that is not named is the current one, as for the credentials.
+    # Without a name the current context is used, as for the credentials.
     name = context or config.get("current-context")
     chosen = _named(config.get("contexts"), name).get("context") or {}
     user = _named(config.get("users"), chosen.get("user")).get("user") or {}
     found = tuple(_headers(user))
-    # The server refuses such requests; said here, it names the kubeconfig and not a 403.
+    # The server rejects such requests with 403. This error names the kubeconfig instead.
     if found and found[0][0] != "Impersonate-User":
         raise ConfigException("a uid, groups or extras are impersonated without a user (as)")
     return found
 
 
 def _headers(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The user first."""
+    """Yield the impersonation headers, the user first."""
     if user.get("as"):
         yield "Impersonate-User", _text(user["as"])
     if user.get("as-uid"):
@@ -45,7 +46,8 @@ def _headers(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Impersonate-Group", _text(group)
     for key, values in (user.get("as-user-extra") or {}).items():
         for value in values or ():
-            # Header names know no case and few characters: client-go escapes what they cannot carry.
+            # Header names are case-insensitive with a limited character set. Other characters are escaped as in
+            # client-go.
             yield f"Impersonate-Extra-{quote(_text(key).lower(), safe='!#$&+^_`|~')}", _text(value)
 
 
@@ -55,20 +57,20 @@ def _named(entries: object, name: object) -> Mapping[str, Any]:
 
 
 def _plain(entry: Any) -> Mapping[str, Any]:
-    """An entry that the merger may have wrapped."""
+    """Return an entry without the wrapper of the merger."""
     value = getattr(entry, "value", entry)
     return value if isinstance(value, Mapping) else {}
 
 
 def _text(value: object) -> str:
-    # A line break would begin another header.
+    # A line break would start another header.
     if not isinstance(value, str) or "\n" in value or "\r" in value:
         raise ConfigException(f"{value!r} is no name to impersonate")
     return value
 
 
 DEFAULT_KUBECONFIG: Final = "~/.kube/config"
-"""Where kubectl looks when no kubeconfig is named."""
+"""Default path of kubectl."""
 
 
 class NoCredentials(Exception):
@@ -76,27 +78,25 @@ class NoCredentials(Exception):
 
 
 class ClientConfiguration(Configuration):
-    """The library's configuration, and the headers of whom a kubeconfig impersonates."""
+    """The configuration of the library with the impersonation headers of a kubeconfig."""
 
     impersonation: Headers = ()
 
 
 async def load_configuration(kubeconfig: Path | None = None, context: str | None = None) -> ClientConfiguration:
-    """
-    The named kubeconfig; else the service account of the pod we run in; else what ``KUBECONFIG`` or ``~/.kube/config`` say.
+    """Load the given kubeconfig, else the pod's service account, else the files in ``KUBECONFIG`` or
+    ``~/.kube/config``.
 
-    ``context`` names one of the kubeconfig, and is then looked for there also inside a pod.
-
-    Raises ``NoCredentials``.
+    With ``context`` a kubeconfig is used also inside a pod. Raises ``NoCredentials``.
     """
     configuration = ClientConfiguration()
     try:
-        # Without a service account of the pod the kubeconfig is looked for; a context is always one of a kubeconfig.
+        # A context always refers to a kubeconfig, even inside a pod.
         if kubeconfig is None and context is None and _in_cluster():
             credentials.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # theirs
         else:
             files = _kubeconfigs(kubeconfig)
-            # Before the library, whose own errors for foreign files are tracebacks.
+            # Checked first, because the library fails on other files with unrelated exceptions.
             _check_shape(files)
             await credentials.load_kube_config(config_file=files, context=context, client_configuration=configuration)
             configuration.impersonation = impersonation_headers(files, context)
@@ -109,13 +109,13 @@ async def load_configuration(kubeconfig: Path | None = None, context: str | None
         TypeError,
         ValueError,
         RecursionError,
-    ) as error:  # what theirs makes of other files
+    ) as error:  # exceptions of the library for other files
         raise NoCredentials(f"no credentials for a cluster: {files} is no kubeconfig: {error}") from error
     return configuration
 
 
 def current_namespace(kubeconfig: Path | None = None, context: str | None = None) -> str:
-    """The namespace that a context names, ``default`` where it names none. Raises ``NoCredentials``."""
+    """Return the namespace of a context, by default ``default``. Raises ``NoCredentials``."""
     if kubeconfig is None and context is None and _in_cluster():
         return "default"
     files = _kubeconfigs(kubeconfig)
@@ -141,12 +141,12 @@ def current_namespace(kubeconfig: Path | None = None, context: str | None = None
 
 
 def _in_cluster() -> bool:
-    # ``KUBECONFIG`` inside a pod is set on purpose: it wins over the service account.
+    # ``KUBECONFIG`` inside a pod is set deliberately and takes precedence over the service account.
     return "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
 
 
 def _check_shape(files: str) -> None:
-    """An empty or foreign file gets a sentence of its own; the library stumbles over it. Raises ``ConfigException``."""
+    """Raise ``ConfigException`` for files that are not a kubeconfig, which the library does not report clearly."""
     for name in files.split(os.pathsep):
         found = yaml.safe_load(Path(name).expanduser().read_text(encoding="utf-8"))
         if not isinstance(found, dict) or not any(key in found for key in ("clusters", "contexts", "users")):
@@ -156,7 +156,10 @@ def _check_shape(files: str) -> None:
 
 
 def _kubeconfigs(named: Path | None) -> str:
-    """The kubeconfig or, as kubectl, those in ``KUBECONFIG`` that exist. Raises ``NoCredentials`` when there is none."""
+    """Return the given kubeconfig, or the existing files of ``KUBECONFIG`` as in kubectl.
+
+    Raises ``NoCredentials`` if there is none.
+    """
     text = str(named) if named is not None else os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
     wanted = [name for name in text.split(os.pathsep) if name]
     found = [name for name in wanted if Path(name).expanduser().is_file()]

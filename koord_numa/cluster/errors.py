@@ -1,8 +1,7 @@
-"""
-How a request ended, in the words of ``ports``: HTTP statuses and broken connections become the error tree there.
+"""Mapping of HTTP statuses and connection errors to the errors in ``ports``.
 
-The one distinction that must not be lost: a write that was never sent is ``Unavailable``, one that was sent and not answered
-is ``UnknownOutcome``.
+The essential distinction: a write that was never sent is ``Unavailable``, a write that was sent without a response is
+``UnknownOutcome``.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,40 +26,40 @@ from koord_numa.ports import (
 from koord_numa.settings import BackoffSettings
 
 CLIENT: BackoffSettings = BackoffSettings(initial=0.2, max=30.0, jitter=0.5)
-"""Of lists and watches."""
+"""Back-off of lists and watches."""
 
 
 @dataclass(slots=True)
 class Backoff:
-    """A count of failures in a row, and how long to wait after each."""
+    """The number of consecutive failures and the pause after a failure."""
 
     limits: BackoffSettings = CLIENT
     random: Callable[[], float] = field(default=SystemRandom().random)
     failures: int = 0
 
     def pause(self, at_least: float = 0.0) -> float:
-        """Count a failure and return the pause in seconds; ``at_least`` is what the server asked for with Retry-After."""
+        """Count a failure and return the pause in seconds. ``at_least`` is the server's Retry-After."""
         self.failures += 1
-        # What the server asked for is a lower bound: our own pause may be longer by now.
+        # Retry-After is a lower bound: the back-off may be longer.
         return max(at_least, self.limits.pause(self.failures, self.random()))
 
     def reset(self) -> None:
-        """A success: the next failure starts a new series."""
+        """Reset the number of failures after a success."""
         self.failures = 0
 
 
 LONGEST_MESSAGE: Final = 500
-"""Characters of a server's message that are kept: proxies answer with whole pages."""
+"""Maximum characters of a server message that are kept. Proxies respond with whole pages."""
 
 AMBIGUOUS: Final = frozenset({500, 502, 504})
-"""
-Server errors after which a write may have been carried out all the same: etcd or a proxy gave up waiting. 503 and 429 are
-answered before anything is done.
+"""Server errors after which a write may have been carried out: etcd or a proxy timed out.
+
+503 and 429 are sent before a write is carried out.
 """
 
 
 class Expired(ClusterError):
-    """A list or watch must start over: its resourceVersion or continue token is too old (410)."""
+    """The resourceVersion or continue token is too old (410): the list or watch must start over."""
 
 
 _PLAIN: Final[Mapping[int, Callable[[str], ClusterError]]] = {
@@ -72,13 +71,13 @@ _PLAIN: Final[Mapping[int, Callable[[str], ClusterError]]] = {
 
 
 def refusal(call: Call, status: int, headers: Mapping[str, str], body: bytes) -> ClusterError:
-    """The error that an HTTP status of 300 and above stands for."""
+    """Return the error for an HTTP status of 300 and above."""
     message = f"{call}: {status} {_message(body)}".rstrip()
     if (plain := _PLAIN.get(status)) is not None:
         return plain(message)
     if status == 403:
         return Forbidden(message, call.rule)
-    # 503 and 429 are answered before anything is done; of the ambiguous ones only a write leaves anything open.
+    # 503 and 429 are sent before a write is carried out. The ambiguous statuses matter only for writes.
     if status == 429 or status >= 500:
         if call.writes and status in AMBIGUOUS:
             return UnknownOutcome(message)
@@ -87,9 +86,9 @@ def refusal(call: Call, status: int, headers: Mapping[str, str], body: bytes) ->
 
 
 def broken(call: Call, error: aiohttp.ClientError | TimeoutError | OSError) -> ClusterError:
-    """The error that a connection problem stands for: only a failure to connect proves that nothing was sent."""
+    """Return the error for a connection error. Only a failure to connect proves that nothing was sent."""
     message = f"{call}: {type(error).__name__}: {error}".rstrip(": ")
-    # Nothing was sent, since there was no connection; every other error may have come after the last byte.
+    # Nothing was sent without a connection. Every other error may follow the last byte.
     unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     if call.writes and not unsent:
         return UnknownOutcome(message)
@@ -97,10 +96,10 @@ def broken(call: Call, error: aiohttp.ClientError | TimeoutError | OSError) -> C
 
 
 def _message(body: bytes) -> str:
-    """The ``message`` of a ``Status``, or the beginning of whatever else was answered."""
+    """Return the ``message`` of a ``Status``, or the beginning of any other response."""
     try:
         status: Any = orjson.loads(body)
-    # Proxies answer with HTML, and so may a server that is not Kubernetes.
+    # Proxies and other servers respond with HTML.
     except orjson.JSONDecodeError:
         status = None
     if isinstance(status, dict) and isinstance(status.get("message"), str):
@@ -109,7 +108,7 @@ def _message(body: bytes) -> str:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asked for; its other form, a date, is not used by Kubernetes and ignored."""
+    """Return the seconds of Retry-After. Its date form is ignored, because Kubernetes does not use it."""
     try:
         seconds = float(headers.get("Retry-After", ""))
     except ValueError:

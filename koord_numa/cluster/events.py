@@ -1,10 +1,9 @@
-"""
-Tells people what happens to pods and nodes (``ports.Recorder``), as ``events.k8s.io/v1`` events like kube-scheduler's own:
-that group has series, so a repeated event is one object that counts, and ``kubectl describe`` shows it all the same.
+"""Event recorder (``ports.Recorder``) for ``events.k8s.io/v1`` events, as in kube-scheduler.
 
-Never blocks, never fails, never floods: equal events are merged, newer reasons to wait supersede older ones that are not posted yet, each
-object has a budget, all together have a rate, and the queues are bounded. Warnings go first: in a flood, what is left unsaid is that
-pods were placed, which the pods say themselves.
+This API group has series, so a repeated event is a single object with a count, and ``kubectl describe`` shows it. The
+recorder never blocks and never fails. Equal events are merged. A new reason for waiting supersedes an earlier reason
+that is not yet posted. Budgets per object, a total rate and bounded queues limit the number of events. Warnings are
+posted first: under load the events of placements are dropped, because the pods show their placement.
 """
 
 import asyncio
@@ -29,19 +28,22 @@ from koord_numa.wire import names
 from koord_numa.wire.metadata import rfc3339_micro, shortened
 
 LONGEST_NOTE: Final = 1024
-"""Bytes of a note that the API server accepts."""
+"""Maximum bytes of a note that the API server accepts."""
 
 LONGEST_PREFIX: Final = 230
-"""Characters of an object's name in the names of its events, which are as long as any name at most: 253."""
+"""Maximum characters of an object's name in the names of its events. Event names have at most 253 characters."""
 
 POSTERS: Final = 4
-"""Events posted at a time."""
+"""Maximum number of concurrent posts."""
 
 TRIES: Final = 8
-"""Attempts to post a warning, 2 minutes in all with doubled pauses: a pod hears only once why it waits."""
+"""Maximum attempts to post a warning, over 2 minutes with doubled pauses. A pod gets its reason for waiting only once.
+
+
+"""
 
 LONGEST_RETRY: Final = 30.0
-"""Seconds between two attempts to post a warning at most."""
+"""Maximum seconds between two attempts to post a warning."""
 
 CONTROLLER: Final = "koord-numa"
 
@@ -50,17 +52,20 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EventLimits:
-    """How much may be told. What is allowed per object is that of client-go's spam filter."""
+    """Limits of the recorder. The limits per object are the defaults of client-go's spam filter."""
 
     settings: EventSettings = field(default_factory=EventSettings)
     object_burst: int = 25
-    object_rate: float = 1 / 300  # events a second
-    series_pause: float = 60.0  # seconds between two updates of one series
+    object_rate: float = 1 / 300  # events per second
+    series_pause: float = 60.0  # seconds between two updates of a series
     remembered: int = 20_000  # objects and series
 
 
 class EventKey(NamedTuple):
-    """What is said; equal notes form one series. A tuple: it is looked up some twenty times for each event, and hashed each time."""
+    """The content of an event. Equal keys form a series.
+
+    A tuple, because a key is hashed about twenty times per event.
+    """
 
     about: ObjectReference
     kind: str  # Normal or Warning
@@ -71,18 +76,18 @@ class EventKey(NamedTuple):
 
 @dataclass(slots=True)
 class _Series:
-    """One event object: its name once posted, how often it happened, and when the server was last told."""
+    """An event object: its name once posted, the count, and the time of the last post."""
 
     name: str = ""
     count: int = 0
-    tries: int = 0  # attempts that failed, since it was posted last
+    tries: int = 0  # failed attempts since the last successful post
     told: float = 0.0
     last: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """A token bucket: ``burst`` at once, and ``rate`` a second for ever."""
+    """A token bucket with ``burst`` tokens that refills at ``rate`` tokens per second."""
 
     rate: float
     burst: float
@@ -90,25 +95,27 @@ class _Bucket:
     tokens: float = -1.0
 
     def take(self, now: float) -> float:
-        """Take a token and return 0; or, when there is none, return the seconds until there is one."""
-        # Full at first: an object's first events are told at once.
+        """Take a token and return 0, or return the seconds until a token is available."""
+        # Initially full: the first events of an object are posted immediately.
         full = self.burst if self.tokens < 0 else min(self.burst, self.tokens + (now - self.since) * self.rate)
         self.since, self.tokens = now, full - 1 if full >= 1 else full
         return 0.0 if full >= 1 else (1 - full) / self.rate
 
 
 class EventRecorder:
-    """``ports.Recorder``. ``run`` posts what ``event`` and ``node_event`` queue; dropped ones are counted in ``dropped``."""
+    """``ports.Recorder``. ``run`` posts the queued events. ``dropped`` is the number of dropped events."""
 
     def __init__(self, api: Api, identity: str, limits: EventLimits | None = None, clock: Clock = monotonic) -> None:
         self.dropped = 0
         self.posted = 0
         self._api = api
-        # As long as the API accepts a reporting instance.
+        # Maximum length of a reporting instance in the API.
         self._identity = identity[:128]
         self._limits = limits or EventLimits()
         self._clock = clock
-        self._warnings: OrderedDict[EventKey, EventKey] = OrderedDict()  # by what it supersedes, see ``_turn``
+        self._warnings: OrderedDict[EventKey, EventKey] = (
+            OrderedDict()
+        )  # by the key that superseding events share, see ``_turn``
         self._others: OrderedDict[EventKey, EventKey] = OrderedDict()
         self._posting: set[EventKey] = set()
         self._wake = asyncio.Event()
@@ -116,54 +123,60 @@ class EventRecorder:
         self._budgets: LRUCache[ObjectReference, _Bucket] = LRUCache(maxsize=self._limits.remembered)
 
     def event(self, pod: PodKey, *, warning: bool, reason: str, message: str) -> None:
-        """An event on a pod."""
+        """Record an event on a pod."""
         self._record(ObjectReference("Pod", pod.namespace, pod.name, pod.uid), _kind(warning), reason, message)
 
     def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
-        """An event on a node. Its uid is the node's name, as the kubelet does, so that ``kubectl describe node`` finds it."""
+        """Record an event on a node.
+
+        Its uid is the node name, as in the kubelet, so that ``kubectl describe node`` shows the event.
+        """
         self._record(ObjectReference("Node", "", node, node), _kind(warning), reason, message)
 
     def rebind_event(self, rebind: RebindRequest, *, warning: bool, reason: str, message: str) -> None:
-        """An event on a RebindResource."""
+        """Record an event on a RebindResource."""
         about = ObjectReference(
             names.REBIND_KIND, "", rebind.name, rebind.uid, f"{names.SCHEDULING_GROUP}/{names.REBIND_VERSION}"
         )
         self._record(about, _kind(warning), reason, message)
 
     def lease_event(self, namespace: str, name: str, *, warning: bool, reason: str, message: str) -> None:
-        """An event on a Lease."""
+        """Record an event on a Lease."""
         about = ObjectReference("Lease", namespace, name, "", "coordination.k8s.io/v1")
         self._record(about, _kind(warning), reason, message)
 
     def object_event(self, about: ObjectReference, *, warning: bool, reason: str, message: str) -> None:
-        """An event on an object of any other kind."""
+        """Record an event on an object of another kind."""
         self._record(about, _kind(warning), reason, message)
 
     def _record(self, about: ObjectReference, kind: str, reason: str, message: str) -> None:
         note = EventKey(about, kind, reason, _ACTIONS.get(reason, "Scheduling"), shortened(message, LONGEST_NOTE))
-        # One series an equal note: repetitions count up instead of filling the cluster.
+        # Equal notes share a series: repetitions increase its count instead of creating objects.
         series = self._series.get(note)
         queue, turn = self._warnings if kind == "Warning" else self._others, _turn(note)
         if series is None:
-            # One that supersedes a note which was not posted needs no more of the budget.
+            # A note that supersedes an unposted note does not use the budget.
             if turn not in queue and not self._afford(about):
                 self.dropped += 1
                 return
             series = self._series[note] = _Series()
         series.count += 1
         series.last = datetime.now(UTC)
-        # The server keeps the count that it was told last; it is brought up to date once a minute.
+        # The count on the server is updated once a minute.
         if series.count > 1 and self._clock() - series.told < self._limits.series_pause:
-            return  # counted; the server hears of it with the next update
-        # A full queue drops the new note, and never one that waits already.
+            return  # counted; posted with the next update
+        # A full queue drops the new note, never a queued note.
         if turn not in queue and len(queue) >= self._limits.settings.queue:
             self.dropped += 1
             return
-        queue[turn] = note  # in the place of the one that it supersedes, if there is one
+        queue[turn] = note  # takes the position of the note that it supersedes
         self._wake.set()
 
     def _afford(self, about: ObjectReference) -> bool:
-        """A pod that fails in ever new words cannot fill the cluster with events."""
+        """Take a token of the object's budget, which limits a pod that fails with changing messages.
+
+        Returns whether there was one.
+        """
         now = self._clock()
         bucket = self._budgets.get(about)
         if bucket is None:
@@ -171,10 +184,10 @@ class EventRecorder:
         return not bucket.take(now)
 
     async def run(self) -> None:
-        """
-        Post until cancelled, at a limited rate, as telling people must never crowd out binding pods.
+        """Post events until cancelled, at a limited rate that leaves capacity for binding pods.
 
-        Some at a time: an event that the server is slow to take, for instance because of a webhook, does not delay those of others.
+        Several posts run concurrently, so that an event that the server processes slowly, for example because of a
+        webhook, does not delay others.
         """
         allowed = self._limits.settings
         bucket = _Bucket(allowed.rate, allowed.burst, self._clock())
@@ -182,12 +195,12 @@ class EventRecorder:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._wake.wait()
-                # The slot before the token: a token must not be spent on a note that cannot be posted yet.
+                # The slot precedes the token: a token must not be spent on a note that cannot be posted yet.
                 await slots.acquire()
-                while pause := bucket.take(self._clock()):  # noqa: ASYNC110  (only time fills a bucket)
+                while pause := bucket.take(self._clock()):  # noqa: ASYNC110 (only time refills a bucket)
                     await asyncio.sleep(pause)
                 note = self._take()
-                if note is None:  # what is queued is being posted, and happened again
+                if note is None:  # all queued notes are being posted and occurred again
                     self._wake.clear()
                     slots.release()
                     continue
@@ -197,8 +210,8 @@ class EventRecorder:
                 tasks.create_task(self._post_in_slot(note, slots))
 
     async def flush(self) -> None:
-        """Post all that is queued now, at once."""
-        # Without the rate limit: the process ends, and what waits would be lost.
+        """Post all queued events immediately."""
+        # Without the rate limit: the process ends, and queued events would be lost.
         while (note := self._take()) is not None:
             await self._post_or_drop(note)
 
@@ -208,12 +221,15 @@ class EventRecorder:
         finally:
             self._posting.discard(note)
             slots.release()
-            # A note that was held back while its series had no name may go now.
+            # A note that waited for the name of its series may be posted now.
             if self._warnings or self._others:
                 self._wake.set()
 
     def _take(self) -> EventKey | None:
-        """The next to be posted, warnings first. One that is being posted waits: its series has no name yet."""
+        """Return the next note to post, warnings first.
+
+        A note that is being posted is skipped, because its series has no name yet.
+        """
         for queue in (self._warnings, self._others):
             note = next((each for each in queue.values() if each not in self._posting), None)
             if note is not None:
@@ -231,12 +247,15 @@ class EventRecorder:
             if isinstance(error, Unavailable):
                 await asyncio.sleep(min(error.retry_after or 1.0, LONGEST_RETRY))
         except ClusterError as error:
-            # No retry helps: the pod it is about may be gone, or a right is missing.
+            # A retry does not help: the pod may be deleted, or a permission is missing.
             _log.log(logging.DEBUG if isinstance(error, Gone) else logging.WARNING, "event dropped: %s", error)
             self.dropped += 1
 
     def _retry_later(self, note: EventKey) -> bool:
-        """Queue a warning again after a pause, unless it was tried ``TRIES`` times. A placement is told by the pod itself."""
+        """Queue a warning again after a pause, at most ``TRIES`` times.
+
+        Other events are not retried. Returns whether it is retried.
+        """
         series = self._series.get(note)
         if note.kind != "Warning" or series is None or series.tries + 1 >= TRIES:
             return False
@@ -256,18 +275,18 @@ class EventRecorder:
     async def _post(self, note: EventKey) -> None:
         series = self._series.get(note) or _Series(count=1)
         series.told = self._clock()
-        # Events of objects without a namespace are in ``default``, as the kubelet's and client-go's.
+        # Events of cluster-scoped objects are in ``default``, as in the kubelet and client-go.
         namespace = note.about.namespace or "default"
         if series.name and series.count > 1:
             update = {"series": {"count": series.count, "lastObservedTime": rfc3339_micro(series.last)}}
             try:
                 await self._api.send(Call("patch", EVENTS, namespace, series.name), Body(update, MERGE_PATCH))
-            except Gone:  # the server keeps events for an hour: begin a new one
+            except Gone:  # the server keeps events for an hour: start a new event
                 series.name, series.count = "", 1
             else:
                 self.posted += 1
                 return
-        # Names of events are unique per object; 230 characters leave room for the suffix within 253.
+        # Event names are unique per object; 230 characters leave room for the suffix within 253.
         name = f"{note.about.name[:LONGEST_PREFIX].rstrip('.-')}.{uuid4().hex[:16]}"
         await self._api.send(Call("create", EVENTS, namespace), Body(self._event(note, series, name, namespace)))
         series.name, series.tries = name, 0
@@ -309,12 +328,16 @@ _ACTIONS: Final[Mapping[str, str]] = {
     "RebindSucceeded": "Rebinding",
     "RebindFailed": "Rebinding",
 }
-"""What was being done: kube-scheduler's actions for its reasons, and one more for rebinds."""
+"""Action by reason: the actions of kube-scheduler, and an action for rebinds."""
 
 
 def _turn(note: EventKey) -> EventKey:
-    """What a note has in common with those that supersede it before it is posted: why a pod waits now is told, and not why it did."""
-    # client-go goes further: its series have the text of their first event (``getKey`` of ``event_broadcaster.go``).
+    """Return the key that a note shares with later notes that supersede it in the queue.
+
+    A superseded reason for waiting is not posted.
+    """
+    # client-go always ignores the text: its series keep the text of their first event (``getKey`` of
+    # ``event_broadcaster.go``).
     return note._replace(text="") if note.reason == "FailedScheduling" else note
 
 

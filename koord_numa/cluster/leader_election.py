@@ -1,12 +1,10 @@
-"""
-Leader election by a coordination Lease (``ports.Lease``), as client-go's ``leaderelection``: at most one process acts at any moment.
+"""Leader election with a coordination Lease (``ports.Lease``), as in client-go: at most one process acts at any time.
 
-Theory. No process trusts another's clock. A holder renews the lease and counts, on its own monotonic clock and from before the
-request was sent, for how long that entitles it to act: shorter than the lease lasts. A candidate measures, on its own clock and
-from when it first saw the current record, that nothing changed for the whole duration, and only then replaces it, conditional
-on the resourceVersion it saw. So a holder that is frozen, cut off or killed has stopped acting before another can begin, and it
-finds out by itself: ``fresh`` only compares clock readings. The difference of the two times is the reserve for requests that
-were sent in the last moment of being fresh; ``remaining`` says how long such a request may take, and the server is told so.
+Clocks of other processes are not used. A holder may act for ``renew`` seconds on its monotonic clock, counted from
+before the renewal was sent. A candidate replaces a record only after it was unchanged for the whole duration on the
+candidate's clock, conditional on its resourceVersion. A holder that is frozen, disconnected or killed therefore stops
+acting before another starts. ``fresh`` only compares clock readings. The difference of both times is a reserve for
+requests in flight: ``remaining`` is their deadline, which the server enforces.
 """
 
 import asyncio
@@ -28,17 +26,17 @@ from koord_numa.wire.names import LEASE_COMPONENT, LEASE_SCHEDULERS
 
 
 class NoElection:
-    """``ports.Lease`` of a process that is the only one, as its operator has decided."""
+    """``ports.Lease`` without leader election, for a process that the operator runs as a single replica."""
 
     holder: Final = ""
     problem: Final = ""
 
     def fresh(self) -> bool:
-        """Always."""
+        """Return true."""
         return True
 
     def remaining(self) -> float:
-        """No other process acts, so no request is too slow."""
+        """Return infinity: no other process acts, so requests need no deadline."""
         return float("inf")
 
 
@@ -46,18 +44,18 @@ _log = logging.getLogger(__name__)
 
 
 def boot_clock() -> float:
-    """Seconds since the machine booted: monotonic, and it goes on while the machine is suspended."""
+    """Return the seconds since boot. The clock is monotonic and includes suspended time."""
     return clock_gettime(CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseConfig:
-    """
-    Which Lease, who competes for it, and the times in seconds, with client-go's names: LeaseDuration, RenewDeadline, RetryPeriod.
+    """The Lease, the candidate, and times in seconds. client-go's names are LeaseDuration, RenewDeadline and
+    RetryPeriod.
 
-    The lease lasts ``duration``; its holder acts for ``renew`` after a renewal and tries to renew every ``retry``. Candidates
-    look every ``look``. ``settle`` is how long a new leader waits at least before it acts. ``scheduler_names`` are written on the
-    Lease, for another scheduler of the same names to find.
+    The lease lasts ``duration``. Its holder acts for ``renew`` after a renewal and tries to renew it every ``retry``.
+    Candidates read the Lease every ``look``. A new leader waits at least ``settle`` before it acts.
+    ``scheduler_names`` are written to the Lease, so that other schedulers of the same names detect it.
     """
 
     name: str
@@ -73,7 +71,7 @@ class LeaseConfig:
 
 @dataclass(slots=True)
 class _Observed:
-    """The last record seen, and when on our clock it last changed."""
+    """The last observed record and the local time of its last change."""
 
     raw: dict[str, Any] | None
     since: float
@@ -92,11 +90,10 @@ async def _nothing() -> None:
 
 
 class LeaderElection:
-    """
-    ``ports.Lease``: ``run`` competes and renews; ``release`` gives it up at once.
+    """``ports.Lease``: ``run`` acquires and renews the lease, ``release`` gives it up immediately.
 
-    A new leader first awaits ``prepare``, in which it catches up with what the one before has done, and only then may act;
-    ``elected`` is called at that moment. A watch is no proof of having seen everything: it may be late, or silent.
+    A new leader first awaits ``prepare``, which processes the writes of its predecessor, and only then may act.
+    ``elected`` is called at that time. A watch does not prove that all writes were seen: it may be late or silent.
     """
 
     def __init__(
@@ -115,34 +112,35 @@ class LeaderElection:
         self._elected = elected
         self._prepare = prepare
         self._preparation: asyncio.Task[None] | None = None
-        self._until = float("-inf")  # this process may act before this moment of its clock
-        self._from = float("inf")  # ... and not before this one
+        self._until = float("-inf")  # end of the permission to act, on the local clock
+        self._from = float("inf")  # start of the permission to act
         self._seen = _Observed(None, clock())
 
     def fresh(self) -> bool:
-        """May this process act right now?"""
+        """Report whether this process may act now."""
         return self._from <= self._clock() < self._until
 
     def remaining(self) -> float:
-        """Seconds until another process may act, by our clock; not positive when this process may not act."""
+        """Return the seconds until another process may act, by the local clock. 0 if this process may not act."""
         if not self.fresh():
             return 0.0
-        # ``_until`` is ``renew`` after the request was begun; others wait for ``duration`` from when they saw it.
+        # ``_until`` is ``renew`` after the start of the request. Other processes wait for ``duration`` after they saw
+        # the renewal.
         return self._until - self.config.renew + self.config.duration - self._clock()
 
     @property
     def holder(self) -> str:
-        """Who holds the lease, as last seen."""
+        """The last observed holder of the lease."""
         return str(self._seen.spec.get("holderIdentity") or "")
 
     async def run(self) -> None:
-        """Compete for the lease and renew it until cancelled; errors only delay it."""
+        """Acquire and renew the lease until cancelled. Errors only delay it."""
         backoff = Backoff(BackoffSettings(initial=self.config.retry / 4, max=self.config.retry, jitter=0.5))
         _log.info("competing for lease %s as %s", self._title, self.config.identity)
         while True:
             begun = self._clock()
             try:
-                # Half of the time that a renewal gives: a request that hangs leaves room for a second one.
+                # Half of the renew deadline: a second request is possible if the first hangs.
                 async with asyncio.timeout(self.config.renew / 2):
                     await self._try(begun)
                 self.problem = ""
@@ -153,11 +151,11 @@ class LeaderElection:
                 pause = backoff.pause()
             self._notice_loss()
             if self._preparation is not None and self._preparation.done() and not self._preparation.cancelled():
-                self._preparation.result()  # who cannot catch up must not renew for ever and never act: the process ends
+                self._preparation.result()  # a failed preparation ends the process, which would otherwise renew the lease without acting
             await asyncio.sleep(pause)
 
     async def release(self) -> None:
-        """Act no more, and let a standby take over at once. Best effort: without an answer the lease runs out by itself."""
+        """Stop acting and release the lease for a standby. Best effort: without a response the lease expires."""
         held = self._until != float("-inf") and self.holder == self.config.identity
         self.stop_acting()
         if not held:
@@ -170,10 +168,13 @@ class LeaderElection:
             _log.warning("the lease could not be released and runs out by itself: %s", error)
 
     async def _give_up(self) -> None:
-        """Write that no one holds the lease, unless another holder does. Raises as ``Api.send``."""
+        """Write an empty holder, unless another process holds the lease. Raises the errors of ``Api.send``."""
         try:
             await self._write(self._spec("", 1))
-        except (Conflict, Gone):  # a renewal was on its way when this process was told to stop: its answer never came
+        except (
+            Conflict,
+            Gone,
+        ):  # a renewal was in flight when this process was stopped, and its response never arrived
             await self._look()
             if self.holder == self.config.identity:
                 await self._write(self._spec("", 1))
@@ -183,13 +184,13 @@ class LeaderElection:
         return f"{self.config.namespace}/{self.config.name}"
 
     async def _try(self, begun: float) -> None:
-        """One look at the lease, and a claim where there is a right to one. ``begun`` is when this try began, on our clock."""
+        """Read the lease and claim it if permitted. ``begun`` is the local time at which this attempt started."""
         lost = ""
         if self._holding():
-            try:  # no look before a renewal: the write itself is conditional on the record we know
+            try:  # no read before a renewal: the write is conditional on the last observed record
                 await self._claim(begun)
                 return
-            except (Conflict, Gone) as error:  # changed by another process, or by our own write whose answer was lost
+            except (Conflict, Gone) as error:  # changed by another process, or by an own write whose response was lost
                 lost = str(error)
         await self._look()
         if self.holder != self.config.identity:
@@ -206,7 +207,7 @@ class LeaderElection:
         return self.holder == self.config.identity and bool(self._seen.version)
 
     def _entitled(self) -> bool:
-        """The lease is free, ours, or its holder has not moved for as long as it asked for, by our clock."""
+        """Report whether the lease is free, held by this process, or expired by the local clock."""
         if self._seen.raw is None or self.holder in ("", self.config.identity):
             return True
         duration = float(self._seen.spec.get("leaseDurationSeconds") or self.config.duration)
@@ -230,7 +231,7 @@ class LeaderElection:
         was_ours = self.holder == self.config.identity
         taking_over = self._clock() >= self._until
         await self._write(self._spec(self.config.identity, ceil(self.config.duration)))
-        # From before the request was sent: the answer may have taken long.
+        # Counted from before the request was sent: the response may be delayed.
         self._until = begun + self.config.renew
         if taking_over:
             self._from = self._clock() + self.config.settle if self._prepare is _nothing else float("inf")
@@ -255,10 +256,9 @@ class LeaderElection:
         self._remember(await self._api.send(call, Body(lease)))
 
     async def _create(self, spec: dict[str, Any]) -> dict[str, Any]:
-        """
-        The new Lease. Its namespace is made when it is missing: the manifests bring it, a cluster without them has none.
+        """Create the Lease, and its namespace if it is missing in a cluster without the manifests.
 
-        Raises as ``Api.send``; ``Gone`` never.
+        Raises the errors of ``Api.send`` except ``Gone``.
         """
         metadata = {"name": self.config.name, "namespace": self.config.namespace} | self._marks({})
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
@@ -273,7 +273,7 @@ class LeaderElection:
         return created
 
     def _marks(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """What tells another scheduler of the same names that this is a rival's Lease."""
+        """Return the metadata by which another scheduler of the same names detects this Lease."""
         names = ",".join(self.config.scheduler_names)
         return {
             "labels": {**(metadata.get("labels") or {}), LEASE_COMPONENT[0]: LEASE_COMPONENT[1]},
@@ -281,7 +281,7 @@ class LeaderElection:
         }
 
     def _spec(self, holder: str, duration: int) -> dict[str, Any]:
-        now = rfc3339_micro(datetime.now(UTC))  # for people: no decision rests on these times
+        now = rfc3339_micro(datetime.now(UTC))  # informational: no decision uses these times
         before = self._seen.spec
         begins = bool(holder) and holder != self.holder
         return {
@@ -293,11 +293,14 @@ class LeaderElection:
         }
 
     def _pause(self) -> float:
-        """Until the next try: a holder renews steadily, a candidate looks more often, to take over soon after a release."""
+        """Return the pause until the next attempt.
+
+        Candidates read the Lease more often than holders renew it, to detect a release soon.
+        """
         return self.config.retry if self._holding() else self.config.look
 
     def stop_acting(self) -> None:
-        """Not fresh any more; the lease itself is left as it is."""
+        """End the permission to act. The Lease is not changed."""
         if self._preparation is not None:
             self._preparation.cancel()
         self._until = float("-inf")
@@ -309,19 +312,19 @@ class LeaderElection:
             self.stop_acting()
 
     def _report(self, problem: str) -> None:
-        """One log line per problem, however often it is met."""
+        """Log a problem once, however often it repeats."""
         if problem != self.problem:
             self.problem = problem
             _log.warning("lease %s: %s", self._title, problem)
 
 
 PERIOD: Final = 20.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Another Lease that is held, and the scheduler names that it shares with ours."""
+    """Another Lease that is held, and the scheduler names that it shares with this process."""
 
     namespace: str
     name: str
@@ -334,7 +337,10 @@ class Rival:
 
 
 class LeaseConflicts:
-    """``run`` looks now and then; ``rivals`` has what it found last. ``found`` is called with each rival once it appears."""
+    """Detector of other schedulers with the same names. ``run`` checks periodically; ``rivals`` has the last result.
+
+    ``found`` is called once for every new rival.
+    """
 
     def __init__(
         self, api: Api, config: LeaseConfig, found: Callable[[Rival], None], clock: Clock = boot_clock
@@ -346,30 +352,30 @@ class LeaseConflicts:
         self._clock = clock
         self._versions: dict[
             tuple[str, str], tuple[str, float]
-        ] = {}  # Lease -> resourceVersion, when it was first seen
+        ] = {}  # Lease -> resourceVersion and the local time of its first observation
         self._problem = ""
 
     async def run(self) -> None:
-        """Look until cancelled. Without the right to list Leases nothing is found, which is logged."""
+        """Check until cancelled. Without permission to list Leases nothing is found, which is logged."""
         while True:
             try:
                 await self.look()
                 self._problem = ""
             except ClusterError as error:
-                # Each problem is said once, however often the look is repeated.
+                # A problem is logged once, however often it repeats.
                 if str(error) != self._problem:
                     self._problem = str(error)
                     _log.warning("a second scheduler would not be noticed: %s", error)
             await asyncio.sleep(PERIOD)
 
     async def look(self) -> None:
-        """List our kind of Lease once. Raises every ``ClusterError`` of a read."""
+        """List the Leases of this component once. Raises every ``ClusterError`` of a read."""
         selector = "=".join(LEASE_COMPONENT)
         answer = await self._api.send(Call("list", LEASES), params={"labelSelector": selector})
         before = set(self.rivals)
         self.rivals = tuple(rival for raw in answer.get("items") or () if (rival := self._rival(raw)) is not None)
         for rival in self.rivals:
-            # Each rival once: an event every 20 s would only repeat it.
+            # Every rival is reported once: an event every 20 s would be redundant.
             if rival not in before:
                 _log.error("%s; CPUs may be given twice", rival)
                 self._found(rival)
@@ -380,7 +386,7 @@ class LeaseConflicts:
         names = str((metadata.get("annotations") or {}).get(LEASE_SCHEDULERS, "")).split(",")
         shared = tuple(name for name in self._config.scheduler_names if name in names)
         holder = str(spec.get("holderIdentity") or "")
-        # Our own Lease, a free one, and those of schedulers with other names are no rivals.
+        # The own Lease, free Leases, and Leases of schedulers with other names are not rivals.
         if not shared or not holder or key == (self._config.namespace, self._config.name):
             return None
         return (
@@ -392,7 +398,7 @@ class LeaseConflicts:
         now = self._clock()
         known = self._versions.get(key)
         if known is None:
-            # At the first look only its own times tell how old it is.
+            # At the first observation only the times in the Lease indicate its age.
             self._versions[key] = (version, now - _age(spec))
         elif known[0] != version:
             self._versions[key] = (version, now)
@@ -400,7 +406,7 @@ class LeaseConflicts:
 
 
 def _age(spec: Mapping[str, Any]) -> float:
-    """Seconds since the last renewal by the times that are written there; unlimited when there are none."""
+    """Return the seconds since the last renewal by the times in the Lease, or infinity without them."""
     try:
         renewed = datetime.fromisoformat(str(spec.get("renewTime", "")))
         return max(0.0, (datetime.now(UTC) - renewed).total_seconds())

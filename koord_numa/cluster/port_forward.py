@@ -1,9 +1,8 @@
-"""
-A TCP connection to a port of a pod, through the API server and the kubelet, as ``kubectl port-forward`` makes them.
+"""A TCP connection to a port of a pod through the API server and the kubelet, as with ``kubectl port-forward``.
 
-The WebSocket form of the protocol (``kubelet/pkg/cri/streaming/portforward/websocket.go``): subprotocol ``v4.channel.k8s.io``, binary
-frames whose first byte is a channel: 0 carries the connection's bytes, 1 a sentence when the connection fails. The first frame of each
-channel repeats the port, two bytes, and says nothing else. One WebSocket carries one connection.
+It uses the WebSocket protocol (``kubelet/pkg/cri/streaming/portforward/websocket.go``): subprotocol
+``v4.channel.k8s.io`` with binary frames. The first byte of a frame is the channel: 0 for data, 1 for an error message.
+The first frame of each channel only repeats the port in two bytes. A WebSocket carries a single connection.
 """
 
 import asyncio
@@ -19,15 +18,15 @@ from koord_numa.cluster.resources import PODS, Call
 PROTOCOL: Final = "v4.channel.k8s.io"
 DATA: Final = 0
 CHUNK: Final = 2**16
-"""Bytes that are sent in one frame at the most."""
+"""Maximum bytes of a frame."""
 
 
 @asynccontextmanager
 async def forwarded(api: Api, namespace: str, pod: str, port: int) -> AsyncIterator[int]:
-    """
-    A port of loopback whose first connection leads to the pod's port; it is closed when the block ends.
+    """Provide a loopback port whose first connection leads to the pod's port. It is closed at the end of the block.
 
-    Raises every ``ClusterError``; ``Forbidden`` without the right to ``get pods/portforward`` and, from Kubernetes 1.35, to ``create`` it.
+    Raises every ``ClusterError``; ``Forbidden`` without permission to ``get pods/portforward`` and, from Kubernetes
+    1.35, to ``create`` it.
     """
     call = Call("get", PODS, namespace, pod, "portforward")
     async with api.websocket(call, {"ports": str(port)}, PROTOCOL) as remote:
@@ -52,7 +51,7 @@ async def _send(reader: asyncio.StreamReader, remote: aiohttp.ClientWebSocketRes
 
 
 async def _receive(remote: aiohttp.ClientWebSocketResponse, writer: asyncio.StreamWriter) -> None:
-    """Write what the pod sends; ends when either side closes or the connection to the pod's port fails."""
+    """Write data from the pod until either side closes or the connection to the pod's port fails."""
     begun: set[int] = set()
     async for message in remote:
         if message.type is not aiohttp.WSMsgType.BINARY or not message.data:

@@ -1,7 +1,6 @@
-"""
-The kinds of object this scheduler touches, and one request on them as a value: verb, object, subresource.
+"""The resources that the scheduler uses, and requests as values: verb, object and subresource.
 
-A ``Call`` knows its URL path and the RBAC rule that allows it, so that a refusal can name exactly what to grant.
+A ``Call`` has the URL path and the RBAC rule that permits it, so that an error can name the missing rule.
 """
 
 from dataclasses import dataclass
@@ -23,14 +22,14 @@ METHODS: Final = {
     "patch": "PATCH",
     "delete": "DELETE",
 }
-"""The HTTP method of each Kubernetes verb."""
+"""HTTP method by Kubernetes verb."""
 
 WRITES: Final = frozenset({"create", "update", "patch", "delete"})
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind in one API version. An empty ``group`` is the core group."""
+    """A resource in an API version. An empty ``group`` is the core group."""
 
     group: str
     version: str
@@ -41,15 +40,15 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "", name: str = "") -> str:
-        """The URL path of one object, of a namespace's objects, or of all."""
+        """Return the URL path of an object, of a namespace's objects, or of all objects."""
         collection = _collection(self, namespace)
-        # Names come from objects: quoted, they cannot leave their place in the path.
+        # Names come from objects. Quoting prevents path traversal.
         return f"{collection}/{quote(name, safe='')}" if name else collection
 
 
-@lru_cache(maxsize=1024)  # two requests a pod, and few namespaces
+@lru_cache(maxsize=1024)  # two requests per pod, and few namespaces
 def _collection(resource: Resource, namespace: str) -> str:
-    """The URL path of a namespace's objects, or of all."""
+    """Return the URL path of a namespace's objects, or of all objects."""
     # The core group has another prefix and no group name.
     parts = ["/api" if not resource.group else f"/apis/{resource.group}", resource.version]
     if namespace and resource.namespaced:
@@ -74,14 +73,14 @@ DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", names
 TAINT_RULES: Final = tuple(
     Resource("resource.k8s.io", version, "devicetaintrules", namespaced=False) for version in ("v1", "v1beta2")
 )
-"""The newest version first: Kubernetes 1.36 serves v1beta2 only."""
+"""Versions, the newest first. Kubernetes 1.36 serves only v1beta2."""
 WORKLOADS: Final = {
     WorkloadKind.SERVICE: Resource("", "v1", "services"),
     WorkloadKind.REPLICATION_CONTROLLER: Resource("", "v1", "replicationcontrollers"),
     WorkloadKind.REPLICA_SET: Resource("apps", "v1", "replicasets"),
     WorkloadKind.STATEFUL_SET: Resource("apps", "v1", "statefulsets"),
 }
-"""The kinds that pods are spread by."""
+"""Workload resources by which pods are spread."""
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 POD_GROUPS: Final = {
     Dialect.KUBERNETES: tuple(
@@ -90,7 +89,7 @@ POD_GROUPS: Final = {
     Dialect.KOORDINATOR: (Resource("scheduling.sigs.k8s.io", "v1alpha1", "podgroups"),),
     Dialect.SCHEDULER_PLUGINS: (Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups"),),
 }
-"""The versions of each dialect, the newest first: Kubernetes 1.36 serves v1alpha2 only."""
+"""Versions per dialect, the newest first. Kubernetes 1.36 serves only v1alpha2."""
 PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
 TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", namespaced=False)
 ACCESS_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False)
@@ -100,12 +99,12 @@ TOPOLOGIES: Final = tuple(
     Resource(names.TOPOLOGY_GROUP, version, names.TOPOLOGY_PLURAL, namespaced=False)
     for version in reversed(names.TOPOLOGY_VERSIONS)
 )
-"""The versions to try, the newest first: a cluster may serve only an older one."""
+"""Versions to try, the newest first. A cluster may serve only an older version."""
 REBINDS: Final = Resource(names.SCHEDULING_GROUP, names.REBIND_VERSION, names.REBIND_PLURAL, namespaced=False)
 
 
 class Call(ValueObject):
-    """One request to the API server."""
+    """A request to the API server."""
 
     verb: str
     resource: Resource
@@ -120,18 +119,18 @@ class Call(ValueObject):
 
     @property
     def writes(self) -> bool:
-        """Does it change something, so that a lost answer leaves the outcome open?"""
+        """Whether the request changes an object, so that its outcome is unknown without a response."""
         return self.verb in WRITES
 
     @property
     def path(self) -> str:
-        """The URL path, from the server's root."""
+        """The URL path from the server's root."""
         path = self.resource.path(self.namespace, self.name)
         return f"{path}/{self.subresource}" if self.subresource else path
 
     @property
     def rule(self) -> str:
-        """The RBAC rule that allows it, as a person would ask for it: ``create pods/binding``."""
+        """The RBAC rule that permits the request: ``create pods/binding``."""
         plural = f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
         return f"{self.verb} {plural}.{self.resource.group}" if self.resource.group else f"{self.verb} {plural}"
 

@@ -24,14 +24,15 @@ from koord_numa.cluster.resources import ACCESS_REVIEWS, TOKEN_REVIEWS, Call
 from koord_numa.ports import ClusterError
 
 VALID: Final = timedelta(days=365)
-"""As long as client-go's ``GenerateSelfSignedCertKey`` makes certificates valid."""
+"""Validity of self-signed certificates, as in client-go's ``GenerateSelfSignedCertKey``."""
 
 
 def server_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext:
-    """
-    The TLS context of a server, TLS 1.2 and later. Without files, a new self-signed certificate for this host.
+    """Return the TLS context of a server with TLS 1.2 or later.
 
-    Raises ``OSError`` and ``ssl.SSLError`` (an ``OSError``) for files that cannot be used.
+    Without files it has a new self-signed certificate for this host.
+
+    Raises ``OSError`` and ``ssl.SSLError`` (an ``OSError``) for unusable files.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -45,7 +46,9 @@ def server_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """A path for the ssl module, which reads files only; in memory where the system can, as root file systems are read-only."""
+    """Provide a path to the content for the ssl module, in memory if possible, because root file systems may be read-
+    only.
+    """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("koord-numa-certificate")
         try:
@@ -61,14 +64,14 @@ def _as_file(content: bytes) -> Iterator[str]:
 
 
 def _self_signed(host: str) -> bytes:
-    """Key and certificate as PEM."""
+    """Return a private key and certificate as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     # Common names are at most 64 characters long (RFC 5280).
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
     now = datetime.now(UTC)
     names = x509.SubjectAlternativeName([x509.DNSName(host), x509.DNSName("localhost")])
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    # A little in the past, for clients whose clocks are behind.
+    # Slightly in the past, for clients with late clocks.
     builder = builder.not_valid_before(now - timedelta(minutes=5)).not_valid_after(now + VALID)
     signed = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
     plain = serialization.NoEncryption()
@@ -79,7 +82,7 @@ def _self_signed(host: str) -> bytes:
 OPEN_PATHS: Final = frozenset({"/healthz", "/livez", "/readyz"})
 
 CACHE_SECONDS: Final = 10.0
-"""How long an answer holds: ``DefaultTokenCacheTTL`` and the deny and allow TTLs of kube-scheduler's defaults."""
+"""Seconds that a result is cached: ``DefaultTokenCacheTTL`` and the allow and deny TTLs of kube-scheduler."""
 
 CACHED: Final = 1024
 
@@ -88,7 +91,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Whom a token belongs to."""
+    """The user of a token."""
 
     name: str
     uid: str = ""
@@ -96,7 +99,10 @@ class User:
 
 
 class DelegatedAuth:
-    """A middleware for an aiohttp application. One per process."""
+    """Middleware for an aiohttp application with delegated authentication and authorization.
+
+    A single instance per process.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -104,7 +110,10 @@ class DelegatedAuth:
         self._rights: TTLCache[tuple[User, str, str], bool] = TTLCache(CACHED, CACHE_SECONDS)
 
     def middleware(self) -> Any:
-        """Answers 401 without a valid token, 403 without the right, and 503 while the API server cannot be asked."""
+        """Return the middleware.
+
+        It responds 401 without a valid token, 403 without permission, and 503 if the API server is unavailable.
+        """
 
         @web.middleware
         async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -117,13 +126,13 @@ class DelegatedAuth:
     async def _check(self, request: web.Request) -> None:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
-            # Without a token there is nothing that the API server could review.
+            # Without a token there is no TokenReview to request.
             raise web.HTTPUnauthorized(text="a bearer token is needed\n", headers={"WWW-Authenticate": "Bearer"})
         try:
             user = await self._user(token.strip())
             if user is None:
                 raise web.HTTPUnauthorized(text="the token is not valid\n", headers={"WWW-Authenticate": "Bearer"})
-            # As kube-apiserver maps methods to verbs of non-resource URLs.
+            # Mapping of methods to verbs for non-resource URLs in kube-apiserver.
             verb = "get" if request.method in ("GET", "HEAD") else request.method.lower()
             if not await self._allowed(user, verb, request.path):
                 raise web.HTTPForbidden(text=f"{user.name} may not {verb} {request.path}\n")
@@ -131,7 +140,7 @@ class DelegatedAuth:
             raise web.HTTPServiceUnavailable(text=f"access cannot be decided: {error}\n") from error
 
     async def _user(self, token: str) -> User | None:
-        # A digest: the cache must not hold tokens.
+        # Digest, because the cache must not hold tokens.
         key = sha256(token.encode()).digest()
         if key not in self._users:
             review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
@@ -151,7 +160,7 @@ class DelegatedAuth:
             review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
             answer = await self._api.send(Call("create", ACCESS_REVIEWS), Body(review))
             status = answer.get("status") or {}
-            # ``denied`` wins over ``allowed`` (SubjectAccessReviewStatus).
+            # ``denied`` takes precedence over ``allowed`` (SubjectAccessReviewStatus).
             self._rights[key] = bool(status.get("allowed")) and not status.get("denied")
         return self._rights.get(key, False)
 

@@ -1,10 +1,9 @@
-"""
-What the outside may ask of the process over HTTP: ``/healthz``, ``/readyz``, ``/metrics``, ``/metrics/nodes``, and for people
-``/nodes/NAME`` and ``/pods/NAMESPACE/NAME``. It answers questions and changes nothing.
+"""The read-only HTTP server: ``/healthz``, ``/readyz``, ``/metrics``, ``/metrics/nodes``, ``/nodes/NAME`` and
+``/pods/NAMESPACE/NAME``.
 
-Health is about this process alone: an API server that is down does not make it unhealthy, since a restart would not help. Answers
-come from the event loop that does the work, so that one that is stuck fails the probe by its silence.
-Readiness tells, in one line for each, what keeps it from scheduling.
+Liveness concerns only this process: an unavailable API server does not make it unhealthy, because a restart would not
+help. Responses come from the event loop that schedules, so a blocked loop fails the probe by timeout. Readiness lists
+the reasons that prevent scheduling, one per line.
 """
 
 import asyncio
@@ -21,16 +20,16 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Limits of one port."""
+    """Limits of a port."""
 
     header_seconds: float = 10.0
-    """Seconds from a connection to the end of its first request's headers. kube-scheduler: 32."""
+    """Seconds from the connection to the end of the first request's headers. kube-scheduler: 32."""
     idle_seconds: float = 60.0
-    """Seconds without a request on a connection that has had one. kube-scheduler: 90."""
+    """Seconds between requests of a connection. kube-scheduler: 90."""
     handshake_seconds: float = 10.0
     """Seconds of a TLS handshake."""
     most: int = 512
-    """Connections. Each takes about 50 kB with TLS."""
+    """Maximum number of connections. A connection takes about 50 kB with TLS."""
 
 
 LIMITS: Final = ConnectionLimits()
@@ -38,29 +37,32 @@ LIMITS: Final = ConnectionLimits()
 
 @dataclass(slots=True)
 class _Peer:
-    """One connection. ``welcome`` is whether a request of it was answered other than by 401 or 403."""
+    """A connection. ``welcome`` is whether a response had a status other than 401 and 403."""
 
     since: float
-    requests: int = 0  # that are being answered
+    requests: int = 0  # requests in progress
     served: bool = False
     welcome: bool = False
 
 
 @dataclass(slots=True)
 class Connections:
-    """The connections of one server."""
+    """The connections of a server."""
 
     clock: Callable[[], float] = field(default_factory=lambda: asyncio.get_running_loop().time)
     limits: ConnectionLimits = LIMITS
     _peers: dict[Any, _Peer] = field(
         default_factory=dict
-    )  # by protocol; without a transport it is in its handshake, or ended
+    )  # by protocol; a protocol without a transport is in its handshake or closed
 
     def __len__(self) -> int:
         return sum(1 for protocol in self._peers if protocol.transport is not None)
 
     def factory(self, server: Callable[[], Any]) -> Callable[[], Any]:
-        """What makes the protocol of a new connection. At the limit the connection that is worth least makes room."""
+        """Return the factory of protocols for new connections.
+
+        At the limit it closes the connection with the lowest priority.
+        """
 
         def connect() -> Any:
             if len(self._peers) >= self.limits.most:
@@ -73,7 +75,7 @@ class Connections:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Note that the peer is being answered."""
+        """Track the requests of a connection."""
         peer = self._peers.get(request.protocol)
         if peer is None:
             return await handler(request)  # type: ignore[no-any-return]  # handlers are untyped in aiohttp
@@ -87,7 +89,7 @@ class Connections:
             peer.served, peer.since = True, self.clock()
 
     def close_silent(self) -> int:
-        """Close connections that were silent for too long; returns how many."""
+        """Close connections that exceed their idle limit and return their number."""
         now, closed = self.clock(), 0
         for protocol, peer in list(self._peers.items()):
             if protocol.transport is None:
@@ -99,13 +101,15 @@ class Connections:
         return closed
 
     async def watch(self) -> None:
-        """Close silent connections until cancelled."""
+        """Close idle connections until cancelled."""
         while True:
             await asyncio.sleep(1.0)
             self.close_silent()
 
     def _close_least(self) -> None:
-        """Close the connection that is worth least: ended, not being answered, never welcome, the longest silent."""
+        """Close the connection with the lowest priority: closed, without running requests, never authorized, idle for
+        the longest time.
+        """
 
         def worth(protocol: Any) -> tuple[bool, bool, bool, float]:
             peer = self._peers[protocol]
@@ -117,34 +121,35 @@ class Connections:
         del self._peers[protocol]
         if protocol.transport is None:
             return False
-        # Not ``close``: a peer that does not answer the end of TLS would keep its descriptor.
+        # Not ``close``: a peer that does not complete the TLS shutdown would keep its descriptor.
         protocol.transport.abort()
         return True
 
 
 DEFAULT_PORT: Final = 10251
-"""Of plain HTTP on loopback: where kube-scheduler used to serve the same paths without TLS."""
+"""Port for plain HTTP on loopback, the former insecure port of kube-scheduler."""
 
-ANY_IPV4: Final = "0.0.0.0"  # noqa: S104  (probes and scrapers come from outside the pod)
+ANY_IPV4: Final = "0.0.0.0"  # noqa: S104 (probes and scrapers connect from outside the pod)
 
 LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-"""Addresses on which only this machine, or whoever has forwarded the port, can connect."""
+"""Addresses that only this machine, or a client with a forwarded port, can reach."""
 LOCAL_NAMES: Final = frozenset({"127.0.0.1", "[::1]", "localhost"})
-"""Names in a Host header that no other machine can have."""
+"""Names in a Host header that only this machine can have."""
 PORT_SUFFIX: Final = re.compile(r":\d*$")
 
 Complaints = Callable[[], Iterable[str]]
-"""What is wrong right now, a sentence each; nothing when all is well."""
+"""Returns the current problems as sentences, or nothing."""
 
 Dump = Mapping[str, Any]
-"""All about one object, ready for JSON; ``None`` in its place where nothing is known of it."""
+"""The state of an object, ready for JSON. ``None`` is used for an unknown object."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusProviders:
-    """
-    What the pages are made of. ``unhealthy`` fails the liveness probe, ``not_ready`` the readiness probe; ``warnings`` are only shown on
-    ``/readyz``, after ``ok``.
+    """The sources of the pages.
+
+    ``unhealthy`` fails the liveness probe and ``not_ready`` the readiness probe. ``warnings`` are only listed on
+    ``/readyz`` after ``ok``.
     """
 
     unhealthy: Complaints
@@ -159,14 +164,14 @@ class StatusProviders:
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """TLS, and the middleware that decides who may read."""
+    """The TLS context, and the middleware for authentication and authorization."""
 
     tls: ssl.SSLContext
     guard: Any
 
 
 class HttpServer:
-    """Serves on one port of every interface until stopped: probes and scrapers come from outside the pod."""
+    """HTTP server on a port of every interface, because probes and scrapers connect from outside the pod."""
 
     def __init__(
         self, providers: StatusProviders, port: int, host: str | None = None, protection: Protection | None = None
@@ -181,7 +186,10 @@ class HttpServer:
         self.connections: Connections | None = None
 
     async def start(self) -> None:
-        """Listen. Port 0 takes any free one, and ``port`` then says which. Raises ``OSError`` when the port is taken."""
+        """Listen.
+
+        For port 0 a free port is selected and stored in ``port``. Raises ``OSError`` when the port is in use.
+        """
         connections = self.connections = Connections()
         is_local = self._protection is None and self._host in LOOPBACK_HOSTS
         local = (only_local_names,) if is_local else ()
@@ -195,11 +203,11 @@ class HttpServer:
         app.router.add_get("/nodes/{name}", self._node)
         app.router.add_get("/pods/{namespace}/{name}", self._pod)
         app.add_routes(self._providers.routes)
-        # Signals belong to the process; a scrape that hangs must not hold up its end.
+        # The process handles signals. A hanging scrape must not delay its end.
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            # Of port 0 each address family would take a free port of its own; only one can be told.
+            # With port 0 each address family would select its own port, but only one can be reported.
             host = self._host if self._host or self.port else ANY_IPV4
             tls = None if self._protection is None else self._protection.tls
             handshake = None if tls is None else connections.limits.handshake_seconds
@@ -208,7 +216,7 @@ class HttpServer:
                 connections.factory(runner.server), host, self.port, ssl=tls, ssl_handshake_timeout=handshake
             )
         except OSError:
-            # Nothing listens, so the runner has to go with it.
+            # Nothing listens, so the runner is cleaned up.
             await runner.cleanup()
             raise
         self._runner = runner
@@ -250,10 +258,10 @@ class HttpServer:
 
 @web.middleware
 async def only_local_names(request: web.Request, handler: Any) -> web.StreamResponse:
-    """
-    Refuse requests under other names than this machine's own.
+    """Reject requests with a Host header other than the local machine.
 
-    A web page that is open in a browser could otherwise read a forwarded port: its own name may be made to resolve to 127.0.0.1.
+    Otherwise a web page in a browser could read a forwarded port, because its host name may resolve to 127.0.0.1 (DNS
+    rebinding).
     """
     name = request.host.rpartition(":")[0] if PORT_SUFFIX.search(request.host) else request.host
     if name.lower().rstrip(".") not in LOCAL_NAMES:
@@ -266,13 +274,13 @@ def _page(registry: CollectorRegistry) -> web.Response:
 
 
 def _dump(dump: Dump | None, missing: str) -> web.Response:
-    """Indented, with a line feed at the end: it is read by people, with curl."""
+    """Return indented JSON with a trailing line feed, for users of curl."""
     body = orjson.dumps({"error": missing} if dump is None else dump, option=orjson.OPT_INDENT_2)
     return web.Response(status=404 if dump is None else 200, body=body + b"\n", content_type="application/json")
 
 
 def _verdict(complaints: Iterable[str], warnings: Iterable[str] = ()) -> web.Response:
-    # Generators: collected first, since the status comes before the text.
+    # Generators are collected first, because the status precedes the text.
     found = list(complaints)
     text = "".join(f"{line}\n" for line in found) or "ok\n"
     text += "".join(f"warning: {line}\n" for line in warnings)

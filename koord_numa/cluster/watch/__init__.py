@@ -1,1 +1,1 @@
-"""List and watch: informers, listers, and the resync of what Kopf watches."""
+"""List and watch: informers, listers, and the resync of resources that Kopf watches."""

@@ -1,11 +1,10 @@
-"""
-An informer: lists one kind of object, watches on, and lists again when the watch cannot go on.
+"""An informer: lists a resource, watches it, and lists again when the watch cannot continue.
 
-Theory. An informer hands three sorts of fact to its ``EventHandler``: a complete list (what it does not show is gone), single events, and,
-once, that the first list is complete. Everything else is a reason to repeat a step: a watch that ends is continued from the last
-resourceVersion; one that expired (410) is replaced by a new list; one that is silent for longer than the server's bookmarks
-take is taken for dead and continued; an outage or a missing right is waited out with growing pauses. A kind that is not installed
-is empty until it is. An informer never gives up and never raises: ``problem`` says in words what keeps it from being current.
+It passes complete lists, single events, and once the completion of the first list to its ``EventHandler``. A watch
+that ends continues from the last resourceVersion. An expired watch (410) is replaced by a new list. A watch that is
+silent for longer than the bookmark interval is considered dead and continued. Outages and missing permissions are
+retried with back-off. A resource that is not installed is empty until it is. An informer never gives up and never
+raises; ``problem`` explains why it is not current.
 """
 
 import asyncio
@@ -29,27 +28,27 @@ from koord_numa.settings import BackoffSettings
 from koord_numa.wire.raw_json import UnreadObject
 
 WATCH: Final = ("watch", "true")
-"""The parameter by which a request is a watch."""
+"""The query parameter of a watch."""
 
 PORTION: Final = 4
-"""So many events are handed on in a row: what they take, some 2 ms, something urgent waits at most."""
+"""Events that are passed on at a time. They take about 2 ms, which is the maximum delay of urgent work."""
 
 BREATH: Final = 0.002
-"""Seconds between two portions while something urgent is under way, which takes several turns of the loop."""
+"""Seconds between two portions while urgent work is in progress, which takes several iterations of the event loop."""
 
 
 def in_batches(plural: str, pause: float, is_urgent: Callable[[], bool] = lambda: False) -> ClientMiddlewareType:
-    """
-    A middleware of an ``aiohttp.ClientSession``: watches of this resource are read at most once in ``pause`` seconds.
+    """Return an aiohttp client middleware that reads watches of a resource at most once in ``pause`` seconds.
 
-    ``is_urgent``: is something under way that should wait for none of it? Lists and watches of other resources are left as they are.
+    ``is_urgent`` reports whether work is in progress that must not be delayed. Lists and watches of other resources
+    are not changed.
     """
 
     async def middleware(request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:
         response = await handler(request)
         name, value = WATCH
         if request.url.name == plural and request.url.query.get(name) == value:
-            # By its looks a stream like any other: aiohttp and the reader of the watch go on with it as they would.
+            # It has the interface of a stream, so aiohttp and the reader of the watch need no change.
             response.content = cast("aiohttp.StreamReader", BatchedStream(response.content, pause, is_urgent))
         return response
 
@@ -57,7 +56,7 @@ def in_batches(plural: str, pause: float, is_urgent: Callable[[], bool] = lambda
 
 
 class BatchedStream:
-    """The body of an answer, as ``aiohttp.StreamReader``, of which ``iter_chunked`` pauses between two chunks."""
+    """The body of a response, as ``aiohttp.StreamReader``, whose ``iter_chunked`` pauses between chunks."""
 
     def __init__(self, content: aiohttp.StreamReader, pause: float, is_urgent: Callable[[], bool]) -> None:
         self._content = content
@@ -68,16 +67,15 @@ class BatchedStream:
         return getattr(self._content, name)
 
     def iter_chunked(self, n: int) -> "BatchedChunks":
-        """Chunks of at most ``n`` bytes, each with all that has arrived since the one before."""
+        """Iterate over chunks of at most ``n`` bytes, with all data since the previous chunk."""
         return BatchedChunks(aiter(self._content.iter_chunked(n)), n, self._pause, self._is_urgent)
 
 
 class BatchedChunks:
-    """
-    An iterator and no generator: one that is left half read holds nothing that would have to be closed.
+    """Iterator over the chunks of a batched stream. It is no generator, so it needs no closing when it is abandoned.
 
-    Raises whatever the stream raises, at the latest ``pause`` seconds after the connection has failed or was closed and what had arrived
-    was handed on.
+    Raises the errors of the stream, at most ``pause`` seconds after the connection failed or was closed and all data
+    was passed on.
     """
 
     def __init__(
@@ -88,26 +86,26 @@ class BatchedChunks:
         self._pause = pause
         self._is_urgent = is_urgent
         self._next_read = 0.0
-        self._rest = b""  # of the last chunk, not handed on yet
+        self._rest = b""  # of the last chunk, not passed on yet
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
         if self._rest:
-            # In any case a turn of the loop, which shows whether something urgent has arrived.
+            # Always yields to the event loop, which detects urgent work.
             await asyncio.sleep(BREATH if self._is_urgent() else 0)
             return self._portion()
         clock = asyncio.get_running_loop().time
         if (wait := self._next_read - clock()) > 0:
             await asyncio.sleep(wait)
         self._rest = chunk = await anext(self._chunks)
-        # A full chunk is a flood, such as the events of an outage: the rest of it is there already.
+        # A full chunk indicates a burst of events, for example after an outage: more data is already available.
         self._next_read = 0.0 if len(chunk) == self._size else clock() + self._pause
         return self._portion()
 
     def _portion(self) -> bytes:
-        """The next lines of what is left, an event each."""
+        """Return the next ``PORTION`` lines, with an event per line."""
         end = 0
         for _ in range(PORTION):
             if not (end := self._rest.find(b"\n", end) + 1):
@@ -120,26 +118,26 @@ class BatchedChunks:
 T = TypeVar("T")
 
 CHUNK: Final = 1 << 16
-"""Bytes that are read at once of a watch that is read in batches; where there are more of them it is read on without a pause."""
+"""Bytes per read of a watch that is read in batches. If more data is available, the next read does not pause."""
 
 STEADY: Final = 5.0
-"""Seconds after which a watch counts as one that works, even if nothing happened on it."""
+"""Seconds after which a watch counts as successful, even without events."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class InformerTimeouts:
-    """How long an informer waits, in seconds."""
+    """Timeouts of an informer in seconds."""
 
     silence: float = 70.0  # the server sends a bookmark every minute; a dead connection sends nothing
-    watch: float = 300.0  # how long one watch may last; the server ends it, and it is spread by up to a third
-    absent: float = 30.0  # between looks for a kind that is not installed
+    watch: float = 300.0  # maximum duration of a watch; the server ends it after at least two thirds
+    absent: float = 30.0  # between attempts for a resource that is not installed
     backoff: BackoffSettings = CLIENT
 
 
 class Informer(Generic[T]):
-    """Keeps one event handler current. ``run`` it once; the properties may be read at any time."""
+    """Keeps an event handler current. ``run`` must be called once. The properties may be read at any time."""
 
     def __init__(
         self,
@@ -159,7 +157,7 @@ class Informer(Generic[T]):
         self._handler = handler
         self._decode = unread_event if kind.unread else decoded
         self._versions = (kind.resource, *kind.older)
-        self._parser = kind.parser  # once: to ask whether an object follows a protocol takes 10 us
+        self._parser = kind.parser  # cached: a check against a runtime protocol takes 10 us
         self._timeouts = timeouts or InformerTimeouts()
         self._clock = clock
         self._last_message = clock()
@@ -168,10 +166,10 @@ class Informer(Generic[T]):
         self._version = ""
         self._random = SystemRandom()
         self._cycle: asyncio.Task[None] | None = None
-        self._refreshes = 0  # how often a new list was requested
+        self._refreshes = 0  # number of requested lists
         self._refresh_waiters: list[
             tuple[int, asyncio.Future[None]]
-        ] = []  # calls of ``refresh`` that wait, by their number
+        ] = []  # waiting calls of ``refresh`` by their number
 
     @property
     def age(self) -> float:
@@ -180,9 +178,9 @@ class Informer(Generic[T]):
 
     @property
     def stuck(self) -> float:
-        """
-        Seconds since the last answer or noticed failure, apart from deliberate pauses. It stays small in an outage and grows only while
-        the informer waits for something that will never come.
+        """Seconds since the last response or detected failure, without deliberate pauses.
+
+        It stays small in an outage and grows only while the informer is blocked.
         """
         return max(0.0, self._clock() - self._progress_at)
 
@@ -192,7 +190,7 @@ class Informer(Generic[T]):
         while True:
             events = self.events
             pause = 0.0
-            # A task of its own, so that ``refresh`` can cancel the watch without ending the informer.
+            # A separate task, so that ``refresh`` can cancel the watch without ending the informer.
             self._cycle = asyncio.create_task(self._list_and_watch())
             try:
                 await self._cycle
@@ -200,35 +198,34 @@ class Informer(Generic[T]):
                 if _is_ending():
                     self._cycle.cancel()
                     raise
-                continue  # only this cycle was: ``refresh`` wants a new list at once
+                continue  # only this cycle was cancelled: ``refresh`` requests an immediate list
             except Expired:
-                # An empty version makes the next cycle list again.
+                # Without a version the next cycle lists again.
                 self._version = ""
             except Gone as error:
                 pause = self._absent(error)
             except ClusterError as error:
                 self._report(str(error))
-                # A failure without a wish of the server's is waited out by the backoff alone.
+                # Without Retry-After the back-off determines the pause.
                 pause = (error.retry_after or 0.0) if isinstance(error, Unavailable) else 0.0
             if self.events > events or self._watch_duration() > STEADY:
-                backoff.reset()  # the watch worked for a while: its end is no failure in a row
+                backoff.reset()  # the watch was successful, so its end is not a consecutive failure
             self.reconnects += 1
             pause = backoff.pause(pause)
-            # Moved ahead by the pause: waiting on purpose is not being stuck.
+            # Includes the pause: a deliberate pause does not count as stuck.
             self._progress_at = self._clock() + pause
             await asyncio.sleep(pause)
 
     async def refresh(self) -> None:
-        """
-        List again, and return when a list that began after this call has been handed over, however long that takes.
+        """List again, and return when a list that began after this call has been passed on, without a time limit.
 
-        A watch may be late by any amount; a list shows everything that was written before it began.
+        A watch may be late by any amount. A list shows everything that was written before it began.
         """
         self._refreshes += 1
         self._version = ""
         done = asyncio.get_running_loop().create_future()
         self._refresh_waiters.append((self._refreshes, done))
-        # The watch is given up: a list that begins now shows everything that was written before.
+        # The watch is cancelled: a list that begins now shows all earlier writes.
         if self._cycle is not None:
             self._cycle.cancel()
         await done
@@ -240,7 +237,7 @@ class Informer(Generic[T]):
 
     async def _list(self) -> None:
         self._watching_since = None
-        # Noted before the list begins: calls of ``refresh`` that come while it runs need another one.
+        # Read before the list begins: later calls of ``refresh`` need another list.
         request = self._refreshes
         listed = await list_all(self._api, self.kind)
         self._version = listed.resource_version
@@ -257,9 +254,10 @@ class Informer(Generic[T]):
         self._refresh_waiters = [(number, done) for number, done in self._refresh_waiters if number > request]
 
     def _absent(self, error: Gone) -> float:
-        """
-        A kind that is not installed has no objects. That holds only for an optional kind: a 404 for pods or nodes comes from something that
-        is no API server. Returns how long to wait before the next list, in seconds.
+        """Process a 404 and return the pause in seconds before the next list.
+
+        A resource that is not installed has no objects. This applies only to optional resources: a 404 for pods or
+        nodes does not come from an API server.
         """
         self._version = ""
         if self._next_version():
@@ -267,14 +265,17 @@ class Informer(Generic[T]):
         self._report(f"not installed: {error}")
         if not self.kind.optional:
             return 0.0
-        # An optional kind that is gone has no objects, so that what was known is taken back.
+        # An uninstalled optional resource has no objects, so all known objects are removed.
         self._handler.replace([])
         self._mark_synced()
         self._release_waiters(self._refreshes)
         return self._timeouts.absent
 
     def _next_version(self) -> bool:
-        """Turn to the next older version of the kind. False, and the newest version again, where there is none."""
+        """Select the next older version of the resource.
+
+        Returns false and selects the newest version again after the oldest.
+        """
         at = (self._versions.index(self.kind.resource) + 1) % len(self._versions)
         self.kind = replace(self.kind, resource=self._versions[at])
         return at > 0
@@ -288,13 +289,13 @@ class Informer(Generic[T]):
             self._handler.synced()
 
     async def _watch(self) -> None:
-        """Hand over events until the server ends the watch."""
+        """Pass on events until the server ends the watch."""
         call = Call("watch", self.kind.resource)
         params = self.kind.params | {
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
-            # Spread, so that watches of many informers do not all end at once; never 0, which is "no limit".
+            # Randomized, so that watches of many informers do not end together. Never 0, which means no limit.
             "timeoutSeconds": str(round(self._timeouts.watch * self._random.uniform(0.67, 1.0)) or 1),
         }
         async with self._api.stream(call, params, silence=self._timeouts.silence) as content:
@@ -304,7 +305,7 @@ class Informer(Generic[T]):
             async for line in lines(self._chunks(content)):
                 self._handle(call, self._decode(call, line))
                 count += 1
-                # A burst of events must not keep other tasks waiting.
+                # A burst of events must not block other tasks.
                 if count % SLICE == 0:
                     await asyncio.sleep(0)
 
@@ -318,7 +319,7 @@ class Informer(Generic[T]):
         if not isinstance(raw, Mapping):
             raw = {}
         if kind == "ERROR":
-            # The server ends a watch in this way: its status is the reason.
+            # The server ends a watch with an ERROR event whose status is the reason.
             raise refusal(call, int(raw.get("code") or 500), {}, orjson.dumps(raw))
         self._message_received()
         self.events += 1
@@ -327,15 +328,15 @@ class Informer(Generic[T]):
             found = self._deleted(raw) if kind == "DELETED" else self.kind.read(raw)
             if found is not None:
                 self._handler.observe(kind, found)
-        # Bookmarks have a version and nothing else.
+        # Bookmarks contain only a version.
         if version:
             self._version = str(version)
 
     def _deleted(self, raw: Mapping[str, Any]) -> T | None:
         known = self.kind.known(raw)
         found = self.kind.read(raw) if known is None else known
-        # After reading, also of an object that cannot be read: its quarantine ends with it. The handler may know it from a state
-        # that could be read, and only a list can tell that it is gone.
+        # Called after reading, and also for unreadable objects, to end their quarantine. The handler may know an
+        # earlier readable state, which only a new list removes.
         if self._parser.gone(raw) and known is None:
             raise Expired(f"a deleted object of {self.kind} cannot be read")
         return found
@@ -347,14 +348,14 @@ class Informer(Generic[T]):
             _log.info("%s: current again", self.kind)
 
     def _report(self, problem: str) -> None:
-        """One log line per problem, however often it is met."""
+        """Log a problem once, however often it repeats."""
         if problem != self.problem:
             self.problem = problem
             _log.warning("%s: %s", self.kind, problem)
 
 
 def _version(raw: Mapping[str, Any]) -> object:
-    # Of an unread object no more is decoded than that.
+    # Of an unread object only the identity is decoded.
     if isinstance(raw, UnreadObject):
         return raw.identity.resource_version
     metadata = raw.get("metadata")
@@ -367,10 +368,10 @@ def _is_ending() -> bool:
 
 
 async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The non-empty lines of a stream, however it is cut into chunks and however long they are."""
+    """Yield the non-empty lines of a stream, independent of chunk boundaries and line length."""
     rest = b""
     async for chunk in chunks:
-        # Cut by line feeds and not by chunks: an event may be longer than any buffer.
+        # Split at line feeds, not at chunks: an event may be longer than any buffer.
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             if line:

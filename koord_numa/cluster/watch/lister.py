@@ -1,7 +1,6 @@
-"""
-Paged lists: every object of a kind, parsed page by page, so that raw objects never pile up.
+"""Paged lists of all objects of a resource, parsed page by page, so that raw objects do not accumulate.
 
-A long list gives way to the event loop between slices. Objects that cannot even be identified are left out and said.
+A long list yields to the event loop between slices. Objects without identity are skipped and logged.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ class _Event(msgspec.Struct):
 
 
 def unread_page(call: Call, raw: bytes) -> Mapping[str, Any]:
-    """One page of a list, its items as ``UnreadObject``. Raises ``Invalid`` when it is no JSON."""
+    """Return a page of a list with ``UnreadObject`` items. Raises ``Invalid`` for malformed JSON."""
     try:
         page = _PAGES.decode(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
@@ -41,7 +40,10 @@ def unread_page(call: Call, raw: bytes) -> Mapping[str, Any]:
 
 
 def unread_event(call: Call, line: bytes) -> Mapping[str, Any]:
-    """One event of a watch; of a change the object is an ``UnreadObject``. Raises ``Invalid`` when it is no JSON."""
+    """Return a watch event, whose object is an ``UnreadObject`` if it is a change.
+
+    Raises ``Invalid`` for malformed JSON.
+    """
     try:
         event = _EVENTS.decode(line)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
@@ -61,60 +63,64 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 PAGE: Final = 500
-"""Objects a page, as kubectl and client-go ask for."""
+"""Objects per page, as in kubectl and client-go."""
 
 SLICE: Final = 100
-"""Objects parsed before others get their turn: about ten milliseconds of pods."""
+"""Objects that are parsed before other tasks run: about 10 ms for pods."""
 
 _log = logging.getLogger(__name__)
 
 
 @runtime_checkable
 class Parser(Protocol[T_co]):
-    """Turns raw objects of one kind into core types, and remembers those that it could not read."""
+    """Converts raw objects of a resource to core types and remembers unreadable objects."""
 
     def __call__(self, raw: Mapping[str, Any]) -> T_co | None:
-        """The parsed object; ``None`` for one that is not wanted or broken. Raises ``WireError`` for one without identity."""
+        """Return the parsed object, or ``None`` if it is not selected or malformed.
+
+        Raises ``WireError`` for an object without identity.
+        """
         ...
 
     def gone(self, raw: Mapping[str, Any]) -> bool:
-        """The object was deleted. Returns whether its last state could not be read."""
+        """Process a deletion. Returns whether the last state was unreadable."""
         ...
 
     def listing(self) -> AbstractContextManager[None]:
-        """Everything that exists is parsed inside the block."""
+        """Return a context in which all existing objects are parsed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlainParser(Generic[T]):
-    """A ``Parser`` that remembers nothing."""
+    """A ``Parser`` without memory."""
 
     parse: Callable[[Mapping[str, Any]], T | None]
 
     def __call__(self, raw: Mapping[str, Any]) -> T | None:
-        """The parsed object."""
+        """Return the parsed object."""
         return self.parse(raw)
 
-    def gone(self, raw: Mapping[str, Any]) -> bool:  # noqa: ARG002  (of the protocol)
-        """Nothing to forget."""
+    def gone(self, raw: Mapping[str, Any]) -> bool:  # noqa: ARG002 (required by the protocol)
+        """Return false: there is no memory."""
         return False
 
     def listing(self) -> AbstractContextManager[None]:
-        """Nothing to compare."""
+        """Return an empty context: there is no memory."""
         return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
 class ListedKind(Generic[T]):
-    """
-    Which objects (one resource, narrowed down by the server) and what to make of each: ``None`` for one that is not wanted.
+    """A selection of objects of a resource and their parser.
 
-    ``known`` gives an object as it was last, where that is all that the handler needs of one that was deleted: then it is not parsed.
-    ``optional``: a cluster may well live without this kind installed, and then has no such objects. ``title`` is for people, where
-    several selections of one resource have to be told apart. A watch is read at most once in ``pause`` seconds (``batched_reading``).
-    ``unread``: ``parse`` gets every object as an ``UnreadObject``. ``older`` are older versions of the resource, which are watched
-    where newer ones are not served.
+    The parser returns ``None`` for objects that are not selected.
+
+    ``known`` returns the last state of a deleted object if the handler needs no other data; the object is then not
+    parsed. ``optional``: the resource may not be installed, and then has no objects. ``title`` is the displayed name,
+    which distinguishes several selections of a resource. A watch is read at most once in ``pause`` seconds
+    (``BatchedChunks``). ``unread``: ``parse`` gets ``UnreadObject`` values. ``older`` are older versions of the
+    resource, which are watched if newer versions are not served.
     """
 
     resource: Resource
@@ -132,12 +138,12 @@ class ListedKind(Generic[T]):
 
     @property
     def name(self) -> str:
-        """What people read."""
+        """The displayed name."""
         return self.title or str(self.resource)
 
     @property
     def parser(self) -> Parser[T]:
-        """``parse``, with or without a memory of what it could not read."""
+        """``parse`` as a ``Parser``, with or without memory of unreadable objects."""
         return self.parse if isinstance(self.parse, Parser) else PlainParser(self.parse)
 
     @property
@@ -146,7 +152,7 @@ class ListedKind(Generic[T]):
         return {"fieldSelector": self.field_selector} if self.field_selector else {}
 
     def read(self, raw: Mapping[str, Any]) -> T | None:
-        """The parsed object; ``None`` also when it is too malformed to be identified, which is said in the log."""
+        """Return the parsed object. An object that is too malformed to be identified is logged and gives ``None``."""
         try:
             if not isinstance(raw, Mapping):
                 raise FieldPath("an object").error("is not a JSON object")
@@ -158,33 +164,32 @@ class ListedKind(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[T]):
-    """A whole list, and the resourceVersion to watch from."""
+    """A complete list and the resourceVersion to watch from."""
 
     objects: list[T]
     resource_version: str
 
 
 async def list_all(api: Api, kind: ListedKind[T]) -> Listed[T]:
-    """
-    Every object of the kind as it is now.
+    """Return all current objects.
 
-    Raises every ``ClusterError`` of a read: ``Gone`` when the kind is not installed, ``Expired`` when the server forgot the
-    list's snapshot half-way.
+    Raises every ``ClusterError`` of a read: ``Gone`` when the resource is not installed, ``Expired`` when the server
+    discarded the list's snapshot between pages.
     """
     objects: list[T] = []
     version = ""
-    # Inside ``listing`` the parser learns which broken objects are gone, but only if the list is complete.
+    # Inside ``listing`` the parser detects deleted malformed objects, but only if the list is complete.
     with kind.parser.listing():
         async with aclosing(_pages(api, kind)) as pages:
             async for page in pages:
                 await _add(objects, page.get("items") or (), kind)
-                # The last page's version is that of the whole list, as all pages are one snapshot.
+                # The last page has the version of the whole list, as all pages are from the same snapshot.
                 version = str((page.get("metadata") or {}).get("resourceVersion", ""))
     return Listed(objects, version)
 
 
 async def _pages(api: Api, kind: ListedKind[T]) -> AsyncGenerator[Mapping[str, Any], None]:
-    """The pages of a list. While one is worked on the server prepares the next: neither waits for the other."""
+    """Yield the pages of a list. The next page is requested while a page is processed."""
     call, params = Call("list", kind.resource), kind.params | {"limit": str(PAGE)}
     decode = unread_page if kind.unread else None
     asked: asyncio.Task[Any] | None = asyncio.create_task(api.send(call, params=params, decode=decode))
@@ -197,16 +202,15 @@ async def _pages(api: Api, kind: ListedKind[T]) -> AsyncGenerator[Mapping[str, A
             yield page
     finally:
         if asked is not None:
-            # A page that was asked for and is not wanted any more.
+            # A requested page that is not needed.
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
 
 
 async def list_first_served(api: Api, kinds: Sequence[ListedKind[T]]) -> list[T]:
-    """
-    Every object of the first of these kinds (versions of one) that the server knows; none when all are optional and absent.
+    """Return all objects of the first of these versions that the server serves. Empty when all are optional and absent.
 
-    Raises as ``list_all``.
+    Raises the errors of ``list_all``.
     """
     for kind in kinds:
         try:

@@ -1,7 +1,6 @@
-"""
-Lists one kind that Kopf watches: once at the start, then every few minutes, and soon after Kopf has listed again.
+"""Lists a resource that Kopf watches: at the start, then every few minutes, and soon after Kopf has listed again.
 
-Failures are waited out with growing pauses; ``problem`` has the last one in words.
+Failures are retried with back-off; ``problem`` has the last error message.
 """
 
 import asyncio
@@ -19,83 +18,82 @@ T = TypeVar("T")
 
 
 class ResyncStore(Generic[T]):
-    """The objects of one kind by a key that identifies them: the uid, or the name where only the name matters."""
+    """The objects of a resource by their key: the uid, or the name if only the name matters."""
 
     def __init__(self, handler: EventHandler[T], key: Callable[[T], Hashable]) -> None:
         self.relisted = asyncio.Event()
-        """Set when Kopf has listed again: objects that vanished meanwhile are still in the store."""
+        """Set when Kopf has listed again: objects that were deleted in the meantime are still in the store."""
         self._handler = handler
         self._key = key
         self._objects: dict[Hashable, T] = {}
-        self._deleted: set[Hashable] | None = None  # keys deleted while a list is on its way; None while there is none
+        self._deleted: set[Hashable] | None = None  # keys deleted while a list is in progress; None otherwise
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def get(self, key: Hashable) -> T | None:
-        """An object as last reported."""
+        """Return the last reported object, or ``None``."""
         return self._objects.get(key)
 
     def observe(self, event: str | None, obj: T) -> None:
-        """Kopf reports an object. The event type ``None`` marks a part of a list."""
+        """Process an object from Kopf. The event type ``None`` marks an item of a list."""
         key = self._key(obj)
         if event == DELETED:
             self.discard(key)
         else:
-            # An object that is known is reported again without an event type only when Kopf lists again.
+            # Kopf reports a known object without an event type only when it lists again.
             if event is None and key in self._objects:
                 self.relisted.set()
             self._objects[key] = obj
         self._handler.observe(event, obj)
 
     def discard(self, key: Hashable) -> None:
-        """Kopf reports a deletion that the handler knows of already."""
+        """Process a deletion that the handler already knows."""
         self._objects.pop(key, None)
-        # A list that is on its way may still show the object.
+        # A list in progress may still show the object.
         if self._deleted is not None:
             self._deleted.add(key)
 
     async def resync(self, list_all: Callable[[], Awaitable[Iterable[T]]]) -> None:
-        """
-        Compare with a list that begins now: hand over what it shows and no event has, and as ``DELETED`` what it does not show.
+        """Compare with a new list. Pass on objects without an event, and report absent objects as ``DELETED``.
 
-        Raises whatever ``list_all`` raises; the store is as before then.
+        Raises the errors of ``list_all``; the store is then unchanged.
         """
         self.relisted.clear()
-        # From here on deletions are noted: the list may be older than they are.
+        # Deletions are recorded from here on: the list may be older.
         self._deleted = set()
         before = dict(self._objects)
         try:
             listed = {self._key(obj): obj for obj in await list_all()}
             for key, obj in listed.items():
-                # An event has said more: the object was deleted, or is newer.
+                # An event is newer than the list: the object was deleted or updated.
                 if key not in self._objects and key not in self._deleted:
                     self._objects[key] = obj
                     self._handler.observe(None, obj)
         finally:
             self._deleted = None
         for key, obj in before.items():
-            # An object that an event replaced meanwhile is newer than the list.
+            # An object that an event replaced in the meantime is newer than the list.
             if key not in listed and self._objects.get(key) is obj:
                 del self._objects[key]
                 self._handler.observe(DELETED, obj)
 
     def synced(self) -> None:
-        """The first list is complete."""
+        """Report that the first list is complete."""
         self._handler.synced()
 
 
 PERIOD: Final = 300.0
-"""Seconds between two lists, spread by a fifth, so that replicas do not list together."""
+"""Seconds between two lists, randomized by a fifth, so that replicas do not list together."""
 
 DEBOUNCE: Final = 1.0
-"""Seconds after Kopf began to list again; one list of our own then covers all of Kopf's pages."""
+"""Seconds after Kopf starts to list again, so that a single list covers all of Kopf's pages."""
 
 _log = logging.getLogger(__name__)
 
 
 class Resync(Generic[T]):
-    """``run`` it once. ``synced`` is true after the first list that worked."""
+    """Periodic resync of a store. ``run`` must be called once. ``synced`` is true after the first successful list."""
 
     def __init__(
         self,
@@ -113,7 +111,7 @@ class Resync(Generic[T]):
         self._random = SystemRandom()
 
     async def run(self) -> None:
-        """List, wait, list again, until cancelled."""
+        """List periodically until cancelled."""
         backoff = Backoff(self._pauses)
         while True:
             try:
@@ -131,19 +129,21 @@ class Resync(Generic[T]):
             await self._until_due()
 
     def needs_relist(self) -> None:
-        """Objects may have vanished without an event, as while another replica led: list soon."""
+        """Request a list soon, because objects may have been deleted without an event, for example while another
+        replica led.
+        """
         self._store.relisted.set()
 
     async def _until_due(self) -> None:
         with contextlib.suppress(TimeoutError):
-            # Spread, so that replicas do not list at the same moment.
+            # Randomized, so that replicas do not list together.
             async with asyncio.timeout(PERIOD * self._random.uniform(0.8, 1.2)):
                 await self._store.relisted.wait()
-            # Kopf lists in pages: one list of our own then covers all of them.
+            # Kopf lists in pages. A single list covers all of them.
             await asyncio.sleep(DEBOUNCE)
 
     def _report(self, problem: str) -> None:
-        """One log line per problem, however often it is met."""
+        """Log a problem once, however often it repeats."""
         if problem != self.problem:
             self.problem = problem
             _log.warning("%s cannot be listed: %s", self.name, problem)

@@ -1,1 +1,1 @@
-"""The ports through which the engine writes."""
+"""The writers of the engine's ports."""

@@ -1,7 +1,8 @@
-"""
-Makes decisions true (``ports.Binder``): one call binds and annotates; conditions, nominations and evictions are single calls too.
+"""Binds pods and writes their status (``ports.Binder``).
 
-It decides nothing and retries nothing: each outcome goes back to the engine as the error that names it.
+Binding and annotation are a single call, as are conditions, nominations and evictions.
+
+It makes no decisions and does not retry. The outcome is returned to the engine as an error of ``ports``.
 """
 
 import re
@@ -20,17 +21,20 @@ from koord_numa.wire.metadata import rfc3339, shortened
 from koord_numa.wire.pod.pods import parse_pod
 
 LONGEST_CONDITION: Final = 32_768
-"""Bytes that the API server accepts in a condition's message."""
+"""Maximum bytes of a condition's message that the API server accepts."""
 
 REMEMBERED_CONDITIONS: Final = 20_000
-"""Waiting pods whose condition is known to be set; a forgotten one only gets a newer transition time."""
+"""Maximum number of waiting pods whose condition is known to be set. A forgotten pod only gets a newer transition time.
+
+
+"""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _PREFIX: Final = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
 class ApiBinder:
-    """``ports.Binder`` over one API server. ``remaining`` is the lease's: nothing is written after it has ended."""
+    """``ports.Binder`` for an API server. ``remaining`` is the lease's: nothing is written after its end."""
 
     def __init__(self, api: Api, remaining: Callable[[], float] | None = None) -> None:
         self._api = api
@@ -38,13 +42,13 @@ class ApiBinder:
         self._told: LRUCache[str, bool] = LRUCache(maxsize=REMEMBERED_CONDITIONS)
 
     async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:
-        """
-        One POST to ``pods/binding``: the server sets the node, merges the annotations and checks the uid in a single update.
+        """Bind a pod with a POST to ``pods/binding``.
 
-        The server stores malformed annotation keys unchecked and then refuses every later update of that pod, evictions
-        included; so keys are checked here and raise ``Invalid``.
+        The server sets the node, merges the annotations and checks the uid in a single update. It stores malformed
+        annotation keys without validation and then rejects every later update of the pod, including evictions.
+        Malformed keys therefore raise ``Invalid`` here.
         """
-        # Before the call: the server stores such keys, and the pod could not be updated afterwards.
+        # Checked before the call: with such keys the pod could not be updated afterwards.
         if wrong := [key for key in annotations if not valid_key(key)]:
             raise Invalid(f"bind {pod}: {wrong[0]!r} is no annotation key")
         binding = {
@@ -63,18 +67,18 @@ class ApiBinder:
         )
 
     async def read_pod(self, pod: PodKey) -> Pod:
-        """The pod as it is now. Raises ``Gone`` also when the name belongs to another uid."""
+        """Return the current pod. Raises ``Gone`` also when the uid differs."""
         return _read(pod, await self._api.send(Call("get", PODS, pod.namespace, pod.name)))
 
     async def set_unschedulable(self, pod: PodKey, message: str) -> None:
-        """The condition that kube-scheduler sets, read by autoscalers and kube-state-metrics."""
+        """Set the condition of kube-scheduler, which autoscalers and kube-state-metrics read."""
         await self._patch_status(pod, {"conditions": [self._condition(pod, message)]})
         self._told[pod.uid] = True
 
     async def nominate(self, pod: PodKey, node: str, why: str = "") -> Pod:
-        """
-        ``status.nominatedNodeName``; an empty node removes it. With ``why`` the condition goes along, as by kube-scheduler
-        (``updatePod`` of ``schedule_one.go``).
+        """Set ``status.nominatedNodeName``. An empty node removes it.
+
+        With ``why`` the condition is set too, as in kube-scheduler (``updatePod`` of ``schedule_one.go``).
         """
         conditions = {"conditions": [self._condition(pod, why)]} if why else {}
         seen = _read(pod, await self._patch_status(pod, {"nominatedNodeName": node or None, **conditions}))
@@ -83,16 +87,15 @@ class ApiBinder:
         return seen
 
     async def evict(self, pod: PodKey, message: str) -> None:
-        """
-        An eviction asks the API server, which counts disruption budgets and answers 429 when one forbids it.
+        """Evict a pod. The API server checks the disruption budgets and responds 429 if one is exhausted.
 
-        ``message`` is for the caller's event on the victim: an ``Eviction`` cannot carry it.
+        ``message`` is only for the caller's event on the victim, because an ``Eviction`` cannot carry it.
         """
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": pod.name, "namespace": pod.namespace},
-            # The uid as a precondition, so that a pod of the same name which came after it is spared.
+            # The uid is a precondition, so that a later pod of the same name is not evicted.
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
         try:
@@ -100,11 +103,11 @@ class ApiBinder:
                 Call("create", PODS, pod.namespace, pod.name, "eviction"), Body(eviction, remaining=self._remaining)
             )
         except UnknownOutcome as error:
-            # Evicting twice does no harm, so here an open outcome is only a reason to ask again.
+            # Evictions are idempotent, so an unknown outcome can be retried.
             raise Unavailable(f"{error} ({message})") from error
 
     async def delete(self, pod: PodKey) -> None:
-        """A DELETE with the uid as its precondition, which asks no disruption budget."""
+        """Delete a pod with the uid as a precondition. Disruption budgets are not checked."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
         try:
             await self._api.send(
@@ -123,37 +126,37 @@ class ApiBinder:
             "reason": "Unschedulable",
             "message": shortened(message, LONGEST_CONDITION),
         }
-        if pod.uid not in self._told:  # a new message alone is no transition; the merge keeps the time that is there
+        if pod.uid not in self._told:  # a changed message is not a transition; the merge keeps the existing time
             condition["lastTransitionTime"] = rfc3339(datetime.now(UTC))
         return condition
 
     async def _patch_status(self, pod: PodKey, status: Mapping[str, Any]) -> Any:
-        """The uid inside the patch is a precondition: a re-created pod answers 409 or 422 and is ``Gone`` for us."""
+        """Patch the status with the uid as a precondition. A re-created pod gives 409 or 422, which raises ``Gone``."""
         patch = Body({"metadata": {"uid": pod.uid}, "status": status}, STRATEGIC_PATCH, self._remaining)
         try:
             return await self._api.send(Call("patch", PODS, pod.namespace, pod.name, "status"), patch)
         except (Conflict, Invalid) as error:
-            # 409 or 422 may mean another uid; the read says which it is, and raises ``Gone`` then.
+            # 409 or 422 may mean another uid, for which the read raises ``Gone``.
             if (await self.read_pod(pod)).node:
                 raise Gone(f"pod {pod} is bound") from error
             raise
 
 
 def _read(pod: PodKey, raw: Any) -> Pod:
-    """The pod as an answer of the API server has it. Raises ``Gone`` when it is another one of its name, and ``Invalid``."""
+    """Return the pod of a response. Raises ``Gone`` when the uid differs, and ``Invalid``."""
     try:
         found = parse_pod(raw)
-    # A bug that its values find says nothing about its bind: it settles with its hold kept.
+    # A parser bug says nothing about the bind, which keeps its assumed resources.
     except Exception as error:
         raise Invalid(f"pod {pod} cannot be read: {type(error).__name__}: {error}") from error
-    # Another pod of the same name: the one that was decided on is gone.
+    # Another pod of the same name: the original pod is deleted.
     if found.key.uid != pod.uid:
         raise Gone(f"pod {pod} was re-created: {found.key.uid} instead of {pod.uid}")
     return found
 
 
-@lru_cache(maxsize=256)  # nearly all pods get the same few
+@lru_cache(maxsize=256)  # nearly all pods have the same few keys
 def valid_key(key: str) -> bool:
-    """Is this a qualified name as Kubernetes demands of annotation keys: ``[prefix/]name``?"""
+    """Report whether the key is a qualified name ``[prefix/]name``, as Kubernetes requires for annotations."""
     prefix, slash, name = key.rpartition("/")
     return bool(_NAME.fullmatch(name)) and (not slash or bool(_PREFIX.fullmatch(prefix)))

@@ -1,7 +1,8 @@
-"""
-Writes allocations and reservations of ResourceClaims (``ports.ClaimWriter``), as kube-scheduler's dynamicresources PreBind.
+"""Writes allocations and reservations of ResourceClaims (``ports.ClaimWriter``), as in kube-scheduler's
+dynamicresources PreBind.
 
-Each call reads the claim and changes exactly the version that was read; a conflict with another writer is tried again a few times.
+Every call reads the claim and changes only the version that was read. Conflicts with other writers are retried a few
+times.
 """
 
 import asyncio
@@ -28,22 +29,24 @@ T = TypeVar("T")
 
 TRIES: Final = 5
 PAUSE_SECONDS: Final = 0.01
-"""Conflicts in a row, and the pause between them, as kube-scheduler's ``bindClaim``."""
+"""Maximum consecutive attempts (``TRIES``) and the pause in seconds between them, as in kube-scheduler's ``bindClaim``.
+
+
+"""
 
 
 class ApiClaimWriter:
-    """``ports.ClaimWriter`` over one API server. ``remaining`` is the lease's: nothing is written after it has ended."""
+    """``ports.ClaimWriter`` for an API server. ``remaining`` is the lease's: nothing is written after its end."""
 
     def __init__(self, api: Api, remaining: Callable[[], float] | None = None) -> None:
         self._api = api
         self._remaining = remaining
 
     async def reserve(self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None) -> ResourceClaim:
-        """
-        The finalizer first where it is missing, then allocation and reservation in one write.
+        """Add the finalizer if it is missing, then write allocation and reservation in a single update.
 
-        A reservation that is there already, of a cycle that was cut off, may be about to be taken back by a request that is still on
-        its way. An annotation then makes a new version of the claim, which such a request does not match.
+        An existing reservation comes from an interrupted cycle, and a request in flight may be about to remove it. An
+        annotation then creates a new version of the claim, which such a request does not match.
         """
 
         async def write() -> ResourceClaim:
@@ -52,10 +55,10 @@ class ApiClaimWriter:
             allocated = found.allocation is not None
             if allocation is None and not allocated:
                 raise Conflict(f"claim {claim} got deallocated elsewhere in the meantime")
-            # One for extended resources loses its finalizer at once: it is not kept by the reservation that it has.
+            # A claim for extended resources loses its finalizer immediately: its reservation does not keep it.
             if found.deleting and (allocation is not None or found.extended):
                 raise Conflict(f"claim {claim} got deleted in the meantime")
-            # Allocated by a cycle of before is no conflict as long as the devices are the same.
+            # An allocation of an earlier cycle is no conflict if the devices are the same.
             if (
                 allocation is not None
                 and found.allocation is not None
@@ -64,7 +67,7 @@ class ApiClaimWriter:
                 raise Conflict(f"claim {claim} got allocated elsewhere in the meantime")
             if allocated and pod.uid in found.reserved_for:
                 return parse_resource_claim(await self._annotate(raw))
-            # First the finalizer: an allocated claim without it could be deleted under its pod.
+            # First the finalizer: an allocated claim without it could be deleted while its pod uses it.
             if not allocated and not found.protected:
                 raw = await self._protect(raw)
             return await self._write_status(raw, _reserved(raw, pod, None if allocated else allocation))
@@ -72,12 +75,15 @@ class ApiClaimWriter:
         return await self._repeat(write)
 
     async def release(self, claim: ResourceClaim, pod: PodKey, allowed: StillAllowed) -> None:
-        """Take the pod's entry out; the allocation stays. kube-scheduler patches blindly, which a late request makes harmful."""
+        """Remove the pod's reservation and keep the allocation.
+
+        kube-scheduler patches without a precondition, so that a late request can remove a newer reservation.
+        """
 
         async def write() -> ResourceClaim:
             raw = await self._read(claim)
             found = parse_resource_claim(raw)
-            # Asked again at the last moment, on the version that is going to be written.
+            # Checked again immediately before the write, for the version that was read.
             if pod.uid not in found.reserved_for or not await allowed():
                 return found
             status = raw["status"]
@@ -87,7 +93,7 @@ class ApiClaimWriter:
         await self._repeat(write)
 
     async def deallocate(self, claim: ResourceClaim, pod: str, allowed: StillAllowed) -> ResourceClaim:
-        """Allocation, reservations and what drivers reported go in one write, unless another pod uses the claim by now."""
+        """Remove allocation, reservations and driver status in a single update, unless another pod uses the claim."""
 
         async def write() -> ResourceClaim:
             raw = await self._read(claim)
@@ -98,7 +104,7 @@ class ApiClaimWriter:
                 return found
             if not await allowed():
                 raise Conflict(f"claim {claim} is not this process's to deallocate any more")
-            # What drivers reported belongs to the allocation and goes with it.
+            # The driver status belongs to the allocation.
             kept = {
                 key: value
                 for key, value in raw["status"].items()
@@ -109,7 +115,10 @@ class ApiClaimWriter:
         return await self._repeat(write)
 
     async def create(self, pod: PodKey, requests: Sequence[DeviceRequest]) -> ResourceClaim:
-        """The name is made of the pod's uid: a claim that exists already is that of an earlier try whose answer was lost."""
+        """Create a claim whose name is derived from the pod's uid.
+
+        An existing claim comes from an earlier attempt whose response was lost.
+        """
         document = extended_claim_json(pod, requests)
         body = Body(document, remaining=self._remaining)
         try:
@@ -118,7 +127,7 @@ class ApiClaimWriter:
             name = document["metadata"]["name"]
             found = parse_resource_claim(await self._api.send(Call("get", RESOURCE_CLAIMS, pod.namespace, name)))
         except Forbidden as error:
-            # The server answers a quota as it answers a missing right.
+            # The server responds to an exceeded quota with the same status as to a missing permission.
             if "exceeded quota" in error.args[0]:
                 raise Invalid(error.args[0]) from None
             raise
@@ -129,10 +138,10 @@ class ApiClaimWriter:
         return found
 
     async def delete(self, claim: ResourceClaim, allowed: StillAllowed) -> None:
-        """
-        Of exactly the version that was read before ``allowed`` was asked; then the finalizer, which keeps an allocated claim, goes.
+        """Delete exactly the version that was read before ``allowed`` was checked, then remove the finalizer of an
+        allocated claim.
 
-        kube-scheduler's ``deleteClaim`` removes the finalizer first, and then deletes whatever is there.
+        kube-scheduler's ``deleteClaim`` removes the finalizer first and then deletes any version.
         """
 
         async def write() -> None:
@@ -154,20 +163,24 @@ class ApiClaimWriter:
             return
 
     async def map_requests(self, pod: PodKey, claim: str, mappings: Sequence[RequestMapping]) -> None:
-        """As kube-scheduler's ``patchPodExtendedResourceClaimStatus``; the uid in the patch is a precondition."""
+        """Patch the pod status as kube-scheduler's ``patchPodExtendedResourceClaimStatus``, with the uid as a
+        precondition.
+        """
         value = mappings_json(claim, mappings) if claim else None
         patch = {"metadata": {"uid": pod.uid}, "status": {"extendedResourceClaimStatus": value}}
         call = Call("patch", PODS, pod.namespace, pod.name, "status")
         written: _Json = await self._api.send(call, Body(patch, MERGE_PATCH, self._remaining))
         kept = (written.get("status") or {}).get("extendedResourceClaimStatus") or {}
-        # A server that does not know the field drops it, and a kubelet would start the pod without its devices.
+        # A server that does not know the field drops it. The kubelet would then start the pod without its devices.
         if kept.get("resourceClaimName", "") != claim:
             raise Invalid(
                 "the API server does not keep status.extendedResourceClaimStatus of pods: its feature gate DRAExtendedResource is off"
             )
 
     async def write_amounts(self, pod: PodKey, amounts: Sequence[tuple[str, ClaimAmounts]]) -> None:
-        """As kube-scheduler's ``patchNodeAllocatableResourceClaimStatus``; the uid in the patch is a precondition."""
+        """Patch the pod status as kube-scheduler's ``patchNodeAllocatableResourceClaimStatus``, with the uid as a
+        precondition.
+        """
         statuses = [claim_amounts_json(name, each) for name, each in sorted(amounts, key=lambda it: it[0])]
         patch = {"metadata": {"uid": pod.uid}, "status": {"nodeAllocatableResourceClaimStatuses": statuses}}
         call = Call("patch", PODS, pod.namespace, pod.name, "status")
@@ -183,7 +196,7 @@ class ApiClaimWriter:
             raise _StaleError(str(error)) from None
 
     async def _repeat(self, write: Callable[[], Awaitable[T]]) -> T:
-        # Each try reads again, so that it acts on the newest version.
+        # Every attempt reads the newest version.
         for _ in range(TRIES - 1):
             try:
                 return await write()
@@ -193,13 +206,13 @@ class ApiClaimWriter:
 
     async def _read(self, claim: ResourceClaim) -> _Json:
         raw: _Json = await self._api.send(Call("get", RESOURCE_CLAIMS, claim.namespace, claim.name))
-        # A claim of the same name that came after it.
+        # A later claim of the same name.
         if (raw.get("metadata") or {}).get("uid") != claim.uid:
             raise Gone(f"claim {claim} was re-created")
         return raw
 
     async def _protect(self, raw: _Json) -> _Json:
-        """An allocated claim must not vanish before its devices are given back."""
+        """Add the finalizer, which keeps an allocated claim until it is deallocated."""
         metadata = raw["metadata"]
         metadata = {**metadata, "finalizers": [*(metadata.get("finalizers") or ()), FINALIZER]}
         return await self._put({**raw, "metadata": metadata}, "")
@@ -223,7 +236,7 @@ class ApiClaimWriter:
 
 
 class _StaleError(Conflict):
-    """Another writer was faster: what was read is out of date."""
+    """The version that was read is outdated."""
 
 
 def _reserved(raw: _Json, pod: PodKey, allocation: Allocation | None) -> _Json:

@@ -1,7 +1,8 @@
-"""
-Writes the status of PodGroups by server-side apply (``ports.PodGroupWriter``), so that fields of other writers stay.
+"""Writes the status of PodGroups by server-side apply (``ports.PodGroupWriter``), which keeps the fields of other
+writers.
 
-A PodGroup of ``scheduling.k8s.io`` has a condition; those of Koordinator and scheduler-plugins have a phase and a number.
+PodGroups of ``scheduling.k8s.io`` have a condition. PodGroups of Koordinator and scheduler-plugins have a phase and a
+number.
 """
 
 from collections.abc import Callable
@@ -16,19 +17,19 @@ from koord_numa.ports import Conflict, Gone
 PARAMS: Final = {"fieldManager": "koord-numa", "force": "true"}
 CONDITIONS: Final = {"v1beta1": "PodGroupInitiallyScheduled", "v1alpha2": "PodGroupScheduled"}
 LONGEST_MESSAGE: Final = 32_768
-"""Characters that the API server accepts in a condition's message."""
+"""Maximum characters of a condition's message that the API server accepts."""
 
 
 class ApiPodGroupWriter:
-    """``ports.PodGroupWriter`` over one API server. ``remaining`` is the lease's: nothing is written after it has ended."""
+    """``ports.PodGroupWriter`` for an API server. ``remaining`` is the lease's: nothing is written after its end."""
 
     def __init__(self, api: Api, remaining: Callable[[], float] | None = None) -> None:
         self._api = api
         self._remaining = remaining
-        self._served: dict[Dialect, Resource] = {}  # the version that a status was written in
+        self._served: dict[Dialect, Resource] = {}  # the version in which a status was last written
 
     async def write_status(self, group: PodGroup, status: GroupStatus) -> None:
-        """Apply the status of this very PodGroup, in the newest version that the cluster serves."""
+        """Apply the status of a PodGroup with this uid, in the newest version that the cluster serves."""
         dialect = group.key.dialect
         known = self._served.get(dialect)
         versions = POD_GROUPS[dialect] if known is None else (known,)
@@ -36,7 +37,7 @@ class ApiPodGroupWriter:
             try:
                 await self._apply(resource, group, status)
             except Gone:
-                # The version is not served, or the PodGroup is gone.
+                # The version is not served, or the PodGroup does not exist.
                 if resource is versions[-1]:
                     raise
             else:
@@ -48,7 +49,7 @@ class ApiPodGroupWriter:
         applied = {
             "apiVersion": f"{resource.group}/{resource.version}",
             "kind": "PodGroup",
-            # The uid is a precondition: a PodGroup of the same name that came later is spared.
+            # The uid is a precondition: a later PodGroup of the same name is not changed.
             "metadata": {"name": key.name, "namespace": key.namespace, "uid": group.uid},
             "status": _status(resource.version if key.dialect is Dialect.KUBERNETES else "", status),
         }

@@ -1,7 +1,7 @@
-"""
-Carries a rebind out (``ports.RebindWriter``): conditional changes of resource-status, and the status of RebindResources.
+"""Writes of a rebind (``ports.RebindWriter``): conditional changes of resource-status, and the status of
+RebindResources.
 
-It decides nothing and retries nothing: each outcome goes back to the engine as the error that names it.
+It makes no decisions and does not retry. The outcome is returned to the engine as an error of ``ports``.
 """
 
 from collections.abc import Callable
@@ -20,30 +20,29 @@ from koord_numa.wire.pod.pods import parse_pod
 from koord_numa.wire.rebinds import automatic_rebind, parse_rebind, rebind_status, with_cpus
 
 MOVES_SHOWN: Final = 500
-"""Pods that a plan or result in a status names; ``moves`` counts them all."""
+"""Maximum pods in the plan or result of a status. ``moves`` counts all pods."""
 
 
 class ApiRebindWriter:
-    """``ports.RebindWriter`` over one API server. ``remaining`` is the lease's: nothing is written after it has ended."""
+    """``ports.RebindWriter`` for an API server. ``remaining`` is the lease's: nothing is written after its end."""
 
     def __init__(self, api: Api, remaining: Callable[[], float] | None = None) -> None:
         self._api = api
         self._remaining = remaining
 
     async def read_rebind(self, rebind: RebindRequest) -> RebindRequest:
-        """The RebindResource as it is now. Raises ``Gone`` also when the name belongs to another uid."""
+        """Return the current RebindResource. Raises ``Gone`` also when the uid differs."""
         return parse_rebind(await self._rebind(rebind))
 
     async def answer(self, rebind: RebindRequest, answer: RebindAnswer) -> None:
-        """
-        One merge patch of the status; the uid in it is a precondition.
+        """Merge-patch the status with the uid as a precondition.
 
         The status is read first, so that its condition keeps its transition time.
         """
         before = (await self._rebind(rebind)).get("status")
-        # Conditions keep their transition time only when the former ones are known.
+        # Conditions keep their transition time only if the previous conditions are known.
         status = rebind_status(answer, before if isinstance(before, dict) else None)
-        # A plan for a node with thousands of pods would exceed the size of an object.
+        # A plan for a node with thousands of pods would exceed the maximum size of an object.
         status |= {key: status[key][:MOVES_SHOWN] for key in ("plan", "result") if status[key]}
         patch = {"metadata": {"uid": rebind.uid}, "status": status}
         try:
@@ -54,18 +53,21 @@ class ApiRebindWriter:
             raise
 
     async def create_rebind(self, node: str, why: str, *, dry_run: bool) -> None:
-        """One create. It is deleted a day after its end, so that proposals do not pile up."""
+        """Create a RebindResource. It is deleted a day after it has finished, so that proposals do not accumulate."""
         document = automatic_rebind(node, why, dry_run=dry_run)
         await self._api.send(Call("create", REBINDS), Body(document, remaining=self._remaining))
 
     async def delete_rebind(self, rebind: RebindRequest) -> None:
-        """One conditional DELETE. Deleting twice does no harm, so a lost answer is only a reason to ask again."""
-        # The uid: a RebindResource that was made again under the name stays.
+        """Delete the RebindResource with the uid as a precondition.
+
+        The deletion is idempotent, so an unknown outcome can be retried.
+        """
+        # The uid protects a RebindResource that was re-created with the same name.
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": rebind.uid}}
         await self._api.send(Call("delete", REBINDS, "", rebind.name), Body(options, remaining=self._remaining))
 
     async def read_pod(self, pod: PodKey) -> PodRevision:
-        """The pod as it is now. Raises ``Gone`` also when the name belongs to another uid."""
+        """Return the current pod and its resource-status. Raises ``Gone`` also when the uid differs."""
         raw = await self._api.send(Call("get", PODS, pod.namespace, pod.name))
         found = parse_pod(raw)
         if found.key.uid != pod.uid:
@@ -74,18 +76,17 @@ class ApiRebindWriter:
         return PodRevision(found, str(annotations.get(names.RESOURCE_STATUS, "")))
 
     async def patch_cpus(self, revision: PodRevision, cpus: CpuSet, numa: NumaAmounts | None = None) -> None:
-        """
-        One merge patch, conditional on uid and resourceVersion: the cpuset, and the amounts per NUMA node when they change with it.
+        """Merge-patch the cpuset, and the amounts per NUMA node if they change, conditional on uid and resourceVersion.
 
-        Raises ``Invalid`` when the resource-status is no JSON object: what is not understood is not rewritten. ``Gone`` when the
-        name belongs to another uid, which a server may answer with 409 or 422.
+        Raises ``Invalid`` when the resource-status is not a JSON object, because unknown content is not rewritten.
+        Raises ``Gone`` when the uid differs, for which the server may respond 409 or 422.
         """
         key = revision.pod.key
         try:
             text = with_cpus(revision.status_text, cpus, numa)
         except WireError as error:
             raise Invalid(f"pod {key}: {error}") from None
-        # The annotation with the NUMA nodes follows the amounts.
+        # The annotation of NUMA nodes follows the amounts.
         nodes = {} if numa is None else {names.NUMA_NODES: str(CpuSet.of(node for node, _ in numa))}
         about = {
             "uid": key.uid,

@@ -1,7 +1,7 @@
-"""
-Gives claims their volumes (``ports.VolumeWriter``): conditional patches of PersistentVolumes and PersistentVolumeClaims.
+"""Binds claims to volumes (``ports.VolumeWriter``): conditional patches of PersistentVolumes and
+PersistentVolumeClaims.
 
-Each call reads the object, changes nothing when it is as wanted, and else patches exactly the version that was read.
+Every call reads the object. If it differs from the desired state, the call patches exactly the version that was read.
 """
 
 from collections.abc import Callable
@@ -20,18 +20,18 @@ _CLAIM: Final = "PersistentVolumeClaim"
 
 
 class ApiVolumeWriter:
-    """``ports.VolumeWriter`` over one API server. ``remaining`` is the lease's: nothing is written after it has ended."""
+    """``ports.VolumeWriter`` for an API server. ``remaining`` is the lease's: nothing is written after its end."""
 
     def __init__(self, api: Api, remaining: Callable[[], float] | None = None) -> None:
         self._api = api
         self._remaining = remaining
 
     async def bind_volume(self, volume: str, claim: PersistentVolumeClaim) -> None:
-        """Point the volume's ``claimRef`` at the claim; the volume controller then binds both."""
+        """Set the volume's ``claimRef`` to the claim. The volume controller then binds both."""
         found = await self._volume(volume)
         if found.claim and not found.belongs_to(claim):
             raise Conflict(f"volume {volume} was given to claim {found.claim}")
-        # Asked already, by this process or the one before.
+        # Already set, by this process or its predecessor.
         if found.claim_uid == claim.uid and found.claim:
             return
         reference = {
@@ -42,13 +42,13 @@ class ApiVolumeWriter:
             "uid": claim.uid,
         }
         patch: _Json = {"spec": {"claimRef": reference}}
-        if not found.claim:  # a volume that an administrator pre-bound stays theirs when the claim goes
+        if not found.claim:  # a volume that an administrator pre-bound keeps its claimRef when the claim is deleted
             patch["metadata"] = {"annotations": {names.BOUND_BY_CONTROLLER: "yes"}}
         await self._patch_volume(found, patch)
 
     async def release_volume(self, volume: str, claim: PersistentVolumeClaim) -> None:
-        """Take back ``bind_volume`` unless the claim is bound by now. A volume that is not the claim's is left as it is."""
-        # A claim that is bound needs its volume.
+        """Revert ``bind_volume`` unless the claim is bound. Volumes of other claims are not changed."""
+        # A bound claim needs its volume.
         if (await self._claim(claim)).volume:
             return
         found = await self._volume(volume)
@@ -57,12 +57,12 @@ class ApiVolumeWriter:
             await self._patch_volume(found, drop)
 
     async def select_node(self, claim: PersistentVolumeClaim, node: str) -> PersistentVolumeClaim:
-        """Tell the claim's provisioner for which node to make the volume."""
+        """Set the node for which the claim's provisioner creates the volume."""
         found = await self._claim(claim)
-        # Bound, or asked for this very node already.
+        # Bound, or already selected for this node.
         if found.volume or found.selected_node == node:
             return found
-        # The decision rested on the node that was selected then.
+        # The decision was based on the node that was selected then.
         if found.selected_node != claim.selected_node:
             raise Conflict(
                 f"claim {claim.name} is being provisioned for node {found.selected_node or 'another scheduler'}"
@@ -70,7 +70,7 @@ class ApiVolumeWriter:
         return await self._patch_claim(found, {names.SELECTED_NODE: node})
 
     async def clear_selected_node(self, claim: PersistentVolumeClaim, node: str) -> None:
-        """Take back ``select_node``; a claim that is bound, or selected for another node, is left as it is."""
+        """Revert ``select_node``. A claim that is bound, or selected for another node, is not changed."""
         found = await self._claim(claim)
         if not found.volume and found.selected_node == node:
             await self._patch_claim(found, {names.SELECTED_NODE: None})
@@ -85,7 +85,7 @@ class ApiVolumeWriter:
         return found
 
     async def _patch_volume(self, volume: PersistentVolume, patch: _Json) -> None:
-        # The resourceVersion as a precondition: the patch changes what was read, and nothing else.
+        # The resourceVersion is a precondition: the patch changes only the version that was read.
         metadata = {**patch.get("metadata", {}), "resourceVersion": volume.resource_version}
         await self._api.send(
             Call("patch", VOLUMES, "", volume.name),
