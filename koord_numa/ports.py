@@ -1,17 +1,14 @@
-"""
-What the engine needs of the outside world, as protocols, and how the outside world may fail.
+"""Protocols between the engine and the outside world, and the errors of requests to the cluster.
 
-    ClusterError
-    ├── Conflict        the object changed or is bound already: look at it again
-    ├── Gone            there is no such object (any more): forget it
-    ├── Unavailable     nothing was done (429, 503, no connection): back off, ``retry_after`` seconds when the server said so
-    ├── UnknownOutcome  a write was sent and may have been done (no answer, 500, 502, 504): keep the hold, read the object back, settle
-    ├── NotLeader       the lease ends before the write would: nothing was sent, another replica may be deciding
-    ├── Unauthenticated the credentials are not accepted: back off until they are renewed
-    ├── Forbidden       an RBAC rule is missing: permanent until an operator grants it (``rule`` says which)
-    └── Invalid         the server refuses the request as such: a bug or hostile data, never retried unchanged
-
-What the engine is given by the composition root: the ports it writes through, its clock and its dice.
+ClusterError
+├── Conflict        the object has changed or is bound: read it again
+├── Gone            the object does not exist: forget it
+├── Unavailable     nothing was done (429, 503, no connection): back off, at least ``retry_after`` seconds if given
+├── UnknownOutcome  a write was sent without a clear response (no answer, 500, 502, 504): keep the assumed pod, read it back
+├── NotLeader       the lease ends before the write would: nothing was sent, another replica may be deciding
+├── Unauthenticated the credentials are not accepted: back off until they are renewed
+├── Forbidden       an RBAC rule is missing: permanent until an operator grants ``rule``
+└── Invalid         the server rejects the request itself: a bug or malformed data, never retried unchanged
 """
 
 from asyncio import sleep
@@ -35,89 +32,95 @@ from koord_numa.core.objects.volumes import PersistentVolumeClaim
 from koord_numa.core.rebind.pinned_pods import NumaAmounts
 
 StillAllowed = Callable[[], Awaitable[bool]]
-"""Whether what a write rests on still holds: this process leads, and the pod has no node."""
+"""Returns whether the precondition of a write still holds: this process leads, and the pod has no node."""
 
 
 class ClaimWriter(Protocol):
-    """
-    Allocates and reserves ResourceClaims. Every call may be repeated, and raises ``Conflict`` when the claim has changed in a way that
-    makes the decision void, ``Gone`` when it does not exist or was re-created, and every other ``ClusterError``.
+    """Allocates and reserves ResourceClaims. Every call is idempotent.
+
+    Raises ``Conflict`` when a change of the claim invalidates the decision, ``Gone`` when the claim does not exist or
+    was re-created, and every other ``ClusterError``.
     """
 
     async def reserve(self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None) -> ResourceClaim:
-        """
-        Write the allocation, unless it is there already, and reserve the claim for the pod. Returns the claim as written.
+        """Write the allocation, if it is not there yet, and reserve the claim for the pod. Returns the written claim.
 
-        It is written also when both are there: an earlier ``release`` or ``deallocate`` that is late then has no effect.
+        The claim is written even if both exist, so that a late ``release`` or ``deallocate`` has no effect.
         """
         ...
 
     async def release(self, claim: ResourceClaim, pod: PodKey, allowed: StillAllowed) -> None:
-        """Take the pod's reservation back; the allocation stays. The version is written that was read before ``allowed`` was asked."""
+        """Remove the pod's reservation and keep the allocation.
+
+        Writes the version that was read before ``allowed`` was checked.
+        """
         ...
 
     async def deallocate(self, claim: ResourceClaim, pod: str, allowed: StillAllowed) -> ResourceClaim:
-        """Take the allocation back, which no pod but this one (by uid) may use. Returns the claim as written; otherwise as ``release``."""
+        """Remove an allocation that no other pod than ``pod`` (a uid) uses.
+
+        Returns the written claim. Otherwise as ``release``.
+        """
         ...
 
     async def create(self, pod: PodKey, requests: Sequence[DeviceRequest]) -> ResourceClaim:
-        """
-        Create the claim for a pod's extended resources, and return it; one that this pod has already is returned as it is.
+        """Create the claim for a pod's extended resources and return it.
 
-        Raises ``Conflict`` when that one asks for something else or is being deleted.
+        An existing claim of this pod is returned unchanged.
+
+        Raises ``Conflict`` when the existing claim has other requests or is being deleted.
         """
         ...
 
     async def delete(self, claim: ResourceClaim, allowed: StillAllowed) -> None:
-        """Delete such a claim with its devices, unless ``allowed`` says no; one that is gone is no error. Otherwise as ``release``."""
+        """Delete a claim for extended resources if ``allowed``. A missing claim is no error. Otherwise as ``release``."""
         ...
 
     async def map_requests(self, pod: PodKey, claim: str, mappings: Sequence[RequestMapping]) -> None:
-        """
-        Write into the pod's status which claim (by name) has devices for its extended resources, and for which containers; without a
-        name remove that.
+        """Write the claim (by name) for extended resources and its container mappings to the pod's status.
 
-        Raises ``Invalid`` where the API server does not keep it.
+        An empty name removes the mapping. Raises ``Invalid`` when the API server drops the field.
         """
         ...
 
     async def write_amounts(self, pod: PodKey, amounts: Sequence[tuple[str, ClaimAmounts]]) -> None:
-        """Write into the pod's status what each claim, by name, takes from the node; nothing clears it."""
+        """Write the node resources that each claim (by name) uses to the pod's status. They are never removed."""
         ...
 
 
 T_contra = TypeVar("T_contra", contravariant=True)
 
 DELETED: Final = "DELETED"
-"""The event type of an object that is gone; every other type, ``None`` among them, says that it exists as shown."""
+"""Event type of a deleted object. Every other type, including ``None``, means that the object exists as shown."""
 
 
 class EventHandler(Protocol[T_contra]):
-    """
-    Consumer of one kind of object, as client-go's ``ResourceEventHandler``; fed by an informer, or by Kopf's events plus resync.
+    """Consumer of objects of a resource, as client-go's ``ResourceEventHandler``, fed by an informer or by Kopf and a
+    resync.
 
-    Level-based: events may come late, merged, repeated or out of order between kinds. All three methods are synchronous and cheap.
+    Level-based: events may be late, merged, repeated or out of order between resources. All methods are synchronous
+    and cheap.
     """
 
     def replace(self, objects: Iterable[T_contra]) -> None:
-        """A complete list: an object that it does not show is gone."""
+        """Process a complete list. Objects that are not in it are deleted."""
         ...
 
     def observe(self, event: str | None, obj: T_contra) -> None:
-        """One object as it is now; with ``DELETED``, as it was last. ``None`` marks a part of a list."""
+        """Process the current state of an object, or its last state with ``DELETED``. ``None`` marks an item of a list."""
         ...
 
     def synced(self) -> None:
-        """Called once, after the first complete list."""
+        """Process the completion of the first list. Called once."""
         ...
 
 
 class ClusterError(Exception):
-    """A request to the cluster did not do what it should."""
+    """A request to the cluster failed."""
 
 
 class Conflict(ClusterError):
-    """The object is not in the state that the request assumed (409, failed precondition)."""
+    """The object is not in the state that the request assumes (409, failed precondition)."""
 
 
 class Gone(ClusterError):
@@ -125,9 +128,10 @@ class Gone(ClusterError):
 
 
 class Unavailable(ClusterError):
-    """
-    Nothing was done and may be asked for again: 429, 503, a connection refused before the request was sent; for reads also every
-    other 5xx and a lost answer.
+    """Nothing was done and the request may be retried: 429, 503, or a connection that failed before the request was
+    sent.
+
+    For reads also every other 5xx and a lost response.
     """
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
@@ -136,50 +140,53 @@ class Unavailable(ClusterError):
 
 
 class UnknownOutcome(ClusterError):
-    """
-    A write may or may not have been carried out: it timed out, the connection broke after it was sent, or the answer was 500, 502 or
-    504, with which a proxy or etcd may have given up on a write that came through.
+    """A write may or may not have been carried out.
+
+    It timed out, the connection failed after it was sent, or the response was 500, 502 or 504. With these statuses a
+    proxy or etcd may have timed out on a write that succeeded.
     """
 
 
 class Forbidden(ClusterError):
-    """The server refuses for lack of a right (403). ``rule`` names it as a person would ask for it: ``create pods/binding``."""
+    """The server denies permission (403). ``rule`` is the missing RBAC rule: ``create pods/binding``."""
 
     def __init__(self, message: str, rule: str) -> None:
         super().__init__(message)
         self.rule = rule
 
     def __str__(self) -> str:
-        """The message, and what to grant."""
+        """Return the message and the missing rule."""
         return f"{super().__str__()}; missing rule: {self.rule}"
 
 
 class Unauthenticated(ClusterError):
-    """The server does not know who asks (401): the credentials are wrong or have expired, and no RBAC rule helps."""
+    """The server rejects the credentials (401): they are wrong or have expired, and no RBAC rule helps."""
 
 
 class NotLeader(ClusterError):
-    """The lease is not ours any more, or not for long enough for this write: another replica may be deciding. Nothing was sent."""
+    """The lease is lost or ends too soon for this write: another replica may be deciding. Nothing was sent."""
 
 
 class Invalid(ClusterError):
-    """The server does not accept the request as such (400, 422)."""
+    """The server rejects the request as invalid (400, 422)."""
 
 
 class Binder(Protocol):
-    """Makes decisions true. Every call is keyed by uid: a re-created pod of the same name is never touched."""
+    """Binds pods and writes their status.
+
+    Every call has the uid as a precondition, so a re-created pod is never changed.
+    """
 
     async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:
-        """
-        Bind a pod and merge these annotations into it, in one call.
+        """Bind a pod and merge the annotations into it in a single call.
 
-        Raises ``Conflict`` (bound already, terminating, gated, or another uid), ``Gone``, ``Unavailable``, ``UnknownOutcome``,
-        ``Forbidden``, ``Invalid``.
+        Raises ``Conflict`` (already bound, terminating, gated, or another uid), ``Gone``, ``Unavailable``,
+        ``UnknownOutcome``, ``Forbidden``, ``Invalid``.
         """
         ...
 
     async def read_pod(self, pod: PodKey) -> Pod:
-        """The pod as it is now. Raises ``Gone`` also when the name belongs to another uid."""
+        """Return the current pod. Raises ``Gone`` also when the uid differs."""
         ...
 
     async def set_unschedulable(self, pod: PodKey, message: str) -> None:
@@ -187,20 +194,20 @@ class Binder(Protocol):
         ...
 
     async def nominate(self, pod: PodKey, node: str, why: str = "") -> Pod:
-        """Say in the status which node is being freed (empty: none), with the condition if ``why``; returns the pod as it is then."""
+        """Set the nominated node (empty: none) in the status, with the condition if ``why``. Returns the updated pod."""
         ...
 
     async def evict(self, pod: PodKey, message: str) -> None:
-        """Evict a preemption victim, respecting disruption budgets. Raises ``Unavailable`` when a budget forbids it now."""
+        """Evict a preemption victim within its disruption budgets. Raises ``Unavailable`` when a budget is exhausted."""
         ...
 
     async def delete(self, pod: PodKey) -> None:
-        """Delete a preemption victim whatever its disruption budgets say. Raises ``Gone`` for a pod of another uid."""
+        """Delete a preemption victim without checking disruption budgets. Raises ``Gone`` when the uid differs."""
         ...
 
 
 class ObjectReference(NamedTuple):
-    """The object that an event is about; ``version`` is its API version with the group. A tuple, as an event's key is."""
+    """The object of an event. ``version`` is its apiVersion. A tuple, because it is part of the key of events."""
 
     kind: str
     namespace: str
@@ -210,81 +217,87 @@ class ObjectReference(NamedTuple):
 
 
 class Recorder(Protocol):
-    """Tells people. Never blocks and never fails: aggregated, rate-limited, dropped under pressure."""
+    """Records events. Never blocks and never fails: events are aggregated, rate-limited, and dropped under load."""
 
     def event(self, pod: PodKey, *, warning: bool, reason: str, message: str) -> None:
-        """An Event on a pod."""
+        """Record an Event on a pod."""
         ...
 
     def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
-        """An Event on a node, such as topology data that cannot be trusted."""
+        """Record an Event on a node, for example about untrusted topology data."""
         ...
 
     def object_event(self, about: ObjectReference, *, warning: bool, reason: str, message: str) -> None:
-        """An Event on an object of any other kind."""
+        """Record an Event on an object of another kind."""
         ...
 
 
 class RebindRecorder(Recorder, Protocol):
-    """A recorder that knows RebindResources too."""
+    """A recorder that also supports RebindResources."""
 
     def rebind_event(self, rebind: RebindRequest, *, warning: bool, reason: str, message: str) -> None:
-        """An Event on a RebindResource."""
+        """Record an Event on a RebindResource."""
         ...
 
 
 class RebindWriter(Protocol):
-    """Carries a rebind out, one small conditional step at a time, and says in the RebindResource how it went."""
+    """Writes a rebind in small conditional steps, and its result in the RebindResource."""
 
     async def read_rebind(self, rebind: RebindRequest) -> RebindRequest:
-        """The RebindResource as it is now. Raises ``Gone`` also when the name belongs to another uid."""
+        """Return the current RebindResource. Raises ``Gone`` also when the uid differs."""
         ...
 
     async def answer(self, rebind: RebindRequest, answer: RebindAnswer) -> None:
-        """Write the status. Saying the same twice does no harm. Raises every ``ClusterError``; ``Gone`` as above."""
+        """Write the status. Idempotent. Raises every ``ClusterError``; ``Gone`` also when the uid differs."""
         ...
 
     async def create_rebind(self, node: str, why: str, *, dry_run: bool) -> None:
-        """Create a RebindResource for a node; the server makes its name. ``why`` is kept with it. Raises every ``ClusterError``."""
+        """Create a RebindResource for a node with a generated name and the reason ``why``.
+
+        Raises every ``ClusterError``.
+        """
         ...
 
     async def delete_rebind(self, rebind: RebindRequest) -> None:
-        """Delete the RebindResource, if it is still this one. Raises ``Conflict``, ``Gone`` and every other ``ClusterError``."""
+        """Delete the RebindResource if its uid is unchanged.
+
+        Raises every ``ClusterError``, for example ``Conflict`` and ``Gone``.
+        """
         ...
 
     async def read_pod(self, pod: PodKey) -> PodRevision:
-        """The pod as it is now and its resource-status. Raises ``Gone`` also when the name belongs to another uid."""
+        """Return the current pod and its resource-status. Raises ``Gone`` also when the uid differs."""
         ...
 
     async def patch_cpus(self, revision: PodRevision, cpus: CpuSet, numa: NumaAmounts | None = None) -> None:
-        """
-        Give the pod these CPUs, if it is still exactly as it was read; nothing else about it changes.
+        """Assign these CPUs to the pod if it is unchanged since it was read. Nothing else changes.
 
-        Raises ``Conflict`` when it is not, and every other ``ClusterError``.
+        Raises ``Conflict`` when the pod has changed, and every other ``ClusterError``.
         """
         ...
 
 
 class VolumeWriter(Protocol):
-    """
-    Gives claims their volumes. Every call may be repeated, and raises ``Conflict`` when the object is another's or has changed,
-    ``Gone`` when it does not exist or was re-created, and every other ``ClusterError``.
+    """Binds claims to volumes. Every call is idempotent.
+
+    Raises ``Conflict`` when the object belongs to another claim or has changed, ``Gone`` when it does not exist or was
+    re-created, and every other ``ClusterError``.
     """
 
     async def bind_volume(self, volume: str, claim: PersistentVolumeClaim) -> None:
-        """Give an existing volume to the claim."""
+        """Assign an existing volume to the claim."""
         ...
 
     async def release_volume(self, volume: str, claim: PersistentVolumeClaim) -> None:
-        """Take that back, unless the claim is bound by now."""
+        """Revert ``bind_volume`` unless the claim is bound."""
         ...
 
     async def select_node(self, claim: PersistentVolumeClaim, node: str) -> PersistentVolumeClaim:
-        """Have a volume made for the claim that this node reaches. Returns the claim as it then is."""
+        """Request a volume for the claim that is accessible from this node. Returns the updated claim."""
         ...
 
     async def clear_selected_node(self, claim: PersistentVolumeClaim, node: str) -> None:
-        """Take that back, unless the claim is bound by now or was given to another node."""
+        """Revert ``select_node`` unless the claim is bound or another node is selected."""
         ...
 
 
@@ -292,36 +305,38 @@ class PodGroupWriter(Protocol):
     """Writes the status of PodGroups."""
 
     async def write_status(self, group: PodGroup, status: GroupStatus) -> None:
-        """Apply the status. Saying the same twice does no harm. Raises ``Gone``, also for another uid, and every ``ClusterError``."""
+        """Apply the status. Idempotent. Raises every ``ClusterError``; ``Gone`` also when the uid differs."""
         ...
 
 
 class Lease(Protocol):
-    """May this process act? Checked before every write."""
+    """The permission of this process to act. Checked before every write."""
 
     def fresh(self) -> bool:
-        """Is this process the leader, with time left on its lease by the monotonic clock?"""
+        """Report whether this process is the leader with time left on its lease by the monotonic clock."""
         ...
 
 
 class Clock(Protocol):
-    """Monotonic seconds; injected so that tests do not sleep."""
+    """Monotonic seconds, injected so that tests do not sleep."""
 
     def __call__(self) -> float: ...
 
 
 class AnnotationWriter(Protocol):
-    """Turns a placement into the annotations that the node agent reads (``wire``, handed in by the composition root)."""
+    """Converts a placement to the annotations that the node agent reads (from ``wire``, provided by the composition
+    root).
+    """
 
     def __call__(self, pod: Pod, placement: Placement) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """
-    The ports of one engine. ``random`` gives numbers in [0, 1) and only spreads waiting times, never a decision.
+    """The ports of an engine.
 
-    ``volumes`` is ``None`` where nothing is ever bound, as in a dry run.
+    ``random`` returns numbers in [0, 1) and only randomizes pauses, never a decision. ``volumes`` is ``None`` if
+    nothing is bound, as in a dry run.
     """
 
     binder: Binder
@@ -332,5 +347,5 @@ class Dependencies:
     sleep: Callable[[float], Awaitable[None]] = sleep
     random: Callable[[], float] = SystemRandom().random
     volumes: VolumeWriter | None = None
-    pod_groups: PodGroupWriter | None = None  # None where nothing is bound, or groups are switched off
-    claim_writer: ClaimWriter | None = None  # None where resource claims are switched off
+    pod_groups: PodGroupWriter | None = None  # None if nothing is bound or pod groups are disabled
+    claim_writer: ClaimWriter | None = None  # None if resource claims are disabled

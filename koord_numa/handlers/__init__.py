@@ -1,1 +1,1 @@
-"""The only Kopf code: a table of triggers with one-line bodies."""
+"""The only package that uses Kopf: a table of triggers with one-line bodies."""

@@ -1,8 +1,7 @@
-"""
-From Kopf's raw events to core types: parse, leave out what is not ours, hand over. Nothing is decided here.
+"""Conversion of Kopf's raw events to core types: parse, filter, pass on. No decisions are made here.
 
-An object that cannot be identified is logged and left out. An object whose ``resourceVersion`` is known already is not parsed again: Kopf
-reports every object again after each lost connection, and every pod that leaves the selection once more.
+An object without identity is logged and skipped. Kopf reports every object again after a lost connection, and every
+pod that leaves the selection once more. An object with a known ``resourceVersion`` is not parsed again.
 """
 
 import asyncio
@@ -21,22 +20,22 @@ from koord_numa.ports import DELETED
 from koord_numa.wire.errors import WireError
 
 SLICE: Final = 50
-"""So many events are handed over before others have their turn: some milliseconds."""
+"""Events that are passed on before other tasks run: some milliseconds."""
 
 _log = logging.getLogger(__name__)
 
 
 class EventBatches:
-    """Events of one kind on their way to ``hand_over``. A pause of 0 seconds hands over each as it comes."""
+    """Queue of events of a resource for ``hand_over``. With a pause of 0 seconds every event is passed on immediately."""
 
     def __init__(self, hand_over: Callable[[kopf.RawEvent], None], pause: float) -> None:
         self._hand_over = hand_over
         self._pause = pause
         self._waiting: deque[kopf.RawEvent] = deque()
-        self._next = 0.0  # a time of the loop: before it events wait
+        self._next = 0.0  # loop time before which events wait
 
     def put(self, event: kopf.RawEvent) -> None:
-        """Hand over an event, now or with those that come until the pause is over."""
+        """Pass on an event, immediately or together with the events that arrive until the end of the pause."""
         if not self._pause:
             self._hand_over(event)
             return
@@ -68,10 +67,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ObjectStore(Protocol[T]):
-    """Where parsed objects go; ``cluster.watch.resync_store`` has the one that is used."""
+    """The destination of parsed objects, implemented by ``ResyncStore`` in ``cluster.watch``."""
 
     def get(self, key: Hashable) -> T | None:
-        """An object as last reported."""
+        """Return the last reported object, or ``None``."""
         ...
 
     def observe(self, event: str | None, obj: T) -> None:
@@ -79,17 +78,17 @@ class ObjectStore(Protocol[T]):
         ...
 
     def discard(self, key: Hashable) -> None:
-        """Report a deletion that is known already."""
+        """Report a deletion that the handler already knows."""
         ...
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of objects."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The three kinds that Kopf watches: pods by uid, topologies by node name, RebindResources by uid."""
+    """The resources that Kopf watches: pods by uid, topologies by node name, RebindResources by uid."""
 
     waiting_pods: ObjectStore[Pod]
     topologies: ObjectStore[NodeResourceTopology]
@@ -97,41 +96,43 @@ class Stores:
 
 
 class Parser(Protocol[T_co]):
-    """Turns a raw object into a core type: ``None`` for one that is not wanted or broken, ``WireError`` for one without identity."""
+    """Converts a raw object to a core type."""
 
     def __call__(self, raw: Mapping[str, Any]) -> T_co | None:
-        """Parse."""
+        """Return the parsed object, or ``None`` if it is not selected or malformed.
+
+        Raises ``WireError`` for an object without identity.
+        """
         ...
 
     def gone(self, raw: Mapping[str, Any]) -> bool:
-        """The object was deleted. Returns whether its last state could not be read."""
+        """Process a deletion. Returns whether the last state was unreadable."""
         ...
 
 
 class Parsers(Protocol):
-    """One parser a kind; none of them raises anything but ``WireError``."""
+    """A parser per resource. The parsers raise only ``WireError``."""
 
     @property
     def waiting_pod(self) -> Parser[Pod]:
-        """Pods of our scheduler names."""
+        """Parser of pods with the configured scheduler names."""
         ...
 
     @property
     def topology(self) -> Parser[NodeResourceTopology]:
-        """NodeResourceTopologies."""
+        """Parser of NodeResourceTopologies."""
         ...
 
     @property
     def rebind(self) -> Parser[RebindRequest]:
-        """RebindResources."""
+        """Parser of RebindResources."""
         ...
 
 
 class Dispatcher:
-    """
-    One per process, in every handler's reach as ``memo.dispatcher``.
+    """The receiver of all events, available to handlers as ``memo.dispatcher``. A single instance per process.
 
-    ``is_pending`` says of a uid whether that pod still waits for a node here, or for the answer to its bind.
+    ``is_pending`` reports whether the pod with a uid still waits for a node, or for the response to its bind.
     """
 
     def __init__(
@@ -147,21 +148,20 @@ class Dispatcher:
         self.scheduler_names = scheduler_names
         self._is_pending = is_pending
         self._pods = EventBatches(self._waiting_pod, pause)
-        # By name, of the topologies in the store as far as Kopf has reported them.
+        # uids of reported topologies in the store, by name
         self._topology_uids: dict[str, str] = {}
 
     def waiting_pod(self, event: kopf.RawEvent) -> None:
-        """A pod without a node; of several that come together the later ones are handed over in batches."""
+        """Process a pod without a node. Pods in quick succession are passed on in batches."""
         self._pods.put(event)
 
     def _waiting_pod(self, event: kopf.RawEvent) -> None:
-        """
-        A pod without a node.
+        """Process a pod without a node.
 
-        The server's field selector reports every pod that gets a node as deleted. Of one that this process has bound, only the store
-        has to know.
+        The server's field selector reports every pod that gets a node as deleted. For a pod that this process has
+        bound, only the store is updated.
         """
-        # A bind of our own: the pod is counted already, and parsing it again would only cost time.
+        # An own bind: the pod is already accounted for, so it is not parsed again.
         if event["type"] == DELETED and not self._is_pending(uid := meta(event["object"], "uid")):
             self.stores.waiting_pods.discard(uid)
             self.parsers.waiting_pod.gone(event["object"])
@@ -169,10 +169,9 @@ class Dispatcher:
         _hand_over("pod", event, (self.stores.waiting_pods, "uid"), self.parsers.waiting_pod)
 
     def topology(self, event: kopf.RawEvent) -> None:
-        """
-        A NodeResourceTopology.
+        """Process a NodeResourceTopology.
 
-        Kopf has a task for each uid, so that events of one that was deleted may come after those of the next one of its name.
+        Kopf has a task per uid, so events of a deleted object may follow events of a later object of the same name.
         """
         raw = event["object"]
         name, uid = meta(raw, "name"), meta(raw, "uid")
@@ -189,18 +188,18 @@ class Dispatcher:
         _hand_over("NodeResourceTopology", event, (self.stores.topologies, "name"), self.parsers.topology)
 
     def rebind(self, event: kopf.RawEvent) -> None:
-        """A RebindResource."""
+        """Process a RebindResource."""
         _hand_over("RebindResource", event, (self.stores.rebinds, "uid"), self.parsers.rebind)
 
 
 def _hand_over(kind: str, event: kopf.RawEvent, place: tuple[ObjectStore[T], str], parse: Parser[T]) -> None:
-    """Parse and report one object. A deleted one that is known is not parsed: what it was last is enough."""
+    """Parse and report an object. A known deleted object is not parsed, because its last state suffices."""
     (store, key), raw = place, event["object"]
     try:
         if event["type"] == DELETED:
-            # What it was last is enough, and needs no parsing.
+            # The last state suffices without parsing.
             found = store.get(meta(raw, key)) or parse(raw)
-            # After parsing, which may have found it broken: what is deleted closes no node.
+            # After parsing, which may have found it malformed: a deleted object must not block a node.
             parse.gone(raw)
         else:
             found = parse(raw)
@@ -220,24 +219,23 @@ V = TypeVar("V", bound=_Versioned)
 
 
 def known_version(store: ObjectStore[V], key: str, raw: Mapping[str, Any]) -> V | None:
-    """The object that was parsed from this very version, if there is one."""
+    """Return the object that was parsed from this version, or ``None``."""
     known = store.get(key)
     version = meta(raw, "resourceVersion")
-    # An empty version compares with nothing.
+    # An empty version equals no other version.
     return known if known is not None and version and known.resource_version == version else None
 
 
 def is_older(version: str, than: str) -> bool:
-    """
-    Was this resourceVersion before the other one? Both of one kind, compared as the decimal numbers that Kubernetes 1.35 promises.
+    """Report whether a resourceVersion precedes another of the same resource.
 
-    What is no such number is older than nothing.
+    They are compared as decimal numbers, which Kubernetes 1.35 guarantees. Other values are never older.
     """
-    # Of numbers without leading zeros the longer text is the larger one; as texts they may have any length.
+    # Without leading zeros the longer text is the larger number. Texts may have any length.
     return version.isdecimal() and than.isdecimal() and (len(version), version) < (len(than), than)
 
 
 def meta(raw: Mapping[str, Any], key: str) -> str:
-    """One text of an object's metadata, empty when it is absent."""
+    """Return a metadata field as text, or "" when it is absent."""
     metadata = raw.get("metadata")
     return str(metadata.get(key, "")) if isinstance(metadata, Mapping) else ""

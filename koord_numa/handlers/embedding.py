@@ -1,4 +1,4 @@
-"""Run Kopf inside the process: start it, restart it when it gives up, and notice when it stops working."""
+"""Kopf inside the process: start, restart after failures, and detection of stalls."""
 
 import asyncio
 import logging
@@ -24,11 +24,11 @@ from koord_numa.ports import ClusterError
 from koord_numa.settings import BackoffSettings
 
 LOGIN_PAUSE: Final = 1.0
-"""Seconds until credentials are asked for again that cannot be had at the moment."""
+"""Seconds between attempts to get credentials that are temporarily unavailable."""
 
 
 class Host(Protocol):
-    """The process around Kopf."""
+    """The process that embeds Kopf."""
 
     dispatcher: Dispatcher
 
@@ -38,51 +38,55 @@ class Host(Protocol):
         ...
 
     async def new_session(self) -> Any:
-        """What Kopf uses of an ``aiohttp.ClientSession``, with fresh credentials. Kopf closes it. Raises ``Unavailable``."""
+        """Return a session with current credentials (the part of ``aiohttp.ClientSession`` that Kopf uses).
+
+        Kopf closes it. Raises ``Unavailable``.
+        """
         ...
 
     @property
     def failure(self) -> asyncio.Future[BaseException]:
-        """Done when a task of the process has died."""
+        """Done when a task of the process has failed."""
         ...
 
     async def stop(self) -> None:
-        """End everything."""
+        """Stop the process."""
         ...
 
 
 def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[Host]]) -> None:
-    """Register the handlers. ``start`` is called for a memo without a host: the process is Kopf's then."""
+    """Register the handlers. ``start`` is called for a memo without a host, which means that Kopf owns the process."""
 
     @kopf.on.startup(registry=registry, errors=kopf.ErrorsMode.PERMANENT)
     async def startup(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
-        # Under ``kopf run`` no process exists yet; under ``koord-numa run`` the memo brings it.
+        # Under ``kopf run`` the host does not exist yet; under ``koord-numa run`` the memo contains it.
         if "host" not in memo:
             memo.host = await start()
             memo.host_ends_with_kopf = True
         memo.dispatcher = memo.host.dispatcher
         memo.queueing = settings.queueing
         configure(settings, memo.dispatcher.scheduler_names)
-        logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # otherwise a line for every event
+        logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # otherwise a line per event
 
     @kopf.on.login(registry=registry, errors=kopf.ErrorsMode.PERMANENT)
     async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
-        """The server, credentials and impersonation of our own requests. Kopf asks again after a 401."""
+        """Provide the server and a session with credentials and impersonation. Kopf calls it again after a 401."""
         host: Host = memo.host
         try:
             session = await host.new_session()
         except ClusterError as error:
-            # A token file that is being written. Any other error would leave Kopf waiting for credentials for ever.
+            # For example a token file that is being rotated. With any other exception Kopf would wait for credentials
+            # forever.
             raise kopf.TemporaryError(str(error), delay=LOGIN_PAUSE) from error
         return kopf.AiohttpSession(server=host.server, aiohttp_session=session)
 
     @kopf.on.cleanup(registry=registry)
     async def cleanup(memo: kopf.Memo, **_: Any) -> None:
-        """A task that died makes ``kopf run`` end with an error."""
+        """Stop the host. A failed task makes ``kopf run`` exit with an error."""
         if "host_ends_with_kopf" in memo:
             host: Host = memo.host
             await host.stop()
-            # The error is the exit status of ``kopf run``, by which its supervisor restarts it.
+            # The error sets the exit status of ``kopf run``, so that its supervisor restarts it.
             if host.failure.done():
                 raise kopf.PermanentError("a task of the scheduler has died") from host.failure.result()
 
@@ -90,53 +94,53 @@ def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[Host]]
 KOPF: Final = str(Path(kopf.__file__).parent)
 
 EXIT_SECONDS: Final = 5.0
-"""What Kopf's own tasks get to end after they were cancelled; a watcher gives its workers two."""
+"""Seconds for Kopf's tasks to end after cancellation. A watcher gives its workers two seconds."""
 
 ATTEMPTS: Final = 3
-"""How often those that a run has left are cancelled."""
+"""Maximum number of cancellations of the remaining tasks of a run."""
 
 ENDING: Final = 12
-"""So many times ``EXIT_SECONDS`` a run may take to end."""
+"""Maximum duration of the end of a run, in multiples of ``EXIT_SECONDS``."""
 
 WATCHER: Final = "watcher for "
-"""Beginning of the names of the tasks that watch a kind."""
+"""Prefix of the names of tasks that watch a resource."""
 
 CREDENTIALS: Final = "credentials retriever"
-"""The task that asks for credentials. Kopf waits for it only at the end: when it fails, every watcher waits for credentials for ever."""
+"""The task that gets credentials.
+
+Kopf awaits it only at the end: if it fails, all watchers wait for credentials forever.
+"""
 
 WATCHERS_OWN: Final = ("Scheduler.", "worker", "_wait_for_depletion")
-"""
-Beginnings of the names of coroutines that a watcher of Kopf ends when it ends. Should they end before, it waits for them for ever, and
-does not even let itself be cancelled.
+"""Prefixes of coroutine names that a watcher of Kopf ends itself.
+
+If they end earlier, the watcher waits for them forever and cannot be cancelled.
 """
 
 Task = asyncio.Task[Any]
 
 
 class KopfStalled(Exception):
-    """A part of Kopf is over without which it reports nothing, or Kopf does not come to an end."""
+    """An essential task of Kopf has ended, or Kopf does not end."""
 
 
 async def supervise(roots: Collection[Task]) -> None:
-    """
-    Look after a run, of which these are the root tasks, until cancelled: watchers that were cancelled are cancelled until they end.
+    """Supervise a run with these root tasks until cancelled: cancelled watchers are cancelled again until they end.
 
-    Kopf cancels them once and waits without limit. One that is about to open its stream again loses that (``streaming_block`` in
-    Kopf's watching.py suppresses it), and would go on for ever.
-
-    Raises ``KopfStalled``.
+    Kopf cancels them once and waits without limit. A watcher that is reopening its stream loses the cancellation
+    (``streaming_block`` in Kopf's watching.py suppresses it) and would continue forever. Raises ``KopfStalled``.
     """
     ending, parts = 0, _parts()
     while True:
         await asyncio.sleep(EXIT_SECONDS)
-        # One root task that is over ends the run.
+        # A single finished root task ends the run.
         if any(task.done() for task in roots):
             ending += 1
             if ending > ENDING:
                 raise KopfStalled(f"Kopf has not ended for {ENDING * EXIT_SECONDS:g} s")
         elif over := [task for task in parts if task.done()]:
             raise KopfStalled(f"Kopf goes on without its {over[0].get_name()}") from _error(over[0])
-        # Looked for once a round: Kopf has a task for every object that changed lately.
+        # Collected once per iteration: Kopf has a task for every recently changed object.
         parts = _parts()
         for task in parts:
             if task.get_name().startswith(WATCHER) and (ending or task.cancelling()):
@@ -144,26 +148,26 @@ async def supervise(roots: Collection[Task]) -> None:
 
 
 async def end_leftovers() -> None:
-    """End what a run that failed has left: its watchers would report beside those of the next run."""
+    """Cancel the remaining tasks of a failed run. Its watchers would report in parallel to the next run."""
     for _ in range(ATTEMPTS):
         left = {task for task in asyncio.all_tasks() if runs_kopf(task)}
         if not left:
             return
         for task in left:
-            # Those are ended by their watcher; ended before it, it would wait for ever.
+            # Their watcher ends these tasks. If they end earlier, it waits forever.
             if not str(getattr(task.get_coro(), "__qualname__", "")).startswith(WATCHERS_OWN):
                 task.cancel()
         done, _ = await asyncio.wait(left, timeout=EXIT_SECONDS)
-        await asyncio.gather(*done, return_exceptions=True)  # their errors are those that the run has raised
+        await asyncio.gather(*done, return_exceptions=True)  # the run has already raised their errors
 
 
 def runs_kopf(task: Task) -> bool:
-    """Is this a task that Kopf made for itself?"""
+    """Report whether Kopf created the task for itself."""
     return _is_kopf(getattr(task.get_coro(), "cr_code", None))
 
 
 def _parts() -> list[Task]:
-    """The tasks without which Kopf reports nothing, that are not over."""
+    """Return the running tasks without which Kopf reports nothing."""
     return [
         task for task in asyncio.all_tasks() if task.get_name().startswith((WATCHER, CREDENTIALS)) and runs_kopf(task)
     ]
@@ -178,32 +182,32 @@ def _is_kopf(code: CodeType | None) -> bool:
 
 
 PER_EVENT: Final = str(Path(KOPF, "_core")) + os.sep
-"""Where Kopf's generators are that are no streams, but context managers of single events."""
+"""Path of Kopf's generators that are context managers of single events instead of streams."""
 
 Streams = WeakValueDictionary[int, AsyncGenerator[Any, None]]
-"""Asynchronous generators in the order in which they were begun: an outer one before those that it reads."""
+"""Asynchronous generators in the order of their start: an outer generator precedes the generators that it reads."""
 
 RESTART: Final = BackoffSettings(initial=1.0, max=30.0)
-"""Pauses between two runs of Kopf."""
+"""Back-off between two runs of Kopf."""
 
 STEADY: Final = 60.0
-"""Seconds after which a run of Kopf counts as one that worked: its end begins a new series of pauses."""
+"""Seconds after which a run of Kopf counts as successful, which resets the back-off."""
 
 _log = logging.getLogger(__name__)
 
 
 class SharedMemo(kopf.Memo):
-    """One memo for all objects. Kopf copies the one that it is given for every object that it hears of; nothing here is of one object."""
+    """A single memo for all objects. Kopf copies the memo for every object, but this memo has no state of objects."""
 
     def __copy__(self) -> Self:
         return self
 
 
 class EveryTask(Collection[asyncio.Task[Any]]):
-    """
-    All tasks of the process, for Kopf to leave alone.
+    """All tasks of the process, which Kopf must ignore.
 
-    The scheduler and its binds in flight outlive a run of Kopf, and a watcher of Kopf that waits for credentials never ends by itself.
+    The scheduler and its binds in flight outlive a run of Kopf. A watcher of Kopf that waits for credentials never
+    ends itself.
     """
 
     def __contains__(self, task: object) -> bool:
@@ -218,11 +222,10 @@ class EveryTask(Collection[asyncio.Task[Any]]):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedKopf:
-    """
-    Kopf as a part of ``host``, with the handlers of a registry.
+    """Kopf as a part of ``host``, with the handlers of a registry.
 
-    ``spawned`` is called when Kopf has installed its signal handlers, which would stop only Kopf; ``restarted`` before every run but the
-    first, as objects may have vanished meanwhile.
+    ``spawned`` is called when Kopf has installed its signal handlers, which would stop only Kopf. ``restarted`` is
+    called before every run but the first, because objects may have been deleted in the meantime.
     """
 
     host: Host
@@ -231,11 +234,14 @@ class EmbeddedKopf:
     restarted: Callable[[], None]
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run Kopf until ``stop``, again when it gives up on the API server. Raises what is no trouble with the API server: a bug."""
+        """Run Kopf until ``stop``, and restart it when it fails because of the API server.
+
+        Raises all other errors, which are bugs.
+        """
         clock, dice, failures = asyncio.get_running_loop().time, SystemRandom().random, 0
         while not stop.is_set():
             begun = clock()
-            # A task of its own: Kopf cancels what it finds younger than itself, and must not cancel this coroutine.
+            # A separate task: Kopf cancels tasks that are younger than itself, and must not cancel this coroutine.
             run = asyncio.create_task(self._run_once(stop), name="kopf operator")
             await asyncio.wait({run})
             error = run.exception()
@@ -243,68 +249,74 @@ class EmbeddedKopf:
                 return
             if not is_transient(error):
                 raise error
-            # A run that worked for a while begins a new series of pauses.
+            # A successful run resets the back-off.
             failures = 1 if clock() - begun > STEADY else failures + 1
             pause = RESTART.pause(failures, dice())
             _log.error("Kopf gave up and is started again in %.1f s: %r", pause, error)
-            # The pause ends early when the process does.
+            # The pause ends early when the process stops.
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await stop.wait()
             self.restarted()
 
     async def _run_once(self, stop: asyncio.Event) -> None:
-        """One run, until ``stop`` or until Kopf gives up: then its error is raised."""
+        """Run Kopf once, until ``stop`` or until Kopf fails. Raises the error of the run."""
         settings = kopf.OperatorSettings()
-        # Kopf would kill the whole process some minutes after it gave up.
+        # Kopf would kill the process some minutes after it failed.
         settings.process.ultimate_exiting_timeout = None
         memo = SharedMemo(host=self.host)
         with _kopf_streams() as streams:
             tasks = await kopf.spawn_tasks(
                 clusterwide=True, registry=self.registry, settings=settings, memo=memo, stop_flag=stop
             )
-            # Kopf has installed its signal handlers by now; ours replace them.
+            # Kopf has installed its signal handlers; the host replaces them.
             self.spawned()
             running = asyncio.create_task(kopf.run_tasks(tasks, ignored=EveryTask()), name="kopf run")
             supervision = asyncio.create_task(supervise(tasks), name="supervision of kopf")
             try:
-                # Whichever ends first says how the run went.
+                # The first task to end determines the result.
                 done, _ = await asyncio.wait({running, supervision}, return_when=asyncio.FIRST_COMPLETED)
                 await (running if running in done else supervision)
             finally:
                 supervision.cancel()
                 await end_leftovers()
-                # After the tasks: a stream that is being read cannot be closed.
+                # After the tasks: a stream cannot be closed while it is read.
                 await _close(streams)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Trouble with the API server, a kind that was uninstalled, or credentials; anything else is a bug."""
+    """Report whether the error comes from the API server, an uninstalled resource, or credentials.
+
+    Other errors are bugs.
+    """
     library = type(error).__module__.partition(".")[0] in ("kopf", "aiohttp")
     if library or isinstance(error, OSError | TimeoutError | JSONDecodeError | KopfStalled) or _of_a_connection(error):
         return True
-    # Kopf raises a RuntimeError, from the error proper, when the task of an object fails, such as one that asks for kinds.
+    # Kopf raises a RuntimeError from the original error when the task of an object fails, for example in discovery.
     cause = error.__cause__
     return isinstance(error, RuntimeError) and cause is not None and is_transient(cause)
 
 
 def _of_a_connection(error: BaseException) -> bool:
-    """Kopf closes connections when credentials expire; what still uses one meets any error, raised inside of aiohttp."""
+    """Report whether aiohttp raised the error.
+
+    Kopf closes connections when credentials expire, so their users may get any error.
+    """
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
     return bool(modules) and modules[-1].startswith("aiohttp.")
 
 
 @contextmanager
 def _kopf_streams() -> Iterator[Streams]:
-    """Collect every stream that Kopf begins to read inside the block."""
+    """Collect all streams that Kopf starts to read inside the block."""
     streams: Streams = WeakValueDictionary()
-    # Other hooks stay in place: the event loop has one for its own bookkeeping.
+    # Other hooks are kept: the event loop uses a hook for its own bookkeeping.
     hooks, numbers = sys.get_asyncgen_hooks(), count()
 
     def begun(stream: AsyncGenerator[Any, None]) -> None:
         code: CodeType | None = getattr(stream, "ag_code", None)
         file = "" if code is None else code.co_filename
-        # With every event: the task that enters it closes it, so that none is left open.
+        # Occurs with every event. The task that enters the generator closes it, so none stays open.
         if file.startswith(PER_EVENT):
             return
         if file.startswith(KOPF):
@@ -320,13 +332,15 @@ def _kopf_streams() -> Iterator[Streams]:
 
 
 async def _close(streams: Streams) -> None:
-    """
-    Close what Kopf has left half read: a watcher that is cancelled between two events drops its stream together with its connection.
+    """Close the streams that Kopf has not read to the end.
 
-    One after the other, outer ones first: closed all at once, as at the end of the loop, an inner one fails with "already running".
+    A watcher that is cancelled between events drops its stream and connection.
+
+    They are closed one after the other, outer streams first. Closed concurrently, as at the end of the loop, an inner
+    stream fails with "already running".
     """
     for stream in list(streams.values()):
-        if not getattr(stream, "ag_running", False):  # else the loop is closing it already
+        if not getattr(stream, "ag_running", False):  # otherwise the loop is already closing it
             with suppress(TimeoutError):
                 async with asyncio.timeout(EXIT_SECONDS):
                     await stream.aclose()

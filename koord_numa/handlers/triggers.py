@@ -1,6 +1,6 @@
-"""Kopf's handlers: which kinds are watched, what each event calls, and Kopf's settings."""
+"""Kopf's handlers: the watched resources, the call for every event, and Kopf's settings."""
 
-# ruff: noqa: ARG002  (Kopf's signatures of storages)
+# ruff: noqa: ARG002 (signatures of Kopf's storages)
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -12,35 +12,37 @@ from koord_numa.wire import names
 
 FIRST_PAUSES: Final = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 5.0)
 LAST_PAUSE: Final = 10.0
-"""Seconds between tries of a request that fails with 403, 429 or 5xx."""
+"""Seconds between retries of a request that fails with 403, 429 or 5xx."""
 
 IDLE: Final = 0.5
-"""Seconds after which Kopf ends the task of a quiet object; with its own 5 s a big list keeps a task for every object."""
+"""Seconds after which Kopf ends the task of an idle object.
+
+With the default of 5 s a long list keeps a task for every object.
+"""
 
 WAITING_IDLE: Final = 15.0
-"""
-The same for a pod that waits for a node while there are few of them (``FEW_WAITING``). Its next event comes when it is bound, and to end
-its task before and start another one then costs 40 us.
+"""Idle timeout in seconds of a waiting pod while there are few of them (``FEW_WAITING``).
+
+The next event of the pod is its bind. Ending its task and starting a new task would cost 40 us.
 """
 
 FEW_WAITING: Final = 5_000
-"""Tasks of so many pods occupy some 60 MB."""
+"""Maximum number of waiting pods for ``WAITING_IDLE``. The tasks of as many pods use about 60 MB."""
 
 TOPOLOGY_IDLE: Final = 75.0
-"""
-The same for a topology, in which a task that is still there saves a fifth of what an update costs. Exporters publish once a minute, and a
-cluster has one topology a node, so that there is one task a node at most.
+"""Idle timeout in seconds of a topology. A running task saves a fifth of the cost of an update.
+
+Exporters publish once a minute, and a cluster has a topology per node, so there is at most one task per node.
 """
 
 PAGE: Final = 500
 
 
 class EndlessPauses:
-    """
-    Pauses between retries that never run out.
+    """Pauses between retries that never end.
 
-    Kopf stops the whole operator when they do. An outage or a right that is missing is no reason to: the engine serves what it
-    knows, says what is wrong, and goes on when it is over.
+    When they end, Kopf stops the whole operator. Outages and missing permissions do not justify that: the engine uses
+    its known state, reports the problem, and continues afterwards.
     """
 
     def __iter__(self) -> Iterator[float]:
@@ -50,12 +52,12 @@ class EndlessPauses:
 
 
 def configure(settings: kopf.OperatorSettings, scheduler_names: Sequence[str]) -> None:
-    """Apply to an operator's settings before it starts to watch."""
+    """Apply the settings of an operator before it starts to watch."""
     settings.persistence.diffbase_storage = NoDiffs()
     settings.persistence.progress_storage = NoProgress()
-    settings.posting.enabled = False  # events are ours: aggregated, and not Kopf's log lines
+    settings.posting.enabled = False  # the scheduler records its own aggregated events, not Kopf's log lines
     settings.peering.standalone = (
-        True  # election is by our own Lease: Kopf's peering pauses all replicas at equal priority
+        True  # election uses a separate Lease: Kopf's peering pauses all replicas of equal priority
     )
     settings.queueing.idle_timeout = IDLE
     settings.networking.error_backoffs = EndlessPauses()
@@ -64,15 +66,15 @@ def configure(settings: kopf.OperatorSettings, scheduler_names: Sequence[str]) -
 
 
 def waiting_pods(scheduler_names: Sequence[str]) -> str:
-    """
-    The field selector of pods that wait for one of these schedulers.
+    """Return the field selector of pods that wait for one of these schedulers.
 
-    The server knows no "one of": with several names it selects every pod without a node, and the dispatcher leaves out the others.
+    A field selector has no set operator. With several names it selects all pods without a node, and the dispatcher
+    filters them.
     """
     wanted = ["spec.nodeName=", "status.phase!=Succeeded", "status.phase!=Failed"]
     if len(scheduler_names) == 1:
         wanted.append(f"spec.schedulerName={scheduler_names[0]}")
-    # Sorted, as Kopf compares selectors by their text.
+    # Sorted, because Kopf compares selectors as text.
     return ",".join(sorted(wanted))
 
 
@@ -80,54 +82,54 @@ _NOTHING: Final = kopf.BodyEssence()
 
 
 class NoDiffs(kopf.DiffBaseStorage):
-    """Remembers no last-seen state."""
+    """A storage without last-seen state."""
 
     def build(self, *, body: kopf.Body, extra_fields: object = None) -> kopf.BodyEssence:
-        """Nothing about an object is essential to Kopf."""
+        """Return an empty essence: Kopf needs no state of objects."""
         return _NOTHING
 
     def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
-        """The same as is built, so that Kopf finds no difference to describe in each event."""
+        """Return the essence of ``build``, so that Kopf finds no differences."""
         return _NOTHING
 
     def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
-        """Stores nothing."""
+        """Store nothing."""
 
 
 class NoProgress(kopf.ProgressStorage):
-    """Remembers no progress of handlers: ours only hand over and are done."""
+    """A storage without progress of handlers, which only pass on events."""
 
     def fetch(self, *, key: str, body: kopf.Body) -> kopf.ProgressRecord | None:
-        """Nothing was stored."""
+        """Return ``None``: nothing is stored."""
         return None
 
     def store(self, *, key: str, record: kopf.ProgressRecord, body: kopf.Body, patch: kopf.Patch) -> None:
-        """Stores nothing."""
+        """Store nothing."""
 
     def purge(self, *, key: str, body: kopf.Body, patch: kopf.Patch) -> None:
-        """Nothing to purge."""
+        """Do nothing: nothing is stored."""
 
     def touch(self, *, body: kopf.Body, patch: kopf.Patch, value: Any) -> None:
-        """Leaves no trace."""
+        """Do nothing: nothing is stored."""
 
     def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
-        """Nothing to clear."""
+        """Return the essence unchanged: nothing is stored in it."""
         return essence
 
 
 WITHOUT_PODS: Final = kopf.OperatorRegistry()
-"""The same table for ``podSource: Informer``."""
+"""The registry for ``podSource: Informer``."""
 
 REGISTRIES: Final = (kopf.get_default_registry(), WITHOUT_PODS)
 
 
 def registry(source: PodSource) -> kopf.OperatorRegistry:
-    """Which of the tables Kopf serves."""
+    """Return the registry of handlers for a pod source."""
     return WITHOUT_PODS if source is PodSource.INFORMER else kopf.get_default_registry()
 
 
 def hand_over_pod(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> bool:
-    """The server selects pods without a node; one that gets a node arrives as deleted."""
+    """Pass on a pod. The server selects pods without a node, so a pod that gets a node arrives as deleted."""
     memo.dispatcher.waiting_pod(event)
     goes_on = event["type"] != DELETED and len(memo.dispatcher.stores.waiting_pods) <= FEW_WAITING
     memo.queueing.idle_timeout = WAITING_IDLE if goes_on else IDLE
@@ -135,7 +137,7 @@ def hand_over_pod(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> bool:
 
 
 def hand_over_topology(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> bool:
-    """A NodeResourceTopology, in whatever version the cluster prefers."""
+    """Pass on a NodeResourceTopology in the version that the cluster prefers."""
     memo.dispatcher.topology(event)
     memo.queueing.idle_timeout = TOPOLOGY_IDLE
     return False
@@ -143,18 +145,18 @@ def hand_over_topology(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> bool:
 
 @kopf.on.event("v1", "pods", when=hand_over_pod)
 async def waiting_pod(**_: Any) -> None:
-    """Handed over by the filter."""
+    """Do nothing: the filter passes on the event."""
 
 
 @kopf.on.event(names.TOPOLOGY_GROUP, names.TOPOLOGY_PLURAL, when=hand_over_topology)
 @kopf.on.event(names.TOPOLOGY_GROUP, names.TOPOLOGY_PLURAL, registry=WITHOUT_PODS, when=hand_over_topology)
 async def topology(**_: Any) -> None:
-    """Handed over by the filter."""
+    """Do nothing: the filter passes on the event."""
 
 
 @kopf.on.event(names.SCHEDULING_GROUP, names.REBIND_PLURAL)
 @kopf.on.event(names.SCHEDULING_GROUP, names.REBIND_PLURAL, registry=WITHOUT_PODS)
 async def rebind(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """A request to repack the pods of a node, or to say how that would look."""
+    """Pass on a RebindResource: a request to repack the pods of a node, or to report the result without doing it."""
     memo.dispatcher.rebind(event)
     memo.queueing.idle_timeout = IDLE
