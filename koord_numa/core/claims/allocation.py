@@ -123,7 +123,7 @@ class DeviceUsage:
 
     @classmethod
     def of(cls, allocations: Iterable[Allocation]) -> "DeviceUsage":
-        """The account of these allocations."""
+        """Return the usage of the given allocations."""
         usage = cls()
         for allocation in allocations:
             usage.add(allocation)

@@ -107,9 +107,10 @@ class Allocated:
 @dataclass(frozen=True, slots=True)
 class NotAllocated:
     """
-    The claims cannot be allocated on this node now.
+    A rejection: the claims cannot be allocated on this node now.
 
-    ``error`` is set where something is broken, not merely in use: an expression, a pool, a class, a limit.
+    ``error`` marks a broken object instead of a lack of free devices: an expression, a pool, a class, or an exceeded
+    limit.
     """
 
     message: str

@@ -47,7 +47,7 @@ class TurnOverError(Exception):
 
 @dataclass(slots=True)
 class SelectorBudget:
-    """The budget of the claims of a pod. ``name`` is what messages call them."""
+    """The budget of the claims of a pod. ``name`` identifies the claims in messages."""
 
     name: str
     left: int = SELECTOR_LIMITS.claim

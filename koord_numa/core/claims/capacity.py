@@ -45,7 +45,11 @@ def room_for(
 
 @dataclass(frozen=True, slots=True)
 class CapacityShortage:
-    """The first capacity of which a device has less than a request consumes, in 10^-9 units. ``value`` is 0 where it has none."""
+    """
+    The first capacity of a device that is too small for a request, in 10^-9 units.
+
+    ``value`` is 0 for a missing capacity.
+    """
 
     name: str
     wanted: int

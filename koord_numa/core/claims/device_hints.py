@@ -43,9 +43,10 @@ Places = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class Found:
     """
-    Allocations of all claims, and the raw points of chosen alternatives.
+    Allocations of all claims, and the raw score of the chosen alternatives.
 
-    ``numa`` is the mask of the physical NUMA nodes of the devices and CPUs, and ``places`` are their places.
+    ``numa`` is the mask of the physical NUMA nodes of the devices and CPUs. ``places`` are their masks of near NUMA
+    nodes.
     """
 
     allocations: tuple[Allocation, ...]

@@ -73,7 +73,7 @@ def _sentences(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The devices that one request, or one alternative, finds on a node."""
+    """The devices that match one request, or one alternative, on a node."""
 
     title: str
     request: str
@@ -88,7 +88,7 @@ class Finding:
 
     @property
     def suffices(self) -> bool:
-        """Whether the request alone finds enough devices."""
+        """Whether enough devices are free for the request alone."""
         wanted = len(self.matching) if self.count is None else self.count
         return not self.error and len(self.free) >= wanted
 

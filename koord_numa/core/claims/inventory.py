@@ -260,9 +260,10 @@ class ResourceSlice:
 @dataclass(frozen=True, slots=True)
 class DeviceTaintRule:
     """
-    A taint for the devices that match driver, pool and device name; None matches every one (resource/v1 ``DeviceTaintSelector``).
+    A taint for the devices that match driver, pool and device name.
 
-    ``selects`` is false for a rule without a selector, which taints no device.
+    None matches every value (resource/v1 ``DeviceTaintSelector``). ``selects`` is false for a rule without a selector,
+    which taints no device.
     """
 
     name: str

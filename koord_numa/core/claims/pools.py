@@ -228,9 +228,10 @@ class CounterAccounts:
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
     """
-    The devices of one node: ``pools`` in the order in which they are tried. ``numa_by_root`` is the NUMA node by PCIe root.
+    The devices of one node. ``pools`` are in the order of the search. ``numa_by_root`` is the NUMA node by PCIe root.
 
-    With a ``numa_mask``, a device is tried only if each of its ``places`` has a NUMA node in the mask; a device without places always is.
+    With a ``numa_mask``, a device is tried only if each of its ``places`` intersects the mask. A device without places
+    is always tried.
     """
 
     name: str

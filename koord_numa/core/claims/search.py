@@ -45,20 +45,20 @@ class ConstraintState:
         return True
 
     def remove(self) -> None:
-        """Give back the values taken last."""
+        """Remove the values that were added last."""
         self.values.pop()
 
 
 class DeviceLooks:
     """
-    Devices as the selectors and constraints of some claims see them.
+    Equivalence keys of devices for the selectors and constraints of the claims.
 
-    Attributes that no expression and no constraint reads, such as a serial number, make no difference; an expression that reads in
-    ways its text does not tell makes all of them count.
+    Attributes that no expression and no constraint reads, such as a serial number, do not affect the key. All
+    attributes affect the key if the reads of any expression cannot be determined from its text.
     """
 
     def __init__(self, prepared: Prepared) -> None:
-        self._known: dict[int, object] = {}  # by identity: the node's pools keep the devices alive
+        self._known: dict[int, object] = {}  # by identity: the pools of the node keep the devices alive
         self._names: set[str] | None = set()
         for claim in prepared.claims:
             self._names.update(constraint.attribute or "" for constraint in claim.spec.constraints)
@@ -67,14 +67,14 @@ class DeviceLooks:
                 self._add(expression, alternative.selectors.run)
 
     def _add(self, expression: str, run: Selectors) -> None:
-        # All attributes count already.
+        # All attributes already count.
         if self._names is None:
             return
         try:
             reads = run.program(expression).reads
         except CelError:
-            return  # an error, whatever the device looks like
-        # The text reads attributes in a way that its names do not tell, such as a map over all of them.
+            return  # the result is an error for every device
+        # The reads cannot be determined from the text, such as a loop over all attributes.
         if reads.everything:
             self._names = None
         else:

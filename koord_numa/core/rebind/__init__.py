@@ -1,1 +1,4 @@
-"""Repacking the CPUs of one node (RebindResource): what to move where, and in which order, so that no pod is ever worse off."""
+"""
+Repacking of the CPUs of one node (RebindResource): the moves of pods, and an order of the moves in which no pod is
+worse off.
+"""

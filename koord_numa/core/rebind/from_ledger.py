@@ -1,7 +1,7 @@
 """
-From what is known of a node to the layout of a rebind: who may move, who must stay, how much room NUMA nodes have.
+Layout of a rebind from the inventory and the ledger of a node: movable pods, fixed pods, and the room of NUMA nodes.
 
-It finds out and plans nothing. Only CPUs that the scheduler gave out move, and only pods whose annotation says so.
+Only CPUs that the scheduler assigned can move, and only pods whose annotation permits it. This module plans nothing.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -40,7 +40,7 @@ _NO_REQUEST: Final = PodRequest()
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What is configured for pods that do not say it: their bind policy, and their exclusivity if they name a NUMA policy."""
+    """Defaults for pods without own values: the bind policy, and the exclusivity of pods that name a NUMA policy."""
 
     bind: CpuBindPolicy = CpuBindPolicy.FULL_PCPUS
     numa_exclusive: NumaExclusive = NumaExclusive.REQUIRED
@@ -58,12 +58,13 @@ def layout_of_ledger(
     move_memory: bool = False,
 ) -> NodeLayout:
     """
-    The node as a rebind sees it. ``fixed_pods`` are the uids of pods that must stay where they are, whatever the reason.
+    Return the layout of the node. ``fixed_pods`` are the uids of pods that must not move, for any reason.
 
-    So must pods whose CPUs are contested: reserved, not in the machine, or held by two. A pod that holds
-    devices keeps its number of CPUs on each NUMA node; so does one with huge pages, or with memory that is bound to NUMA nodes, unless
-    ``move_memory``. Memory is bound by a NUMA policy of the pod or node that demands a place (Restricted, SingleNUMANode), and by a
-    kubelet's memory manager; elsewhere the kernel may allocate it anywhere, and its amounts follow the CPUs. A machine must be known.
+    Pods with contested CPUs are also fixed: CPUs that are reserved, outside the machine, or held by two pods. A pod
+    with devices keeps its number of CPUs on each NUMA node. So does a pod with huge pages, or with memory that is bound
+    to NUMA nodes, unless ``move_memory``. A NUMA policy of the pod or node that requires a placement (Restricted,
+    SingleNUMANode) binds memory, and so does the kubelet's memory manager. Otherwise the kernel may allocate memory
+    anywhere, and its amounts follow the CPUs. Raises ``ValueError`` if the CPUs of the node are unknown.
     """
     if inventory.machine is None:
         raise ValueError(f"the CPUs of node {inventory.node} are unknown")
@@ -71,7 +72,7 @@ def layout_of_ledger(
     pods: list[PinnedPod] = []
     staying, fixed_holdings = Ledger(), []
     for holding in ledger:
-        # Without CPUs of its own, told to stay, or contested: it holds its place and amounts against the others.
+        # A pod without exclusive CPUs, a fixed pod, and a pod with contested CPUs keep their place and amounts.
         if not holding.cpus or holding.pod.uid in fixed_pods or _is_contested(holding, inventory, ledger):
             staying.hold(holding)
             fixed_holdings.append(holding)
@@ -80,7 +81,7 @@ def layout_of_ledger(
         bound = _holds_devices(holding) or (not move_memory and _holds_bound_memory(holding, inventory))
         pinned = _pinned_pod(holding, inventory, defaults, numa_bound=bound)
         pods.append(pinned)
-        # Tied to its NUMA nodes, so that its amounts stay there whatever CPUs it gets.
+        # A pod tied to its NUMA nodes keeps its amounts there, whatever CPUs it gets.
         if pinned.cpus_per_numa is not None:
             staying.hold(holding)
     layout = layout_of_pods(machine, pods, kept, _cpu_limits(inventory, staying))
@@ -89,14 +90,16 @@ def layout_of_ledger(
 
 
 def _is_contested(holding: Holding, inventory: Inventory, ledger: Ledger) -> bool:
-    # CPUs outside the machine: the topology has changed under the pod, and moving it would guess.
+    # CPUs outside the machine: the topology has changed while the pod was running.
     if holding.cpus & inventory.reserved or not holding.cpus <= inventory.cpus:
         return True
     return bool(holding.cpus & ledger.shared)
 
 
 def _kept_clear(holding: Holding, machine: CpuTopology) -> CpuSet:
-    """What a pod that stays wants to have to itself, so that a rebind puts no pod there who would be in conflict with it."""
+    """
+    Return the CPUs that a fixed pod with an exclusive policy needs for itself. A rebind puts no conflicting pod there.
+    """
     if holding.exclusive is CpuExclusivePolicy.NONE:
         return CpuSet()
     units = list(machine.numa_bits.values())
@@ -106,11 +109,15 @@ def _kept_clear(holding: Holding, machine: CpuTopology) -> CpuSet:
 
 
 def _fixed_pods(holdings: Iterable[Holding], machine: CpuTopology, defaults: Defaults) -> FixedPods:
-    """Only pods with CPUs of their own count, as in Koordinator's node_allocation.go."""
+    """
+    Return the NUMA masks of the fixed pods.
+
+    As in Koordinator's node_allocation.go, only pods with exclusive CPUs count.
+    """
     fixed_pods = FixedPods()
     for holding in holdings:
         mask = machine.numa_of(holding.cpus)
-        # Without a request nothing is known of its policies; the defaults of a pod that names none apply.
+        # Without a request the policies of the pod are unknown, and the defaults apply.
         protected = 0 if _numa_exclusive_of(holding.request or _NO_REQUEST, defaults) is NumaExclusive.NONE else mask
         if mask.bit_count() > 1:
             fixed_pods = replace(
@@ -126,7 +133,11 @@ def _fixed_pods(holdings: Iterable[Holding], machine: CpuTopology, defaults: Def
 
 
 def _numa_exclusive_of(request: PodRequest, defaults: Defaults) -> NumaExclusive:
-    """Only a pod that names a NUMA policy is exclusive without saying so (pod-level NUMA policy, "SingleNUMANodeExclusive")."""
+    """
+    Return the NUMA exclusivity.
+
+    Only a pod that names a NUMA policy has the default exclusivity (pod-level NUMA policy, "SingleNUMANodeExclusive").
+    """
     if request.numa.exclusive is not NumaExclusive.NONE or request.numa.policy is NumaPolicy.NONE:
         return request.numa.exclusive
     return defaults.numa_exclusive
@@ -152,19 +163,22 @@ def _pinned_pod(holding: Holding, inventory: Inventory, defaults: Defaults, *, n
 
 
 def _shape(request: PodRequest, imposed: NodeBindPolicy, default: CpuBindPolicy) -> tuple[CpuBindPolicy, bool]:
-    """The bind policy in force and whether it must hold: the node's, else what the pod requires, else what it prefers."""
+    """
+    Return the effective bind policy and whether it is required: the node's policy, else the required, else the
+    preferred policy of the pod.
+    """
     if imposed in _IMPOSED:
         return _IMPOSED[imposed], True
     fallback = default if default in _SHAPES else CpuBindPolicy.FULL_PCPUS
     required = fallback if request.bind.required is CpuBindPolicy.DEFAULT else request.bind.required
     if required in _SHAPES:
-        # ``Default`` means the configured policy, as in an allocation.
+        # As in an allocation, ``Default`` means the configured policy.
         return required, True
     return (request.bind.preferred if request.bind.preferred in _SHAPES else fallback), False
 
 
 def _holds_devices(holding: Holding) -> bool:
-    """Devices stay where they are, and resources that are neither CPU nor memory are taken for devices."""
+    """Return whether the pod holds devices, which cannot move. Resources other than CPU and memory count as devices."""
     of_numa = any(name not in (CPU, MEMORY) and not is_hugepages(name) for _, held in holding.numa for name in held)
     return of_numa or any(amount and not is_native(name) for name, amount in holding.amounts.items())
 
@@ -174,13 +188,13 @@ def _holds_bound_memory(holding: Holding, inventory: Inventory) -> bool:
         return True
     if not any(held.get(MEMORY) for _, held in holding.numa):
         return False
-    # Both have to be asked: a pod's policy binds its memory even on a node that has none.
+    # Both policies are checked: the policy of a pod binds its memory also on a node without a policy.
     policies = {inventory.policy, (holding.request or _NO_REQUEST).numa.policy}
     return bool(policies & _BINDING) or (inventory.aligner is not None and inventory.aligner.binds_memory)
 
 
 def _amount_limits(inventory: Inventory, staying: Ledger, pods: Iterable[PinnedPod]) -> dict[str, dict[int, int]]:
-    """What is left on each NUMA node for pods that may move, of the resources beside CPU that they take along."""
+    """Return the free amounts of resources beside CPU that movable pods hold, by resource and NUMA node."""
     free = accounts(inventory, staying)
     names = {name for pinned in pods if pinned.cpus_per_numa is None for _, held in pinned.numa for name in held} - {
         CPU
@@ -193,11 +207,11 @@ def _counts(machine: CpuTopology, cpus: CpuSet) -> dict[int, int]:
 
 
 def _cpu_limits(inventory: Inventory, staying: Ledger) -> dict[int, int]:
-    """Whole CPUs that each NUMA node's amounts leave to pods without NUMA amounts; none are named where no CPU is published."""
+    """Return the whole CPUs per NUMA node for pods without NUMA amounts. Empty if no CPU amounts are published."""
     numa_free = accounts(inventory, staying)
     ratio = max(1.0, inventory.ratios.get(CPU, 1))
     free = dict(zip(numa_free.numa_ids, numa_free.free.get(CPU, ()), strict=False))
-    # Amounts are amplified, CPUs are not; floored, as a part of a CPU holds no pod.
+    # Amounts are amplified, CPUs are not. Rounded down, because a pod cannot use a fraction of a CPU.
     return {numa: int(amount / ratio) // MILLI for numa, amount in free.items()}
 
 
@@ -210,7 +224,7 @@ def _union(parts: Iterator[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DoubleHold:
-    """``cpus`` belong to ``older`` by its resource-status and to ``younger`` by its own: the pod that was created later."""
+    """A conflict: both pods have ``cpus`` in their resource-status. ``younger`` was created later than ``older``."""
 
     cpus: CpuSet
     older: PodKey
@@ -222,16 +236,16 @@ class DoubleHold:
 
 def double_holds(ledger: Ledger) -> tuple[DoubleHold, ...]:
     """
-    Every pair of pods that hold the same CPUs, older pods first; empty at once where no CPU has two holders.
+    Return every pair of pods that hold the same CPUs, older pods first.
 
-    Of equal age the larger uid is the younger: two replicas name the same pod.
+    Of two pods with equal age the pod with the larger uid is the younger, so that two replicas report the same pod.
     """
     if not ledger.shared:
-        # Nearly always: the ledger keeps the set of shared CPUs, so that nodes in order cost nothing.
+        # The common case: the ledger maintains the set of shared CPUs, so nodes without conflicts cost nothing.
         return ()
     holders = sorted((held for held in ledger if held.cpus & ledger.shared), key=_age)
     return tuple(
-        # Every pair, since three holders of one CPU are two conflicts.
+        # All pairs, because three holders of one CPU are two conflicts.
         DoubleHold(both, older.pod, younger.pod)
         for index, younger in enumerate(holders)
         for older in holders[:index]
@@ -241,18 +255,18 @@ def double_holds(ledger: Ledger) -> tuple[DoubleHold, ...]:
 
 def replacement_cpus(inventory: Inventory, ledger: Ledger, uid: str, defaults: Defaults = DEFAULTS) -> CpuSet | None:
     """
-    As many CPUs for this pod as it has, none of which another pod holds; ``None`` when there are not enough.
+    Return as many CPUs as the pod has, none of which another pod holds, or None if there are not enough.
 
-    They are chosen as a rebind would: on the same NUMA nodes where the pod has memory or devices there, and no worse than today where
-    that is possible. Raises ``ValueError`` for a node whose CPUs are unknown, ``KeyError`` for a pod that holds nothing.
+    The CPUs are chosen as in a rebind: on the same NUMA nodes if the pod has memory or devices there, and no worse than
+    today if possible. Raises ``ValueError`` for a node with unknown CPUs, and ``KeyError`` for a pod without a holding.
     """
     held = ledger.holdings[uid]
-    # A ledger without the pod, as its own CPUs must count as free for it.
+    # A ledger without the pod, so that its own CPUs count as free.
     others = Ledger.of(holding for holding in ledger if holding.pod.uid != uid)
-    # Alone the pod shares no CPU, so that the layout lets it move; then the CPUs of all others are closed to it.
+    # In a ledger of its own the pod shares no CPU, so it is movable. The CPUs of other pods are excluded afterwards.
     alone = layout_of_ledger(inventory, Ledger.of([held]), (), defaults)
     if not alone.pods:
-        return None  # it holds CPUs that are reserved, or that the machine does not have
+        return None  # it holds CPUs that are reserved or outside the machine
     layout = replace(layout_of_ledger(inventory, others, others.holdings, defaults), pods=alone.pods)
     bits = place(layout, (held.cpus.bits,), 0, inventory.cpus.bits & ~inventory.reserved.bits & ~others.bits)
     return None if bits is None or bits & others.bits else CpuSet(bits)

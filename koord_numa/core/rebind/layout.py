@@ -1,4 +1,4 @@
-"""The CPUs of all pods on one node, and how good an arrangement of them is."""
+"""Arrangements of the CPUs of all pods on one node, and their evaluation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +20,16 @@ from koord_numa.core.rebind.pinned_pods import (
 )
 
 AmountKey = tuple[str, int]
-"""A resource on a NUMA node."""
+"""Key of an amount: resource and NUMA node."""
 
 
 @dataclass(frozen=True)
 class MovingAmounts:
-    """Amounts beside CPU of the pods of one layout. ``limits``: per resource and NUMA node, what pods that may move hold there at most."""
+    """
+    Amounts beside CPU of the pods of one layout.
+
+    ``limits`` are the maximum amounts of movable pods, by resource and NUMA node.
+    """
 
     machine: CpuTopology
     pods: tuple[PinnedPod, ...]
@@ -36,16 +40,18 @@ class MovingAmounts:
 
     @cached_property
     def now(self) -> Mapping[AmountKey, int]:
-        """What the pods hold today."""
+        """The current amounts of the pods."""
         return self._sums([pinned.cpus.bits for pinned in self.pods])
 
     def overloaded(self, arrangement: Sequence[int]) -> int:
-        """On how many NUMA nodes, by resource, they would hold more than there is room for, and more than today."""
-        # Most nodes have no pod that moves and takes amounts along.
+        """
+        Return the number of (resource, NUMA node) pairs whose amount exceeds both the limit and the current amount.
+        """
+        # Most nodes have no movable pod with such amounts.
         if not self._carriers:
             return 0
         return sum(
-            # Where a NUMA node holds too much today, it may at least not hold more.
+            # A NUMA node that already exceeds the limit must not exceed it further.
             held > max(self.limits[key[0]].get(key[1], 0), self.now.get(key, 0))
             for key, held in self._sums(arrangement).items()
         )
@@ -80,18 +86,22 @@ Arrangement = tuple[int, ...]
 
 
 class Figures(NamedTuple):
-    """An arrangement in numbers; a smaller tuple is a better arrangement."""
+    """Figures of an arrangement. A smaller tuple is a better arrangement."""
 
-    crossings: int  # sum over pods of NUMA nodes spanned beyond the first
+    crossings: int  # NUMA nodes beyond the first, summed over pods
     split_cores: int
-    conflicts: int  # exclusivity of CPUs, and of NUMA nodes towards pods of the other kind
-    minus_block: int  # minus the CPUs of whole free cores on the NUMA node that has most of them
-    minus_free: int  # minus the free CPUs of the NUMA node that has most of them
+    conflicts: int  # violations of CPU exclusivity and of NUMA exclusivity
+    minus_block: int  # negated CPUs of whole free cores on the NUMA node with most of them
+    minus_free: int  # negated free CPUs of the NUMA node with most of them
     moves: int
 
 
 class PodShape(NamedTuple):
-    """One pod on some CPUs, seen alone. ``regression``: by how much it is worse off than today, NUMA nodes and split cores together."""
+    """
+    One pod on a CPU set, without regard to other pods.
+
+    ``regression`` is the increase over today in NUMA nodes plus split cores.
+    """
 
     numa_nodes: int
     split_cores: int
@@ -99,7 +109,7 @@ class PodShape(NamedTuple):
 
 
 class ConflictCount(NamedTuple):
-    """Conflicts of an arrangement in all, and by how much pods have more of them than today."""
+    """Total conflicts of an arrangement, and the increase over today, summed over pods."""
 
     total: int
     regression: int
@@ -108,11 +118,11 @@ class ConflictCount(NamedTuple):
 @dataclass(frozen=True)
 class NodeLayout:
     """
-    One node to repack. ``fixed`` are CPUs that no pod may be given: reserved, and those of pods that cannot be moved.
+    One node to repack. ``fixed`` are CPUs that no pod may get: reserved CPUs and those of fixed pods.
 
-    ``cpu_limit`` limits, per NUMA node, how many CPUs pods without ``cpus_per_numa`` may hold there; absent means no limit. ``fixed_pods``
-    says where pods are that cannot be moved. ``amount_limits``: per resource beside CPU and per NUMA node, what pods that may move hold
-    there at most. Memos make thousands of evaluations cheap; they never change an answer.
+    ``cpu_limit`` limits, per NUMA node, the CPUs of pods without ``cpus_per_numa``. A missing entry means no limit.
+    ``fixed_pods`` are the NUMA masks of fixed pods. ``amount_limits`` are the maximum amounts of movable pods, by
+    resource beside CPU and by NUMA node. Caches make thousands of evaluations cheap and never change a result.
     """
 
     machine: CpuTopology
@@ -129,27 +139,27 @@ class NodeLayout:
 
     @cached_property
     def usable(self) -> int:
-        """Bits of all CPUs that pods may hold."""
+        """Bits of all CPUs that pods may get."""
         return self.machine.bits & ~self.fixed.bits
 
     @cached_property
     def now(self) -> Arrangement:
-        """How pods sit today."""
+        """The current arrangement."""
         return tuple(pinned.cpus.bits for pinned in self.pods)
 
     @cached_property
     def qualities_now(self) -> tuple[Quality, ...]:
-        """How well pods sit today."""
+        """The current qualities of the pods."""
         return self.qualities(self.now)
 
     @cached_property
     def figures_now(self) -> Figures:
-        """Today in numbers."""
+        """The figures of the current arrangement."""
         return self.figures(self.now)
 
     @cached_property
     def block_now(self) -> int:
-        """The largest block today."""
+        """The current largest block, in CPUs."""
         return -self.figures_now.minus_block
 
     @cached_property
@@ -159,28 +169,28 @@ class NodeLayout:
 
     @cached_property
     def cores(self) -> Cores:
-        """The machine's cores."""
+        """The cores of the machine."""
         return cores_of(self.machine)
 
     @cached_property
     def constrained(self) -> frozenset[int]:
-        """Pods whose place matters to some pod's exclusivity."""
+        """Pods that affect the exclusivity of any pod."""
         return self.exclusivity.constrained
 
     @cached_property
     def exclusivity(self) -> ExclusivityRules:
-        """Who wants to be alone, and where."""
+        """The exclusivity rules of the pods."""
         return ExclusivityRules(self.machine, self.pods, self.fixed_pods)
 
     def free(self, arrangement: Sequence[int]) -> int:
-        """Bits of the usable CPUs that no pod holds."""
+        """Return the bits of the usable CPUs that no pod holds."""
         held = 0
         for bits in arrangement:
             held |= bits
         return self.usable & ~held
 
     def qualities(self, arrangement: Sequence[int]) -> tuple[Quality, ...]:
-        """How well each pod sits."""
+        """Return the quality of each pod."""
         conflicts, numa_conflicts = (
             self.exclusivity.conflicts(arrangement),
             self.exclusivity.numa_conflicts(arrangement),
@@ -191,7 +201,7 @@ class NodeLayout:
         )
 
     def figures(self, arrangement: Sequence[int]) -> Figures:
-        """The whole arrangement in numbers."""
+        """Return the figures of an arrangement."""
         key = tuple(arrangement)
         known = self._figures.get(key)
         if known is None:
@@ -211,7 +221,7 @@ class NodeLayout:
         )
 
     def conflict_count(self, arrangement: Sequence[int]) -> ConflictCount:
-        """Conflicts in all, and how many of them are new to a pod."""
+        """Return the number of conflicts, and the number of new conflicts."""
         key = tuple([arrangement[index] for index in self.constrained])
         known = self._conflict_counts.get(key)
         if known is None:
@@ -230,12 +240,12 @@ class NodeLayout:
         return ConflictCount(total + violated.bit_count(), regression + (violated & ~self._violated_now).bit_count())
 
     def blocks(self, free: int) -> dict[int, int]:
-        """Per NUMA node the CPUs of its wholly free cores."""
+        """Return the CPUs of wholly free cores, by NUMA node."""
         whole = self.cores.cpus(self.cores.whole(free))
         return {numa: (whole & bits).bit_count() for numa, bits in self.machine.numa_bits.items()}
 
     def largest_block(self, free: int) -> tuple[int, int]:
-        """The most CPUs of whole free cores, and the most free CPUs, that one NUMA node has."""
+        """Return the maximum CPUs of whole free cores, and the maximum free CPUs, of any NUMA node."""
         whole = self.cores.cpus(self.cores.whole(free))
         block = most = 0
         for bits in self.machine.numa_bits.values():
@@ -244,7 +254,12 @@ class NodeLayout:
         return block, most
 
     def allows(self, arrangement: Sequence[int]) -> bool:
-        """No pod worse off, counts and required policies kept, room respected, the largest block not smaller for nothing."""
+        """
+        Return whether the arrangement is valid.
+
+        No pod is worse off, CPU counts and required policies are kept, limits hold, and the largest block shrinks only
+        if there are fewer NUMA crossings.
+        """
         if not all(self.tolerates(index, bits) for index, bits in enumerate(arrangement)):
             return False
         qualities = self.qualities(arrangement)
@@ -255,39 +270,45 @@ class NodeLayout:
 
     def shrunk(self, crossings: int, block: int) -> int:
         """
-        By how many CPUs the largest block would be smaller than today without fewer NUMA crossings to show for it.
+        Return by how many CPUs the largest block shrinks without a reduction of NUMA crossings.
 
-        A pod gathered on one NUMA node takes its CPUs from some block: that is what a rebind is for.
+        A pod that is consolidated on one NUMA node takes CPUs from a block, which is the purpose of a rebind.
         """
         return 0 if crossings < self.figures_now.crossings else max(0, self.block_now - block)
 
     def may_pass(self, arrangement: Sequence[int]) -> bool:
-        """May a rebind stand like this between steps, so that a stop leaves no pod in conflict and no NUMA node overdrawn?"""
+        """
+        Return whether the arrangement is valid between two steps.
+
+        If the rebind stops there, no pod has a new conflict and no NUMA node exceeds its limits.
+        """
         if self.overdrawn(self.free(arrangement)) or self.overloaded(arrangement):
             return False
         return not self.conflict_count(arrangement).regression
 
     @cached_property
     def amounts(self) -> MovingAmounts:
-        """What pods that may change NUMA nodes take along, and how much of it each NUMA node has room for."""
+        """Amounts that move with pods, and their limits per NUMA node."""
         return MovingAmounts(self.machine, self.pods, self.amount_limits)
 
     def overloaded(self, arrangement: Sequence[int]) -> int:
-        """On how many NUMA nodes, by resource, pods that may move there would hold more than there is room for, and more than today."""
+        """
+        Return the number of (resource, NUMA node) pairs whose amount exceeds both the limit and the current amount.
+        """
         return self.amounts.overloaded(arrangement)
 
     def overdrawn(self, free: int) -> int:
         """
-        By how many CPUs NUMA nodes are short of what their amounts must have left while these are free.
+        Return the number of CPUs that NUMA nodes lack to respect their CPU limits if ``free`` are the free CPUs.
 
-        Where they are overdrawn today, they may at least not be drawn further.
+        A NUMA node that already exceeds its limit must not exceed it further.
         """
         numa_bits = self.machine.numa_bits
         return sum(max(0, least - (free & numa_bits[numa]).bit_count()) for numa, least in self._least_free.items())
 
     @cached_property
     def overdraft(self) -> Mapping[int, int]:
-        """Per NUMA node by how many CPUs pods without ``cpus_per_numa`` exceed its room today."""
+        """CPUs by which pods without ``cpus_per_numa`` currently exceed the limit, by NUMA node."""
         floating = [pinned.cpus.bits for pinned in self.pods if pinned.cpus_per_numa is None]
         held = {
             numa: sum((bits & here).bit_count() for bits in floating) for numa, here in self.machine.numa_bits.items()
@@ -296,7 +317,9 @@ class NodeLayout:
 
     @cached_property
     def _least_free(self) -> Mapping[int, int]:
-        """Per NUMA node with limited room the CPUs that must stay free: pods with ``cpus_per_numa`` hold as many as today anyway."""
+        """
+        CPUs that must stay free, by NUMA node with a limit. Pods with ``cpus_per_numa`` keep their number of CPUs.
+        """
         least = {}
         for numa, limit in self.cpu_limit.items():
             here = self.machine.numa_bits.get(numa, 0)
@@ -305,7 +328,7 @@ class NodeLayout:
         return {numa: count for numa, count in least.items() if count > 0}
 
     def keeps_policy(self, index: int, bits: int) -> bool:
-        """Does this set have the pod's size, its CPUs per NUMA node and its required policy?"""
+        """Return whether the CPU set has the pod's size, its CPUs per NUMA node and its required policy."""
         pinned = self.pods[index]
         if bits.bit_count() != len(pinned.cpus) or bits & ~self.usable:
             return False
@@ -315,17 +338,21 @@ class NodeLayout:
                 return False
         if not pinned.required or pinned.bind is CpuBindPolicy.NONE:
             return True
-        # A required policy that is violated today (a hand-written cpuset) must at least not get worse.
+        # A required policy that is already violated (a hand-written cpuset) must not get worse.
         return self.shape_of(index, bits).split_cores <= self.shape_of(index, pinned.cpus.bits).split_cores
 
     def tolerates(self, index: int, bits: int) -> bool:
-        """Seen alone, is the pod no worse off on these CPUs? What it has today is always tolerable."""
+        """
+        Return whether the pod is no worse off on the CPUs, without regard to other pods.
+
+        The current CPUs are always tolerated.
+        """
         if bits == self.now[index]:
             return True
         return not self.shape_of(index, bits).regression and self.keeps_policy(index, bits)
 
     def shape_of(self, index: int, bits: int) -> PodShape:
-        """One pod on these CPUs, seen alone."""
+        """Return the shape of one pod on the CPUs, without regard to other pods."""
         known = self._shapes.get((index, bits))
         if known is None:
             spanned, split = self._shape(index, bits)
@@ -335,7 +362,7 @@ class NodeLayout:
         return known
 
     def _shape(self, index: int, bits: int) -> tuple[int, int]:
-        """NUMA nodes spanned and split cores."""
+        """Return the number of spanned NUMA nodes and of split cores."""
         spanned = 0
         for here in self.machine.numa_bits.values():
             spanned += here & bits != 0

@@ -1,7 +1,9 @@
 """
-Ways to change an arrangement a little, from the cheapest to the widest. Each names its subjects and what may be done for one.
+Small changes of an arrangement, from the cheapest to the widest.
 
-Whether a change is allowed and better is decided by the search; nothing here looks at figures, only at who sits badly.
+Each kind of change defines its subjects and its candidate changes.
+
+The search decides whether a change is allowed and better.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,9 +26,9 @@ Changes = Mapping[int, int]
 @dataclass(frozen=True, slots=True)
 class EvaluatedLayout:
     """
-    One CPU set per pod of a layout, the CPUs that stay free, and how good that is.
+    One CPU set per pod of a layout, the free CPUs, and their evaluation.
 
-    ``pod_regression`` is the part of ``regression`` that pods have seen alone, without their neighbours.
+    ``pod_regression`` is the part of ``regression`` that does not depend on other pods.
     """
 
     layout: NodeLayout
@@ -39,11 +41,15 @@ class EvaluatedLayout:
 
     @property
     def rank(self) -> tuple[int, Figures]:
-        """Smaller is better."""
+        """Sort key. Smaller is better."""
         return self.regression, self.figures
 
     def improved(self, changes: Changes) -> "EvaluatedLayout | None":
-        """The evaluated layout after these changes if it is better than this one. CPU sets that change must fit what is then free."""
+        """
+        Return the layout after the changes if it is better, otherwise None.
+
+        Changed CPU sets must fit the CPUs that are then free.
+        """
         layout, figures = self.layout, self.figures
         assigned, free, taken = list(self.assigned), self.free, 0
         pod_regression, crossings, splits, moves = (
@@ -59,17 +65,18 @@ class EvaluatedLayout:
             splits += new.split_cores - old.split_cores
             pod_regression += new.regression - old.regression
             moves += (bits != layout.now[index]) - (assigned[index] != layout.now[index])
-            # The old CPUs are free from here on; ``taken`` is subtracted at the end, as later changes may use them.
+            # The old CPUs are free from here on. ``taken`` is subtracted at the end, because later changes may use
+            # them.
             free |= assigned[index]
             taken |= bits
             assigned[index] = bits
             concerns = concerns or index in layout.constrained
-        # The cheap part first: blocks and neighbours are counted only for changes that may be better.
+        # Cheap figures come first: blocks and conflicts are counted only for changes that may be better.
         if pod_regression > self.regression or (
             pod_regression == self.regression and (crossings, splits) > figures[:2]
         ):
             return None
-        # Neighbours are recounted only where a pod changes whose place matters to others.
+        # Conflicts are recounted only if a changed pod affects exclusivity.
         conflict_count = layout.conflict_count(assigned) if concerns else self.conflict_count
         free &= ~taken
         block, most = layout.largest_block(free)
@@ -90,7 +97,7 @@ class EvaluatedLayout:
 
 
 def evaluate(layout: NodeLayout, assigned: Arrangement) -> EvaluatedLayout:
-    """A whole arrangement counted from nothing. Sizes and CPUs per NUMA node must be as the pods need them."""
+    """Evaluate a whole arrangement. CPU counts, and CPUs per NUMA node where fixed, must match the pods."""
     free, figures, conflict_count = layout.free(assigned), layout.figures(assigned), layout.conflict_count(assigned)
     pod_regression = sum(layout.shape_of(index, bits).regression for index, bits in enumerate(assigned))
     shrunk = layout.shrunk(figures.crossings, -figures.minus_block)
@@ -101,15 +108,16 @@ def evaluate(layout: NodeLayout, assigned: Arrangement) -> EvaluatedLayout:
 
 
 _PREFERRED: Final = 8
-"""So many of the largest pods are placed before all others, each in one repacking."""
+"""Number of the largest pods that are placed before all other pods, in one repacking each."""
 
 
 def repackings(layout: NodeLayout) -> Iterator[Arrangement]:
     """
-    Every pod placed again: in the documented order, largest first, and first those that cross no NUMA border today.
+    Yield repackings of all pods: in the documented order, largest first, and largest first with pods on one NUMA node
+    preferred.
 
-    Last comes what the proposal itself describes: one after the other in that order, as if they were new. Pods whose CPUs per
-    NUMA node are fixed come before the others.
+    The last repacking is that of the proposal: pods are allocated in the documented order like new pods. Pods with
+    fixed CPUs per NUMA node come before other pods.
     """
     in_order = list(layout.in_order)
     by_size = _by_size(layout)
@@ -122,7 +130,11 @@ def repackings(layout: NodeLayout) -> Iterator[Arrangement]:
 
 
 def largest_first_but_one(layout: NodeLayout) -> Iterator[Arrangement]:
-    """Every pod placed again, the largest first but for one of the larger ones, which comes before all others: one after the other."""
+    """
+    Yield repackings of all pods, largest first, except that one of the other large pods comes first.
+
+    One repacking per such pod.
+    """
     by_size = _by_size(layout)
     for position in range(1, min(len(by_size), _PREFERRED)):
         order = [by_size[position], *by_size[:position], *by_size[position + 1 :]]
@@ -135,12 +147,12 @@ def _by_size(layout: NodeLayout) -> list[int]:
 
 
 def largest_first(layout: NodeLayout) -> Callable[[int], tuple[object, ...]]:
-    """Sort key of pods by their index: larger ones first."""
+    """Return a sort key for pod indices: larger pods first."""
     return lambda index: repacking_order(len(layout.pods[index].cpus), layout.pods[index].order, index)
 
 
 def _numa_bound_first(layout: NodeLayout, order: list[int]) -> list[int]:
-    # Those tied to NUMA nodes have the least choice, so they choose first.
+    # Pods tied to NUMA nodes have the fewest choices, so they are placed first.
     return sorted(order, key=lambda index: layout.pods[index].cpus_per_numa is None)
 
 
@@ -149,7 +161,7 @@ def _placed(layout: NodeLayout, order: Iterable[int]) -> Arrangement | None:
     for index in order:
         bits = place(layout, assigned, index, free)
         if bits is None:
-            # An order that leaves one pod without CPUs is no start.
+            # An order that leaves a pod without CPUs is not a valid start.
             return None
         assigned[index] = bits
         free &= ~bits
@@ -157,7 +169,7 @@ def _placed(layout: NodeLayout, order: Iterable[int]) -> Arrangement | None:
 
 
 def _taken(layout: NodeLayout, order: Iterable[int]) -> Arrangement | None:
-    """As new pods get their CPUs, the fullest NUMA node first."""
+    """Allocate CPUs like for new pods, the fullest NUMA node first. Returns None if a pod does not fit."""
     assigned, free = [0] * len(layout.pods), layout.usable
     for index in order:
         pinned = layout.pods[index]
@@ -175,22 +187,22 @@ def _taken(layout: NodeLayout, order: Iterable[int]) -> Arrangement | None:
 
 
 _SETS: Final = 6
-"""So many sets of NUMA nodes of one size are tried for a pod that no single one can hold."""
+"""Maximum number of NUMA sets per size for a pod that no single NUMA node can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalMove:
-    """One kind of change: to whom (pods' indices, or NUMA ids) it may apply, and the changes that it tries for one."""
+    """One kind of change: its subjects (pod indices or NUMA ids), and the candidate changes for one subject."""
 
     subjects: Callable[[EvaluatedLayout], list[int]]
     changes: Callable[[EvaluatedLayout, int], Iterator[Changes]]
 
 
 def _worse_off(evaluated: EvaluatedLayout) -> list[int]:
-    """Pods that are worse off than today."""
+    """Return the pods that are worse off than today."""
     layout = evaluated.layout
     qualities = zip(layout.qualities(evaluated.assigned), layout.qualities_now, strict=True)
-    # Without regression no pod is worse off, and qualities need not be compared.
+    # Without regression no pod is worse off, so qualities need not be compared.
     worse = (
         {index for index, (new, old) in enumerate(qualities) if not new.no_worse_than(old)}
         if evaluated.regression
@@ -200,13 +212,13 @@ def _worse_off(evaluated: EvaluatedLayout) -> list[int]:
 
 
 def _crossing(evaluated: EvaluatedLayout) -> list[int]:
-    """Movable pods on several NUMA nodes."""
+    """Return the movable pods that span several NUMA nodes."""
     layout = evaluated.layout
     return [index for index in layout.in_order if _may_change_numa(layout, index) and _span(evaluated, index) > 1]
 
 
 def _improvable(evaluated: EvaluatedLayout) -> list[int]:
-    """Pods with split cores or conflicts."""
+    """Return the pods with split cores or conflicts."""
     qualities = evaluated.layout.qualities(evaluated.assigned)
     return [index for index in evaluated.layout.in_order if any(qualities[index][1:])]
 
@@ -220,9 +232,11 @@ def _every_numa(evaluated: EvaluatedLayout) -> list[int]:
 
 
 def _moved(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
-    """One pod placed again: on any single NUMA node, on fewer than now, or differently where it is."""
+    """
+    Yield new places for one pod: a single NUMA node, fewer NUMA nodes than now, or other CPUs on the same NUMA nodes.
+    """
     layout = evaluated.layout
-    # What the pod holds is free for itself.
+    # The CPUs of the pod are available to itself.
     free = evaluated.free | evaluated.assigned[index]
     away = exclusive_neighbours(layout, index, evaluated.assigned)
     for counts in _targets(evaluated, index, free):
@@ -236,29 +250,32 @@ def _targets(evaluated: EvaluatedLayout, index: int, free: int) -> Iterator[Coun
     held = _counts(layout, evaluated.assigned[index])
     if not _may_change_numa(layout, index):
         yield held
-        # Tied to its NUMA nodes: only its CPUs there may change.
+        # The pod is tied to its NUMA nodes: only its CPUs there may change.
         return
     count = len(layout.pods[index].cpus)
     for numa, here in layout.machine.numa_bits.items():
         if (here & free).bit_count() >= count:
             yield {numa: count}
     most = _most(evaluated, index)
-    # Beyond one NUMA node only the roomiest ones are tried: all combinations would be too many for one kind of move.
+    # Beyond one NUMA node only the roomiest NUMA nodes are tried, because there are too many combinations.
     if most > 1:
         roomiest = emptiest_first({numa: useful(layout, index, free, (numa,)) for numa in layout.machine.numa_bits})
         for number in range(2, most + 1):
             if (counts := over(layout, index, free, roomiest[:number])) is not None:
                 yield counts
     if len(held) > 1:
-        # The same NUMA nodes with other CPUs, last, as it brings least.
+        # Other CPUs on the same NUMA nodes come last, because they improve least.
         yield held
 
 
 def _compacted(evaluated: EvaluatedLayout, numa: int) -> Iterator[Changes]:
-    """All pods of one NUMA node placed again there, with the same number of CPUs each; even sizes first, then as ordered."""
+    """
+    Yield repackings of all pods on one NUMA node with unchanged CPU counts: in the documented order, then even sizes
+    first.
+    """
     layout, here = evaluated.layout, evaluated.layout.machine.numa_bits[numa]
     members = [index for index in layout.in_order if evaluated.assigned[index] & here]
-    # Odd sizes last: they leave half a core over, which a whole core taken before them could not use.
+    # Odd sizes come last: they leave half a core, which a whole core that is taken later could not use.
     for order in (members, sorted(members, key=lambda i: (evaluated.assigned[i] & here).bit_count() % 2)):
         assigned = [bits & ~here for bits in evaluated.assigned]
         free = evaluated.free | layout.usable & here
@@ -273,16 +290,18 @@ def _compacted(evaluated: EvaluatedLayout, numa: int) -> Iterator[Changes]:
 
 
 def _gathered(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
-    """A crossing pod gathered on fewer NUMA nodes; pods in its way are placed elsewhere, as few as possible."""
+    """
+    Yield changes that consolidate a pod on fewer NUMA nodes. As few blocking pods as possible are moved elsewhere.
+    """
     layout = evaluated.layout
     if not _may_change_numa(layout, index):
         return
     free, count = evaluated.free | evaluated.assigned[index], len(layout.pods[index].cpus)
-    # From the smallest set up: one NUMA node removes most crossings.
+    # Smallest sets first: a single NUMA node removes most crossings.
     for numas in _sets(evaluated, index, free):
         have = useful(layout, index, free, numas)
         here = sum(layout.machine.numa_bits[numa] for numa in numas)
-        # What each pod in the way would give up that this pod can use; pods that give nothing are left alone.
+        # The CPUs that each blocking pod would free for this pod. Pods that free nothing stay.
         occupants = [
             (other, gain)
             for other, bits in enumerate(evaluated.assigned)
@@ -296,7 +315,7 @@ def _gathered(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
 
 
 def _sets(evaluated: EvaluatedLayout, index: int, free: int) -> Iterator[tuple[int, ...]]:
-    """Sets of NUMA nodes that would be better, smallest first: each single one, then those where it finds most."""
+    """Yield better sets of NUMA nodes, smallest first: all single NUMA nodes, then the sets with most usable CPUs."""
     layout, count = evaluated.layout, len(evaluated.layout.pods[index].cpus)
     for number in range(1, _most(evaluated, index) + 1):
         sets = [
@@ -306,7 +325,7 @@ def _sets(evaluated: EvaluatedLayout, index: int, free: int) -> Iterator[tuple[i
         ]
         if number > 1:
             sets.sort(key=lambda numas: (-useful(layout, index, free, numas), numas))
-        # Single NUMA nodes are few, so all of them are tried.
+        # Single NUMA nodes are few, so all are tried.
         yield from sets[: _SETS if number > 1 else None]
 
 
@@ -318,9 +337,9 @@ def _with_ejected(
     for gone in (index, *ejected):
         free |= assigned[gone]
         assigned[gone] = 0
-    # With the others gone first, so that this pod gets its choice.
+    # The moved pods are removed first, so that this pod can choose from their CPUs.
     counts = over(layout, index, free, numas)
-    # Then the largest of those that were in the way: small ones still find room after it.
+    # The largest moved pod comes next: small pods still find room afterwards.
     for one in (index, *sorted(ejected, key=largest_first(layout))):
         if one != index:
             bits = place(layout, assigned, one, free)
@@ -334,11 +353,14 @@ def _with_ejected(
 
 
 def _ejections(occupants: Sequence[tuple[int, int]], missing: int) -> Iterator[tuple[int, ...]]:
-    """Small sets of pods that together give ``missing`` CPUs: the smallest one, the tightest pair, then the largest ones."""
+    """
+    Yield small sets of pods that free at least ``missing`` CPUs: the smallest pods, the tightest pairs, then the
+    largest pods.
+    """
     if missing <= 0:
         return
     ascending = sorted(occupants, key=lambda occupant: (occupant[1], occupant[0]))
-    # At most two single pods and two pairs: more tries cost evaluations and rarely find another solution.
+    # At most two single pods and two pairs: further tries cost evaluations and rarely succeed.
     yield from ((index,) for index, size in [g for g in ascending if g[1] >= missing][:2])
     pairs = [
         (first + second, one, other)
@@ -356,7 +378,7 @@ def _ejections(occupants: Sequence[tuple[int, int]], missing: int) -> Iterator[t
 
 
 def _exchanged(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
-    """A badly placed pod takes the NUMA node of another one, which is placed where it fits best afterwards."""
+    """Yield exchanges: a badly placed pod gets a NUMA node of another pod, which is then placed where it fits best."""
     layout = evaluated.layout
     if not _may_change_numa(layout, index):
         return
@@ -364,7 +386,7 @@ def _exchanged(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
     for other, bits in enumerate(evaluated.assigned):
         if other == index or not _may_change_numa(layout, other):
             continue
-        # Both pods' CPUs are free at once, which one step after the other could not use.
+        # The CPUs of both pods are free at once, which two separate steps could not use.
         free = evaluated.free | evaluated.assigned[index] | bits
         for numa in _counts(layout, bits):
             taken = None
@@ -383,14 +405,14 @@ def _exchanged(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
 
 
 def _vacated(evaluated: EvaluatedLayout, numa: int) -> Iterator[Changes]:
-    """Where the largest block became too small: a pod leaves the cores that it lacks for CPUs of broken cores."""
+    """Yield changes that restore the largest block: a pod leaves cores of the block for CPUs of broken cores."""
     layout, cores = evaluated.layout, evaluated.layout.cores
     here, whole = layout.machine.numa_bits[numa], cores.whole(evaluated.free)
     lacking = layout.block_now - (cores.cpus(whole) & here).bit_count()
     broken = evaluated.free & ~cores.cpus(whole)
     for index in layout.in_order if evaluated.regression and lacking > 0 else ():
         bits = evaluated.assigned[index]
-        # Cores that only this pod keeps from being whole.
+        # Cores that would be whole without this pod.
         alone = cores.whole(evaluated.free | bits) & cores.touched(bits & here)
         left = cores.cpus(lowest(alone, -(-lacking // cores.most)))
         pool = broken & ~left if _may_change_numa(layout, index) else broken & ~left & here
@@ -402,7 +424,7 @@ def _vacated(evaluated: EvaluatedLayout, numa: int) -> Iterator[Changes]:
             yield {index: following}
 
 
-# The order of the search: repair what is worse off first, then crossings, then shapes.
+# Order of the search: pods that are worse off, then crossings, then shapes.
 LOCAL_MOVES: Final = (
     LocalMove(_worse_off, _moved),
     LocalMove(_worse_off, _gathered),
@@ -422,14 +444,16 @@ def _may_change_numa(layout: NodeLayout, index: int) -> bool:
 
 
 def _is_gain(evaluated: EvaluatedLayout, index: int, bits: int) -> bool:
-    """May the new place, seen alone, be worth moving another pod for?"""
+    """Return whether the new place may justify moving another pod, without regard to other pods."""
     layout = evaluated.layout
     new, old = layout.shape_of(index, bits), layout.shape_of(index, evaluated.assigned[index])
     return new.regression <= old.regression and (new[:2] < old[:2] or index in layout.constrained)
 
 
 def _most(evaluated: EvaluatedLayout, index: int) -> int:
-    """How many NUMA nodes a pod may get: fewer than now, or as many as today if that helps a pod that is worse off."""
+    """
+    Return the maximum number of NUMA nodes for a pod: fewer than now, or as many as today while any pod is worse off.
+    """
     fewer = max(1, _span(evaluated, index) - 1)
     return max(fewer, evaluated.layout.qualities_now[index].numa_nodes) if evaluated.regression else fewer
 
@@ -442,4 +466,4 @@ def _counts(layout: NodeLayout, bits: int) -> Counts:
     return {numa: count for numa, here in layout.machine.numa_bits.items() if (count := (bits & here).bit_count())}
 
 
-"""New CPU bits by the index of the pod."""
+"""New CPU bits, by pod index."""

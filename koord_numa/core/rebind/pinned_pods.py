@@ -1,4 +1,6 @@
-"""Pods with CPUs of their own on one node: cores they touch, amounts per NUMA node, and exclusivity between them."""
+"""
+Pods with exclusive CPUs on one node: the cores of their CPUs, amounts per NUMA node, and exclusivity between pods.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,28 +16,30 @@ from koord_numa.core.resources import CPU, MILLI, ResourceList, total
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Per shape the first CPUs of its cores, and the offsets of their CPUs."""
+    """
+    The cores of a machine, grouped by shape: bits of the first CPUs of the cores, and offsets of the CPUs of a core.
+    """
 
     shapes: tuple[tuple[int, tuple[int, ...]], ...]
 
     @property
     def most(self) -> int:
-        """CPUs of the largest core; 0 without any."""
+        """Number of CPUs of the largest core, 0 without cores."""
         return len(self.shapes[0][1]) if self.shapes else 0
 
     def touched(self, bits: int) -> int:
-        """Cores with at least one CPU in the set."""
+        """Return the cores with at least one CPU in the set."""
         found = 0
         for firsts, offsets in self.shapes:
             anywhere = 0
             for offset in offsets:
                 anywhere |= bits >> offset
-            # ``firsts`` cuts off what other shapes' CPUs have shifted there.
+            # ``firsts`` masks out shifted bits of other shapes.
             found |= anywhere & firsts
         return found
 
     def whole(self, bits: int) -> int:
-        """Cores with all CPUs in the set."""
+        """Return the cores with all CPUs in the set."""
         found = 0
         for firsts, offsets in self.shapes:
             everywhere = firsts
@@ -45,7 +49,7 @@ class Cores:
         return found
 
     def cpus(self, cores: int) -> int:
-        """All CPUs of these cores."""
+        """Return all CPUs of the cores."""
         bits = 0
         for firsts, offsets in self.shapes:
             here = cores & firsts
@@ -54,9 +58,9 @@ class Cores:
         return bits
 
     def fill(self, cores: int, count: int) -> int:
-        """The CPUs of as many of these cores as fit into ``count`` CPUs: large cores first, then the lowest."""
+        """Return the CPUs of as many of the cores as fit into ``count`` CPUs: large cores first, then the lowest."""
         bits = 0
-        # Shapes are in the order of their size, largest first.
+        # Shapes are sorted by size, largest first.
         for firsts, offsets in self.shapes:
             chosen = lowest(cores & firsts, count // len(offsets))
             count -= chosen.bit_count() * len(offsets)
@@ -65,7 +69,7 @@ class Cores:
         return bits
 
     def one_each(self, cores: int, pool: int) -> int:
-        """The lowest CPU of the pool on each of these cores."""
+        """Return the lowest CPU of the pool on each of the cores."""
         bits = 0
         for firsts, offsets in self.shapes:
             left = cores & firsts
@@ -77,7 +81,7 @@ class Cores:
 
 
 def cores_of(machine: CpuTopology) -> Cores:
-    """The cores of a machine by shape; remembered with it."""
+    """Return the cores of a machine by shape. The result is cached with the machine."""
     known: Cores | None = machine.derived.get(Cores)
     if known is None:
         known = machine.derived[Cores] = _by_shape(machine)
@@ -90,7 +94,7 @@ def _by_shape(machine: CpuTopology) -> Cores:
         first, *_ = cpus = tuple(CpuSet(core.bits))
         offsets = tuple(cpu - first for cpu in cpus)
         shapes[offsets] = shapes.get(offsets, 0) | 1 << first
-    # Largest shape first, which ``most`` and ``fill`` rely on; the offsets make the order total.
+    # Largest shape first, as ``most`` and ``fill`` require. The offsets make the order total.
     largest_first = sorted(shapes.items(), key=lambda shape: (-len(shape[0]), shape))
     return Cores(tuple((firsts, offsets) for offsets, firsts in largest_first))
 
@@ -100,18 +104,22 @@ NumaAmounts = tuple[tuple[int, ResourceList], ...]
 
 
 def amounts_after(numa: NumaAmounts, topology: CpuTopology, cpus: CpuSet) -> NumaAmounts:
-    """The amounts per NUMA node of a pod that held ``numa`` and now has these CPUs. A pod without NUMA amounts gets none."""
+    """
+    Return the amounts per NUMA node of a pod that held ``numa`` and now has the CPUs.
+
+    Empty for a pod without NUMA amounts.
+    """
     counts = {node: count for node, here in topology.numa_bits.items() if (count := (here & cpus.bits).bit_count())}
-    # CPUs per NUMA node unchanged: amounts stay to the byte, rounding included.
+    # With unchanged CPUs per NUMA node the amounts stay exactly the same, including rounding.
     if not numa or counts == {node: held.get(CPU, 0) // MILLI for node, held in numa if held.get(CPU)}:
         return numa
     held, number = total(amounts for _, amounts in numa), len(cpus)
     shares = {
-        # Shares of zero are left out, so that a NUMA node is named only where the pod has something.
+        # Zero shares are left out, so that only NUMA nodes with amounts are listed.
         node: {name: amount * count // number for name, amount in held.items() if amount * count // number}
         for node, count in sorted(counts.items())
     }
-    # The lowest NUMA node takes what rounding leaves, so that the sum is kept.
+    # The lowest NUMA node gets the remainder of the rounding, so that the sum is kept.
     first = min(shares)
     for name, amount in held.items():
         rest = amount - sum(share.get(name, 0) for share in shares.values())
@@ -123,11 +131,11 @@ def amounts_after(numa: NumaAmounts, topology: CpuTopology, cpus: CpuSet) -> Num
 @dataclass(frozen=True, slots=True)
 class PinnedPod:
     """
-    A pod whose CPUs may change. ``order`` sorts pods for reallocation: smaller comes first.
+    A pod whose CPUs may change. ``order`` sorts pods for reallocation, smaller first.
 
-    ``cpus_per_numa`` fixes how many CPUs it has on each NUMA node, because it holds memory or devices there; ``None`` lets it move
-    between NUMA nodes. ``numa_exclusive`` is its wish to meet no pod of the other kind: on one NUMA node, or over several.
-    ``numa`` are its amounts per NUMA node today: they follow its CPUs.
+    ``cpus_per_numa`` fixes the number of CPUs on each NUMA node, because the pod holds memory or devices there. None
+    permits moves between NUMA nodes. ``numa_exclusive`` excludes pods of the other kind (single NUMA node or several)
+    from its NUMA nodes. ``numa`` are its current amounts per NUMA node, which follow its CPUs.
     """
 
     key: PodKey
@@ -142,21 +150,21 @@ class PinnedPod:
 
     @property
     def spreads(self) -> bool:
-        """Does it want one CPU a core rather than whole cores?"""
+        """Whether the pod prefers one CPU per core to whole cores."""
         return self.bind is CpuBindPolicy.SPREAD_BY_PCPUS
 
 
 class Quality(NamedTuple):
-    """How well one pod sits; smaller is better in every part."""
+    """Quality of the placement of one pod. Smaller is better in every field."""
 
     numa_nodes: int  # NUMA nodes spanned
-    split_cores: int  # cores held in part (or, for a pod that spreads, CPUs beyond the first of a core)
-    conflicts: int  # cores or NUMA nodes shared with pods that want to be alone there
-    numa_conflicts: int = 0  # NUMA nodes shared with pods of the other kind, for a pod that wishes to meet none
+    split_cores: int  # partly held cores (or, for a pod that spreads, CPUs beyond the first of a core)
+    conflicts: int  # cores or NUMA nodes shared with pods of the same exclusive policy
+    numa_conflicts: int = 0  # NUMA nodes shared with pods of the other kind, for a NUMA-exclusive pod
 
     def no_worse_than(self, other: "Quality") -> bool:
-        """In no part worse."""
-        # In every part: fewer split cores do not make up for one more NUMA node.
+        """Return whether no field is worse."""
+        # All fields are compared: fewer split cores do not compensate for another NUMA node.
         return all(mine <= theirs for mine, theirs in zip(self, other, strict=True))
 
 
@@ -166,9 +174,9 @@ _LEVELS: Final = (CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LE
 @dataclass(frozen=True, slots=True)
 class FixedPods:
     """
-    Masks of the NUMA nodes of pods that stay where they are and have CPUs of their own, by kind: on one NUMA node, or over several.
+    NUMA masks of fixed pods with exclusive CPUs: pods on a single NUMA node, and pods that span several.
 
-    ``protected_single`` and ``protected_spanning`` are those of pods among them that wish to meet none of the other kind
+    ``protected_single`` and ``protected_spanning`` are the masks of NUMA-exclusive pods among them
     (``singleNUMANodeExclusive`` of the pod-level NUMA policy proposal).
     """
 
@@ -182,7 +190,7 @@ NO_FIXED_PODS: Final = FixedPods()
 
 
 class _Masks(dict[int, int]):
-    """NUMA masks by CPU bits, made when they are first asked for."""
+    """NUMA masks by CPU bits, computed on demand."""
 
     def __init__(self, machine: CpuTopology) -> None:
         super().__init__()
@@ -195,7 +203,7 @@ class _Masks(dict[int, int]):
 
 @dataclass(frozen=True)
 class ExclusivityRules:
-    """The wishes of one layout's pods about their neighbours. CPU sets are CPU bits, one set per pod."""
+    """Exclusivity rules between the pods of one layout. CPU sets are bits, one set per pod."""
 
     machine: CpuTopology
     pods: tuple[PinnedPod, ...]
@@ -214,7 +222,7 @@ class ExclusivityRules:
         protected = tuple(
             index for index, pinned in enumerate(self.pods) if pinned.numa_exclusive is not NumaExclusive.NONE
         )
-        # A group of one has no other pod to conflict with.
+        # A pod that is alone in its group has no conflicts.
         object.__setattr__(self, "_groups", {level: members for level, members in groups.items() if len(members) > 1})
         object.__setattr__(self, "_numa_exclusive", protected)
         object.__setattr__(self, "_cores", cores_of(self.machine))
@@ -222,22 +230,22 @@ class ExclusivityRules:
 
     @property
     def has_numa_exclusive(self) -> bool:
-        """Does any pod care about pods of the other kind?"""
+        """Whether any pod is NUMA-exclusive."""
         return bool(self._numa_exclusive or self.fixed_pods.protected_single or self.fixed_pods.protected_spanning)
 
     @property
     def constrained(self) -> frozenset[int]:
-        """Pods whose place matters to some pod's exclusivity."""
+        """Pods that affect the exclusivity of any pod."""
         if self.has_numa_exclusive:
             return frozenset(range(len(self.pods)))
         return frozenset(index for members in self._groups.values() for index in members)
 
     def conflicts(self, assigned: Sequence[int]) -> dict[int, int]:
-        """Per exclusive pod the cores or NUMA nodes that another pod of the same policy sits on, too."""
+        """Return, for each exclusive pod, the number of cores or NUMA nodes shared with pods of the same policy."""
         found: dict[int, int] = {}
         for level, members in self._groups.items():
             prints = [self._units(level, assigned[index]) for index in members]
-            # Bits seen once, and bits seen again: one pass instead of a comparison of every pair.
+            # One pass over the bits instead of a comparison of all pairs.
             once = twice = 0
             for units in prints:
                 twice |= once & units
@@ -248,7 +256,7 @@ class ExclusivityRules:
         return found
 
     def numa_conflicts(self, assigned: Sequence[int]) -> dict[int, int]:
-        """Per pod that wishes to meet none of them, the NUMA nodes where pods of the other kind sit, too."""
+        """Return, for each NUMA-exclusive pod, the number of NUMA nodes shared with pods of the other kind."""
         if not self._numa_exclusive:
             return {}
         single, spanning = self._kinds(assigned)
@@ -261,21 +269,29 @@ class ExclusivityRules:
         return found
 
     def violated(self, assigned: Sequence[int]) -> int:
-        """The NUMA nodes where pods disturb pods that stay: a mask, with a second one above it for those over several."""
+        """
+        Return the NUMA nodes where moved pods violate the exclusivity of fixed pods.
+
+        The result is a mask, with a second mask above it for fixed pods that span several NUMA nodes.
+        """
         fixed_pods = self.fixed_pods
         if not (fixed_pods.protected_single or fixed_pods.protected_spanning):
             return 0
         single, spanning = self._kinds(assigned)
         return (
             fixed_pods.protected_single & spanning
-            # The second mask is shifted beyond the highest NUMA id, so that one integer holds both.
+            # The second mask is shifted beyond the highest NUMA id.
             | (fixed_pods.protected_spanning & single) << max(self.machine.numa_ids) + 1
         )
 
     def _kinds(self, assigned: Sequence[int]) -> tuple[int, int]:
-        """NUMA nodes with pods on one only, and with pods over several: one may have both."""
+        """
+        Return the mask of NUMA nodes with single-NUMA pods, and that of NUMA nodes with spanning pods.
+
+        The masks may overlap.
+        """
         single, spanning = self.fixed_pods.single, self.fixed_pods.spanning
-        # As a set: pods on the same NUMA nodes count once.
+        # A set, because pods on the same NUMA nodes count once.
         for mask in set(map(self._masks.__getitem__, assigned)):
             if _is_several(mask):
                 spanning |= mask
@@ -286,7 +302,7 @@ class ExclusivityRules:
     def _units(self, level: CpuExclusivePolicy, bits: int) -> int:
         if level is CpuExclusivePolicy.NUMA_NODE_LEVEL:
             return self._masks[bits]
-        # The same CPU sets are asked about in thousands of evaluations.
+        # The same CPU sets occur in thousands of evaluations.
         known = self._touched.get(bits)
         if known is None:
             known = self._touched[bits] = self._cores.touched(bits)

@@ -1,4 +1,4 @@
-"""Choose CPUs for one pod that moves: on one NUMA node, or on as few as possible."""
+"""CPU selection for one pod that moves: on one NUMA node, or on as few as possible."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -13,10 +13,10 @@ _PAIR: Final = 2
 
 def choose_cpus(layout: NodeLayout, index: int, free: int, counts: Mapping[int, int], away: int = 0) -> int | None:
     """
-    Bits of ``counts[numa]`` CPUs on each NUMA node out of ``free``, or ``None`` when there are not enough.
+    Return the bits of ``counts[numa]`` CPUs on each NUMA node out of ``free``, or None when there are not enough.
 
-    CPUs in ``away`` (near others that want to be alone) are used only when the rest does not suffice. Among equals the pod
-    keeps what it has.
+    CPUs in ``away`` (near pods with the same exclusive policy) are used only if other CPUs do not suffice. Among equal
+    choices the pod keeps its current CPUs.
     """
     choose = _spread if layout.pods[index].spreads else _full
     mine, bits = layout.now[index], 0
@@ -24,14 +24,14 @@ def choose_cpus(layout: NodeLayout, index: int, free: int, counts: Mapping[int, 
         here = free & layout.machine.numa_bits.get(numa, 0)
         if here.bit_count() < count:
             return None
-        # Only if quiet CPUs suffice; a mix would disturb others as much and split the pod's shape too.
+        # Only if CPUs outside ``away`` suffice: a mix would cause the same conflicts and also split cores.
         quiet = here & ~away
         bits |= choose(layout, quiet if quiet.bit_count() >= count else here, mine, count)
     return bits
 
 
 def exclusive_neighbours(layout: NodeLayout, index: int, assigned: Sequence[int]) -> int:
-    """CPUs on cores (or NUMA nodes) that other pods of the same exclusive policy sit on."""
+    """Return the CPUs on cores (or NUMA nodes) that other pods of the same exclusive policy use."""
     policy = layout.pods[index].exclusive
     if policy is CpuExclusivePolicy.NONE:
         return 0
@@ -49,12 +49,12 @@ def exclusive_neighbours(layout: NodeLayout, index: int, assigned: Sequence[int]
 
 
 def _full(layout: NodeLayout, here: int, mine: int, count: int) -> int:
-    """Whole cores first, own ones before others; what is left over comes from broken cores if they suffice."""
+    """Choose whole cores first, own cores before others. The remainder comes from broken cores if they suffice."""
     cores = layout.cores
     whole = cores.whole(here)
     own, partly = whole & cores.whole(mine), whole & cores.touched(mine)
     bits, left = 0, count
-    # Own whole cores, cores held in part, others: each CPU that the pod keeps is one that need not be migrated.
+    # Own whole cores, partly held cores, other cores: CPUs that the pod keeps need no migration.
     for group in (own, partly & ~own, whole & ~partly):
         if left and group:
             taken = cores.fill(group, left)
@@ -62,13 +62,13 @@ def _full(layout: NodeLayout, here: int, mine: int, count: int) -> int:
             left -= taken.bit_count()
     if not left:
         return bits
-    # With at most two CPUs a core there are no pieces to choose between.
+    # With at most two CPUs per core there are no parts to choose between.
     rest = _spread if cores.most <= _PAIR else _pieces
     return bits | rest(layout, here & ~bits, mine, left)
 
 
 def _pieces(layout: NodeLayout, here: int, mine: int, count: int) -> int:
-    """Parts of cores: the smallest that hold all that is left, broken ones before whole ones, else the smallest ones."""
+    """Choose parts of cores: the smallest part that holds the remainder, broken cores before whole cores."""
     rest = []
     for first in each(layout.cores.touched(here)):
         core = layout.cores.cpus(first)
@@ -79,7 +79,8 @@ def _pieces(layout: NodeLayout, here: int, mine: int, count: int) -> int:
             rest,
             key=lambda pair: (
                 pair[1].bit_count() < left,
-                # Sort key: enough for the rest, broken cores, small parts, own CPUs, and the CPU bits for a repeatable order.
+                # Sort key: sufficient parts, broken cores, small parts, own CPUs, and the CPU bits for a deterministic
+                # order.
                 pair[1] == pair[0],
                 pair[1].bit_count(),
                 -(pair[1] & mine).bit_count(),
@@ -95,12 +96,16 @@ def _pieces(layout: NodeLayout, here: int, mine: int, count: int) -> int:
 
 
 def _spread(layout: NodeLayout, here: int, mine: int, count: int) -> int:
-    """One CPU from each core: broken cores before whole ones, own ones first among them; then second CPUs, and so on."""
+    """
+    Choose one CPU per core: broken cores before whole cores, own cores first among them.
+
+    Then choose second CPUs, and so on.
+    """
     cores = layout.cores
     bits, left = 0, count
     while left:
         rest = here & ~bits
-        # Counted again each round: second CPUs are taken only when every core has given one.
+        # Recomputed in each round: second CPUs are taken only after one CPU of every core.
         touched, whole, own = cores.touched(rest), cores.whole(rest), cores.touched(rest & mine)
         broken = touched & ~whole
         for group in (broken & own, broken & ~own, whole & own, whole & ~own):
@@ -112,11 +117,15 @@ def _spread(layout: NodeLayout, here: int, mine: int, count: int) -> int:
 
 
 Counts = dict[int, int]
-"""How many CPUs to take on each NUMA node."""
+"""Number of CPUs to take on each NUMA node."""
 
 
 def place(layout: NodeLayout, assigned: Sequence[int], index: int, free: int) -> int | None:
-    """Bits for one pod among the others' ``assigned``; ``None`` when there are not enough. Its own CPU set must be in ``free``."""
+    """
+    Return the bits for one pod beside the other pods in ``assigned``, or None if there are not enough.
+
+    ``free`` must include its own CPUs.
+    """
     away = exclusive_neighbours(layout, index, assigned)
     best: tuple[int, int] | None = None
     for counts in _choices(layout, index, free, away):
@@ -126,14 +135,19 @@ def place(layout: NodeLayout, assigned: Sequence[int], index: int, free: int) ->
         regression = layout.shape_of(index, bits).regression
         if best is None or regression < best[0]:
             best = (regression, bits)
-        # No regression is the best there is; later choices are wider.
+        # No regression is the best result. Later choices span more NUMA nodes.
         if not regression:
             break
     return None if best is None else best[1]
 
 
 def _choices(layout: NodeLayout, index: int, free: int, away: int) -> Iterator[Counts]:
-    """The CPUs per NUMA node that a pod is tied to; else its best single NUMA node, fewest without regression, and fewest at all."""
+    """
+    Yield CPU counts per NUMA node.
+
+    A tied pod has fixed counts. Other pods get the best single NUMA node, then few NUMA nodes without regression, then
+    any few NUMA nodes.
+    """
     pinned = layout.pods[index]
     if pinned.cpus_per_numa is not None:
         yield dict(pinned.cpus_per_numa)
@@ -147,9 +161,12 @@ def _choices(layout: NodeLayout, index: int, free: int, away: int) -> Iterator[C
 
 
 def best_single(layout: NodeLayout, index: int, free: int, away: int) -> int | None:
-    """The NUMA node on which the pod is harmed least, splits fewest cores, disturbs no pod exclusive and leaves least room."""
+    """
+    Return the single NUMA node with the smallest regression, then fewest split cores, fewest conflicts and least room,
+    or None.
+    """
     count = len(layout.pods[index].cpus)
-    # Tightest first, so that the first harmless one is the answer.
+    # Tightest NUMA node first, so that the first harmless choice is the result.
     rooms = sorted(
         (room, numa) for numa, bits in layout.machine.numa_bits.items() if (room := (free & bits).bit_count()) >= count
     )
@@ -161,13 +178,16 @@ def best_single(layout: NodeLayout, index: int, free: int, away: int) -> int | N
             key = (sits.regression, sits.split_cores, (taken & away).bit_count(), room, numa)
             best = key if best is None else min(best, key)
             if not any(key[:3]):
-                break  # those that follow have more room
+                break  # the remaining NUMA nodes have more room
     return None if best is None else best[-1]
 
 
 def fewest(layout: NodeLayout, index: int, free: int) -> Iterator[Counts]:
-    """CPUs over two NUMA nodes, then three and so on, those where the pod finds most; only without more split cores than today."""
-    # In the order of what the pod can use, not of what is free: CPUs of broken cores count for little.
+    """
+    Yield CPU counts over two NUMA nodes, then three and so on, most useful NUMA nodes first, without more split cores
+    than today.
+    """
+    # Ordered by usable instead of free CPUs: CPUs of broken cores count little.
     numas = emptiest_first({numa: useful(layout, index, free, (numa,)) for numa in layout.machine.numa_bits})
     for number in range(2, len(numas) + 1):
         counts = over(layout, index, free, numas[:number])
@@ -176,19 +196,22 @@ def fewest(layout: NodeLayout, index: int, free: int) -> Iterator[Counts]:
 
 
 def useful(layout: NodeLayout, index: int, free: int, numas: Iterable[int]) -> int:
-    """How many free CPUs of these NUMA nodes the pod can use without splitting more cores than today."""
+    """Return the number of free CPUs on the NUMA nodes that the pod can use without more split cores than today."""
     easy = loose = 0
     for numa in numas:
         here = free & layout.machine.numa_bits[numa]
         fitting = _fitting(layout, index, here)
         easy += fitting
         loose += here.bit_count() - fitting
-    # Split cores that it has today are no harm, so as many loose CPUs are usable.
+    # Split cores that the pod already has permit as many loose CPUs.
     return easy + min(loose, layout.qualities_now[index].split_cores)
 
 
 def over(layout: NodeLayout, index: int, free: int, numas: Sequence[int]) -> Counts | None:
-    """How many CPUs to take on each of these NUMA nodes, split cores as today at most; ``None`` when there are not enough."""
+    """
+    Return the CPUs to take on each NUMA node with at most as many split cores as today, or None when there are not
+    enough.
+    """
     left, slack = len(layout.pods[index].cpus), layout.qualities_now[index].split_cores
     counts, loose = {}, {}
     for numa in numas:
@@ -197,7 +220,7 @@ def over(layout: NodeLayout, index: int, free: int, numas: Sequence[int]) -> Cou
         counts[numa] = min(left, fitting)
         loose[numa] = here.bit_count() - fitting
         left -= counts[numa]
-    # Whole cores everywhere first, then loose CPUs, as these are limited by ``slack``.
+    # Whole cores on all NUMA nodes first, then loose CPUs, which ``slack`` limits.
     for numa in numas:
         more = min(left, slack, loose[numa])
         counts[numa] += more
@@ -207,7 +230,7 @@ def over(layout: NodeLayout, index: int, free: int, numas: Sequence[int]) -> Cou
 
 
 def _fitting(layout: NodeLayout, index: int, here: int) -> int:
-    """CPUs in the shape that the pod wants: one of each core, or those of whole cores."""
+    """Return the number of CPUs in the preferred shape of the pod: one per core, or those of whole cores."""
     cores = layout.cores
     if layout.pods[index].spreads:
         return cores.touched(here).bit_count()
@@ -215,7 +238,7 @@ def _fitting(layout: NodeLayout, index: int, here: int) -> int:
 
 
 def _drained(layout: NodeLayout, index: int, free: int) -> Counts | None:
-    """CPUs of any kind over as few NUMA nodes as possible."""
+    """Return counts of any CPUs over as few NUMA nodes as possible, or None when there are not enough."""
     counts: Counts = {}
     left = len(layout.pods[index].cpus)
     numa_bits = layout.machine.numa_bits

@@ -1,8 +1,8 @@
 """
-The plan of a rebind: which pods get which CPUs, in which steps, and what the node looks like before and after.
+The plan of a rebind: the new CPUs of pods, the order of the steps, and the figures of the node before and after.
 
-Pods are reallocated in the order LSE before LSR before others, required before preferred policies, larger before smaller, older
-before younger. A plan that improves nothing is empty; a plan never makes a pod worse (``layout.py`` says what worse means).
+Pods are reallocated in this order: LSE before LSR, required before preferred policies, larger before smaller, older
+before younger. A plan without improvement is empty. A plan never makes a pod worse off (defined in ``layout.py``).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,24 +20,33 @@ from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import replace
 
 _EFFORT: Final = 3_000
-"""Evaluations of arrangements when a node is first looked at."""
+"""Maximum evaluations of arrangements in the first search of a node."""
 
 _EFFORT_LATER: Final = 500
-"""As many again from wherever a route has led."""
+"""Maximum evaluations of arrangements in the search from the end of each route."""
 
 _LOOKS: Final = 6_000
-"""Looks for a next step, over all routes: a quarter of a second at 384 CPUs; only the most crowded nodes take as many."""
+"""
+Maximum searches for a next step, over all routes: 0.25 s at 384 CPUs. Only the most crowded nodes reach the limit.
+"""
 
 _LOOKS_MORE: Final = 500
-"""Looks for a way to the end of all stages that leaves their detours out, and for what stands in the way of more."""
+"""
+Maximum searches for a next step on a direct route to the end of all stages, and for the pods that block a further
+improvement.
+"""
 
 _STAGES: Final = 8
-"""So many routes one after the other make up a plan at most."""
+"""Maximum number of consecutive routes in a plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One step: a pod goes from these CPUs to those. ``intermediate``: only to make room; it moves once more later."""
+    """
+    One step: the CPUs of a pod before and after.
+
+    ``intermediate`` marks a step that only makes room: the pod moves again later.
+    """
 
     pod: PodKey
     before: CpuSet
@@ -47,21 +56,21 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class NodeFigures:
-    """A node in numbers that people can read."""
+    """Figures of a node for users."""
 
     crossing_pods: int  # pods on more than one NUMA node
     crossings: int  # NUMA nodes beyond the first, summed over pods
     split_cores: int
     conflicts: int
-    largest_block: Mapping[int, int]  # per NUMA node: CPUs of whole free cores
+    largest_block: Mapping[int, int]  # CPUs of whole free cores, by NUMA node
 
 
 @dataclass(frozen=True, slots=True)
 class RebindPlan:
     """
-    Steps in order, and the node before and after.
+    Steps in order, and the figures of the node before and after.
 
-    ``dropped`` could not be moved for want of spare CPUs, or the node would become better still.
+    ``dropped`` are pods that could not be moved for lack of free CPUs although the node would improve further.
     """
 
     moves: tuple[Move, ...]
@@ -74,7 +83,7 @@ class RebindPlan:
 
 
 def plan_rebind(layout: NodeLayout) -> RebindPlan:
-    """The best plan that can be carried out step by step; empty when nothing would improve."""
+    """Return the best plan that can be executed step by step. The plan is empty without an improvement."""
     way = _way(layout)
     return RebindPlan(
         moves=_moves(layout, way.steps),
@@ -86,13 +95,13 @@ def plan_rebind(layout: NodeLayout) -> RebindPlan:
 
 def _way(layout: NodeLayout) -> Route:
     """
-    The steps to the best arrangement that can be reached.
+    Return the route to the best reachable arrangement.
 
-    What makes an arrangement hard to reach is which pods have to change places with too few CPUs free. So where one better than the
-    end cannot be reached, others of equal worth, found from other repackings, are tried from the start.
+    Pods that exchange places with too few free CPUs make an arrangement hard to reach. If a better arrangement is
+    unreachable, arrangements of other repackings are tried from the start.
     """
     way = _staged(layout, better_arrangements(layout, _EFFORT))
-    # Nothing stood in the way: the first search's best end was reached.
+    # No pod was dropped: the best result of the first search was reached.
     if not way.dropped:
         return way
     other = _staged(layout, other_arrangements(layout, _EFFORT))
@@ -100,17 +109,19 @@ def _way(layout: NodeLayout) -> Route:
 
 
 def _staged(layout: NodeLayout, known: Sequence[Arrangement]) -> Route:
-    """Stage by stage: what could not be reached for want of spare CPUs is tried again from where the node then stands."""
+    """
+    Return a route in stages. Arrangements that were unreachable for lack of free CPUs are tried again after each stage.
+    """
     looks = SearchBudget(_LOOKS)
     stages: list[Route] = []
     assigned = layout.now
-    # Stages share the looks, which bounds the whole plan and not each stage.
+    # The stages share one budget, which bounds the whole plan.
     while len(stages) < _STAGES and (way := _best_route(layout, assigned, known, looks)) is not None:
         stages.append(way)
         assigned = way.end
-        # From the new position other arrangements may be within reach; those known stay candidates.
+        # Other arrangements may be reachable from the new position. The known arrangements stay candidates.
         known = ranked(layout, [*known, *improvements(layout, assigned, _EFFORT_LATER)], assigned)
-    # A straight way to the same end may need fewer moves than the stages together.
+    # A direct route to the same end may need fewer steps than the stages.
     steps = joined(step for way in stages for step in way.steps)
     direct = (
         route(layout, layout.now, assigned, layout.figures(assigned), SearchBudget(_LOOKS_MORE))
@@ -119,7 +130,7 @@ def _staged(layout: NodeLayout, known: Sequence[Arrangement]) -> Route:
     )
     if direct is not None and direct.end == assigned and len(direct.steps) < len(steps):
         steps = direct.steps
-    # A pod that is in the way of something better still, for want of spare CPUs.
+    # Pods that block a further improvement for lack of free CPUs.
     further = route(layout, assigned, known[0], layout.figures_now, SearchBudget(_LOOKS_MORE)) if known else None
     return Route(steps, further.dropped if further else (), assigned)
 
@@ -127,14 +138,17 @@ def _staged(layout: NodeLayout, known: Sequence[Arrangement]) -> Route:
 def _best_route(
     layout: NodeLayout, start: Arrangement, known: Sequence[Arrangement], looks: SearchBudget
 ) -> Route | None:
-    """The route that ends best: one without drops to the best arrangement, else the best end among the first ones."""
+    """
+    Return the best route: the first complete route to an arrangement in the ranking, otherwise the partial route with
+    the best end.
+    """
     best: Route | None = None
     bar = layout.figures(start)
     for arrangement in _sample(known):
         if bar < layout.figures(arrangement):
-            return best  # those that follow are not as good even if they can be reached
+            return best  # later arrangements are not better even if they can be reached
         way = route(layout, start, arrangement, bar, looks)
-        # [:-1] leaves the number of moves out: fewer moves alone are no improvement.
+        # [:-1] excludes the number of moves: fewer moves alone are no improvement.
         if way is None or layout.figures(way.end)[:-1] >= bar[:-1] or not layout.allows(way.end):
             continue
         best, bar = way, layout.figures(way.end)
@@ -144,16 +158,19 @@ def _best_route(
 
 
 def _sample(ranked: Sequence[Arrangement]) -> Iterator[Arrangement]:
-    """The first few, then ever fewer: neighbours in the ranking are alike, and what hinders one hinders the next."""
+    """
+    Yield the first arrangements, then increasingly fewer: similar arrangements are neighbors in the ranking and fail
+    for similar reasons.
+    """
     position = 0
     while position < len(ranked):
         yield ranked[position]
-        # Positions 0, 1, 2, 3, 4, 6, 9, 13, …: half as far again each time.
+        # Positions 0, 1, 2, 3, 4, 6, 9, 13, …: factor 1.5.
         position = max(position + 1, position * 3 // 2)
 
 
 def node_figures(layout: NodeLayout, arrangement: Iterable[int]) -> NodeFigures:
-    """An arrangement in numbers for people."""
+    """Return the figures of an arrangement for users."""
     assigned = tuple(arrangement)
     figures: Figures = layout.figures(assigned)
     return NodeFigures(
@@ -168,8 +185,8 @@ def node_figures(layout: NodeLayout, arrangement: Iterable[int]) -> NodeFigures:
 def layout_of_pods(
     machine: CpuTopology, pods: Iterable[PinnedPod], fixed: CpuSet, cpu_limit: Mapping[int, int] | None = None
 ) -> NodeLayout:
-    """A layout with its pods in a fixed order, whatever order they came in."""
-    # The uid as the last key: orders may be equal, and the same pods must give the same plan.
+    """Return a layout with its pods in a fixed order, independent of the input order."""
+    # The uid is the last key, because orders may be equal and the same pods must give the same plan.
     ordered = tuple(sorted(pods, key=lambda pinned: (pinned.order, pinned.key.uid)))
     return NodeLayout(machine, ordered, fixed, cpu_limit or {})
 
@@ -189,16 +206,16 @@ def _moves(layout: NodeLayout, steps: Sequence[Step]) -> tuple[Move, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """By how many NUMA crossings, or by how many CPUs of its largest free block, a node must improve."""
+    """The required improvement in NUMA crossings, or in CPUs of the largest free block."""
 
     crossings: int = 1
     block: int = 4
 
 
 def improvement(plan: RebindPlan, least: Threshold) -> str:
-    """What the plan improves, in one clause; empty when that is too little to move pods for."""
+    """Return the improvement of a plan as a clause, or an empty string if it is below the threshold."""
     fewer = plan.before.crossings - plan.after.crossings
-    # Crossings before blocks, as in the figures by which plans are compared.
+    # As in the comparison of plans, crossings come before blocks.
     if fewer >= least.crossings:
         return f"NUMA crossings {plan.before.crossings} → {plan.after.crossings}"
     before, after = (max(figures.largest_block.values(), default=0) for figures in (plan.before, plan.after))
@@ -206,7 +223,7 @@ def improvement(plan: RebindPlan, least: Threshold) -> str:
 
 
 def ledger_after(ledger: Ledger, layout: NodeLayout, plan: RebindPlan) -> Ledger:
-    """The ledger of the node as it would be at the end of the plan."""
+    """Return the ledger of the node at the end of the plan."""
     ends = {move.pod.uid: move.after for move in plan.moves}
     return Ledger.of(
         replace(

@@ -1,10 +1,10 @@
 """
-The order of a rebind's steps: no CPU is ever assigned to two pods at the same time, and no pod is worse off in between.
+The order of the steps of a rebind: no CPU is assigned to two pods at the same time, and no pod is worse off in between.
 
-Theory. A step gives one pod CPUs that are free at that moment. Where pods wait for each other in a circle, spare CPUs help:
-a pod takes what is free of its target in exchange for as many others (it comes closer), or leaves CPUs that others wait for
-(it steps aside). Coming closer enlarges what pods have of their targets; stepping aside never lessens that and leaves fewer
-CPUs in others' way; so the sequence ends. A pod for which every such step would be worse than today is dropped and reported.
+A step gives one pod CPUs that are free at that time. If pods wait for each other in a cycle, free CPUs help: a pod
+exchanges CPUs for free CPUs of its target (progress), or leaves CPUs that other pods wait for (stepping aside).
+Progress increases the CPUs that pods have of their targets. Stepping aside never decreases them and leaves fewer CPUs
+in the way, so the sequence terminates. A pod without a tolerable step is dropped and reported.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from koord_numa.core.rebind.search import SearchBudget
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One pod (by its index on the layout) goes from these CPU bits to those."""
+    """One step of a pod, given by its index in the layout, with its CPU bits before and after."""
 
     pinned: int
     before: int
@@ -26,7 +26,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Steps in order, pods whose step had to be dropped, and where every pod is in the end."""
+    """Steps in order, the dropped pods, and the final arrangement."""
 
     steps: tuple[Step, ...]
     dropped: tuple[int, ...]
@@ -37,15 +37,15 @@ def route(
     layout: NodeLayout, start: Sequence[int], target: Sequence[int], bar: Figures, effort: SearchBudget
 ) -> Route | None:
     """
-    How to get from ``start`` to ``target``; no pod is worse off in between than on the layout today.
+    Return a route from ``start`` to ``target``. No pod is worse off in between than in the layout today.
 
-    ``None`` as soon as so many pods were dropped that the end cannot have fewer crossings and split cores than ``bar``, and
-    when the effort, in looks for a next step, is spent.
+    The result is None when too many pods are dropped to have at most the crossings and split cores of ``bar``, and when
+    the effort, in searches for a next step, is spent.
     """
     sequencer = _Sequencer(layout, start, target)
     steps: list[Step] = []
     dropped: list[int] = []
-    # What the end will have; each dropped pod moves it towards what the pod has today.
+    # Figures of the end. Each dropped pod changes them to those of its current place.
     crossings, splits, *_ = layout.figures(target)
     while sequencer.waiting and (crossings, splits) <= bar[:2] and effort.spend():
         following = sequencer.next_step()
@@ -62,19 +62,19 @@ def route(
 
 
 class _Sequencer:
-    """Where every pod is now, and who still waits for what. Targets of different pods have no CPU in common."""
+    """The current place of every pod, and the targets of waiting pods. Targets of different pods are disjoint."""
 
     def __init__(self, layout: NodeLayout, start: Sequence[int], target: Sequence[int]) -> None:
         self.assigned = list(start)
-        # In the order of pods, which is that of reallocation: important pods move first.
+        # In pod order, which is the order of reallocation: important pods move first.
         self.waiting = {index: bits for index, bits in enumerate(target) if bits != self.assigned[index]}
         self._layout = layout
-        self._tolerable: dict[tuple[int, int, int, int], list[int]] = {}  # most offers are looked at again and again
+        self._tolerable: dict[tuple[int, int, int, int], list[int]] = {}  # the same exchanges are evaluated many times
         self._free = layout.free(self.assigned)
         self._smallest_first = sorted(self.waiting, key=lambda i: (len(layout.pods[i].cpus), i))
 
     def take(self, step: Step) -> None:
-        """The step was taken."""
+        """Apply a step."""
         index = step.pinned
         self._free = (self._free | step.before) & ~step.after
         self.assigned[index] = step.after
@@ -82,29 +82,32 @@ class _Sequencer:
             self._forget(index)
 
     def give_up(self) -> int:
-        """The largest pod waits for nothing any more."""
+        """Drop the largest waiting pod."""
         largest = self._smallest_first[-1]
         self._forget(largest)
-        # The largest blocks most others and is hardest to place with few spare CPUs.
+        # The largest pod blocks most other pods and is hardest to place with few free CPUs.
         return largest
 
     def next_step(self) -> Step | None:
-        """A pod that can go all the way; else a pod that can come closer, or step aside, without being worse off than today."""
-        # All the way before closer: such a pod needs no second step.
+        """
+        Return the next step: a pod that reaches its target, else a pod that makes progress or steps aside without being
+        worse off than today.
+        """
+        # Complete moves come first, because they need no second step.
         for index, bits in self.waiting.items():
             if not bits & ~(self._free | self.assigned[index]) and self._may_step(index, bits):
                 return Step(index, self.assigned[index], bits)
         # Small pods first: their exchanges need the fewest free CPUs.
         for index in self._smallest_first:
             held, target = self.assigned[index], self.waiting[index]
-            # Free CPUs of its target in exchange for CPUs that it will not keep: as many as possible, or fewer.
+            # Exchange as many CPUs outside the target as possible for free CPUs of the target.
             reachable = self._free & target
             if reachable and (step := self._exchange(index, held & ~target, reachable)) is not None:
                 return step
         wanted = 0
         for bits in self.waiting.values():
             wanted |= bits
-        # CPUs that no target wants: only these may be used to step aside, else two pods could swap for ever.
+        # Only CPUs outside all targets may be used to step aside. Otherwise two pods could swap forever.
         spare = self._free & ~wanted
         for index in self._smallest_first if spare else ():
             in_the_way = self.assigned[index] & wanted & ~self.waiting[index]
@@ -141,10 +144,10 @@ class _Sequencer:
 
 
 def _exchanges(layout: NodeLayout, held: int, given: int, taken: int) -> Iterator[int]:
-    """CPU sets after exchanging CPUs of ``given`` for CPUs of ``taken``: anywhere, then NUMA node by NUMA node, core by core."""
+    """Yield CPU sets after an exchange of ``given`` for ``taken``: anywhere, then per NUMA node, then per core."""
     yield _exchanged(held, given, taken)
     for numa in layout.machine.numa_bits.values():
-        # One NUMA node alone only where the exchange as a whole spans several.
+        # A single NUMA node only if the whole exchange spans several.
         if given & numa and taken & numa and (given | taken) & ~numa:
             yield _exchanged(held, given & numa, taken & numa)
     others = list(_samples(layout, taken))
@@ -158,7 +161,7 @@ def _exchanged(held: int, given: int, taken: int) -> int:
 
 
 def _samples(layout: NodeLayout, bits: int) -> Iterator[int]:
-    """The CPUs of one whole core for each NUMA node and shape: the others there are as good for any pod."""
+    """Yield the CPUs of one whole core per NUMA node and shape. Other such cores are equivalent for any pod."""
     cores = layout.cores
     whole = cores.whole(bits)
     for numa in layout.machine.numa_bits.values() if whole else ():
@@ -168,7 +171,7 @@ def _samples(layout: NodeLayout, bits: int) -> Iterator[int]:
 
 
 def joined(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """Two steps of one pod in a row are one, unless they lead back to where it was."""
+    """Merge consecutive steps of the same pod. Steps that return to the start are removed."""
     kept: list[Step] = []
     for step in steps:
         if kept and kept[-1].pinned == step.pinned:
