@@ -1,1 +1,1 @@
-"""Predicates: may this pod run on this node? One small file each."""
+"""Filters: predicates that decide whether a pod can run on a node."""

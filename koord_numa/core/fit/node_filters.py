@@ -1,7 +1,6 @@
 """
-Filters on the Node object.
-
-kube-scheduler's NodeDeclaredFeatures, NodeAffinity, NodeName, NodePorts, NodeResourcesFit, NodeUnschedulable and TaintToleration.
+Filters on the Node object: kube-scheduler's NodeDeclaredFeatures, NodeAffinity, NodeName, NodePorts, NodeResourcesFit,
+NodeUnschedulable and TaintToleration.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +16,9 @@ from koord_numa.core.selectors import matches_term, meets
 
 
 def fits_features(request: PodRequest, node: Node) -> Rejection | None:
-    """Does the node declare every feature that the pod needs? A node that declares none at all has none of them."""
+    """
+    Reject a node that does not declare every feature the pod needs. A node without declared features has no features.
+    """
     missing = [name for name in request.constraints.features if node.features is None or name not in node.features]
     if not missing:
         return None
@@ -26,17 +27,17 @@ def fits_features(request: PodRequest, node: Node) -> Rejection | None:
 
 
 def matches_node(request: PodRequest, node: Node) -> bool:
-    """Does the node match the nodeSelector and at least one required term?"""
+    """Return whether the node matches the nodeSelector and at least one required term."""
     demands = request.constraints
     for key, value in demands.node_selector:
         if node.labels.get(key) != value:
             return False
-    # No terms at all is no demand (``None``); an empty list of terms matches nothing (nodeaffinity.NewNodeSelector).
+    # None means no required terms. An empty list of terms matches nothing (nodeaffinity.NewNodeSelector).
     return demands.node_terms is None or any(matches_term(term, node.name, node.labels) for term in demands.node_terms)
 
 
 def fits_node_affinity(request: PodRequest, node: Node) -> Rejection | None:
-    """Required node affinity."""
+    """Reject a node that does not match the nodeSelector or the required node affinity."""
     if matches_node(request, node):
         return None
     missing = [f"{key}={value}" for key, value in request.constraints.node_selector if node.labels.get(key) != value]
@@ -47,7 +48,7 @@ def fits_node_affinity(request: PodRequest, node: Node) -> Rejection | None:
 
 
 def preferred_weight(request: PodRequest, node: Node) -> int:
-    """The weights of all preferred terms that the node matches; an empty preferred term matches nothing."""
+    """Return the sum of the weights of all matching preferred terms. An empty preferred term matches nothing."""
     return sum(
         preferred.weight
         for preferred in request.constraints.preferred_nodes
@@ -56,7 +57,7 @@ def preferred_weight(request: PodRequest, node: Node) -> int:
 
 
 def fits_node_name(request: PodRequest, node: Node) -> Rejection | None:
-    """Is this the node that the pod names, if it names one?"""
+    """Reject every node except the node that the pod names, if it names a node."""
     wanted = request.constraints.node_name
     if not wanted or wanted == node.name:
         return None
@@ -69,7 +70,7 @@ _ANY: Final = "0.0.0.0"  # noqa: S104  (Kubernetes' wildcard address, nothing li
 
 
 def fits_ports(request: PodRequest, used: Iterable[HostPort]) -> Rejection | None:
-    """Is every wanted host port free? The wildcard address clashes with every address."""
+    """Reject a node where a requested host port is in use. The wildcard address conflicts with every address."""
     wanted = request.constraints.host_ports
     if not wanted:
         return None
@@ -85,18 +86,18 @@ def fits_ports(request: PodRequest, used: Iterable[HostPort]) -> Rejection | Non
 
 
 def _clash(one: HostPort, other: HostPort) -> bool:
-    # The protocol is part of the key: TCP 80 and UDP 80 do not clash.
+    # The protocol is part of the key: TCP 80 and UDP 80 do not conflict.
     if (one.port, one.protocol) != (other.port, other.protocol):
         return False
     return one.ip == other.ip or _ANY in (one.ip, other.ip)
 
 
-# The order in which kube-scheduler's fitsRequest checks, so that the same resource is named first.
+# The order of kube-scheduler's fitsRequest, so that the same resource is reported first.
 _ORDER = {PODS: 0, CPU: 1, MEMORY: 2, EPHEMERAL_STORAGE: 3}
 
 
 def has_room(wanted: ResourceList, allocatable: ResourceList, held: Mapping[str, int], pods: int) -> bool:
-    """Would ``fits_resources`` let it pass? Without finding words for a refusal."""
+    """Return whether ``fits_resources`` accepts the pod, without building a rejection."""
     limit = allocatable.get(PODS)
     return (limit is None or pods < limit) and not _short(wanted, allocatable, held)
 
@@ -111,10 +112,12 @@ def fits_resources(
     wanted: ResourceList, allocatable: ResourceList, held: Mapping[str, int], pods: int
 ) -> Rejection | None:
     """
-    ``wanted`` must fit into ``allocatable`` minus ``held``, and one more pod beside the ``pods`` that are there.
+    Reject a node if ``wanted`` exceeds ``allocatable`` minus ``held``, or if the node has no room for one more pod than
+    ``pods``.
 
-    The first resource that does not fit is named: pods, cpu, memory, ephemeral-storage, then the others by name. A node that
-    does not list a resource has none of it; a node that does not list ``pods`` takes any number.
+    The first resource that does not fit is reported: pods, cpu, memory, ephemeral-storage, then other resources by
+    name. A node that does not list a resource has none of it. A node that does not list ``pods`` accepts any number of
+    pods.
     """
     limit = allocatable.get(PODS)
     if limit is not None and pods + 1 > limit:
@@ -126,7 +129,7 @@ def fits_resources(
     amount, there = wanted[name], allocatable.get(name, 0)
     free = max(0, there - held.get(name, 0))
     detail = f"needs {needs_text({name: amount})}, {bare_amount(name, free)} of {bare_amount(name, there)} free"
-    # More than the node has in all cannot be made free by evicting pods.
+    # Preemption cannot free more than the node has in total.
     return Rejection(Reason.RESOURCES, f"Insufficient {name}", detail, resolvable=amount <= there)
 
 
@@ -135,15 +138,17 @@ CORDONED: Final = Taint("node.kubernetes.io/unschedulable", TaintEffect.NO_SCHED
 
 
 def fits_unschedulable(request: PodRequest, node: Node) -> Rejection | None:
-    """May the pod go to this node although it is cordoned?"""
-    # A toleration of the well-known taint lets a pod on to a cordoned node, as NodeUnschedulable has it.
+    """Reject a cordoned node unless the pod tolerates the unschedulable taint."""
+    # As in NodeUnschedulable, a toleration of the well-known taint permits cordoned nodes.
     if not node.unschedulable or _tolerated(request.constraints, CORDONED):
         return None
     return Rejection(Reason.UNSCHEDULABLE, "node(s) were unschedulable", "the node is cordoned", resolvable=False)
 
 
 def fits_taints(request: PodRequest, node: Node) -> Rejection | None:
-    """Does the pod tolerate every taint that forbids scheduling or execution? The first other one is named."""
+    """
+    Reject a node with a NoSchedule or NoExecute taint that the pod does not tolerate. The first such taint is reported.
+    """
     for taint in node.taints:
         if taint.effect in _HARD and not _tolerated(request.constraints, taint):
             message = f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
@@ -152,7 +157,7 @@ def fits_taints(request: PodRequest, node: Node) -> Rejection | None:
 
 
 def soft_taints(request: PodRequest, node: Node) -> int:
-    """How many PreferNoSchedule taints the pod does not tolerate: fewer is better."""
+    """Return the number of PreferNoSchedule taints that the pod does not tolerate. Fewer is better."""
     count = 0
     for taint in node.taints:
         if taint.effect is TaintEffect.PREFER_NO_SCHEDULE and not _tolerated(request.constraints, taint):
@@ -161,13 +166,13 @@ def soft_taints(request: PodRequest, node: Node) -> int:
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Does one toleration cover one taint? As core/v1 Toleration.ToleratesTaint."""
-    # An empty effect covers all effects, an empty key (with Exists) all keys.
+    """Return whether a toleration matches a taint, as core/v1 Toleration.ToleratesTaint."""
+    # An empty effect matches all effects, an empty key (with Exists) all keys.
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:
         return False
-    # Gt and Lt compare numbers (KEP-5471); the taint's value is the label to be compared.
+    # Gt and Lt compare numbers (KEP-5471). The value of the taint is compared with the value of the toleration.
     if toleration.compares is not None:
         return meets({taint.key: taint.value}, (Requirement(taint.key, toleration.compares, (toleration.value,)),))
     return toleration.exists or (bool(toleration.key) and toleration.value == taint.value)

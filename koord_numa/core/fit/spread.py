@@ -20,33 +20,34 @@ SYSTEM_DEFAULTS: Final = (
     SpreadConstraint("kubernetes.io/hostname", 3, hard=False, selector=None, default=True, needs_label=False),
     SpreadConstraint("topology.kubernetes.io/zone", 5, hard=False, selector=None, default=True, needs_label=False),
 )
-"""``systemDefaultConstraints``: nodes without a zone are still compared by their hostname (``requireAllTopologies``)."""
+"""``systemDefaultConstraints``. Nodes without a zone are still compared by hostname (``requireAllTopologies``)."""
 
 
 def default_selector(services: Iterable[Workload], controller: Workload | None) -> LabelSelector | None:
     """
-    The pods beside which a pod counts: those that have everything which its ``services`` and its ``controller`` select by.
+    Return the default selector: all requirements of the selectors of the pod's ``services`` and ``controller``.
 
-    ``None`` when nothing is selected by. As ``helper/spread.go`` (``DefaultSelector``): the labels of Services, and of a
-    ReplicationController on top of them, are merged key by key; a ReplicaSet's or StatefulSet's requirements come in addition.
+    None when there are no requirements. As ``DefaultSelector`` in ``helper/spread.go``: the labels of Services, and of
+    a ReplicationController on top, are merged key by key. The requirements of a ReplicaSet or StatefulSet are added.
     """
     merged = {need.key: need for each in services if each.selector for need in each.selector.requirements}
     more = () if controller is None or controller.selector is None else controller.selector.requirements
     if controller is not None and controller.key.kind is WorkloadKind.REPLICATION_CONTROLLER:
-        # A ReplicationController's selector is a plain map and overwrites keys of Services, like theirs among one another.
+        # The selector of a ReplicationController is a plain map and overwrites keys of Services, as Services overwrite
+        # each other.
         merged.update((need.key, need) for need in more)
         more = ()
     needs = {*merged.values(), *more}
     if not needs:
         return None
-    # Sorted, so that the same workload gives an equal selector, which caches compare.
+    # Sorted, so that equal workloads have equal selectors. Caches compare them.
     return LabelSelector(tuple(sorted(needs, key=lambda need: (need.key, need.operator.value, need.values))))
 
 
 def constraints_for(
     defaults: Iterable[SpreadConstraint], selector: LabelSelector | None
 ) -> tuple[SpreadConstraint, ...]:
-    """The default constraints of a pod whose workload selects by this; none without a selector."""
+    """Return the default constraints with the selector of the pod's workload. Empty without a selector."""
     return () if selector is None else tuple(replace(each, selector=selector) for each in defaults)
 
 
@@ -60,22 +61,23 @@ SPREAD_RULES: Final = Rejection(Reason.SPREAD, "node(s) didn't match pod topolog
 
 @dataclass(frozen=True, slots=True)
 class SpreadCounts:
-    """Per constraint (by its position in the request): matching pods by value of its topology label."""
+    """Number of matching pods by value of the topology label, per constraint (by its position in the request)."""
 
     counts: Mapping[int, Counter[str]] = field(default_factory=dict)
 
     def skew(self, index: int, constraint: SpreadConstraint, value: str, more: int = 0) -> int:
         """
-        By how many matching pods a domain is above the one with the fewest, with ``more`` pods in it.
+        Return the difference between a domain with ``more`` additional pods and the domain with the fewest matching
+        pods.
 
-        The fewest are taken to be none while there are fewer domains than ``minDomains``.
+        The minimum counts as 0 while there are fewer domains than ``minDomains``.
         """
         domains = self.counts[index]
         here = domains[value] + more
-        # As minMatchNum in podtopologyspread/filtering.go: below ``minDomains`` the global minimum counts as 0.
+        # As minMatchNum in podtopologyspread/filtering.go.
         if len(domains) < constraint.min_domains:
             return here
-        # The domain itself may be the minimum; with more pods in it another domain can become it.
+        # The domain itself may be the minimum. With more pods in it another domain can become the minimum.
         others = min((count for domain, count in domains.items() if domain != value), default=here)
         return here - (min(here, others) if value in domains else others)
 
@@ -84,7 +86,8 @@ def spread_counts(request: PodRequest, nodes: Iterable[Node], placed: Iterable[t
     """
     Count matching pods per domain.
 
-    Domains are those of the nodes that carry every hard constraint's label and pass the constraint's inclusion policies.
+    Domains are those of the nodes that have the labels of all hard constraints and pass the inclusion policies of the
+    constraint.
     """
     constraints = request.constraints.spread
     counts: dict[int, Counter[str]] = {index: Counter() for index in range(len(constraints))}
@@ -106,9 +109,9 @@ def spread_counts(request: PodRequest, nodes: Iterable[Node], placed: Iterable[t
 
 def fits_spread(request: PodRequest, node: Node, view: SpreadCounts, nominated: Sequence[Pod] = ()) -> Rejection | None:
     """
-    Would the pod keep every hard constraint's skew?
+    Reject a node where the pod would exceed the maximum skew of a hard constraint.
 
-    It must do so with and without the pods for which room is kept on the node (``RunFilterPluginsWithNominatedPods``).
+    The check applies with and without the nominated pods of the node (``RunFilterPluginsWithNominatedPods``).
     """
     for index, constraint in enumerate(request.constraints.spread):
         if not constraint.hard:
@@ -116,10 +119,10 @@ def fits_spread(request: PodRequest, node: Node, view: SpreadCounts, nominated: 
         value = node.labels.get(constraint.topology_key)
         if value is None:
             return MISSING_LABEL
-        # The pod itself counts only where its own labels match the selector (``selfMatchNum``).
+        # The pod itself counts only if its labels match the selector (``selfMatchNum``).
         own = selects(constraint.selector, dict(request.labels))
         beside = matching(request.namespace, constraint, nominated) if _counts_here(request, node, constraint) else 0
-        # With and without nominated pods, as a set: where there are none it is one look.
+        # A set, so that a node without nominated pods is checked once.
         for more in {0, beside}:
             if view.skew(index, constraint, value, more) + own > constraint.max_skew:
                 return SPREAD_RULES
@@ -127,7 +130,7 @@ def fits_spread(request: PodRequest, node: Node, view: SpreadCounts, nominated: 
 
 
 def matching(namespace: str, constraint: SpreadConstraint, pods: Iterable[Pod]) -> int:
-    """How many of these pods the constraint of a pod in this namespace counts."""
+    """Return the number of pods that match the constraint of a pod in this namespace."""
     return sum(
         pod.key.namespace == namespace and not pod.deleting and selects(constraint.selector, dict(pod.labels))
         for pod in pods
@@ -136,11 +139,13 @@ def matching(namespace: str, constraint: SpreadConstraint, pods: Iterable[Pod]) 
 
 def crowding(request: PodRequest, node: Node, view: SpreadCounts) -> int:
     """
-    How crowded the node's domains are with matching pods, over all soft constraints: fewer is better. ``MISSING`` where a label is missing.
+    Return the weighted number of matching pods in the node's domains over all soft constraints, or ``MISSING`` without
+    a label.
 
-    As ``podtopologyspread/scoring.go`` (``Score``): counts are weighted by ``log(domains + 2)``, so that a constraint over few domains
-    weighs as much as one over many. Domains are those of all nodes that count, so that the number depends on no other node's fit.
-    Constraints that need no label say nothing about a node without it, and such nodes are together one domain.
+    Fewer is better. As ``Score`` in ``podtopologyspread/scoring.go``: counts are weighted by ``log(domains + 2)``, so
+    that a constraint over few domains weighs as much as a constraint over many. Domains are those of all counted nodes,
+    so the result does not depend on which nodes fit. Constraints that need no label ignore nodes without the label, and
+    such nodes together form one domain.
     """
     crowd = 0.0
     for index, constraint in enumerate(request.constraints.spread):
@@ -153,12 +158,12 @@ def crowding(request: PodRequest, node: Node, view: SpreadCounts) -> int:
             continue
         counts = view.counts[index]
         crowd += counts[value] * log(len(counts) + 2) + float(constraint.max_skew - 1)
-    # Rounded half up as Go's math.Round; scores are not negative.
+    # Rounded half up as Go's math.Round. Scores are not negative.
     return floor(crowd + 0.5)
 
 
 def _counts_here(request: PodRequest, node: Node, constraint: SpreadConstraint) -> bool:
-    # The labels of constraints of the same kind are required together: all hard ones, or all soft ones.
+    # The labels of all constraints of the same kind (hard or soft) are required together.
     needed = [c.topology_key for c in request.constraints.spread if c.hard == constraint.hard and c.needs_label]
     if any(key not in node.labels for key in needed):
         return False
@@ -168,5 +173,5 @@ def _counts_here(request: PodRequest, node: Node, constraint: SpreadConstraint) 
 
 
 def _domain(node: Node, constraint: SpreadConstraint) -> str:
-    """The node's value of the topology label; nodes without it are one domain, where they count at all."""
+    """Return the node's value of the topology label. Counted nodes without the label form one domain."""
     return node.labels.get(constraint.topology_key, "")

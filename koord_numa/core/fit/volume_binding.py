@@ -1,4 +1,4 @@
-"""Choose volumes for a pod's claims on a node (kube-scheduler's VolumeBinding; component-helpers)."""
+"""Volume selection for a pod's claims on a node (kube-scheduler's VolumeBinding; component-helpers)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,24 +12,24 @@ from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.volumes import ClaimKey, PersistentVolume, PersistentVolumeClaim, Storage, StorageClass
 from koord_numa.core.selectors import matches_term, meets, selects
 
-_Place = tuple[str, str]  # label key and value; the key is empty for a node's name
+_Place = tuple[str, str]  # label key and value; the key is empty for a node name
 
 
 def _order(volume: PersistentVolume) -> tuple[bool, int, str]:
-    """Volumes that are the claim's own already come first, then the smallest, then by name."""
+    """Sort key: volumes that are pre-bound to the claim, then the smallest, then by name."""
     return (not volume.claim, volume.capacity, volume.name)
 
 
 @dataclass(slots=True)
 class VolumeCandidates:
-    """The volumes that suit one claim, each list in the order in which they are taken."""
+    """The volumes that match one claim. Lists are in the order of preference."""
 
     anywhere: list[PersistentVolume] = field(default_factory=list)
     by_place: dict[_Place, list[PersistentVolume]] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
 
     def add(self, volume: PersistentVolume) -> None:
-        """Volumes are added in the order in which they are to be taken."""
+        """Add a volume. Volumes must be added in the order of preference."""
         places = _places(volume)
         if places is None:
             self.anywhere.append(volume)
@@ -39,7 +39,7 @@ class VolumeCandidates:
             self.by_place.setdefault((key, value), []).append(volume)
 
     def on(self, node: Node) -> Iterator[PersistentVolume]:
-        """Those that this node may reach; their node affinity is still to be asked."""
+        """Yield the volumes that the node may reach. Their node affinity is not fully checked yet."""
         lists = [self.anywhere]
         for key in self.keys:
             value = node.labels.get(key) if key else node.name
@@ -49,7 +49,11 @@ class VolumeCandidates:
 
 
 def candidates(claim: PersistentVolumeClaim, storage: Storage) -> VolumeCandidates:
-    """All volumes that suit the claim apart from the node. Remembered in ``storage``, which is one decision's view."""
+    """
+    Return all volumes that match the claim, without regard to the node.
+
+    The result is cached in ``storage``, which lives for one decision.
+    """
     found = storage.candidates.get(claim.key)
     if isinstance(found, VolumeCandidates):
         return found
@@ -63,7 +67,11 @@ def candidates(claim: PersistentVolumeClaim, storage: Storage) -> VolumeCandidat
 
 
 def _suits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """As ``FindMatchingVolume`` without the node: size, mode and access modes, and free or the claim's own."""
+    """
+    Return whether the volume matches the claim, as ``FindMatchingVolume`` without the node.
+
+    Size, mode and access modes match, and the volume is free or pre-bound to the claim.
+    """
     if volume.problem or volume.deleting or volume.capacity < claim.request or volume.block is not claim.block:
         return False
     if volume.attributes_class != claim.attributes_class:
@@ -76,7 +84,7 @@ def _suits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
 
 
 def _places(volume: PersistentVolume) -> list[_Place] | None:
-    """The label values or node names of which a node must have one; ``None`` when the affinity is of another form."""
+    """Return the label values or node names that a node may have, or None for a node affinity of another form."""
     if volume.node_terms is None:
         return None
     found: list[_Place] = []
@@ -105,7 +113,7 @@ NO_SPACE: Final = "node(s) did not have enough free storage"
 
 @dataclass(frozen=True, slots=True)
 class VolumePlan:
-    """What is to be written before the pod is bound: volumes given to claims by name, and claims to be provisioned for the node."""
+    """Writes that precede the binding of the pod: volumes to bind to claims, and claims to provision for the node."""
 
     bindings: tuple[tuple[ClaimKey, str], ...] = ()
     provisioned: tuple[ClaimKey, ...] = ()
@@ -115,13 +123,15 @@ NOTHING_TO_BIND: Final = VolumePlan()
 
 
 def fits_volume_binding(request: PodRequest, node: Node, storage: Storage) -> Rejection | None:
-    """Can the pod's claims have their volumes on this node? ``refuse_claims`` must have had no objection."""
+    """Reject a node where the pod's claims cannot get volumes. ``refuse_claims`` must have accepted the pod."""
     plan = plan_volumes(request, node, storage)
     return plan if isinstance(plan, Rejection) else None
 
 
 def plan_volumes(request: PodRequest, node: Node, storage: Storage) -> VolumePlan | Rejection:
-    """The volumes of the pod's claims on this node. ``refuse_claims`` must have had no objection."""
+    """
+    Return the volumes for the pod's claims on this node, or a rejection. ``refuse_claims`` must have accepted the pod.
+    """
     unbound = []
     for name in request.constraints.claims:
         claim = storage.claims[request.namespace, name]
@@ -163,7 +173,9 @@ def _bind(unbound: list[PersistentVolumeClaim], node: Node, storage: Storage) ->
 
 
 def _match(claim: PersistentVolumeClaim, node: Node, storage: Storage, taken: set[str]) -> str:
-    """The smallest volume that suits the claim and is reached from the node; empty when there is none."""
+    """
+    Return the name of the smallest volume that matches the claim and is reachable from the node, or an empty string.
+    """
     for volume in candidates(claim, storage).on(node):
         if volume.name in taken or storage.reserved.get(volume.name, claim.key) != claim.key:
             continue
@@ -171,12 +183,12 @@ def _match(claim: PersistentVolumeClaim, node: Node, storage: Storage, taken: se
         if terms is None or any(matches_term(term, node.name, node.labels) for term in terms):
             return volume.name
         if volume.belongs_to(claim):
-            return ""  # As FindMatchingVolume: a claim whose own volume is elsewhere takes no other.
+            return ""  # As FindMatchingVolume: a claim with a pre-bound volume gets no other volume.
     return ""
 
 
 def _refuse_provision(claim: PersistentVolumeClaim, node: Node, storage: Storage) -> Rejection | None:
-    """As ``checkVolumeProvisions``: can the class make this volume for the node?"""
+    """Reject a node for which the class cannot provision the volume, as ``checkVolumeProvisions``."""
     storage_class = storage.classes.get(claim.storage_class or "")
     if storage_class is None or not storage_class.provisioner:
         return _rejection(
@@ -190,7 +202,11 @@ def _refuse_provision(claim: PersistentVolumeClaim, node: Node, storage: Storage
 
 
 def _has_space(claim: PersistentVolumeClaim, storage_class: StorageClass, node: Node, storage: Storage) -> bool:
-    """Only drivers that publish their capacity are asked for it (CSIDriver ``storageCapacity``; ``hasEnoughCapacity``)."""
+    """
+    Return whether the driver has enough capacity.
+
+    Only drivers that publish capacity are checked (CSIDriver ``storageCapacity``; ``hasEnoughCapacity``).
+    """
     driver = storage.drivers.get(storage_class.provisioner)
     if driver is None or not driver.publishes_capacity:
         return True

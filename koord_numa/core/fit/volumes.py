@@ -16,14 +16,14 @@ MIGRATED: Final[Mapping[DiskKind, str]] = {
     DiskKind.GCE: "pd.csi.storage.gke.io",
     DiskKind.AWS: "ebs.csi.aws.com",
 }
-"""CSI drivers that serve disks of kinds which were once built into Kubernetes."""
+"""CSI drivers that replace in-tree volume types."""
 
-_Handle = tuple[str, str]  # driver and volume handle: a volume that several pods use is attached once
+_Handle = tuple[str, str]  # driver and volume handle: a volume of several pods is attached once
 _UNUSED = NodeVolumes()
 
 
 def fits_volume_limits(request: PodRequest, node: Node, storage: Storage) -> Rejection | None:
-    """Can the node attach what the pod needs and what is not attached there already?"""
+    """Reject a node that cannot attach the additional volumes of the pod."""
     csi_node = storage.csi_nodes.get(node.name)
     if csi_node is None or not csi_node.limits:
         return None
@@ -69,7 +69,7 @@ def _of(volume: PersistentVolume) -> Iterator[_Handle]:
 
 
 def fits_volume_restrictions(request: PodRequest, node: Node, storage: Storage) -> Rejection | None:
-    """Is every inline disk of the pod free on this node?"""
+    """Reject a node where an inline disk of the pod conflicts with a disk in use."""
     for disk in request.constraints.disks:
         for used in storage.on_node.get(node.name, _UNUSED).disks:
             if _conflict(disk, used):
@@ -80,7 +80,11 @@ def fits_volume_restrictions(request: PodRequest, node: Node, storage: Storage) 
 
 
 def _conflict(disk: InlineDisk, used: InlineDisk) -> bool:
-    """As volume_restrictions.go ``isVolumeConflict``: reading a disk together is allowed, except on AWS."""
+    """
+    Return whether two disks conflict, as ``isVolumeConflict`` in volume_restrictions.go.
+
+    Read-only sharing is allowed, except on AWS.
+    """
     if disk.kind is not used.kind or disk.identity != used.identity:
         return False
     if disk.kind is DiskKind.RBD and disk.monitors.isdisjoint(used.monitors):
@@ -92,7 +96,7 @@ SUCCESSORS: Final[Mapping[str, str]] = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
 }
-"""Beta labels of zones and regions, and what they are called since."""
+"""Beta labels of zones and regions, and the labels that replaced them."""
 
 TOPOLOGY_LABELS: Final = (*SUCCESSORS.values(), *SUCCESSORS)
 NO_ZONE: Final = "node(s) had no available volume zone"
@@ -100,10 +104,10 @@ NO_ZONE: Final = "node(s) had no available volume zone"
 
 def fits_volume_zone(request: PodRequest, node: Node, storage: Storage) -> Rejection | None:
     """
-    Is the node in a zone of every bound volume?
+    Reject a node that is outside the zone of a bound volume.
 
-    As volume_zone.go: a node with none of the four labels is in every zone; one with any of them must have each label of the volume,
-    where a beta label of the volume is also met by the label that replaced it.
+    As volume_zone.go: a node without the four labels is in every zone. A node with any of them must match every label
+    of the volume. A beta label of the volume is also matched by the label that replaced it.
     """
     if not any(label in node.labels for label in TOPOLOGY_LABELS):
         return None
@@ -121,12 +125,16 @@ def _in_zone(volume: PersistentVolume, labels: Mapping[str, str]) -> bool:
 
 
 def uses_volumes(request: PodRequest) -> bool:
-    """Does the answer of a node depend on volumes?"""
+    """Return whether the filters of a pod depend on volumes."""
     return bool(request.constraints.claims or request.constraints.disks)
 
 
 def refuse_claims(request: PodRequest, storage: Storage) -> Rejection | None:
-    """What stands against the pod on every node: a claim that is absent, not its own, lost, going, in use, or to be bound first."""
+    """
+    Reject a pod on every node because of its claims.
+
+    Reasons: a claim is missing, belongs to another pod, is lost, is being deleted, is in use, or must be bound first.
+    """
     demands = request.constraints
     if demands.claims and not storage.known:
         return _rejection("volumes are not known yet", "PersistentVolumeClaims have not been listed")
@@ -140,7 +148,7 @@ def refuse_claims(request: PodRequest, storage: Storage) -> Rejection | None:
 
 
 def fits_volumes(request: PodRequest, node: Node, storage: Storage) -> Rejection | None:
-    """Can the pod have its volumes on this node? ``refuse_claims`` must have had no objection."""
+    """Check all volume filters for a node. ``refuse_claims`` must have accepted the pod."""
     return (
         fits_volume_restrictions(request, node, storage)
         or fits_volume_limits(request, node, storage)
@@ -150,7 +158,7 @@ def fits_volumes(request: PodRequest, node: Node, storage: Storage) -> Rejection
 
 
 def storage_without(storage: Storage, node: str, gone: Iterable[Pod]) -> Storage:
-    """What is known of volumes once these pods are gone from the node."""
+    """Return the storage state after the removal of pods from the node."""
     used = NodeVolumes()
     for pod in gone:
         used.claims.update((pod.key.namespace, claim) for claim in pod.request.constraints.claims)
@@ -158,7 +166,7 @@ def storage_without(storage: Storage, node: str, gone: Iterable[Pod]) -> Storage
     if not used.claims and not used.disks:
         return storage
     here = storage.on_node.get(node, NodeVolumes())
-    # A difference of Counters drops what is zero.
+    # The difference of Counters drops zero counts.
     left = NodeVolumes(here.claims - used.claims, here.disks - used.disks)
     in_use = Counter(storage.in_use) - used.claims
     return replace(storage, in_use=in_use, on_node={**storage.on_node, node: left})
@@ -206,7 +214,10 @@ def _refuse_bound(claim: PersistentVolumeClaim, storage: Storage) -> Rejection |
 
 
 def _refuse_unbound(claim: PersistentVolumeClaim, storage: Storage) -> Rejection | None:
-    """Only a claim of a WaitForFirstConsumer class that names no volume is bound for the pod (``GetPodVolumeClaims``)."""
+    """
+    Reject an unbound claim, except a claim of a WaitForFirstConsumer class that names no volume
+    (``GetPodVolumeClaims``).
+    """
     storage_class = storage.classes.get(claim.storage_class or "")
     if storage_class is not None and storage_class.problem:
         return _rejection(f'storageclass "{storage_class.name}" is malformed', storage_class.problem)

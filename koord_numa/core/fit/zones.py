@@ -1,8 +1,8 @@
 """
-Can a pod's containers be aligned, as the scheduler-plugins' NodeResourceTopologyMatch filter asks it of the published zones?
+The NodeResourceTopologyMatch filter of scheduler-plugins: NUMA alignment of a pod with the published zones.
 
-This is the public design's own rule, kept comparable with it: it acts only for ``single-numa-node`` and knows neither the
-kubelet's init-container pinning nor its SMT and memory rules. Whether a kubelet admits is decided by ``core/kubelet``.
+The rule is comparable with that of the plugin: it applies only to ``single-numa-node`` and ignores the kubelet's init
+container pinning and its SMT and memory rules. ``core/kubelet`` predicts the kubelet's admission.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,9 @@ from koord_numa.core.resources import (
     total,
 )
 
-ALWAYS_ALLOCATABLE = frozenset({CPU, MEMORY, PODS, EPHEMERAL_STORAGE})  # a node without them lists them as zero
+ALWAYS_ALLOCATABLE = frozenset(
+    {CPU, MEMORY, PODS, EPHEMERAL_STORAGE}
+)  # a node without these resources lists them as zero
 
 _MESSAGES = {
     ContainerKind.INIT: "cannot align init container",
@@ -34,24 +36,29 @@ _MESSAGES = {
 
 
 def is_numa_affine(resource: str) -> bool:
-    """CPU, memory and huge pages: the resources whose amounts bind only Guaranteed pods (KEP-119)."""
+    """
+    Return whether the resource is CPU, memory or huge pages.
+
+    Their amounts are binding only for Guaranteed pods (KEP-119).
+    """
     return resource in (CPU, MEMORY) or is_hugepages(resource)
 
 
 def is_host_level(resource: str) -> bool:
-    """Resources that need not be published per zone: storage and everything that is not Kubernetes' own."""
+    """Return whether zones need not publish the resource: storage, and resources that are not native to Kubernetes."""
     return resource in ("ephemeral-storage", "storage") or not is_native(resource)
 
 
 def aligned_request(pod: PodRequest) -> dict[str, int]:
     """
-    The pod as one unit: the larger of all app containers together and any init container, plus overhead.
+    Return the request of the pod as a unit: the maximum of all app containers together and any init container, plus
+    overhead.
 
-    As the plugin computes it; sidecars count like regular init containers here, and pod-level resources are not looked at.
+    As computed by the plugin: sidecars count like regular init containers, and pod-level resources are ignored.
     """
     request = total(c.requests for c in pod.containers if c.kind is ContainerKind.APP)
-    # Each init container or sidecar alone against the sum of app containers: the plugin's GetPodEffectiveRequest knows no
-    # overlap.
+    # Each init container or sidecar is compared with the sum of app containers: the plugin's GetPodEffectiveRequest has
+    # no overlap.
     for container in pod.containers:
         if container.kind is not ContainerKind.APP:
             request = largest(request, container.requests)
@@ -77,7 +84,7 @@ def fits_zones(
 
 
 def _fit_containers(containers: Sequence[Container], handle: "_Zones") -> Rejection | None:
-    """Init containers one by one against untouched zones, then app containers that consume what they get."""
+    """Check init containers independently against full zones, then app containers, which consume zone amounts."""
     # Stable sort: init containers and sidecars first, in their order, then app containers.
     ordered = sorted(containers, key=lambda c: c.kind is ContainerKind.APP)
     for container in ordered:
@@ -90,12 +97,12 @@ def _fit_containers(containers: Sequence[Container], handle: "_Zones") -> Reject
 
 
 def asks_devices(containers: Iterable[Container]) -> bool:
-    """Does any container ask for a resource that is not Kubernetes' own?"""
+    """Return whether any container requests a resource that is not native to Kubernetes."""
     return any(not is_native(name) for container in containers for name in container.requests)
 
 
 class _Zones:
-    """The zones of one node while one pod's units are placed on them, each on the lowest NUMA id that fits."""
+    """The zones of one node during the placement of one pod. Each unit gets the lowest NUMA id that fits."""
 
     def __init__(self, zones: Sequence[Zone], qos: KubeQos, allocatable: ResourceList) -> None:
         self._free = {zone.numa: dict(zone.available) for zone in zones}
@@ -104,29 +111,32 @@ class _Zones:
         self._chosen = 0
 
     def refuse(self, message: str, request: ResourceList, name: str = "") -> Rejection | None:
-        """Choose the zone for a request, or say why there is none."""
+        """Choose the zone for a request. Returns a rejection if no zone fits."""
         candidates = sorted(self._free)
         for resource, quantity in sorted(request.items()):
             if not quantity:
                 continue
-            # The plugin checks against the Node object first and then against zones.
+            # The plugin checks the Node object before the zones.
             if resource not in self._allocatable and resource not in ALWAYS_ALLOCATABLE:
                 return self._rejection(message, resource, quantity, name)
             listing = [numa for numa, free in self._free.items() if resource in free]
-            # Not listed by any zone and not tied to one: nothing to align (storage, network devices without a NUMA node).
+            # Resources that no zone lists and that are not tied to a zone are not aligned (storage, network devices
+            # without a NUMA node).
             if not listing and is_host_level(resource):
                 continue
-            # Shares of CPU and memory bind only Guaranteed pods; devices bind all of them.
+            # CPU and memory amounts are binding only for Guaranteed pods, device amounts for all pods.
             binds = self._exact or not is_numa_affine(resource)
             candidates = [n for n in candidates if n in listing and (not binds or self._free[n][resource] >= quantity)]
             if not candidates:
                 return self._rejection(message, resource, quantity, name)
-        # Any zone for a request that no zone lists; nothing is taken from it then.
+        # A request that no zone lists fits any zone and consumes nothing.
         self._chosen = candidates[0] if candidates else 0
         return None
 
     def take(self, request: ResourceList) -> None:
-        """Consume a request on the zone just chosen; shared CPUs and memory of lesser pods consume nothing."""
+        """
+        Consume a request in the chosen zone. Shared CPUs and memory of pods that are not Guaranteed consume nothing.
+        """
         free = self._free.get(self._chosen, {})
         for resource, quantity in request.items():
             if resource in free and (self._exact or not is_numa_affine(resource)):
