@@ -1,1 +1,1 @@
-"""Dynamic resource allocation in the cycle: what is known of claims and devices, the late check of a node, the PreBind step."""
+"""Dynamic resource allocation: state of claims and devices, the late check of a node, and the PreBind step."""

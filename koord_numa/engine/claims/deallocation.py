@@ -1,13 +1,12 @@
 """
-Pods that fit nowhere give up allocated claims that stand in the way (kube-scheduler's dynamicresources PostFilter).
+Deallocation of claims that prevent unschedulable pods from being placed (PostFilter of kube-scheduler's dynamicresources).
 
-A claim is allocated for one node; if the pod cannot go there any more, the claim would keep it from every other node for ever. A claim that
-was made for the pod's extended resources by an earlier attempt is deleted: the next attempt makes another one.
+A claim is allocated for one node. If the pod cannot be placed there any more, it has to be deallocated. A claim that an earlier attempt
+created for the pod's extended resources is deleted; the next attempt creates another.
 
-A cycle that was cut off, or that could not undo what it had written, leaves its reservation in the claim. The pod's next cycle goes on
-from there, but a pod that fits nowhere has none: where other pods use the claim too, so that it is not given up, the reservation is taken
-back here. No other process does so: the ResourceClaim controller keeps the reservations of all pods that exist. One attempt answers for all
-pods of a class, so that those of the whole class are looked at: pods that name one claim are of one class, and only the first is tried.
+A cycle that was interrupted, or could not undo its writes, leaves its reservation in the claim. If the pod is unschedulable and other pods
+use the claim, only the reservation is released; the ResourceClaim controller keeps the reservations of existing pods. Pods that name the
+same claim have the same class, and only the first is attempted, so that the reservations of the whole class are released.
 """
 
 import asyncio
@@ -31,16 +30,16 @@ from koord_numa.ports import ClaimWriter, ClusterError, Dependencies, Lease
 log = getLogger(__name__)
 
 _IN_THE_WAY = (UNAVAILABLE, NOT_TOGETHER)
-"""Refusals that other devices for the claim could lift: it holds devices of another node, or far from where the pod fits."""
+"""Rejections that other devices for the claim could resolve: its devices are on another node, or far from where the pod fits."""
 
 
 PlacedPods = Callable[[], Iterable[Pod]]
-"""All pods that have a node, or are about to have one."""
+"""All pods that have a node or are assumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Who writes, whether it may, and whether a pod surely has no node: one that may be gone, and one that must be there."""
+    """Claim writer, lease, and checks that a pod has no node: for pods that may be gone, and for pods that must exist."""
 
     writer: ClaimWriter
     lease: Lease
@@ -49,22 +48,22 @@ class Outside:
 
 
 class Deallocation:
-    """``consider`` notes what a pod should give up, ``run`` writes it."""
+    """Queue of claims to deallocate. ``consider`` adds to it, ``run`` writes."""
 
     def __init__(self, lister: ClaimLister, resolver: PodClaimResolver, placed: PlacedPods, outside: Outside) -> None:
         self._lister = lister
         self._resolver = resolver
         self._placed = placed
         self._outside = outside
-        self._noted: dict[str, tuple[ResourceClaim, PodKey]] = {}  # by uid of the claim, with the pod
-        self._left: dict[tuple[str, str], tuple[ResourceClaim, PodKey]] = {}  # reservations, by uids of claim and pod
+        self._noted: dict[str, tuple[ResourceClaim, PodKey]] = {}  # by UID of the claim, with the pod
+        self._left: dict[tuple[str, str], tuple[ResourceClaim, PodKey]] = {}  # reservations, by UIDs of claim and pod
         self._wake = asyncio.Event()
 
     @classmethod
     def through(
         cls, ports: Dependencies, lister: ClaimLister, resolver: PodClaimResolver, placed: PlacedPods
     ) -> Self | None:
-        """``None`` where no claims are written: nothing gives any up."""
+        """Return the deallocation, ``None`` without a claim writer."""
         if ports.claim_writer is None:
             return None
         outside = Outside(ports.claim_writer, ports.lease, partial(is_nowhere, ports), partial(still_waits, ports))
@@ -72,17 +71,19 @@ class Deallocation:
 
     def consider(self, pod: Pod, verdict: Unschedulable, alike: Callable[[], Iterable[PendingPod]] = tuple) -> None:
         """
-        The first claim, in the pod's order, that keeps the pod from a node and that no other pod uses; one made for the pod always. Of
-        claims that others use, the reservations of this pod and of those ``alike``, which wait in its class.
+        Queue what an unschedulable pod should release.
+
+        This is the first claim, in the pod's order, that keeps the pod from a node and that no other pod uses, and always a claim created
+        for the pod. Of claims that others use, it is the reservations of this pod and of the pods ``alike``, which wait in its class.
         """
-        # While claims are listed, pods wait for that alone.
+        # While claims are being listed, pods wait for that only.
         if not self._lister.known:
             return
         if (made := self._lister.made_for(pod.key.uid)) is not None:
             self._note(made, pod)
         if not pod.resource_claims:
             return
-        # Only refusals that other devices could lift: giving a claim up for less would lose devices for nothing.
+        # Only for rejections that other devices could resolve: otherwise the devices would be lost without benefit.
         in_the_way = made is None and any(it.message in _IN_THE_WAY for it in verdict.rejections.values())
         for claim in self._resolver.claims_of(pod):
             if claim.allocation is None:
@@ -105,10 +106,10 @@ class Deallocation:
                 self._wake.set()
 
     async def run(self) -> None:
-        """Write until cancelled. What fails is noted again by the next attempt to place the pod."""
+        """Write until cancelled. Failed writes are queued again by the next attempt to place the pod."""
         while True:
             await self._wake.wait()
-            # Cleared before the work, so that what is noted meanwhile wakes it again.
+            # Cleared before the work, so that later additions wake it again.
             self._wake.clear()
             while self._left:
                 _, (claim, pod) = self._left.popitem()
@@ -134,22 +135,22 @@ class Deallocation:
             allowed = partial(self._allowed, current)
             if not current.extended:
                 self._lister.observe_written(await self._outside.writer.deallocate(current, pod.uid, allowed))
-            # The pod is its only user, and may have been bound by a leader of before.
+            # The pod is its only user, and may have been bound by a former leader.
             elif await self._outside.nowhere(pod):
                 await self._outside.writer.delete(current, allowed)
 
     async def _waits(self, pod: PodKey) -> bool:
-        """Nor is the pod about to be bound by a cycle that has begun since."""
+        """Return whether the pod has no node and is not assumed by a later cycle either."""
         return await self._outside.waits(pod) and all(there.key.uid != pod.uid for there in self._placed())
 
     async def _allowed(self, claim: ResourceClaim) -> bool:
-        """This process leads, and no pod that it knows of uses the claim: one whose reservation is missing uses it all the same."""
+        """Return whether this process leads and no known placed pod uses the claim, even without a reservation."""
         return self._outside.lease.fresh() and not any(_uses(there, claim) for there in self._placed())
 
 
 @contextmanager
 def _contained(what: str) -> Iterator[None]:
-    """Whatever goes wrong costs this claim only."""
+    """Log any failure, so that it affects this claim only."""
     try:
         yield
     except ClusterError as error:
@@ -166,5 +167,5 @@ def _uses(pod: Pod, claim: ResourceClaim) -> bool:
 
 def _is_ours(claim: ResourceClaim, pod: Pod) -> bool:
     consumers: Sequence[str] = claim.reserved_for
-    # Reserved for this pod alone, if for any.
+    # Not reserved, or reserved for this pod only.
     return not claim.other_consumers and all(uid == pod.key.uid for uid in consumers)

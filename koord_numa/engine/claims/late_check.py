@@ -1,9 +1,9 @@
 """
-The last filter of a node that a pod with claims would go to: are there devices for its claims, and how near to the rest of the pod?
+Late filter for pods with claims: whether a node has devices for the claims, and how close they are to the other resources of the pod.
 
-It runs on nodes in the order of their scores until one has them where they are best, so a decision costs the allocation on hardly more
-than one node. Refusals are remembered until devices of the node, or what is in use of them, change; those that depend on CPUs and memory
-too, until anything of the node changes. Which NUMA nodes are tried is ``core.scheduling.claim_devices``'.
+It runs on nodes in the order of their scores until a node has the best devices, so that a decision allocates on hardly more than one node.
+Rejections are cached until devices of the node or their usage change; rejections that depend on CPUs and memory until anything of the node
+changes. ``core.scheduling.claim_devices`` decides which NUMA nodes are tried.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,12 +45,12 @@ FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 300.0
 """Seconds."""
 REMEMBERED: Final = 10_000
-"""Budgets. One that is forgotten begins anew."""
+"""Maximum number of budgets. An evicted budget starts again."""
 
 
 @dataclass(slots=True)
 class ClaimBudget:
-    """The budget of pods that ask for the same. ``until`` is when its pause ends, 0 while it does not pause."""
+    """Selector budget of pods with equal claims. ``until`` is the end of its pause, 0 without a pause."""
 
     budget: SelectorBudget
     pauses: int = 0
@@ -59,18 +59,18 @@ class ClaimBudget:
 
 @dataclass(slots=True)
 class ClaimBudgets:
-    """All budgets. ``used`` counts how often one was used up."""
+    """All selector budgets. ``used`` counts how often a budget was exhausted."""
 
     clock: Clock
     used: int = 0
-    # By hash: the claims themselves may be megabytes of text.
+    # By hash: the claims may contain megabytes of text.
     _budgets: LRUCache[int, ClaimBudget] = field(default_factory=lambda: LRUCache(maxsize=REMEMBERED))
 
     def __len__(self) -> int:
         return len(self._budgets)
 
     def of(self, namespace: str, claims: PodClaims) -> ClaimBudget:
-        """The budget of pods with such claims, filled again when its pause has ended."""
+        """Return the budget of pods with such claims, refilled when its pause has ended."""
         key = hash((namespace, claims.to_allocate, claims.extended))
         found = self._budgets.get(key)
         if found is None:
@@ -81,7 +81,7 @@ class ClaimBudgets:
         return found
 
     def note_used(self, found: ClaimBudget) -> None:
-        """Begin a pause if the budget is used up and does not pause already."""
+        """Start a pause if the budget is exhausted and not paused yet."""
         if not found.budget.used or found.until:
             return
         found.until = self.clock() + min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(found.pauses, 16))
@@ -93,18 +93,18 @@ OVER_BUDGET: Final = "selectors of resource claims used their budget"
 UNAVAILABLE: Final = "resourceclaim not available on the node"
 
 NUMBERED: Final = 32
-"""Refused nodes of a class for which numbers are worked out."""
+"""Maximum number of rejected nodes of a class with computed numbers."""
 
 STEPS_A_NODE: Final = 150
-"""Steps of a search that take as long as to ask a node for everything else."""
+"""Number of search steps that take as long as evaluating a node for everything else."""
 
 Topologies = Callable[[str], NodeResourceTopology | None]
-"""The NodeResourceTopology of a node, where there is one that can be read."""
+"""Returns the readable NodeResourceTopology of a node, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A remembered refusal, and what it depends on; ``seen`` is None where CPUs and memory of the node have no part in it."""
+    """Cached rejection and the state it depends on. ``seen`` is ``None`` if it does not depend on CPUs and memory of the node."""
 
     rejection: Rejection
     revision: Revision
@@ -112,7 +112,7 @@ class Refusal:
     seen: NodeSnapshot | None
 
     def holds(self, revision: Revision, seen: NodeSnapshot) -> bool:
-        """Is everything as it was?"""
+        """Return whether the state is unchanged."""
         # The Node by identity: its labels select devices.
         same = self.revision == revision and self.node is seen.node
         return same and (self.seen is None or self.seen is seen)
@@ -120,7 +120,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ExtendedAsk:
-    """The containers of a class, and which of their extended resources count in the score of a node."""
+    """Containers of a class, and the extended resources that count in the score of a node."""
 
     namespace: str = ""
     containers: Sequence[Container] = ()
@@ -128,14 +128,14 @@ class ExtendedAsk:
 
     @classmethod
     def of(cls, request: PodRequest, claims: PodClaims, profile: Profile) -> Self:
-        """For one request under the rules of one scheduler name."""
+        """Return the containers and scored resources of a request under a profile."""
         return cls(
             request.namespace, request.containers, scored_by_claim((name for name, _ in claims.extended), profile)
         )
 
 
 class ClaimCheck:
-    """The check for one request class. ``check`` completes a placement with allocations, or refuses it."""
+    """Claim check for one request class. ``check`` completes a placement with allocations, or rejects it."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class ClaimCheck:
         self._budgets = ClaimBudgets(lambda: 0.0) if budgets is None else budgets
         self._budget = self._budgets.of(self._extended.namespace, claims)
         self._selectors = Selectors(self._budget.budget, thread_time)
-        self._variants: dict[Served, PodClaims | str] = {}  # by what a node serves by claim
+        self._variants: dict[Served, PodClaims | str] = {}  # by the resources that a node serves by claim
         self._refused: dict[str, Refusal] = {}
         self._explains = True
         self._steps = 0  # of the last search
@@ -160,9 +160,9 @@ class ClaimCheck:
 
     def refuse_early(self, seen: NodeSnapshot) -> tuple[Rejection | None, bool]:
         """
-        A refusal that needs no placement, remembered or because too few devices are free; and whether that was found out just now.
+        Return a rejection that needs no placement, and whether it was computed by this call.
 
-        It is cheaper than to find out what else the node says.
+        It is a cached rejection, or the node has too few free devices. This is cheaper than evaluating the other filters.
         """
         revision = self._lister.revision(seen.node.name)
         known = self._refused.get(seen.node.name)
@@ -180,7 +180,7 @@ class ClaimCheck:
         except BudgetUsedError as error:
             return self._over_budget(error), False
         if not short:
-            # Not remembered: a search may still find that there is no solution.
+            # Not cached: a search may still find no solution.
             return None, True
         refusal = Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION)
         rejection = self._with_numbers(refusal, claims, devices)
@@ -188,12 +188,12 @@ class ClaimCheck:
         return rejection, True
 
     def spent(self) -> int:
-        """What was found out since the last time, as a number of nodes that are asked without claims. Only what is remembered counts."""
+        """Return the cost since the last call, in nodes evaluated without claims. Only cached results count."""
         spent, self._spent = self._spent, 0
         return spent
 
     def _claims_at(self, node: Node) -> PodClaims | str:
-        """The pod's claims there: the one for extended resources is for those that the node does not advertise."""
+        """Return the pod's claims on the node. The claim for extended resources contains those that the node does not advertise."""
         if not self._claims.extended and self._claims.made is None:
             return self._claims
         served = served_by_claim(self._claims, node.allocatable)
@@ -202,8 +202,8 @@ class ClaimCheck:
         return self._variants[served]
 
     def begin_turn(self, units: int | None) -> None:
-        """Raise ``TurnOverError`` when selectors have taken so many units from now on; never for None."""
-        # Taken anew: its pause may have ended.
+        """Start a turn: selectors raise ``TurnOverError`` after ``units`` units; never with ``None``."""
+        # Read again: its pause may have ended.
         self._budget = self._budgets.of(self._extended.namespace, self._claims)
         self._selectors.budget = self._budget.budget
         self._selectors.begin_turn(units)
@@ -221,7 +221,7 @@ class ClaimCheck:
         )
 
     def check(self, ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement) -> Placement | Rejection:
-        """The placement with an allocation for each claim that has none yet."""
+        """Return the placement with an allocation for each unallocated claim, or the rejection."""
         revision = self._lister.revision(seen.node.name)
         known = self._refused.get(seen.node.name)
         if known is not None and known.holds(revision, seen):
@@ -231,10 +231,11 @@ class ClaimCheck:
         if self._budget.budget.used:
             self._budgets.note_used(self._budget)
             if isinstance(answer, Rejection):
-                # Not remembered: it is decided again after the pause.
+                # Not cached: decided again after the pause.
                 self._spent += 1
                 return answer
-        # A placement is not remembered: a decision that was interrupted for it would find it again, and be interrupted again.
+        # A placement is not cost to charge: a decision interrupted for it would find it again, and be interrupted
+        # again.
         if isinstance(answer, Rejection):
             self._spent += 1 + self._steps // STEPS_A_NODE
             alone = answer.reason is Reason.RESOURCE_CLAIMS
@@ -244,16 +245,14 @@ class ClaimCheck:
     def try_out(
         self, ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement
     ) -> tuple[Placement | Rejection, int]:
-        """
-        As ``check`` for a state that is only assumed, with the steps that it took. Nothing is remembered, and a refusal has no numbers.
-        """
+        """Check an assumed state and return the result with the number of steps. Nothing is cached; a rejection has no numbers."""
         self._explains = False
         answer = self._decide(ask, seen, placement)
         self._selectors.forget_answers()
         return answer, self._steps
 
     def falls_short(self, seen: NodeSnapshot) -> bool:
-        """Whether too few devices are there, whatever else the node has. Nothing is remembered."""
+        """Return whether the node has too few devices, whatever else it has. Nothing is cached."""
         claims = self._claims_at(seen.node)
         if isinstance(claims, str):
             return True
@@ -267,7 +266,7 @@ class ClaimCheck:
         self._steps = 0
         if isinstance(claims, str):
             return Rejection(Reason.RESOURCE_CLAIMS, claims, resolvable=False)
-        # Claims that are allocated tie the pod to nodes, whatever is free.
+        # Allocated claims bind the pod to nodes, whatever is free.
         for terms in claims.allocated:
             if not any(matches_term(term, node.name, node.labels) for term in terms):
                 return Rejection(Reason.RESOURCE_CLAIMS, UNAVAILABLE, resolvable=False)
@@ -285,7 +284,7 @@ class ClaimCheck:
         site = CpuSite(
             None if topology is None else topology.machine,
             EMPTY if topology is None else topology.reserved,
-            # Both writers of CPUs count: claims, and pods with CPUs of their own.
+            # Both kinds of CPU assignments count: claims, and pods with exclusive CPUs.
             lister.cpus_held(node.name) | seen.ledger.cpus,
             strict=policy_of_devices(ask, seen) in HARD,
         )
@@ -304,13 +303,13 @@ class ClaimCheck:
         return tuple(
             (resource, *count_devices(self._lister.classes[name], devices, self._lister.usage))
             for resource, name in served
-            # A class that went after its claim was allocated selects nothing any more: the resource then counts as best.
+            # A class deleted after its claim was allocated selects nothing: the resource then gets the maximum score.
             if resource in self._extended.scored and name in self._lister.classes
         )
 
     def _with_numbers(self, rejection: Rejection, claims: PodClaims, devices: NodeDevices) -> Rejection:
-        """Numbers are worked out for some nodes only: no message shows more."""
-        # Messages show a few nodes; working numbers out costs a CEL evaluation a device.
+        """Add numbers to the rejection, for some nodes only."""
+        # Messages show few nodes, and the numbers cost a CEL evaluation per device.
         if not self._explains or len(self._refused) >= NUMBERED or self._budget.budget.used:
             return rejection
         try:
@@ -323,7 +322,7 @@ class ClaimCheck:
 def _with_claim_amounts(
     request: PodRequest, seen: NodeSnapshot, placement: Placement, devices: ClaimDevices
 ) -> Placement | Rejection:
-    """Add what the devices take from the node, and compare the pod with its claims with what is left (``nodeFitsResources``)."""
+    """Add the node resources that the devices take, and check that the pod with its claims fits (``nodeFitsResources``)."""
     try:
         amounts = devices.amounts(placement.allocations, request.containers)
         check_pod_level(request, amounts)
@@ -340,7 +339,7 @@ def _with_claim_amounts(
 
 
 def cpu_policies(request: PodRequest) -> CpuPolicies:
-    """By which policies a pod's CPUs by claim are chosen; they come in whole cores unless it says otherwise."""
+    """Return the policies for a pod's CPUs by claim: whole cores unless the pod requests otherwise."""
     bind = request.bind
     wanted = bind.required if bind.required is not CpuBindPolicy.NONE else bind.preferred
     ask = CpuRequest(0, CpuBindPolicy.FULL_PCPUS if wanted is CpuBindPolicy.NONE else wanted, bind.exclusive)

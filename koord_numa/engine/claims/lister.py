@@ -1,9 +1,9 @@
 """
-What is known of ResourceSlices, DeviceClasses and ResourceClaims, and which devices are in use.
+Cache of ResourceSlices, DeviceClasses and ResourceClaims, and of the devices in use.
 
-Theory: a claim's devices are counted from the moment of the decision. Until the API server has confirmed the allocation it is *assumed*;
-then the object of the write's answer takes its place, and watch events that are older than this object are ignored (kube-scheduler's
-assume cache). A claim therefore counts exactly once, whatever comes first.
+A claim's devices are counted from the decision on. Until the API server has confirmed the allocation it is *assumed*. Then the object of
+the response replaces it, and older watch events are ignored (assume cache of kube-scheduler). A claim therefore counts exactly once, in any
+order of events.
 """
 
 import asyncio
@@ -28,25 +28,25 @@ ClaimKey = tuple[str, str]
 
 
 class ExtendedClaims:
-    """Kept by ``ClaimLister``."""
+    """Claims for extended resources of pods, and the classes that serve such resources. Owned by ``ClaimLister``."""
 
     def __init__(self) -> None:
         self._classes: ClassByResource = {}
         self._by_pod: dict[str, dict[ClaimKey, ResourceClaim]] = {}
 
     def replace_classes(self, classes: Classes) -> None:
-        """All DeviceClasses there are."""
+        """Replace the DeviceClasses by this complete list."""
         self._classes = class_by_resource(classes)
 
     def served(self, resources: Iterable[str]) -> Served:
-        """Those of the resources that a class serves, with the class."""
+        """Return the resources that a class serves, with the class."""
         return tuple((name, self._classes[name]) for name in resources if name in self._classes)
 
     def of(self, pod: str) -> ResourceClaim | None:
         """
-        The claim of a pod, by its uid (dynamicresources ``findExtendedResourceClaim``).
+        Return the claim for a pod by the pod's UID (dynamicresources ``findExtendedResourceClaim``).
 
-        There is one, unless two schedulers were at work: then the one with devices counts, which nothing else would give back.
+        If two schedulers created claims, the claim with devices is returned, which nothing else would release.
         """
         found = self._by_pod.get(pod)
         if not found:
@@ -54,19 +54,19 @@ class ExtendedClaims:
         return min(found.values(), key=lambda it: (it.deleting, it.allocation is None, it.name))
 
     def put(self, claim: ResourceClaim) -> None:
-        """A claim that is new or has changed; others than those of pods' extended resources are left out."""
+        """Add or update a claim. Claims that are not for extended resources of a pod are ignored."""
         if claim.extended and claim.owner:
             self._by_pod.setdefault(claim.owner, {})[claim.namespace, claim.name] = claim
 
     def drop(self, claim: ResourceClaim) -> None:
-        """The claim is gone."""
+        """Remove a claim."""
         claims = self._by_pod.get(claim.owner, {})
         if claims.pop((claim.namespace, claim.name), None) is not None and not claims:
             del self._by_pod[claim.owner]
 
 
 class NextChange:
-    """Any number of tasks wait; each ``tell`` lets all go on that wait at this moment."""
+    """Notification for any number of tasks: each ``tell`` wakes all tasks that wait at this moment."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
@@ -81,7 +81,7 @@ class NextChange:
             self._waiters.discard(waiter)
 
     def tell(self) -> None:
-        """Something has changed."""
+        """Wake all waiting tasks."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -89,26 +89,26 @@ class NextChange:
 
 @dataclass(frozen=True, slots=True)
 class AssumedClaim:
-    """An allocation that was decided on for a pod and is not written yet."""
+    """Allocation that was decided for a pod and is not written yet."""
 
     allocation: Allocation
-    pod: str  # uid
+    pod: str  # UID
 
 
 OnChange = Callable[[], None]
 OnClaim = Callable[[ClaimKey | None], None]
-"""Told which claim changed; None when what every claim means may have changed."""
+"""Called with the changed claim; ``None`` when all claims may be affected."""
 
 OnCpus = Callable[[str, bool], None]
-"""Told of a node whether the driver dra.cpu publishes its CPUs."""
+"""Called with a node and whether the driver dra.cpu publishes its CPUs."""
 
 
 class ClaimLister:
     """
-    Told by those who watch, level-based as all facts. ``on_change`` hears of what may make devices available, ``on_claim`` of every
-    claim that changed.
+    Level-based cache of claims and devices.
 
-    ``enabled`` is false where claims are switched off or not served.
+    ``on_change`` is called when devices may have become available, ``on_claim`` for every changed claim. ``enabled`` is false where claims
+    are disabled or not served.
     """
 
     def __init__(self, on_change: OnChange, on_claim: OnClaim, on_cpus: OnCpus = lambda _node, _by_claim: None) -> None:
@@ -121,65 +121,65 @@ class ClaimLister:
         self._may_lag = False
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[ClaimKey, ResourceClaim] = {}
-        self.assumed: dict[str, AssumedClaim] = {}  # by uid of the claim
+        self.assumed: dict[str, AssumedClaim] = {}  # by UID of the claim
         self.extended = ExtendedClaims()
         self.usage = DeviceUsage()
         self.features = ALL_FEATURES
         self._cpus: dict[str, list[CpuSet]] = {}  # cpusets of dra.cpu's claims, by pool
-        self._reserved: dict[str, dict[ClaimKey, ResourceClaim]] = {}  # by uid of the pods that claims are reserved for
-        self._kept: dict[str, tuple[Allocation, ...]] = {}  # devices that are being freed for a pod, by its uid
+        self._reserved: dict[str, dict[ClaimKey, ResourceClaim]] = {}  # by UID of the pods that claims are reserved for
+        self._kept: dict[str, tuple[Allocation, ...]] = {}  # devices that are being freed for a pod, by its UID
         self._index = SliceIndex()
 
-    # What a decision reads.
+    # Reads by decisions.
 
     @property
     def known(self) -> bool:
-        """Is everything known that a decision about devices needs?"""
+        """Whether everything is known that a decision about devices needs."""
         return self._synced and not self._may_lag
 
     @property
     def serves_extended(self) -> bool:
-        """Are extended resources served by claim, as far as is known by now?"""
+        """Whether extended resources are served by claim, as far as known."""
         return self.enabled and self.features.extended_resource and self._synced
 
     def made_for(self, pod: str) -> ResourceClaim | None:
-        """The claim for the extended resources of a pod, by its uid; none counts where the cluster has the gate off."""
+        """Return the claim for the extended resources of a pod, by its UID; ``None`` where the feature gate is off."""
         return self.extended.of(pod) if self.features.extended_resource else None
 
     @property
     def unserved_classes(self) -> Classes:
-        """Classes whose extended resources are not served by claim: all of them where the cluster has the gate off."""
+        """Classes whose extended resources are not served by claim: all classes where the feature gate is off."""
         return {} if self.features.extended_resource else self.classes
 
     def revision(self, node: str) -> Revision:
-        """Differs from an earlier value when devices of the node, or what is in use of them, may have changed."""
+        """Return a revision that changes when devices of the node or their usage may have changed."""
         return self._index.revision(node)
 
     def pools_of(self, node: Node) -> tuple[Pool, ...]:
-        """The pools that the node can draw from."""
+        """Return the pools that are accessible from the node."""
         return self._index.pools_of(node)
 
     def forget_node(self, node: str) -> None:
-        """The node is gone: what it could draw from is not remembered."""
+        """Remove the cached pools of a deleted node."""
         self._index.forget_node(node)
 
     def cpus_held(self, pool: str) -> CpuSet:
-        """CPUs that claims hold by the driver dra.cpu, whose pools are named after their nodes."""
+        """Return the CPUs that claims hold by the driver dra.cpu, whose pools are named after their nodes."""
         return CpuSet.of(cpu for cpus in self._cpus.get(pool, ()) for cpu in cpus)
 
     def claim(self, key: ClaimKey) -> ResourceClaim | None:
-        """The claim as last seen or written."""
+        """Return the claim as last observed or written."""
         return self.claims.get(key)
 
     def shows(self, claim: ResourceClaim) -> bool:
-        """Is this very claim known? Raises ``Conflict`` when there is another one of its name since."""
+        """Return whether this claim is known. Raises ``Conflict`` when a newer claim has its name."""
         known = self.claims.get((claim.namespace, claim.name))
         if known is not None and known.uid != claim.uid and claim.is_older_than(known):
             raise Conflict(f"claim {claim} was deleted and created again meanwhile")
         return known is not None and known.uid == claim.uid
 
     def slices(self) -> Iterator[ResourceSlice]:
-        """Every slice, in no particular order."""
+        """Return an iterator over all slices, unordered."""
         return iter(self._index)
 
     def cpus_of(self, allocation: Allocation) -> CpuSet:
@@ -192,18 +192,18 @@ class ClaimLister:
         return cpus_of(allocation) | single
 
     def takes_resources(self, device: DeviceId) -> bool:
-        """Whether the device takes CPUs, memory or huge pages of the node (KEP-5517)."""
+        """Return whether the device takes CPUs, memory or huge pages of the node (KEP-5517)."""
         found = self._index.device(device)
         return found is not None and bool(found.allocatable)
 
     def is_mapped(self, device: DeviceId) -> bool:
-        """Whether the device is worth resources of the node, beside overhead of its use."""
+        """Return whether the device maps to resources of the node, in addition to overhead of its use."""
         found = self._index.device(device)
         return found is not None and any(each.multiplier is not None for each in found.allocatable)
 
     @property
     def consumers(self) -> Iterable[str]:
-        """Uids of the pods that claims are reserved for."""
+        """UIDs of the pods that claims are reserved for."""
         return self._reserved
 
     def reserved_for(self, pod: str) -> Iterable[ResourceClaim]:
@@ -216,7 +216,7 @@ class ClaimLister:
 
     @contextmanager
     def set_aside(self, allocations: Iterable[Allocation]) -> Iterator[None]:
-        """Decide as if these devices were free, in a block without an ``await``."""
+        """Treat these devices as free within the block, which must not contain ``await``."""
         aside = tuple(allocations)
         for allocation in aside:
             self._account(allocation, -1)
@@ -235,22 +235,22 @@ class ClaimLister:
         """Return after the next change of any claim."""
         await self._changes.wait()
 
-    # What a cycle assumes.
+    # Changes by cycles.
 
     def assume(self, claim: ResourceClaim, allocation: Allocation, pod: str) -> None:
         """Count these devices as in use by the claim."""
         self.assumed[claim.uid] = AssumedClaim(allocation, pod)
-        # Assumed and counted in one turn of the loop: no decision can come between.
+        # Assumed and counted in one turn of the event loop: no decision runs in between.
         self._count(allocation, 1)
         self._on_claim((claim.namespace, claim.name))
 
     def assume_created(self, in_memory: ResourceClaim, claim: ResourceClaim) -> None:
-        """What was assumed for a claim that existed in memory only counts for the one that was created now."""
+        """Move the assumption of an in-memory claim to the claim that was created for it."""
         if (assumed := self.assumed.pop(in_memory.uid, None)) is not None:
             self.assumed[claim.uid] = assumed
 
     def forget_assumed(self, claim: ResourceClaim, pod: str) -> None:
-        """The decision about this pod (uid) comes to nothing; a claim that is not assumed for it any more is no error."""
+        """Drop the assumption for a pod (UID) whose decision failed. Does nothing if the claim is not assumed for it."""
         assumed = self.assumed.get(claim.uid)
         if assumed is not None and assumed.pod == pod:
             del self.assumed[claim.uid]
@@ -267,25 +267,25 @@ class ClaimLister:
                 self._count(allocation, 1)
 
     def end_keeping(self, pod: str) -> None:
-        """Keep no devices for the pod any more; a pod without kept devices is no error."""
+        """Stop reserving devices for the pod. Does nothing if none are reserved."""
         kept = self._kept.pop(pod, ())
         for allocation in kept:
             self._count(allocation, -1)
         if kept:
             self._on_change()
 
-    # Facts: claims.
+    # Events: claims.
 
     def observe_claim(self, event: str | None, claim: ResourceClaim) -> None:
-        """A ResourceClaim, from a watch or from the answer to a write."""
+        """Process a ResourceClaim from a watch or from the response to a write."""
         key = (claim.namespace, claim.name)
         known = self.claims.get(key)
         if event == DELETED:
-            # A claim of the same name may exist already with another uid.
+            # A claim of the same name may already exist with another UID.
             if known is not None and known.uid == claim.uid:
                 self._drop(known)
             return
-        # Our own write was taken in before: the watch still shows what was before it.
+        # The own write was processed already: the watch still shows an older version.
         if known is not None and known.uid == claim.uid and claim.is_older_than(known):
             return
         freed = self._replace(known, claim)
@@ -295,17 +295,17 @@ class ClaimLister:
 
     def observe_written(self, claim: ResourceClaim) -> None:
         """
-        The answer to a write. It may come after the watch has told that the claim is gone, and then says nothing.
+        Process the response to a write. It is ignored if the watch has reported the deletion before.
 
-        As kube-scheduler's assume cache, which takes in only what its informer knows.
+        The assume cache of kube-scheduler also accepts only objects that its informer knows.
         """
         known = self.claims.get((claim.namespace, claim.name))
-        # Unknown by now: the watch has said that it is gone.
+        # Unknown if the watch has reported its deletion.
         if known is not None and known.uid == claim.uid:
             self.observe_claim(None, claim)
 
     def replace_claims(self, claims: Iterable[ResourceClaim]) -> None:
-        """All ResourceClaims there are."""
+        """Replace the ResourceClaims by this complete list."""
         found = {(claim.namespace, claim.name): claim for claim in claims}
         for key, known in list(self.claims.items()):
             if key not in found:
@@ -318,8 +318,8 @@ class ClaimLister:
         self._tell_claim(key)
 
     def _replace(self, known: ResourceClaim | None, claim: ResourceClaim) -> bool:
-        """Take the new object in; True when devices may have become free."""
-        # Another uid is another claim: what the former one held is free.
+        """Store the new object and return whether devices may have become free."""
+        # Another UID is another claim: the devices of the former claim are free.
         if known is not None and known.uid != claim.uid:
             self._drop(known)
             known = None
@@ -327,11 +327,11 @@ class ClaimLister:
         self.claims[claim.namespace, claim.name] = claim
         self.extended.put(claim)
         former = None if known is None else known.allocation
-        # The written allocation takes the place of the assumed one: devices count once.
+        # The written allocation replaces the assumed allocation: devices count once.
         freed = False
         if claim.allocation is not None and (assumed := self.assumed.pop(claim.uid, None)) is not None:
             self._count(assumed.allocation, -1)
-            freed = assumed.allocation.results != claim.allocation.results  # another scheduler was faster
+            freed = assumed.allocation.results != claim.allocation.results  # another scheduler allocated it first
         if former == claim.allocation:
             return freed
         if former is not None:
@@ -364,12 +364,12 @@ class ClaimLister:
                 self._reserved.setdefault(uid, {})[it.namespace, it.name] = it
 
     def _account(self, allocation: Allocation, sign: int) -> str | None:
-        """Add devices and CPUs to those in use, or take them away. Return the pool of dra.cpu."""
+        """Add the devices and CPUs to those in use, or remove them. Return the pool of dra.cpu."""
         (self.usage.add if sign > 0 else self.usage.remove)(allocation)
         # Pools of dra.cpu are named after their nodes.
         pool = next((it.device.pool for it in allocation.results if is_cpu_device(it.device)), None)
         if pool is not None:
-            # Empty where the driver chooses the CPUs: the claim counts all the same.
+            # Empty where the driver allocates the CPUs: the claim counts nevertheless.
             cpus = cpus_of(allocation)
             held = self._cpus.setdefault(pool, [])
             if sign > 0:
@@ -380,15 +380,15 @@ class ClaimLister:
 
     def _count(self, allocation: Allocation, sign: int) -> None:
         pool = self._account(allocation, sign)
-        # The first CPUs of a pool, or the last: only then has the answer for the node changed.
+        # First or last CPUs of a pool: only then the value for the node changes.
         if pool is not None and len(self._cpus[pool]) == (sign > 0):
             self._tell_cpus(pool)
         self._index.touch_pools({PoolId(it.device.driver, it.device.pool) for it in allocation.results})
 
-    # Facts: slices and classes.
+    # Events: slices and classes.
 
     def observe_slice(self, event: str | None, each: ResourceSlice) -> None:
-        """A ResourceSlice."""
+        """Process an added, changed or deleted ResourceSlice."""
         former = self._index.remove(each) if event == DELETED else self._index.put(each)
         # The former slice may have named another node.
         for it in (each, former):
@@ -397,7 +397,7 @@ class ClaimLister:
         self._on_change()
 
     def replace_slices(self, slices: Iterable[ResourceSlice]) -> None:
-        """All ResourceSlices there are."""
+        """Replace the ResourceSlices by this complete list."""
         former = self._nodes_with_cpus()
         self._index.replace(slices)
         for node in former | self._nodes_with_cpus():
@@ -408,42 +408,42 @@ class ClaimLister:
         return {each.nodes.name for each in self._index if each.pool.driver == DRIVER and each.nodes.name}
 
     def _tell_cpus(self, node: str) -> None:
-        """A node's CPUs are claims' for as long as a driver publishes them, or a claim holds some."""
+        """Report whether the CPUs of a node are allocated by claim: a driver publishes them, or a claim holds some."""
         self._on_cpus(node, bool(self._cpus.get(node)) or self._index.publishes(node, DRIVER))
 
     def observe_taint_rule(self, event: str | None, rule: DeviceTaintRule) -> None:
-        """A DeviceTaintRule. Costs what the rule touches."""
+        """Process an added, changed or deleted DeviceTaintRule. The cost is proportional to the affected slices."""
         if self._index.remove_rule(rule.name) if event == DELETED else self._index.put_rule(rule):
             self._on_change()
 
     def replace_taint_rules(self, rules: Iterable[DeviceTaintRule]) -> None:
-        """All DeviceTaintRules there are."""
+        """Replace the DeviceTaintRules by this complete list."""
         if self._index.replace_rules(rules):
             self._on_change()
 
     def observe_class(self, event: str | None, device_class: DeviceClass) -> None:
-        """A DeviceClass."""
+        """Process an added, changed or deleted DeviceClass."""
         self.classes.pop(device_class.name, None)
         if event != DELETED:
             self.classes[device_class.name] = device_class
         self._classes_changed()
 
     def replace_classes(self, classes: Iterable[DeviceClass]) -> None:
-        """All DeviceClasses there are."""
+        """Replace the DeviceClasses by this complete list."""
         self.classes = {each.name: each for each in classes}
         self._classes_changed()
 
     def synced(self) -> None:
-        """All kinds were listed."""
+        """Mark all kinds as listed."""
         self._synced = True
         self._on_claim(None)
         self._on_change()
 
     def lags(self, may_lag: bool) -> None:
         """
-        Whether claims may be missing that another process has written, as an earlier leader: pods with claims wait meanwhile.
+        Set whether claims written by another process, such as a former leader, may be missing. Pods with claims wait meanwhile.
 
-        Two claims with the same device do not conflict in the API server, so no write would notice it.
+        Two claims with the same device do not conflict in the API server, so that no write would detect the conflict.
         """
         self._may_lag = may_lag
         self._on_claim(None)

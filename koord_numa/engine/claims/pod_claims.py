@@ -1,4 +1,4 @@
-"""What a decision means for the pod's claims: which of them gets which devices, and the claim for extended resources among them."""
+"""Claims of pods in decisions: resolution, the allocation of each claim, and the claim for extended resources."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ from koord_numa.ports import Conflict, Dependencies, Gone
 
 
 async def still_waits(dependencies: Dependencies, pod: PodKey) -> bool:
-    """A pod that is gone waits no more: its reservations are taken back by the ResourceClaim controller."""
+    """Return whether the pod exists without a node. The ResourceClaim controller releases the reservations of deleted pods."""
     return await _has_no_node(dependencies, pod, gone=False)
 
 
 async def is_nowhere(dependencies: Dependencies, pod: PodKey) -> bool:
-    """A pod that is gone is nowhere: what was made for it alone is of no use any more."""
+    """Return whether the pod has no node or is gone. Objects created for it alone are not needed any more."""
     return await _has_no_node(dependencies, pod, gone=True)
 
 
@@ -44,11 +44,11 @@ async def _has_no_node(dependencies: Dependencies, pod: PodKey, *, gone: bool) -
 
 
 MAX_RESERVATIONS = 256
-"""Pods that may use one claim (resource/v1 ResourceClaimReservedForMaxSize)."""
+"""Maximum number of pods per claim (resource/v1 ResourceClaimReservedForMaxSize)."""
 
 
 class PodClaimResolver:
-    """Finds the claims of pods, and remembers which waiting pods refer to a claim so that its changes reach them."""
+    """Resolver of the claims of pods. It tracks which waiting pods refer to a claim, so that its changes reach them."""
 
     def __init__(self, lister: ClaimLister) -> None:
         self._lister = lister
@@ -56,12 +56,12 @@ class PodClaimResolver:
         self._keys: dict[str, tuple[ClaimKey, ...]] = {}
 
     def of(self, pod: Pod) -> PodClaims | None:
-        """What the pod's claims, and the extended resources that classes serve, mean for a decision; None without any."""
+        """Return the pod's claims and the extended resources that classes serve, for a decision; ``None`` without any."""
         resources = extended_requests(pod.request)
         if not pod.resource_claims and not resources:
             return None
         made = self._lister.made_for(pod.key.uid)
-        # Remembered before anything can be missing, so that the claim's or the class's arrival reaches the pod.
+        # Registered first, so that a later claim or class reaches the pod.
         self._remember(pod, made)
         served = self._lister.extended.served(resources) if self._lister.serves_extended else ()
         if not pod.resource_claims and not served and made is None:
@@ -84,23 +84,23 @@ class PodClaimResolver:
         return self._meaning(pod, found, served, made)
 
     def claims_of(self, pod: Pod) -> Iterator[ResourceClaim]:
-        """The claims of a pod that ``of`` found without a problem, in their order."""
+        """Yield the claims of a pod for which ``of`` found no problem, in their order."""
         for entry in pod.resource_claims:
             claim = self._claim(pod, entry) if entry.needed else ""
             if isinstance(claim, ResourceClaim):
                 yield claim
 
     def users(self, key: ClaimKey | None) -> Sequence[str]:
-        """Uids of waiting pods that refer to the claim; of all that refer to any with None."""
+        """Return the UIDs of waiting pods that refer to the claim; with ``None``, of all pods that refer to any claim."""
         if key is None:
             return tuple(self._keys)
         claim = self._lister.claim(key)
         owner = claim.owner if claim is not None and claim.extended else ""
-        # A claim for extended resources is not named by its pod before it is used.
+        # The pod does not name its claim for extended resources before it is used.
         return tuple(self._users.get(key, set()) | ({owner} if owner else set()))
 
     def forget(self, uid: str) -> None:
-        """The pod waits no more."""
+        """Remove a pod that is not waiting any more."""
         for key in self._keys.pop(uid, ()):
             users = self._users.get(key)
             if users is not None:
@@ -108,7 +108,7 @@ class PodClaimResolver:
                 if not users:
                     del self._users[key]
 
-    # By the names as they are now: a template's claim has none until it is made.
+    # By current names: a template's claim has no name until it is created.
     def _remember(self, pod: Pod, made: ResourceClaim | None) -> None:
         names = [it.claim for it in pod.resource_claims if it.claim] + ([made.name] if made is not None else [])
         keys = tuple((pod.key.namespace, name) for name in names)
@@ -127,7 +127,7 @@ class PodClaimResolver:
             return f'resourceclaim "{entry.claim}" not found'
         if claim.deleting:
             return f'resourceclaim "{entry.claim}" is being deleted'
-        # kube-scheduler's ``resourceclaim.IsForPod``: another pod's claim of the same name must not be used.
+        # ``resourceclaim.IsForPod`` of kube-scheduler: another pod's claim of the same name must not be used.
         if entry.from_template and claim.owner != pod.key.uid:
             return f"ResourceClaim {claim.namespace}/{claim.name} was not created for Pod {pod.key} (Pod is not owner)"
         return claim
@@ -144,12 +144,12 @@ class PodClaimResolver:
             if problem:
                 return PodClaims(problem=problem)
             if claim.allocation is None:
-                # Named after the entry and not after the claim, so that pods of one template share a class.
+                # Named after the entry instead of the claim, so that pods of one template share a class.
                 wanted.append(ClaimToAllocate("", name, claim.spec))
                 continue
             held.append(claim.allocation)
             if any(self._lister.takes_resources(result.device) for result in claim.allocation.results):
-                # Share ids tell equal claims apart and mean nothing here.
+                # Share ids distinguish equal claims and are irrelevant here.
                 takes.append((name, tuple(replace(it, share_id="") for it in claim.allocation.results)))
         if made is not None and made.allocation is not None:
             held.append(made.allocation)
@@ -167,15 +167,15 @@ class PodClaimResolver:
         if claim.problem:
             return f"the claim cannot be understood: {claim.problem}"
         assumed = self._lister.assumed.get(claim.uid)
-        # Assumed for another pod: which node that will be is not settled.
+        # Assumed for another pod, whose node is not certain yet.
         if assumed is not None and assumed.pod != pod.key.uid:
             return f"resource claim {claim.namespace}/{claim.name} is in the process of being allocated"
-        # KEP-5517: a device that is worth CPUs or memory of the node counts for one pod.
+        # KEP-5517: a device that maps to CPUs or memory of the node counts for one pod.
         others = claim.other_consumers or any(uid != pod.key.uid for uid in claim.reserved_for)
         if others and claim.allocation is not None and any(map(self._lister.is_mapped, _devices(claim.allocation))):
             return f"node allocatable resource claim {claim.name} has a mapped device and cannot be shared across pods"
         reservations = len(claim.reserved_for) + claim.other_consumers
-        # A pod that holds a reservation needs no further one.
+        # A pod with a reservation needs no other.
         if reservations >= MAX_RESERVATIONS and pod.key.uid not in claim.reserved_for:
             return (
                 f"resource claim {claim.namespace}/{claim.name} is reserved for {reservations} pods, which is the limit"
@@ -196,7 +196,7 @@ def _devices(allocation: Allocation) -> Iterator[DeviceId]:
 
 @dataclass(slots=True)
 class ClaimWork:
-    """A claim of the pod, and its new allocation if it has none. ``extended`` is set for the claim for extended resources."""
+    """Claim of the pod with its new allocation, if it has none yet. ``extended`` is set for the claim for extended resources."""
 
     claim: ResourceClaim
     allocation: Allocation | None
@@ -204,14 +204,15 @@ class ClaimWork:
 
     @property
     def in_memory(self) -> bool:
-        """Does the claim not exist yet?"""
+        """Whether the claim does not exist in the API server yet."""
         return self.claim.name == IN_MEMORY
 
 
 def claim_work(lister: ClaimLister, resolver: PodClaimResolver, pod: Pod, placement: Placement) -> list[ClaimWork]:
     """
-    In the order of ``Placement.allocations``. Raises ``Conflict`` when the claims are not those of the decision any more: others, or one
-    that is assumed for another pod by now.
+    Return the claims of the pod with their new allocations, in the order of ``Placement.allocations``.
+
+    Raises ``Conflict`` when the claims differ from those of the decision, or one of them is assumed for another pod by now.
     """
     work = [ClaimWork(claim, None) for claim in resolver.claims_of(pod)]
     made = lister.made_for(pod.key.uid)
@@ -232,7 +233,7 @@ def claim_work(lister: ClaimLister, resolver: PodClaimResolver, pod: Pod, placem
 
 
 def _in_memory(pod: Pod, wanted: ExtendedClaim) -> ResourceClaim:
-    """Counted under a uid of its own until the API server has given it one."""
+    """Return an in-memory claim with a provisional UID, until the API server has created it."""
     uid = f"{pod.key.uid}/{IN_MEMORY}"
     spec = ClaimSpec(wanted.requests)
     return ResourceClaim(pod.key.namespace, IN_MEMORY, uid, spec=spec, owner=pod.key.uid, extended=True)

@@ -1,20 +1,9 @@
 """
-The PreBind step of claims (kube-scheduler's dynamicresources Reserve, PreBind, Unreserve).
+PreBind step of claims (Reserve, PreBind and Unreserve of kube-scheduler's dynamicresources).
 
     decided ──reserve──▶ assumed ──do: finalizer, then allocation and reservation in one write──▶ allocated and reserved
        ▲                    │                         │
-       └──── unreserve ─────┘                         └──undo──▶ allocated, the reservation taken back
-
-An allocation stays when the bind fails: the next decision about the pod uses it, and a pod that fits nowhere because of it gives it up
-(``deallocation``). After a restart the claims say by themselves how far the cycle had come.
-
-The claim for a pod's extended resources has one state more on each side: it is created first, and deleted by ``undo``. One that a cycle
-has left behind when it was cut off is found by its owner, the pod, and used by the next cycle where it asks for what the node needs.
-
-A reservation is taken back only from a pod that surely has no node: a bind may have failed because another leader has bound the pod by
-the same reservation, and a kubelet starts no pod without. "Surely" rests on an order: the claim is read, then this process must still
-lead and the pod have no node, then exactly the version that was read is written. A later leader, or the pod's next cycle, writes the claim
-before it binds, so a request of ours that is late changes nothing.
+       └──── unreserve ─────┘                         └──undo──▶ allocated, the reservation released
 """
 
 import asyncio
@@ -40,36 +29,49 @@ from koord_numa.ports import ClaimWriter, ClusterError, Conflict
 log = getLogger(__name__)
 
 TIMEOUT: Final = 600.0
-"""Seconds that binding conditions of devices may take (DynamicResourcesArgs.bindingTimeout)."""
+"""Maximum seconds for binding conditions of devices (DynamicResourcesArgs.bindingTimeout)."""
 
 SHOWN_SECONDS: Final = 30.0
-"""How long a claim that was created may take to be shown. kube-scheduler's ``waitForExtendedClaimInAssumeCache`` goes on after 120."""
+"""Maximum seconds until a created claim is observed. ``waitForExtendedClaimInAssumeCache`` of kube-scheduler continues after 120."""
 
 StillWaits = Callable[[PodKey], Awaitable[bool]]
-"""Whether a pod surely has no node, and is ours to bind."""
+"""Returns whether a pod certainly has no node and this process may bind it."""
 
 
 @dataclass(slots=True)
 class DynamicResources:
-    """``PreBindStep`` of resource claims."""
+    """
+    ``PreBindStep`` of resource claims.
+
+    An allocation stays when the bind fails: the next decision about the pod uses it, and ``deallocation`` releases it if the pod fits
+    nowhere because of it. After a restart the claims show how far the cycle had come.
+
+    The claim for a pod's extended resources is created first and deleted by ``undo``. If an interrupted cycle left such a claim, it is
+    found by its owner, the pod, and used by the next cycle if its requests match.
+
+    A reservation is released only if the pod certainly has no node: the bind may have failed because another leader bound the pod with the
+    same reservation, and a kubelet starts no pod without it. Therefore the claim is read, then this process must still lead and the pod
+    have no node, then exactly the version that was read is written. A later leader, or the pod's next cycle, writes the claim before it
+    binds, so that a late request has no effect.
+    """
 
     lister: ClaimLister
     resolver: PodClaimResolver
     writer: ClaimWriter
     waits: StillWaits
-    nowhere: StillWaits  # the same of a pod that may be gone
+    nowhere: StillWaits  # the same for a pod that may be gone
     name: str = "DynamicResources"
     timeout: float = TIMEOUT
     on_conflict: OnConflict = OnConflict.DECIDE_AGAIN
-    _cycles: dict[str, list[ClaimWork]] = field(default_factory=dict)  # by pod uid
+    _cycles: dict[str, list[ClaimWork]] = field(default_factory=dict)  # by pod UID
 
     def applies(self, pod: Pod, placement: Placement) -> bool:
-        """Has the pod claims, or extended resources by claim? Also where its status names such a claim that it has no more."""
+        """Return whether the pod has claims, extended resources by claim, or an obsolete claim for extended resources in its status."""
         return bool(pod.resource_claims or placement.extended or pod.extended_claim)
 
     def reserve(self, pod: Pod, placement: Placement) -> None:
-        """Count the devices that were decided on. Raises ``Conflict`` when the claims are not those of the decision any more."""
-        # The decision rests on the claims as they were: other numbers, or one assumed by another pod, make it void.
+        """Count the devices of the decision. Raises ``Conflict`` when the claims differ from those of the decision."""
+        # Another number of claims, or a claim assumed by another pod, invalidates the decision.
         work = claim_work(self.lister, self.resolver, pod, placement)
         self._cycles[pod.key.uid] = work
         for each in work:
@@ -78,13 +80,13 @@ class DynamicResources:
                 self.lister.assume(each.claim, each.allocation, pod.key.uid)
 
     def unreserve(self, pod: Pod, placement: Placement) -> None:  # noqa: ARG002  (the protocol of all steps)
-        """Devices whose allocation was not written are free again."""
+        """Release devices whose allocation was not written."""
         for each in self._cycles.pop(pod.key.uid, ()):
             if each.allocation is not None:
                 self.lister.forget_assumed(each.claim, pod.key.uid)
 
     def post_bind(self, pod: Pod, placement: Placement) -> None:
-        """What was written is what counts."""
+        """Release the assumption, because the written allocation counts."""
         self.unreserve(pod, placement)
 
     async def do(self, pod: Pod, placement: Placement) -> None:
@@ -93,7 +95,7 @@ class DynamicResources:
         for each in work:
             if each.in_memory:
                 await self._create(pod, each)
-            # The answer is taken in at once: the next claim's write may depend on it.
+            # The response is processed at once: the next write may depend on it.
             self.lister.observe_written(await self.writer.reserve(each.claim, pod.key, each.allocation))
         await self._map_requests(pod, work)
         if placement.claim_amounts:
@@ -102,7 +104,7 @@ class DynamicResources:
             await self.lister.change()
 
     async def undo(self, pod: Pod, placement: Placement) -> None:
-        """Take reservations back; each on its own, so that one failure leaves the others taken back."""
+        """Release the reservations independently, so that a failure does not affect the others."""
         if placement.claim_amounts:
             with suppress(ClusterError):
                 await self._clear_amounts(pod)
@@ -113,7 +115,7 @@ class DynamicResources:
                 log.warning("the reservation of claim %s cannot be taken back: %r", each.claim, error)
 
     async def _create(self, pod: Pod, each: ClaimWork) -> None:
-        """The claim for extended resources, which counts once the watch has shown it: no list that is older can take it for deleted."""
+        """Create the claim for extended resources and wait until the watch shows it, so that no older list can remove it."""
         created = await self.writer.create(pod.key, each.claim.spec.requests)
         self.lister.assume_created(each.claim, created)
         each.claim = created
@@ -125,7 +127,7 @@ class DynamicResources:
             raise Conflict(f"claim {created} was created and is not shown after {SHOWN_SECONDS:g} s") from None
 
     async def _map_requests(self, pod: Pod, work: Sequence[ClaimWork]) -> None:
-        """Tell the kubelet, through the pod's status, which claim its extended resources have; a former one is removed."""
+        """Write the claim of the extended resources to the pod's status for the kubelet; remove a former claim."""
         for each in work:
             if each.extended is not None:
                 await self.writer.map_requests(pod.key, each.claim.name, each.extended.mappings)
@@ -134,7 +136,7 @@ class DynamicResources:
             await self.writer.map_requests(pod.key, "", ())
 
     async def _clear_amounts(self, pod: Pod) -> None:
-        """Clear the amounts of a pod that surely has no node."""
+        """Clear the amounts of a pod that certainly has no node."""
         if await self.waits(pod.key):
             await self.writer.write_amounts(pod.key, ())
 
@@ -142,30 +144,34 @@ class DynamicResources:
         if each.extended is None:
             await self.writer.release(each.claim, pod.key, partial(self.waits, pod.key))
             return
-        # Created by a request whose answer was lost, it is known by its owner only.
+        # If the response to its creation was lost, it is known by its owner only.
         claim = self.lister.extended.of(pod.key.uid) if each.in_memory else each.claim
         if claim is not None:
             await self.writer.delete(claim, partial(self.nowhere, pod.key))
 
     def _devices_ready(self, work: Sequence[ClaimWork]) -> bool:
-        """Raises ``Conflict`` when a device reports a failure condition, or a claim lost its devices."""
+        """
+        Return whether all binding conditions are met.
+
+        Raises ``Conflict`` when a device reports a failure condition, or a claim lost its devices.
+        """
         ready = True
         for claim in (each.claim for each in work):
             current = self.lister.claim((claim.namespace, claim.name))
             if current is None or current.uid != claim.uid or current.allocation is None:
-                # Another uid: deleted and made again while drivers were waited for.
+                # Another UID: deleted and created again while waiting for drivers.
                 raise Conflict(f"claim {claim} got deallocated elsewhere in the meantime")
             for result in current.allocation.results:
                 failed = [it for it in result.binding_failure_conditions if (result.device, it) in current.conditions]
                 if failed:
                     raise Conflict(f"claim {claim}: device {result.device} reports {failed[0]}")
-                # Every condition of every device; one that is missing is waited for.
+                # All conditions of all devices; missing conditions are awaited.
                 ready = ready and all((result.device, it) in current.conditions for it in result.binding_conditions)
         return ready
 
 
 def _named(pod: Pod, work: Sequence[ClaimWork], placement: Placement) -> list[tuple[str, ClaimAmounts]]:
-    """The amounts with the names of their claims, which entries of the pod and the claim for extended resources have by now."""
+    """Return the amounts with the names of their claims, which are known by now."""
     names = {entry.name: entry.claim for entry in pod.resource_claims if entry.needed}
     for each in work:
         if each.extended is not None:
@@ -178,7 +184,7 @@ def _with_shares(allocation: Allocation) -> Allocation:
 
 
 def dynamic_resources(handle: Handle) -> DynamicResources | None:
-    """The step of this process; none where claims are switched off."""
+    """Return the claim step of this process; ``None`` where claims are disabled."""
     writer = handle.dependencies.claim_writer
     if writer is None:
         return None

@@ -1,4 +1,4 @@
-"""ResourceSlices by pool and by node, and the pools that a node can draw from, remembered until their slices change."""
+"""ResourceSlices by pool and by node, and the accessible pools of a node, cached until their slices change."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
@@ -12,53 +12,55 @@ _Key = TypeVar("_Key", PoolId, tuple[str | None, str | None], str)
 
 
 SPARE: Final = 1024
-"""Nodes without slices whose revisions are not worth a sweep."""
+"""Number of nodes without slices whose revisions are kept before a sweep."""
 
 
 class SliceIndex:
     """
-    ``revision`` of a node changes with everything that may concern its devices, their use included (``touch_pools``); its pools are
+    Index of ResourceSlices.
+
+    ``revision`` of a node changes with everything that may affect its devices, including their usage (``touch_pools``). Its pools are
     gathered again only when slices change.
     """
 
     def __init__(self) -> None:
         self._slices: dict[str, ResourceSlice] = {}
         self._by_pool: dict[PoolId, dict[str, ResourceSlice]] = {}
-        # By driver or pool name alone, and by the names of their devices: what taint rules select by.
+        # By driver or pool name only, and by the names of their devices: the selectors of taint rules.
         self._by_part: dict[tuple[str | None, str | None], dict[str, ResourceSlice]] = {}
         self._by_device: dict[str, dict[str, ResourceSlice]] = {}
-        self._by_node: dict[str, dict[str, ResourceSlice]] = {}  # slices that name a node, by that
-        self._wide: dict[str, ResourceSlice] = {}  # all others
+        self._by_node: dict[str, dict[str, ResourceSlice]] = {}  # slices that name a node, by node
+        self._wide: dict[str, ResourceSlice] = {}  # all other slices
         self._revision = 0
         self._revisions: dict[str, int] = {}
-        self._shape = 0  # grows with changes of slices that name no node
-        self._shapes: dict[str, int] = {}  # the same, by the node that slices name
+        self._shape = 0  # incremented with changes of slices that name no node
+        self._shapes: dict[str, int] = {}  # the same by node, for slices that name a node
         self._pools: dict[str, tuple[Revision, Node, tuple[Pool, ...]]] = {}
         self._rules = TaintRules()
 
     def __iter__(self) -> Iterator[ResourceSlice]:
-        """Every slice as published, without the taints of rules, in no particular order."""
+        """Iterate over all published slices, without the taints of rules, unordered."""
         return iter(self._slices.values())
 
     def revision(self, node: str) -> Revision:
-        """Differs from an earlier value when devices of the node, or what is in use of them, may have changed."""
+        """Return a revision that changes when devices of the node or their usage may have changed."""
         return self._revision, self._revisions.get(node, 0)
 
     def publishes(self, node: str, driver: str) -> bool:
-        """Does a slice of the driver name the node?"""
+        """Return whether a slice of the driver names the node."""
         return any(each.pool.driver == driver for each in self._by_node.get(node, {}).values())
 
     def pools_of(self, node: Node) -> tuple[Pool, ...]:
-        """The pools that the node can draw from. Counters of other nodes' pools are left out: nothing there is for this node."""
+        """Return the pools accessible from the node. Counters of other nodes' pools are omitted, because they do not affect this node."""
         shape = (self._shape, self._shapes.get(node.name, 0))
         known = self._pools.get(node.name)
         if known is not None and known[0] == shape and known[1] is node:
             return known[2]
         own = self._by_node.get(node.name, {})
-        # Slices that name no node are tested by their selectors; those of the node are found by name.
+        # Slices that name no node are matched by their selectors; the others are found by node name.
         reached = {each.pool for each in self._wide.values() if each.reaches(node.name, node.labels)}
         reached.update(each.pool for each in own.values())
-        # All slices of a pool: its generation and count decide whether it is whole.
+        # All slices of a pool: its generation and count decide whether it is complete.
         by_pool = {pool: [*map(self._rules.tainted, self._by_pool[pool].values())] for pool in sorted(reached)}
         slices = [each for published in by_pool.values() for each in published]
         pools = gather_pools(slices, node.name, node.labels, by_pool)
@@ -72,28 +74,28 @@ class SliceIndex:
         return max(found, key=lambda pair: pair[0])[1] if found else None
 
     def put(self, each: ResourceSlice) -> ResourceSlice | None:
-        """A new or changed slice; returns the former one of this name."""
+        """Add or change a slice and return its former version."""
         former = self._take(each.name)
         self._add(each)
         self._changed(former, each)
         return former
 
     def remove(self, each: ResourceSlice) -> ResourceSlice | None:
-        """A slice that is gone; returns what was known of it."""
+        """Remove a slice and return its last version."""
         former = self._take(each.name)
         self._rules.forget_slices((each.name,))
         self._changed(former, each)
         return former
 
     def replace(self, slices: Iterable[ResourceSlice]) -> None:
-        """All there are."""
+        """Replace the slices by this complete list."""
         self._rules.forget_slices(self._slices)
         for index in (self._slices, self._by_pool, self._by_part, self._by_device, self._by_node, self._wide):
             index.clear()
         for each in slices:
             self._add(each)
         self.everything_changed()
-        # Slices that name no node may have changed, so that every node's shape has.
+        # Slices that name no node may have changed, so that the pools of all nodes are outdated.
         self._shape += 1
 
     def put_rule(self, rule: DeviceTaintRule) -> bool:
@@ -101,7 +103,7 @@ class SliceIndex:
         former = self._rules.put(rule)
         if former == rule:
             return False
-        # Both: devices that only the former version of the rule selects lose the taint.
+        # Both: devices that only the former version selects lose the taint.
         before = former is not None and self._touch_rule(former)
         return self._touch_rule(rule) or before
 
@@ -118,7 +120,7 @@ class SliceIndex:
         return any(removed + added)
 
     def _touch_rule(self, rule: DeviceTaintRule) -> bool:
-        """Let the nodes of all slices that the rule taints be gathered again."""
+        """Invalidate the nodes of all slices that the rule taints. Return whether there are any."""
         touched = self._slices_of_rule(rule) if rule.selects else []
         self._touch(touched)
         self._reshape(touched)
@@ -141,26 +143,26 @@ class SliceIndex:
         return [each for name, each in smaller.items() if name in larger]
 
     def forget_node(self, node: str) -> None:
-        """The node is gone."""
+        """Remove the cached pools of a deleted node."""
         self._pools.pop(node, None)
 
     def everything_changed(self) -> None:
-        """What was found for any node is out of date."""
+        """Invalidate the revisions of all nodes."""
         self._revision += 1
 
     def touch_pools(self, pools: Iterable[PoolId]) -> None:
-        """The use of devices of these pools changed."""
+        """Record that the usage of devices of these pools changed."""
         for pool in pools:
             self._touch(self._by_pool.get(pool, {}).values())
 
     def _changed(self, former: ResourceSlice | None, each: ResourceSlice) -> None:
-        # Other slices of the pool too: the new one may complete it, or contradict it.
+        # Including the other slices of the pool: the new slice may complete or contradict it.
         concerned = [it for it in (former, each) if it is not None] + list(self._by_pool.get(each.pool, {}).values())
         self._touch(concerned)
         self._reshape(concerned)
 
     def _reshape(self, slices: Iterable[ResourceSlice]) -> None:
-        """Let the pools of the nodes that the slices reach be gathered again."""
+        """Invalidate the pools of the nodes that can access the slices."""
         for it in slices:
             if it.nodes.name and not it.per_device:
                 self._shapes[it.nodes.name] = self._shapes.get(it.nodes.name, 0) + 1
@@ -170,7 +172,7 @@ class SliceIndex:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Names of nodes come and go for ever. What is counted for each may be dropped where what counts for all changes with it."""
+        """Drop the counters by node, whose number is not bounded. The global counters are incremented instead."""
         self._shapes.clear()
         self._revisions.clear()
         self._shape += 1
@@ -181,7 +183,7 @@ class SliceIndex:
             if each.nodes.name and not each.per_device:
                 self._revisions[each.nodes.name] = self._revisions.get(each.nodes.name, 0) + 1
             else:
-                # A slice without a node concerns all of them.
+                # A slice that names no node may affect all nodes.
                 self._revision += 1
 
     def _add(self, each: ResourceSlice) -> None:
