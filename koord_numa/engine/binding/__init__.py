@@ -1,1 +1,1 @@
-"""From a placement to a bound pod: reserve, PreBind steps, bind, and what follows."""
+"""Binding cycle, from a placement to a bound pod: Reserve, PreBind, Bind, PostBind."""

@@ -1,7 +1,7 @@
 """
-What follows a bind: a kubelet rejects the pod, a node's backoff ends, a bind that no watch shows is read back, CPUs have two owners.
+Follow-up of binds: rejections by kubelets, ends of node back-offs, binds that no watch shows, and CPUs with two owners.
 
-It corrects what the cache holds and says what it found; it places nothing.
+It corrects the cache and reports. It makes no placements.
 """
 
 from asyncio import Semaphore, gather
@@ -24,11 +24,11 @@ from koord_numa.ports import ClusterError, Gone
 log = getLogger(__name__)
 
 REMEMBERED_REJECTIONS: Final = 20_000
-"""Pods that a kubelet refused stay in the API for long; each is counted once."""
+"""Maximum number of remembered rejected pods. They stay in the API for a long time; each is counted once."""
 
 
 class AssumedPods:
-    """One per engine. ``observe_bound`` is where a pod goes that was read back."""
+    """Follow-up of the binds of one engine. ``observe_bound`` processes pods that were read from the server."""
 
     def __init__(
         self, handle: Handle, table: NodeTable, node_backoff: NodeBackoff, observe_bound: Callable[[Pod], None]
@@ -41,13 +41,17 @@ class AssumedPods:
         self._distrusted: dict[str, str] = {}
 
     def note_rejection(self, pod: Pod, *, counts: bool) -> None:
-        """A kubelet rejected a pod of ours: that node backs off for such pods. What is found at the start is old and does not count."""
+        """
+        Process the rejection of an own pod by a kubelet: the node backs off for such pods.
+
+        Rejections found at startup are old and do not count (``counts`` is false).
+        """
         handle, uid = self._handle, pod.key.uid
-        # A pod of an earlier process has no class any more: it is derived from the pod without its node.
+        # A pod of an earlier process has no class: it is derived from the pod without its node.
         request_class = handle.placed.get(uid) or handle.classes.of(_as_it_waited(pod))
         if request_class is None or uid in self._rejected:
             return
-        # Before the count: rejections found at the start must not count later, either.
+        # Before the count: rejections found at startup must not count later either.
         self._rejected[uid] = True
         if not counts:
             return
@@ -58,12 +62,12 @@ class AssumedPods:
         handle.dependencies.recorder.node_event(pod.node, warning=True, reason="KubeletRefusal", message=why)
 
     def say_cpu_conflict(self, record: NodeInfo) -> None:
-        """Report CPUs of a node with two owners or of unknown pods, once for each sentence. Called for every change of a node."""
+        """Report CPUs of a node with two owners or of unknown pods, once per message. Called for every change of a node."""
         has_kubelet_pods = record.topology is not None and bool(record.topology.kubelet_pods)
         if record.name not in self._distrusted and not has_kubelet_pods and not record.unknown_cpus:
             return
         why = record.distrust
-        # Said when the sentence changes, and not with every event of the node.
+        # Reported when the message changes, not with every event of the node.
         if self._distrusted.get(record.name, "") == why:
             return
         if why:
@@ -78,36 +82,36 @@ class AssumedPods:
             del self._distrusted[record.name]
 
     def end_node_backoffs(self) -> list[str]:
-        """Nodes that have cooled down may be tried again; these are returned."""
+        """End the expired back-offs and return the names of their nodes."""
         now = self._handle.dependencies.clock()
         nodes = self._node_backoff.ended(now)
         for name in nodes:
-            # Rows of such nodes are stale, though nothing of the nodes has changed.
+            # The rows of these nodes are outdated although the nodes have not changed.
             self._changed(name)
         if nodes:
             self._handle.queue.wake(ClusterEvent.BACKOFF_ENDED, now)
         return nodes
 
     async def read_back_overdue(self) -> None:
-        """Binds that were confirmed long ago and of which nothing was seen since."""
+        """Read the pods whose bind was confirmed long ago and that no event has shown since."""
         before = self._handle.dependencies.clock() - self._handle.settings.settle_seconds
-        # Side by side: where every answer takes as long as it may, one after the other would take minutes.
+        # Concurrently: with slow responses, sequential reads would take minutes.
         reads = Semaphore(self._handle.settings.bind_concurrency)
         await gather(*(self._read_back_contained(each, reads) for each in self._handle.cache.overdue(before)))
 
     async def _read_back_contained(self, assumption: AssumedPod, reads: Semaphore) -> None:
-        # Contained: one pod that cannot be read must not keep the others from it.
+        # Contained: a pod that cannot be read must not affect the others.
         with self._handle.quarantine.contained(subject_of(assumption.pod)):
             async with reads:
                 await self._read_back(assumption)
 
     async def _read_back(self, assumption: AssumedPod) -> None:
-        """The pod may have gone before anyone saw it; then no other event will ever say so."""
+        """Read one pod. If it was deleted before any event showed it, no later event would report that."""
         state, uid = self._handle.cache, assumption.pod.key.uid
         try:
             seen = await self._handle.dependencies.binder.read_pod(assumption.pod.key)
         except Gone:
-            # Still the same assumption: the pod may have been placed again while it was read.
+            # Only for the same assumption: the pod may have been placed again during the read.
             if state.assumed.get(uid) is assumption:
                 state.release(uid)
             return
@@ -124,6 +128,6 @@ class AssumedPods:
 
 
 def _as_it_waited(pod: Pod) -> Pod:
-    """Without the node that a bind has filled in, so that it falls into the class of its siblings as far as one can tell."""
+    """Return the pod without its node, so that it has the class of its siblings as far as possible."""
     constraints = replace(pod.request.constraints, node_name="")
     return replace(pod, request=replace(pod.request, constraints=constraints))

@@ -1,12 +1,12 @@
 """
-One pod from its placement to its node: reserve, PreBind steps, bind, and what follows from success and failure.
+Binding cycle of one pod: reserve, PreBind steps, bind, and the handling of success and failure.
 
     placed ─▶ assumed and reserved ─▶ PreBind steps ─▶ its turn at the node ─▶ a worker ─▶ bind ─▶ bound
                                                                                             └─ outcome unknown ─▶ settled ─▶ bound
     any failure: everything undone in reverse order ─▶ gone, or queued again after a pause
 
-The number of workers bounds how many requests are under way at once. Only the request holds one: PreBind steps, waiting for other binds to
-the same node, and settling an unknown outcome do not.
+The number of workers limits the concurrent bind requests. A worker is held for the request only, not for PreBind steps, for waiting for
+other binds to the same node, and for settling an unknown outcome.
 """
 
 import asyncio
@@ -43,40 +43,40 @@ from koord_numa.ports import (
 from koord_numa.settings import Settings
 
 REQUESTS: Final = 3
-"""So often the same bind is asked while its outcome is unknown."""
+"""Maximum number of requests for the same bind while its outcome is unknown."""
 
 ARRIVAL_SECONDS: Final = 15.0
-"""A request that was not carried out this long after it was sent never will be: client and server have given it up by then."""
+"""Seconds after which a request that was not executed never will be: client and server have timed out by then."""
 
 LONG_LINE: Final = 16
 SHORT_LINE: Final = 4
-"""Binds to one node that wait for their turn: from the one number on the node takes no more pods, from the other on it does again."""
+"""Lengths of a node's bind queue: at the first the node gets no more pods, at the second it gets pods again."""
 
 
 def pre_bind_steps(*steps: PreBindStep | None) -> tuple[PreBindStep, ...]:
-    """The rows of the PreBind stage, in the order in which they run; ``None`` for one that this process does not have."""
+    """Return the PreBind steps in execution order; ``None`` stands for a step that this process does not have."""
     return tuple(step for step in steps if step is not None)
 
 
 class NodeLeft(ClusterError):
-    """The chosen node was cordoned or deleted between the decision and the bind."""
+    """Raised when the chosen node was cordoned or deleted between the decision and the bind."""
 
 
 class Elsewhere(Conflict):
-    """The bind did not happen and will not: look at the pod again."""
+    """Raised when the bind was not executed and never will be; the pod has to be read again."""
 
 
 class NotBound(ClusterError):
-    """The outcome was unknown; now it is known that the bind was not carried out and will not be."""
+    """Raised when an unknown outcome is settled: the bind was not executed and never will be."""
 
 
 OnTrouble = Callable[[ClusterError], None]
-"""Told of every request of a bind whose outcome is unknown, while it is being settled."""
+"""Called for every request of a bind with an unknown outcome, while it is being settled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Binds pods, one call each, and settles lost answers."""
+    """Bind requests, and settling of unknown outcomes."""
 
     dependencies: Dependencies
     settings: Settings
@@ -84,12 +84,12 @@ class Binding:
 
     async def bind(self, pod: Pod, placement: Placement) -> None:
         """
-        Bind and annotate with one request. Returns when the pod is known to be on its node.
+        Bind and annotate with one request. Return when the pod is on its node.
 
         Raises ``NodeLeft``, ``NotLeader``, and every ``ClusterError`` of the port; after ``UnknownOutcome`` call ``settle``.
         """
         self._check_node(pod, placement.node)
-        # The last look before the request: a leader that lost its lease must not bind beside the next one.
+        # Checked last before the request: a leader without its lease must not bind concurrently with the next leader.
         if not self.dependencies.lease.fresh():
             raise NotLeader("the lease is not held any more")
         annotations = self.dependencies.annotate(pod, placement)
@@ -99,28 +99,28 @@ class Binding:
         self, pod: Pod, placement: Placement, on_trouble: OnTrouble, most_requests: int = REQUESTS
     ) -> None:
         """
-        Find out what became of a bind whose outcome is unknown, however long that takes. Returns when the pod is on its node.
+        Determine the outcome of a bind whose outcome is unknown, however long that takes. Return when the pod is on its node.
 
-        The bind is asked for again until it has been ``most_requests`` times.
+        The bind is requested again, at most ``most_requests`` times in total.
 
-        Raises ``NotBound``, ``Elsewhere`` and ``Gone``: each means that the pod holds nothing on the node.
+        Raises ``NotBound``, ``Elsewhere`` and ``Gone``: in each case the pod holds nothing on the node.
         """
         clock, requests = self.dependencies.clock, 1
         last = clock()
         for attempt in count(1):
             backoff = pause(self.settings.api_backoff, attempt, self.dependencies.random())
             await self.dependencies.sleep(backoff)
-            asked = clock()  # the answer may take long, and is as old as the question
+            asked = clock()  # the response may take long and is as old as the request
             try:
                 if await self._is_there(pod, placement):
                     return
-            # What the pod's own state says ends the wait; everything else is asked again.
+            # Only the pod's own state ends the wait; all other errors are retried.
             except (Gone, Elsewhere):
                 raise
             except ClusterError as error:
-                on_trouble(error)  # also 401 and 403: not to be allowed to look says nothing about the bind
+                on_trouble(error)  # including 401 and 403: a forbidden read is no information about the bind
                 continue
-            # No further request: wait until the last one can no longer arrive.
+            # No further request: wait until the last request can no longer arrive.
             if requests >= most_requests or not self.dependencies.lease.fresh():
                 if asked - last > ARRIVAL_SECONDS:
                     raise NotBound(f"the bind of pod {pod.key} to node {placement.node} was not carried out")
@@ -135,17 +135,17 @@ class Binding:
             return
 
     async def _is_there(self, pod: Pod, placement: Placement) -> bool:
-        """Did a request arrive? Raises ``Elsewhere`` when another writer gave the pod another node, ``Gone`` when it is gone."""
+        """Return whether a request arrived. Raises ``Elsewhere`` when another writer bound the pod elsewhere, ``Gone`` when it is gone."""
         seen = await self.dependencies.binder.read_pod(pod.key)
         if seen.node and seen.node != placement.node:
             raise Elsewhere(f"pod {pod.key} was bound to {seen.node} by another scheduler")
-        # A pod that is going or gated is refused by the API server, so that a late request cannot succeed either.
+        # The API server rejects the bind of a terminating or gated pod, so that a late request cannot succeed either.
         if not seen.node and (seen.deleting or seen.gated):
             raise Elsewhere(f"pod {pod.key} can no longer be bound")
         return bool(seen.node)
 
     def _check_node(self, pod: Pod, name: str) -> None:
-        """As the decision saw it: a pod that tolerates the cordon may go to a cordoned node."""
+        """Check the node again as the decision did: a pod that tolerates the cordon may be bound to a cordoned node."""
         info = self.cache.nodes.get(name)
         if info is None or info.node is None:
             raise NodeLeft(f"node {name} was deleted meanwhile")
@@ -155,29 +155,29 @@ class Binding:
 
 class NodeBindLocks:
     """
-    The lines of binds to nodes. ``on_length`` hears of a node whose line became long (true) or short again (false).
+    Bind queues by node. ``on_length`` is called when a node's queue becomes long (true) or short again (false).
 
-    A lock is held while a request is under way, not while its outcome is being settled: no request follows then.
+    A lock is held during a request, not while its outcome is being settled: no request follows then.
     """
 
     def __init__(self, on_length: Callable[[str, bool], None]) -> None:
-        # Weak: a lock lives as long as a task holds or awaits it.
+        # Weak: a lock exists as long as a task holds or awaits it.
         self._on_length = on_length
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._lengths: Counter[str] = Counter()
         self._long: set[str] = set()
 
     def __len__(self) -> int:
-        """How many nodes have a line."""
+        """Return the number of nodes with a queue."""
         return len(self._lengths)
 
     @asynccontextmanager
     async def at(self, node: str) -> AsyncIterator[None]:
-        """To be held while a bind is sent. Who asks first is served first; an empty line is forgotten."""
+        """Hold the node's lock while a bind is sent. First come, first served; an empty queue is removed."""
         lock = self._locks.get(node)
         if lock is None:
             lock = self._locks[node] = asyncio.Lock()
-        # Counted before waiting, since those that wait are the line.
+        # Counted before waiting, because the waiting tasks are the queue.
         self._joined(node)
         try:
             async with lock:
@@ -196,30 +196,32 @@ class NodeBindLocks:
         left = self._lengths[node]
         if not left:
             del self._lengths[node]
-        # Two thresholds, so that a line around one of them does not open and close the node with every bind.
+        # Hysteresis: a queue around a single threshold would open and close the node with every bind.
         if left <= SHORT_LINE and node in self._long:
             self._long.discard(node)
             self._on_length(node, False)
 
 
 TOLD_FROM: Final = 3
-"""From so many failed requests in a row on the pod says what is wrong with its bind."""
+"""Number of consecutive failed requests from which the pod's status reports the bind failure."""
 
 OUTAGE: Final = 3
-"""So many different pods in a row have to be turned away before the API server counts as overloaded, or as away."""
+"""Number of different pods that must be rejected consecutively before the API server counts as overloaded or unavailable."""
 
 LONGEST_OUTAGE: Final = 30.0
-"""Seconds that all pods wait at most, whatever a server asks for: one bad answer must not stop the scheduler."""
+"""Maximum seconds that all pods wait, whatever the server requests: one wrong response must not stop the scheduler."""
 
 
 class NotTogether(ClusterError):
-    """Another member of the pod's group cannot be bound: none is. Nothing was sent."""
+    """Raised when another member of the pod's group cannot be bound. No member is bound, and nothing was sent."""
 
 
 class BindTogether:
     """
-    Members of a group whose binds begin when all of them are ready, in the order in which they were decided. Until then the failure of one
-    member is that of all: ``NotTogether``.
+    Synchronized binds of the members of a group.
+
+    The binds start when all members are ready, in the order of their decisions. Until then the failure of one member fails all with
+    ``NotTogether``.
     """
 
     def __init__(self, uids: Iterable[str]) -> None:
@@ -234,7 +236,7 @@ class BindTogether:
         self._turns[uid] = get_running_loop().create_future()
         if all(turn is not None for turn in self._turns.values()):
             self._begun = True
-            # In the order of the decisions: kubelets admit pods in the order of their binds.
+            # In the order of the decisions, because kubelets admit pods in the order of their binds.
             for turn in self._turns.values():
                 if turn is not None and not turn.done():
                     turn.set_result(None)
@@ -243,7 +245,7 @@ class BindTogether:
             await turn
 
     def leave(self, uid: str) -> None:
-        """The member's cycle has ended. Before the binds have begun it ends that of the others too."""
+        """End the member's cycle. Before the binds have started, this ends the cycles of the others too."""
         if self._begun or self._failed:
             return
         self._failed = "another member of the group cannot be bound"
@@ -253,7 +255,7 @@ class BindTogether:
 
 
 class BindingCycle:
-    """The second half of a pod's way. ``on_free`` is called when a worker is free again."""
+    """Binding cycle of pods. ``on_free`` is called when a worker becomes free."""
 
     def __init__(self, handle: Handle, on_free: Callable[[], None]) -> None:
         self._handle = handle
@@ -263,19 +265,19 @@ class BindingCycle:
         self.steps = pre_bind_steps(self._volumes, dynamic_resources(handle))
         self._on_free = on_free
         self._workers = Semaphore(handle.settings.bind_concurrency)
-        self.cut_off = False  # was a bind given up while its outcome was unknown?
-        self._busy = 0  # pods that have a worker or wait for one
-        self._turned_away: dict[str, None] = {}  # uids in a row that the API server had no time for
+        self.cut_off = False  # whether a bind was abandoned while its outcome was unknown
+        self._busy = 0  # pods that have a worker or wait for a worker
+        self._turned_away: dict[str, None] = {}  # UIDs of consecutive pods that the API server rejected as unavailable
         self.pause_until = 0.0
         self._outages = 0
 
     @property
     def free_workers(self) -> int:
-        """How many workers are free."""
+        """Number of free workers."""
         return self._handle.settings.bind_concurrency - self._busy
 
     async def expire_volumes(self) -> None:
-        """See ``VolumeBinding.expire``."""
+        """Expire selected nodes of claims, see ``VolumeBinding.expire``."""
         if self._volumes is not None and self._handle.dependencies.lease.fresh():
             await self._volumes.expire(each.pod for each in self._handle.pending)
 
@@ -283,12 +285,12 @@ class BindingCycle:
         self, pending: PendingPod, placement: Placement, began: float, together: BindTogether | None = None
     ) -> None:
         """
-        Bind one pod, whatever that takes. When it returns the pod is bound, gone, or queued again, and nothing else is held.
+        Bind one pod. On return the pod is bound, gone, or queued again, and nothing else is held.
 
         With ``together`` no bind is sent before the PreBind steps of all members are done.
         """
         handle, pod, request_class = self._handle, pending.pod, pending.request_class
-        # Before the request: the class has found a node, whatever becomes of the bind.
+        # Before the request: the class has found a node, whatever the outcome of the bind.
         handle.queue.placed(pending.queue_class)
         handle.placed[pod.key.uid] = request_class
         pending.binding = True
@@ -305,27 +307,27 @@ class BindingCycle:
                 together.leave(pending.uid)
             pending.binding = False
             if handle.pending.get(pending.uid) is pending and pending.queued_in is None:
-                self._again(pending, 0.0)  # cancelled, or a bug: either way the pod is not lost
+                self._again(pending, 0.0)  # cancelled, or a bug: in both cases the pod is not lost
             handle.metrics.binding.add(handle.dependencies.clock() - started)
 
     async def _bind(self, pending: PendingPod, pod: Pod, placement: Placement, together: BindTogether | None) -> None:
         handle = self._handle
-        # In this order: what fails inside undoes steps first, then reservations, then the assumption.
+        # In this order: a failure inside undoes steps first, then reservations, then the assumption.
         with handle.cache.assume(pod, placement) as assumed, reserved(self.steps, pod, placement) as steps:
-            await sleep(0)  # the scheduling loop goes on to the next pod here; nothing before it may wait
+            await sleep(0)  # the scheduling loop continues with the next pod here; nothing before may wait
             async with pre_bound(steps, pod, placement):
                 if together is not None:
                     await together.arrive(pending.uid)
                 try:
                     await self._send(pod, placement)
                 except UnknownOutcome as error:
-                    # Said before settling, which may take minutes.
+                    # Reported before settling, which may take minutes.
                     self._trouble(pending, placement.node, error)
                     await self._settle(pending, pod, placement)
                 assumed.confirmed = handle.dependencies.clock()
 
     async def _settle(self, pending: PendingPod, pod: Pod, placement: Placement) -> None:
-        # Asked for again it would come after pods that were decided on later, in whose decisions it comes first.
+        # A repeated request would arrive after pods that were decided later, whose decisions assume the opposite order.
         most = 1 if self._kubelet_chooses(pod, placement) else REQUESTS
         try:
             await self.binding.settle(pod, placement, lambda error: self._trouble(pending, placement.node, error), most)
@@ -334,10 +336,10 @@ class BindingCycle:
             raise
 
     async def _send(self, pod: Pod, placement: Placement) -> None:
-        # Where the scheduler chooses CPUs the order of binds means nothing.
+        # Where the scheduler allocates CPUs, the order of binds is irrelevant.
         in_line = self._kubelet_chooses(pod, placement)
         async with self.locks.at(placement.node) if in_line else nullcontext():
-            # Counted before the semaphore, so that ``free`` counts those that wait for a worker too.
+            # Counted before the semaphore, so that ``free_workers`` includes pods that wait for a worker.
             self._busy += 1
             try:
                 async with self._workers:
@@ -347,7 +349,9 @@ class BindingCycle:
                 self._on_free()
 
     def _kubelet_chooses(self, pod: Pod, placement: Placement) -> bool:
-        """Then pods that were decided on before go first, also where it is not foreseen on which NUMA nodes this one will be."""
+        """
+        Return whether the kubelet allocates for the pod. Pods decided earlier are then bound first, even if the NUMA nodes are unknown.
+        """
         info = self._handle.cache.nodes.get(placement.node)
         if info is None or info.topology is None:
             return False
@@ -355,7 +359,7 @@ class BindingCycle:
 
     def _bound(self, pending: PendingPod, pod: Pod, placement: Placement) -> None:
         handle = self._handle
-        # A success ends the outage: pauses start small again.
+        # A success ends the outage: pauses are short again.
         self._outages = 0
         self._turned_away.clear()
         handle.metrics.bound(pending.attempts, handle.dependencies.clock() - pending.since)
@@ -364,7 +368,7 @@ class BindingCycle:
         handle.forget(pending.uid)
 
     def _trouble(self, pending: PendingPod, node: str, error: ClusterError) -> None:
-        """A request failed in a way that leaves its outcome open, or asking for it did."""
+        """Report a request whose outcome is unknown, or a failed read of the outcome."""
         pending.failed_binds += 1
         self._handle.metrics.failures[type(error).__name__] += 1
         self._tell(pending, f"the bind to node {node} fails, {pending.failed_binds} times so far: {error}")
@@ -377,18 +381,18 @@ class BindingCycle:
         handle, pod = self._handle, pending.pod
         if not isinstance(error, NotBound):
             handle.metrics.failures[type(error).__name__] += 1
-        # A conflict may be our own bind of before: what the pod says now decides.
+        # The conflict may come from the own earlier bind: the current pod decides.
         if isinstance(error, Conflict):
             error = await self._look_again(pod) or error
         if isinstance(error, Gone):
             handle.forget(pending.uid)
             return
-        # Not the pod's fault: it is tried at once by the next leader, or by this one when it leads again.
+        # Not caused by the pod: retried at once by the next leader, or by this replica when it leads again.
         if isinstance(error, NotLeader | NotTogether):
             self._again(pending, 0.0)
             return
         pending.failed_binds += 1
-        # The decision rested on an old object: a new one is made at once, a few times.
+        # The decision used an old object: decided again at once, a few times.
         if isinstance(error, PreBindFailed) and error.at_once and pending.failed_binds < TOLD_FROM:
             self._again(pending, 0.0)
             return
@@ -407,19 +411,19 @@ class BindingCycle:
             self._tell(pending, f"the bind fails, {pending.failed_binds} times so far: {error}")
 
     def _delay(self, pending: PendingPod, error: ClusterError) -> float:
-        """Seconds before the pod is tried again. What only a change of some object can resolve is tried again as seldom as allowed."""
+        """Return the seconds until the pod is retried. Failures that only a changed object can resolve have the longer back-off."""
         settings, dice = self._handle.settings, self._handle.dependencies.random()
         if isinstance(error, Forbidden | Invalid | PreBindFailed | NotBound):
             return pause(settings.backoff, pending.failed_binds, dice)
         delay = pause(settings.api_backoff, pending.failed_binds, dice)
         if isinstance(error, Unavailable):
             self._outage(pending.uid, error)
-            # The server's own wish is heeded, within bounds.
+            # The server's ``Retry-After`` is respected, up to a limit.
             delay = max(delay, min(error.retry_after or 0.0, LONGEST_OUTAGE))
         return delay
 
     async def _look_again(self, pod: Pod) -> ClusterError | None:
-        """After a conflict: what has become of the pod? It may have got a node, from us or from others, or be going."""
+        """Read the pod after a conflict. It may have been bound by this or another scheduler, or be terminating."""
         try:
             seen = await self._handle.dependencies.binder.read_pod(pod.key)
         except ClusterError as error:
@@ -428,14 +432,15 @@ class BindingCycle:
         if seen.node and uid not in cache.node_of:
             cache.observe_pod(None, seen)
             if uid in cache.node_of:
-                # The watch may have told of its deletion before this answer came: until it shows the pod it is read back.
+                # The watch may have reported its deletion before this response: it is read again until the watch shows
+                # it.
                 cache.assumed[uid] = AssumedPod(seen, Placement(seen.node), self._handle.dependencies.clock())
         if seen.node or seen.deleting or seen.gated or seen.finished:
             return Gone(f"pod {pod.key} waits no longer")
         return None
 
     def _again(self, pending: PendingPod, delay: float) -> None:
-        """The pod, as it is by now, is tried again after ``delay`` seconds, unless it waits no longer."""
+        """Queue the current version of the pod again after ``delay`` seconds, unless it is not pending any more."""
         handle = self._handle
         if handle.pending.get(pending.uid) is pending:
             handle.queue.back_off(pending, handle.dependencies.clock() + delay)
@@ -444,11 +449,11 @@ class BindingCycle:
 
     def _outage(self, uid: str, error: Unavailable) -> None:
         """
-        The API server cannot cope or cannot be reached: all pods wait, longer each time.
+        Pause all pods, with increasing duration, because the API server is overloaded or unavailable.
 
-        A single pod that is turned away again and again (a webhook answers 503 to it) is no outage.
+        A single pod that is rejected repeatedly (a webhook responds with 503) is not an outage.
         """
-        # A dict, as one pod that is turned away again and again counts once.
+        # A dict, so that repeated rejections of the same pod count once.
         self._turned_away[uid] = None
         if len(self._turned_away) < OUTAGE:
             return

@@ -1,4 +1,4 @@
-"""The Reserve and PreBind stages: what must be true before a pod is bound, and the step that binds volumes."""
+"""Reserve and PreBind stages, and the step that binds volumes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
@@ -22,16 +22,16 @@ log = getLogger(__name__)
 
 
 class OnConflict(Enum):
-    """What it means for the decision when ``do`` meets an object that has changed (``ports.Conflict``)."""
+    """Handling of a ``ports.Conflict`` that ``do`` raises because an object has changed."""
 
     DECIDE_AGAIN = "decide again"
-    """The decision rests on the old object: undo, release, and schedule the pod again without a pause."""
+    """The decision used the old object: undo, release, and schedule the pod again without a pause."""
     BACK_OFF = "back off"
-    """Another writer is at work: undo, release, and schedule the pod again after its backoff."""
+    """Another writer is active: undo, release, and schedule the pod again after its back-off."""
 
 
 class PreBindFailed(ClusterError):
-    """A PreBind step did not succeed; ``step`` is its name and the message says why. The pod is not bound."""
+    """Raised when a PreBind step fails. ``step`` is its name; the message states the reason. The pod is not bound."""
 
     def __init__(self, step: str, message: str, *, at_once: bool = False) -> None:
         super().__init__(f"{step}: {message}")
@@ -41,73 +41,74 @@ class PreBindFailed(ClusterError):
 
 class PreBindStep(Protocol):
     """
-    One row of the PreBind stage.
+    Step of the PreBind stage.
 
-    ``name`` labels metrics and messages. ``timeout`` is the longest that ``do`` may take, in seconds, and bounds ``undo`` as well.
-    Calls about one pod come in the order of the module docstring and never overlap; calls about different pods do.
+    ``name`` labels metrics and messages. ``timeout`` is the maximum duration of ``do`` in seconds, and limits ``undo`` as well. Calls for
+    the same pod are made in the order of ``binding_cycle`` and never overlap; calls for different pods do.
     """
 
     @property
     def name(self) -> str:
-        """As in ``VolumeBinding``."""
+        """Name of the step, as in ``VolumeBinding``."""
         ...
 
     @property
     def timeout(self) -> float:
-        """Seconds."""
+        """Maximum duration in seconds."""
         ...
 
     @property
     def on_conflict(self) -> OnConflict:
-        """What ``Conflict`` raised by ``do`` means."""
+        """Handling of a ``Conflict`` raised by ``do``."""
         ...
 
     def applies(self, pod: Pod, placement: Placement) -> bool:
-        """Does this pod need the step? Cheap: it is asked for every pod that is placed."""
+        """Return whether this pod needs the step. Must be cheap: called for every placed pod."""
         ...
 
     def reserve(self, pod: Pod, placement: Placement) -> None:
         """
-        Count what the pod is going to use (a volume, a device), so that no later decision uses it too. Synchronous, no I/O.
+        Count the volumes or devices that the pod is going to use, so that no later decision uses them. Synchronous, no I/O.
 
         Raises ``Conflict`` when that is not possible any more: the pod is scheduled again.
         """
         ...
 
     def unreserve(self, pod: Pod, placement: Placement) -> None:
-        """Count it no more. Called once for each ``reserve`` unless the pod was bound."""
+        """Release the reservation. Called once for each ``reserve`` unless the pod was bound."""
         ...
 
     def post_bind(self, pod: Pod, placement: Placement) -> None:
-        """The pod is bound (kube-scheduler's PostBind): called once instead of ``unreserve``. Synchronous, no I/O."""
+        """Process the bind (PostBind of kube-scheduler): called once instead of ``unreserve``. Synchronous, no I/O."""
         ...
 
     async def do(self, pod: Pod, placement: Placement) -> None:
         """
-        Make it true in the API server, and return when it is.
+        Write the changes to the API server and return when they are effective.
 
         Every write is idempotent: after ``UnknownOutcome`` it is called again until ``timeout``. Raises any ``ClusterError``.
         """
         ...
 
     async def undo(self, pod: Pod, placement: Placement) -> None:
-        """Take back what ``do`` wrote, as far as it got. Whatever it raises is logged and changes nothing."""
+        """Revert what ``do`` wrote so far. Exceptions are logged and have no other effect."""
         ...
 
 
 @contextmanager
 def reserved(steps: Sequence[PreBindStep], pod: Pod, placement: Placement) -> Iterator[tuple[PreBindStep, ...]]:
     """
-    Reserve by the rows that apply, and yield these; if the body raises, unreserve in reverse order, otherwise tell them of the bind.
+    Reserve with the steps that apply, and yield these steps.
 
-    Raises ``PreBindFailed`` when a row cannot reserve.
+    If the body raises an exception, unreserve in reverse order, otherwise call ``post_bind``. Raises ``PreBindFailed`` when a step cannot
+    reserve.
     """
     chosen = tuple(step for step in steps if step.applies(pod, placement))
-    if not chosen:  # as for most pods
+    if not chosen:  # true for most pods
         yield chosen
         return
     with ExitStack() as undo:
-        # Only rows that were reserved are undone.
+        # Only steps that have reserved are undone.
         for step in chosen:
             try:
                 step.reserve(pod, placement)
@@ -115,7 +116,7 @@ def reserved(steps: Sequence[PreBindStep], pod: Pod, placement: Placement) -> It
                 raise PreBindFailed(step.name, str(error), at_once=True) from error
             undo.callback(step.unreserve, pod, placement)
         yield chosen
-        # The body succeeded, so that nothing is to be undone.
+        # The body succeeded: nothing is undone.
         undo.pop_all()
         for step in chosen:
             step.post_bind(pod, placement)
@@ -124,10 +125,10 @@ def reserved(steps: Sequence[PreBindStep], pod: Pod, placement: Placement) -> It
 @asynccontextmanager
 async def pre_bound(steps: Sequence[PreBindStep], pod: Pod, placement: Placement) -> AsyncIterator[None]:
     """
-    Run ``do`` of these rows, one after the other; if one fails or the body raises, run ``undo`` of those begun in reverse order.
+    Run ``do`` of these steps in sequence. If a step or the body fails, run ``undo`` of the started steps in reverse order.
 
-    Nothing is undone when this is cancelled: a bind that is cut off may still be carried out, and the pod then needs what was written.
-    The pod's next cycle, here or in the next leader, meets it and goes on from there.
+    Nothing is undone on cancellation: a bind that was interrupted may still be executed, and the pod then needs what was written. The pod's
+    next cycle, in this process or in the next leader, continues from there.
 
     Raises ``PreBindFailed``.
     """
@@ -159,7 +160,7 @@ async def _do(step: PreBindStep, pod: Pod, placement: Placement) -> None:
 
 
 REPEAT_SECONDS = 0.2
-"""Pause before a step whose outcome is unknown runs again."""
+"""Pause in seconds before a step with an unknown outcome runs again."""
 
 
 async def _repeat_unknown(step: PreBindStep, pod: Pod, placement: Placement) -> None:
@@ -173,7 +174,7 @@ async def _repeat_unknown(step: PreBindStep, pod: Pod, placement: Placement) -> 
 
 
 async def _undo(step: PreBindStep, pod: Pod, placement: Placement) -> None:
-    """An undo that fails leaves an object that the next cycle of the pod meets; it must not hide why the cycle failed."""
+    """Undo one step. A failure must not hide why the cycle failed; the pod's next cycle handles the remaining object."""
     try:
         async with asyncio.timeout(step.timeout):
             await step.undo(pod, placement)
@@ -182,68 +183,68 @@ async def _undo(step: PreBindStep, pod: Pod, placement: Placement) -> None:
 
 
 PASSED_OVER_SECONDS: Final = 120.0
-"""For so long a node on which a claim was not bound is not chosen for it again: others are tried first."""
+"""Seconds for which a node is not chosen again for a claim that could not be bound there."""
 
 POLL_SECONDS: Final = 1.0
-"""So often at least a wait looks whether its pod still exists."""
+"""Maximum seconds between checks whether the pod still exists."""
 
 STRANDED: Final = "VolumeBoundElsewhere"
-"""Event on a pod whose claim has a volume on a node that the pod did not go to."""
+"""Event reason for a pod whose claim got a volume on a node that the pod was not bound to."""
 
 
 def volume_binding(handle: Handle) -> "VolumeBinding | None":
-    """The step of one scheduler; ``None`` where nothing is ever bound."""
+    """Return the volume step of a scheduler; ``None`` without a volume writer."""
     writer = handle.dependencies.volumes
     return None if writer is None else VolumeBinding(handle, writer, handle.settings.volume_bind_timeout_seconds)
 
 
 @dataclass(slots=True)
 class VolumeBinding:
-    """``PreBindStep`` of volumes. ``timeout`` is how long a claim may take to be bound, in seconds."""
+    """``PreBindStep`` of volumes. ``timeout`` is the maximum time for binding a claim, in seconds."""
 
     handle: Handle
     writer: VolumeWriter
     timeout: float
     name: str = "VolumeBinding"
     on_conflict: OnConflict = OnConflict.DECIDE_AGAIN
-    _plans: dict[str, VolumePlan] = field(default_factory=dict)  # by pod uid, of cycles that are being carried out
+    _plans: dict[str, VolumePlan] = field(default_factory=dict)  # by pod UID, for cycles in progress
     _first_seen: dict[ClaimKey, tuple[str, float]] = field(
         default_factory=dict
-    )  # selected node and since when it is known
+    )  # selected node, and since when it is known
 
     @property
     def lister(self) -> VolumeLister:
-        """What is known of volumes."""
+        """Lister of the storage objects."""
         return self.handle.volumes
 
     def applies(self, pod: Pod, placement: Placement) -> bool:  # noqa: ARG002  (the protocol of all steps)
-        """Is a claim of the pod not bound yet?"""
+        """Return whether a claim of the pod is not bound yet."""
         return any(not claim.bound for claim in self._claims(pod))
 
     def reserve(self, pod: Pod, placement: Placement) -> None:
-        """Take the volumes that the filter found on this node: the same facts give the same plan."""
+        """Reserve the volumes that the filter chose on this node: equal states give equal plans."""
         plan = plan_volumes(pod.request, self._node(placement), self.lister.storage())
         if isinstance(plan, Rejection):
             raise Conflict(f"volumes of pod {pod.key} on node {placement.node}: {plan.message}")
-        # Kept by uid: ``do`` and ``undo`` act on what was reserved, and not on a new plan.
+        # Stored by UID: ``do`` and ``undo`` use the reserved plan, not a new plan.
         self._plans[pod.key.uid] = plan
         self.lister.reserve(plan, placement.node)
 
     def unreserve(self, pod: Pod, placement: Placement) -> None:
-        """The volumes are free for other pods again."""
+        """Release the volumes for other pods."""
         if (plan := self._plans.pop(pod.key.uid, None)) is not None:
             self.lister.unreserve(plan, placement.node)
 
     def post_bind(self, pod: Pod, placement: Placement) -> None:
-        """The pod is bound, and the claims say by themselves what they hold."""
+        """Release the reservation, because the bound claims show the volumes."""
         self.unreserve(pod, placement)
 
     async def do(self, pod: Pod, placement: Placement) -> None:
-        """Write the plan, and return when every claim is bound. Raises ``Conflict`` when that cannot come about any more."""
+        """Write the plan, and return when every claim is bound. Raises ``Conflict`` when that is not possible any more."""
         plan = self._plans[pod.key.uid]
-        # Before any write: the pod may have gone while it waited for its turn.
+        # Before any write: the pod may have been deleted while it waited.
         self._check_wanted(pod)
-        # Existing volumes first: their binding takes a moment, provisioning may take minutes.
+        # Existing volumes first: they are bound quickly, while provisioning may take minutes.
         for key, volume in plan.bindings:
             await self.writer.bind_volume(volume, self._claim(key))
         asked = {key: await self.writer.select_node(self._claim(key), placement.node) for key in plan.provisioned}
@@ -252,8 +253,8 @@ class VolumeBinding:
             self._check_wanted(pod)
 
     async def undo(self, pod: Pod, placement: Placement) -> None:
-        """Take back what no claim has been bound by; say what cannot be taken back. The next leader goes on with what was begun."""
-        # The next leader finds the annotation and goes on; taking it back would race with that.
+        """Revert what no claim is bound to, and report what cannot be reverted. The next leader continues started bindings."""
+        # The next leader finds the annotation and continues; reverting it would race with that.
         if self.handle.stopping or not self.handle.dependencies.lease.fresh():
             return
         plan = self._plans.get(pod.key.uid, VolumePlan())
@@ -263,7 +264,7 @@ class VolumeBinding:
         self.lister.fail(left, placement.node, PASSED_OVER_SECONDS)
         for key, volume in plan.bindings:
             if key in left:
-                # Only what is not bound: a claim with a volume keeps it.
+                # Only unbound claims: a claim with a volume keeps it.
                 await self._quietly(self.writer.release_volume(volume, self._claim(key)))
         for key in plan.provisioned:
             if key in left:
@@ -275,19 +276,19 @@ class VolumeBinding:
 
     async def expire(self, waiting: Iterable[Pod]) -> None:
         """
-        Give up nodes that were selected for claims of these waiting pods by an earlier process, and never came to anything.
+        Clear nodes that an earlier process selected for claims of these waiting pods, if the claims were not bound in time.
 
-        Without it a pod whose NUMA nodes are taken on that node would wait there for ever.
+        Otherwise a pod whose NUMA nodes are in use on that node would wait there forever.
         """
         now, known = self.lister.clock(), self._first_seen
-        # Made again at each look: claims that are bound or gone drop out by themselves.
+        # Rebuilt at each call: claims that are bound or gone are dropped.
         self._first_seen = {}
         for pod in waiting:
             for claim in self._claims(pod):
                 if claim.bound or not claim.selected_node or self.lister.in_flight(claim.key):
                     continue
                 node, since = known.get(claim.key, ("", now))
-                # The time counts for one node: another one that was selected meanwhile starts its own.
+                # The time counts for one node: a node selected meanwhile starts again.
                 self._first_seen[claim.key] = (claim.selected_node, since if node == claim.selected_node else now)
                 if node == claim.selected_node and now - since >= self.timeout:
                     with self.handle.quarantine.contained(subject_of(pod)):
@@ -299,14 +300,18 @@ class VolumeBinding:
         await self._quietly(self.writer.clear_selected_node(claim, claim.selected_node))
 
     async def _quietly(self, write: Awaitable[None]) -> None:
-        """What cannot be taken back is met again by the next decision; it must not keep the rest from being taken back."""
+        """Await the write and log a failure. The next decision handles the remaining object; other writes continue."""
         try:
             await write
         except ClusterError as error:
             log.warning("a volume binding cannot be taken back: %r", error)
 
     def _check_wanted(self, pod: Pod) -> None:
-        """A claim may take minutes to be bound: is that still of use, and is it still for this process to wait?"""
+        """
+        Check that the pod is still pending and this process still leads, because binding a claim may take minutes.
+
+        Raises ``NotLeader`` and ``Gone``.
+        """
         if self.handle.stopping or not self.handle.dependencies.lease.fresh():
             raise NotLeader("the lease is not held any more")
         if pod.key.uid not in self.handle.pending:
@@ -315,21 +320,21 @@ class VolumeBinding:
     def _all_bound(
         self, plan: VolumePlan, placement: Placement, asked: Mapping[ClaimKey, PersistentVolumeClaim]
     ) -> bool:
-        """``asked`` are the claims that are being provisioned, as they were written."""
+        """Return whether all claims are bound. ``asked`` are the claims being provisioned, as written."""
         node = self._node(placement)
         for key, volume in plan.bindings:
             if not self._is_bound(key, node):
                 self._check_volume(key, volume)
         for key, written in asked.items():
             claim = self._claim(key)
-            # A claim that the watch shows older than our own write still has the old node.
+            # A claim that the watch shows in a version before the own write still has the old node.
             taken_back = claim.selected_node != node.name and _is_newer(claim, written)
             if taken_back and not self._is_bound(key, node):
                 raise Conflict(f"the provisioner gave up claim {claim.name} on node {node.name}")
         return all(self._is_bound(key, node) for key in _keys(plan))
 
     def _is_bound(self, key: ClaimKey, node: Node) -> bool:
-        """Raises ``Conflict`` when the claim got a volume that is not reached from the node."""
+        """Return whether the claim is bound. Raises ``Conflict`` when its volume is not accessible from the node."""
         claim = self._claim(key)
         volume = self.lister.volumes.items.get(claim.volume) if claim.bound else None
         if volume is None:
@@ -375,8 +380,8 @@ class VolumeBinding:
 
 
 def _is_newer(claim: PersistentVolumeClaim, written: PersistentVolumeClaim) -> bool:
-    """The watch may lag behind a write. Resource versions of one object are ordered by number (KEP-5504)."""
-    # Opaque versions are compared only where they are numbers.
+    """Return whether the claim is newer than the own write. Resource versions of one object are ordered by number (KEP-5504)."""
+    # Versions are compared only if they are numbers.
     one, other = claim.resource_version, written.resource_version
     return one.isdigit() and other.isdigit() and int(one) > int(other)
 
