@@ -4,7 +4,7 @@ ClusterError
 ├── Conflict        the object has changed or is bound: read it again
 ├── Gone            the object does not exist: forget it
 ├── Unavailable     nothing was done (429, 503, no connection): back off, at least ``retry_after`` seconds if given
-├── UnknownOutcome  a write was sent without a clear response (no answer, 500, 502, 504): keep the assumed pod, read it back
+├── UnknownOutcome  a write was sent without a clear response (timeout, 500, 502, 504): read the object back
 ├── NotLeader       the lease ends before the write would: nothing was sent, another replica may be deciding
 ├── Unauthenticated the credentials are not accepted: back off until they are renewed
 ├── Forbidden       an RBAC rule is missing: permanent until an operator grants ``rule``
@@ -73,7 +73,10 @@ class ClaimWriter(Protocol):
         ...
 
     async def delete(self, claim: ResourceClaim, allowed: StillAllowed) -> None:
-        """Delete a claim for extended resources if ``allowed``. A missing claim is no error. Otherwise as ``release``."""
+        """Delete a claim for extended resources if ``allowed``.
+
+        A missing claim is no error. Otherwise as ``release``.
+        """
         ...
 
     async def map_requests(self, pod: PodKey, claim: str, mappings: Sequence[RequestMapping]) -> None:
@@ -95,11 +98,10 @@ DELETED: Final = "DELETED"
 
 
 class EventHandler(Protocol[T_contra]):
-    """Consumer of objects of a resource, as client-go's ``ResourceEventHandler``, fed by an informer or by Kopf and a
-    resync.
+    """Consumer of objects of a resource, as client-go's ``ResourceEventHandler``.
 
-    Level-based: events may be late, merged, repeated or out of order between resources. All methods are synchronous
-    and cheap.
+    An informer, or Kopf with a resync, calls it. Level-based: events may be late, merged, repeated or out of order
+    between resources. All methods are synchronous and cheap.
     """
 
     def replace(self, objects: Iterable[T_contra]) -> None:
@@ -107,7 +109,10 @@ class EventHandler(Protocol[T_contra]):
         ...
 
     def observe(self, event: str | None, obj: T_contra) -> None:
-        """Process the current state of an object, or its last state with ``DELETED``. ``None`` marks an item of a list."""
+        """Process the current state of an object, or its last state with ``DELETED``.
+
+        ``None`` marks an item of a list.
+        """
         ...
 
     def synced(self) -> None:
@@ -128,10 +133,10 @@ class Gone(ClusterError):
 
 
 class Unavailable(ClusterError):
-    """Nothing was done and the request may be retried: 429, 503, or a connection that failed before the request was
-    sent.
+    """Nothing was done and the request may be retried.
 
-    For reads also every other 5xx and a lost response.
+    429, 503, or a connection that failed before the request was sent. For reads also every other 5xx and a lost
+    response.
     """
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
@@ -194,11 +199,17 @@ class Binder(Protocol):
         ...
 
     async def nominate(self, pod: PodKey, node: str, why: str = "") -> Pod:
-        """Set the nominated node (empty: none) in the status, with the condition if ``why``. Returns the updated pod."""
+        """Set the nominated node (empty: none) in the status, with the condition if ``why``.
+
+        Returns the updated pod.
+        """
         ...
 
     async def evict(self, pod: PodKey, message: str) -> None:
-        """Evict a preemption victim within its disruption budgets. Raises ``Unavailable`` when a budget is exhausted."""
+        """Evict a preemption victim within its disruption budgets.
+
+        Raises ``Unavailable`` when a budget is exhausted.
+        """
         ...
 
     async def delete(self, pod: PodKey) -> None:
@@ -324,8 +335,9 @@ class Clock(Protocol):
 
 
 class AnnotationWriter(Protocol):
-    """Converts a placement to the annotations that the node agent reads (from ``wire``, provided by the composition
-    root).
+    """Converts a placement to the annotations that the node agent reads.
+
+    Implemented in ``wire`` and provided by the composition root.
     """
 
     def __call__(self, pod: Pod, placement: Placement) -> Mapping[str, str]: ...

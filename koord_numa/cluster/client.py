@@ -82,9 +82,9 @@ class LentSession:
 
 
 SHORTEST_WRITE: Final = 0.5
-"""Minimum remaining seconds of the lease for a write. A write takes milliseconds, or up to this time on a busy server.
+"""Minimum remaining seconds of the lease for a write.
 
-
+A write takes milliseconds, or up to this time on a busy server.
 """
 
 CONNECT_TIMEOUT: Final = 5.0
@@ -116,7 +116,10 @@ class FencedBody(aiohttp.BytesPayload):
         self._remaining = remaining
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """Write the body. Raises ``LeaseEnded`` if it is too late. No other task runs between the check and the write."""
+        """Write the body.
+
+        Raises ``LeaseEnded`` if it is too late. No other task runs between the check and the write.
+        """
         if self._remaining() < self.seconds:
             self.withheld = True
             raise LeaseEnded
@@ -124,10 +127,10 @@ class FencedBody(aiohttp.BytesPayload):
 
 
 def fenced(call: Call, data: bytes, remaining: Callable[[], float], longest: float) -> FencedBody:
-    """Return the body of a write with a deadline of at most ``longest`` seconds, within the ``remaining`` seconds of
-    the lease.
+    """Return the body of a write with a deadline in seconds.
 
-    Raises ``NotLeader`` when the lease ends too soon.
+    The deadline is at most ``longest`` and within the ``remaining`` seconds of the lease. Raises ``NotLeader`` when
+    the lease ends too soon.
     """
     left = remaining()
     if left < SHORTEST_WRITE:

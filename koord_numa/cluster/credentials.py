@@ -84,9 +84,9 @@ class ClientConfiguration(Configuration):
 
 
 async def load_configuration(kubeconfig: Path | None = None, context: str | None = None) -> ClientConfiguration:
-    """Load the given kubeconfig, else the pod's service account, else the files in ``KUBECONFIG`` or
-    ``~/.kube/config``.
+    """Load the credentials of the API server.
 
+    In this order: the given kubeconfig, the pod's service account, the files in ``KUBECONFIG`` or ``~/.kube/config``.
     With ``context`` a kubeconfig is used also inside a pod. Raises ``NoCredentials``.
     """
     configuration = ClientConfiguration()

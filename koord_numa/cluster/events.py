@@ -37,9 +37,9 @@ POSTERS: Final = 4
 """Maximum number of concurrent posts."""
 
 TRIES: Final = 8
-"""Maximum attempts to post a warning, over 2 minutes with doubled pauses. A pod gets its reason for waiting only once.
+"""Maximum attempts to post a warning, over 2 minutes with doubled pauses.
 
-
+A pod gets its reason for waiting only once.
 """
 
 LONGEST_RETRY: Final = 30.0
@@ -113,9 +113,8 @@ class EventRecorder:
         self._identity = identity[:128]
         self._limits = limits or EventLimits()
         self._clock = clock
-        self._warnings: OrderedDict[EventKey, EventKey] = (
-            OrderedDict()
-        )  # by the key that superseding events share, see ``_turn``
+        # Queues by the key that superseding events share, see ``_turn``.
+        self._warnings: OrderedDict[EventKey, EventKey] = OrderedDict()
         self._others: OrderedDict[EventKey, EventKey] = OrderedDict()
         self._posting: set[EventKey] = set()
         self._wake = asyncio.Event()
@@ -175,7 +174,7 @@ class EventRecorder:
     def _afford(self, about: ObjectReference) -> bool:
         """Take a token of the object's budget, which limits a pod that fails with changing messages.
 
-        Returns whether there was one.
+        Returns false if the budget is exhausted.
         """
         now = self._clock()
         bucket = self._budgets.get(about)
@@ -197,7 +196,7 @@ class EventRecorder:
                 await self._wake.wait()
                 # The slot precedes the token: a token must not be spent on a note that cannot be posted yet.
                 await slots.acquire()
-                while pause := bucket.take(self._clock()):  # noqa: ASYNC110 (only time refills a bucket)
+                while pause := bucket.take(self._clock()):  # noqa: ASYNC110  (only time refills a bucket)
                     await asyncio.sleep(pause)
                 note = self._take()
                 if note is None:  # all queued notes are being posted and occurred again

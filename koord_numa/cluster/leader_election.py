@@ -50,12 +50,12 @@ def boot_clock() -> float:
 
 @dataclass(frozen=True, slots=True)
 class LeaseConfig:
-    """The Lease, the candidate, and times in seconds. client-go's names are LeaseDuration, RenewDeadline and
-    RetryPeriod.
+    """The Lease, the candidate, and times in seconds.
 
-    The lease lasts ``duration``. Its holder acts for ``renew`` after a renewal and tries to renew it every ``retry``.
-    Candidates read the Lease every ``look``. A new leader waits at least ``settle`` before it acts.
-    ``scheduler_names`` are written to the Lease, so that other schedulers of the same names detect it.
+    client-go's names are LeaseDuration, RenewDeadline and RetryPeriod. The lease lasts ``duration``. Its holder acts
+    for ``renew`` after a renewal and tries to renew it every ``retry``. Candidates read the Lease every ``look``. A
+    new leader waits at least ``settle`` before it acts. ``scheduler_names`` are written to the Lease, so that other
+    schedulers of the same names detect it.
     """
 
     name: str
@@ -121,7 +121,7 @@ class LeaderElection:
         return self._from <= self._clock() < self._until
 
     def remaining(self) -> float:
-        """Return the seconds until another process may act, by the local clock. 0 if this process may not act."""
+        """Return the seconds until another process may act, by the local clock, or 0 without permission to act."""
         if not self.fresh():
             return 0.0
         # ``_until`` is ``renew`` after the start of the request. Other processes wait for ``duration`` after they saw
@@ -151,7 +151,7 @@ class LeaderElection:
                 pause = backoff.pause()
             self._notice_loss()
             if self._preparation is not None and self._preparation.done() and not self._preparation.cancelled():
-                self._preparation.result()  # a failed preparation ends the process, which would otherwise renew the lease without acting
+                self._preparation.result()  # a failed preparation ends the process, which otherwise would only renew
             await asyncio.sleep(pause)
 
     async def release(self) -> None:
@@ -171,10 +171,7 @@ class LeaderElection:
         """Write an empty holder, unless another process holds the lease. Raises the errors of ``Api.send``."""
         try:
             await self._write(self._spec("", 1))
-        except (
-            Conflict,
-            Gone,
-        ):  # a renewal was in flight when this process was stopped, and its response never arrived
+        except (Conflict, Gone):  # changed by a renewal in flight whose response never arrived
             await self._look()
             if self.holder == self.config.identity:
                 await self._write(self._spec("", 1))

@@ -26,7 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 class EventBatches:
-    """Queue of events of a resource for ``hand_over``. With a pause of 0 seconds every event is passed on immediately."""
+    """Queue of events of a resource for ``hand_over``.
+
+    With a pause of 0 seconds every event is passed on immediately.
+    """
 
     def __init__(self, hand_over: Callable[[kopf.RawEvent], None], pause: float) -> None:
         self._hand_over = hand_over

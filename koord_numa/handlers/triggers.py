@@ -1,6 +1,6 @@
 """Kopf's handlers: the watched resources, the call for every event, and Kopf's settings."""
 
-# ruff: noqa: ARG002 (signatures of Kopf's storages)
+# ruff: noqa: ARG002  (signatures of Kopf's storages)
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -66,7 +66,7 @@ def configure(settings: kopf.OperatorSettings, scheduler_names: Sequence[str]) -
 
 
 def waiting_pods(scheduler_names: Sequence[str]) -> str:
-    """Return the field selector of pods that wait for one of these schedulers.
+    """Return the field selector of pods that wait for one of the schedulers.
 
     A field selector has no set operator. With several names it selects all pods without a node, and the dispatcher
     filters them.

@@ -46,8 +46,9 @@ def server_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """Provide a path to the content for the ssl module, in memory if possible, because root file systems may be read-
-    only.
+    """Provide a path to the content for the ssl module.
+
+    The file is in memory if possible, because root file systems may be read-only.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("koord-numa-certificate")

@@ -1,6 +1,6 @@
-"""The read-only HTTP server: ``/healthz``, ``/readyz``, ``/metrics``, ``/metrics/nodes``, ``/nodes/NAME`` and
-``/pods/NAMESPACE/NAME``.
+"""The read-only HTTP server for probes, metrics and debugging.
 
+It serves ``/healthz``, ``/readyz``, ``/metrics``, ``/metrics/nodes``, ``/nodes/NAME`` and ``/pods/NAMESPACE/NAME``.
 Liveness concerns only this process: an unavailable API server does not make it unhealthy, because a restart would not
 help. Responses come from the event loop that schedules, so a blocked loop fails the probe by timeout. Readiness lists
 the reasons that prevent scheduling, one per line.
@@ -107,8 +107,9 @@ class Connections:
             self.close_silent()
 
     def _close_least(self) -> None:
-        """Close the connection with the lowest priority: closed, without running requests, never authorized, idle for
-        the longest time.
+        """Close the connection with the lowest priority.
+
+        In this order: closed, without running requests, never authorized, idle for the longest time.
         """
 
         def worth(protocol: Any) -> tuple[bool, bool, bool, float]:
@@ -129,7 +130,7 @@ class Connections:
 DEFAULT_PORT: Final = 10251
 """Port for plain HTTP on loopback, the former insecure port of kube-scheduler."""
 
-ANY_IPV4: Final = "0.0.0.0"  # noqa: S104 (probes and scrapers connect from outside the pod)
+ANY_IPV4: Final = "0.0.0.0"  # noqa: S104  (probes and scrapers connect from outside the pod)
 
 LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 """Addresses that only this machine, or a client with a forwarded port, can reach."""

@@ -101,7 +101,7 @@ class PlainParser(Generic[T]):
         """Return the parsed object."""
         return self.parse(raw)
 
-    def gone(self, raw: Mapping[str, Any]) -> bool:  # noqa: ARG002 (required by the protocol)
+    def gone(self, raw: Mapping[str, Any]) -> bool:  # noqa: ARG002  (required by the protocol)
         """Return false: there is no memory."""
         return False
 

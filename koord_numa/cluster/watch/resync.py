@@ -129,8 +129,9 @@ class Resync(Generic[T]):
             await self._until_due()
 
     def needs_relist(self) -> None:
-        """Request a list soon, because objects may have been deleted without an event, for example while another
-        replica led.
+        """Request a list soon.
+
+        Objects may have been deleted without an event, for example while another replica led.
         """
         self._store.relisted.set()
 

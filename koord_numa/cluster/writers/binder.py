@@ -24,9 +24,9 @@ LONGEST_CONDITION: Final = 32_768
 """Maximum bytes of a condition's message that the API server accepts."""
 
 REMEMBERED_CONDITIONS: Final = 20_000
-"""Maximum number of waiting pods whose condition is known to be set. A forgotten pod only gets a newer transition time.
+"""Maximum number of waiting pods whose condition is known to be set.
 
-
+A forgotten pod only gets a newer transition time.
 """
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -146,7 +146,7 @@ def _read(pod: PodKey, raw: Any) -> Pod:
     """Return the pod of a response. Raises ``Gone`` when the uid differs, and ``Invalid``."""
     try:
         found = parse_pod(raw)
-    # A parser bug says nothing about the bind, which keeps its assumed resources.
+    # A parser bug leaves the outcome of the bind open, so the pod stays assumed.
     except Exception as error:
         raise Invalid(f"pod {pod} cannot be read: {type(error).__name__}: {error}") from error
     # Another pod of the same name: the original pod is deleted.

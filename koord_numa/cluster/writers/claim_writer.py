@@ -1,8 +1,7 @@
-"""Writes allocations and reservations of ResourceClaims (``ports.ClaimWriter``), as in kube-scheduler's
-dynamicresources PreBind.
+"""Writes allocations and reservations of ResourceClaims (``ports.ClaimWriter``), as kube-scheduler's PreBind.
 
 Every call reads the claim and changes only the version that was read. Conflicts with other writers are retried a few
-times.
+times. The rules are those of kube-scheduler's dynamicresources plugin.
 """
 
 import asyncio
@@ -29,10 +28,7 @@ T = TypeVar("T")
 
 TRIES: Final = 5
 PAUSE_SECONDS: Final = 0.01
-"""Maximum consecutive attempts (``TRIES``) and the pause in seconds between them, as in kube-scheduler's ``bindClaim``.
-
-
-"""
+"""Pause in seconds after a conflict, with at most ``TRIES`` attempts, as in kube-scheduler's ``bindClaim``."""
 
 
 class ApiClaimWriter:
@@ -138,10 +134,10 @@ class ApiClaimWriter:
         return found
 
     async def delete(self, claim: ResourceClaim, allowed: StillAllowed) -> None:
-        """Delete exactly the version that was read before ``allowed`` was checked, then remove the finalizer of an
-        allocated claim.
+        """Delete exactly the version that was read before ``allowed`` was checked, then remove the finalizer.
 
-        kube-scheduler's ``deleteClaim`` removes the finalizer first and then deletes any version.
+        The finalizer protects allocated claims. kube-scheduler's ``deleteClaim`` removes it first and then deletes any
+        version.
         """
 
         async def write() -> None:
@@ -163,8 +159,9 @@ class ApiClaimWriter:
             return
 
     async def map_requests(self, pod: PodKey, claim: str, mappings: Sequence[RequestMapping]) -> None:
-        """Patch the pod status as kube-scheduler's ``patchPodExtendedResourceClaimStatus``, with the uid as a
-        precondition.
+        """Patch the pod status with the uid as a precondition.
+
+        As ``patchPodExtendedResourceClaimStatus`` of kube-scheduler.
         """
         value = mappings_json(claim, mappings) if claim else None
         patch = {"metadata": {"uid": pod.uid}, "status": {"extendedResourceClaimStatus": value}}
@@ -178,8 +175,9 @@ class ApiClaimWriter:
             )
 
     async def write_amounts(self, pod: PodKey, amounts: Sequence[tuple[str, ClaimAmounts]]) -> None:
-        """Patch the pod status as kube-scheduler's ``patchNodeAllocatableResourceClaimStatus``, with the uid as a
-        precondition.
+        """Patch the pod status with the uid as a precondition.
+
+        As ``patchNodeAllocatableResourceClaimStatus`` of kube-scheduler.
         """
         statuses = [claim_amounts_json(name, each) for name, each in sorted(amounts, key=lambda it: it[0])]
         patch = {"metadata": {"uid": pod.uid}, "status": {"nodeAllocatableResourceClaimStatuses": statuses}}

@@ -1,5 +1,4 @@
-"""Writes the status of PodGroups by server-side apply (``ports.PodGroupWriter``), which keeps the fields of other
-writers.
+"""Writes the status of PodGroups (``ports.PodGroupWriter``) by server-side apply, which keeps other writers' fields.
 
 PodGroups of ``scheduling.k8s.io`` have a condition. PodGroups of Koordinator and scheduler-plugins have a phase and a
 number.

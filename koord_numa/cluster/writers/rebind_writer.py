@@ -1,7 +1,7 @@
-"""Writes of a rebind (``ports.RebindWriter``): conditional changes of resource-status, and the status of
-RebindResources.
+"""Writes of a rebind (``ports.RebindWriter``).
 
-It makes no decisions and does not retry. The outcome is returned to the engine as an error of ``ports``.
+These are conditional changes of resource-status, and the status of RebindResources. The module makes no decisions and
+does not retry. The outcome is returned to the engine as an error of ``ports``.
 """
 
 from collections.abc import Callable

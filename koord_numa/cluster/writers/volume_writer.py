@@ -1,7 +1,7 @@
-"""Binds claims to volumes (``ports.VolumeWriter``): conditional patches of PersistentVolumes and
-PersistentVolumeClaims.
+"""Binds claims to volumes (``ports.VolumeWriter``).
 
-Every call reads the object. If it differs from the desired state, the call patches exactly the version that was read.
+It patches PersistentVolumes and PersistentVolumeClaims conditionally: every call reads the object and, if it differs
+from the desired state, patches exactly the version that was read.
 """
 
 from collections.abc import Callable

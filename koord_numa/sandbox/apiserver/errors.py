@@ -67,7 +67,10 @@ class ApiError(Exception):
     """An error response: HTTP code, ``StatusReason``, message, and details for clients."""
 
     def __init__(self, code: int, reason: str, message: str, details: JsonObject | None = None) -> None:
-        """Create the error. ``details`` is sent unchanged. Its ``retryAfterSeconds`` also sets the Retry-After header."""
+        """Create the error.
+
+        ``details`` is sent unchanged. Its ``retryAfterSeconds`` also sets the Retry-After header.
+        """
         super().__init__(message)
         self.code = code
         self.reason = reason
@@ -173,7 +176,10 @@ def unsupported_media_type(got: str, accepted: Sequence[str]) -> ApiError:
 
 
 def too_many_requests(message: str, retry_after: int, details: JsonObject | None = None) -> ApiError:
-    """Return the error that asks the client to retry after ``retry_after`` seconds. 0 leaves the delay to the client."""
+    """Return the error that asks the client to retry after ``retry_after`` seconds.
+
+    0 leaves the delay to the client.
+    """
     about = dict(details or {})
     if retry_after:
         about["retryAfterSeconds"] = retry_after

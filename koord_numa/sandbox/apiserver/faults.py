@@ -16,8 +16,9 @@ from koord_numa.sandbox.apiserver.serving.request_log import Asked
 
 
 class Effect(StrEnum):
-    """Effect of a fault: the first five apply to a request, the next four to the events of an open watch, outage to
-    all connections.
+    """Effect of a fault.
+
+    The first five apply to a request, the next four to the events of an open watch, and outage to all connections.
     """
 
     ERROR = "error"  # answer with ``status`` instead of serving
@@ -49,7 +50,10 @@ _ERRORS: Final = {
 
 
 class Fault(BaseModel):
-    """A fault: its effect and the requests that it applies to. ``*`` matches any value; commas separate alternatives."""
+    """A fault: its effect and the requests that it applies to.
+
+    ``*`` matches any value; commas separate alternatives.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -99,7 +103,7 @@ class _Armed:
         self.fault = fault
         self.seen = 0
         self.hits = 0
-        self._random = random.Random(fault.seed)  # noqa: S311 (repeatable random numbers, not a secret)
+        self._random = random.Random(fault.seed)  # noqa: S311  (repeatable random numbers, not a secret)
 
     @property
     def spent(self) -> bool:

@@ -128,8 +128,9 @@ class ApiServer:
             self._kept = None
 
     async def suspend(self) -> None:
-        """Stop until the next ``start``, but reserve the port: connections are refused and no other process can bind
-        it.
+        """Stop until the next ``start``, but reserve the port.
+
+        Connections are refused, and other processes cannot bind the port.
         """
         runner, self._runner = self._runner, None
         if runner is not None:

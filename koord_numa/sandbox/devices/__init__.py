@@ -1,6 +1,4 @@
-"""Simulated dynamic resource allocation: drivers that publish slices, the claim controller, and kubelets that prepare
-claims.
-"""
+"""Simulated dynamic resource allocation: drivers that publish slices, the claim controller, and kubelets."""
 
 from koord_numa.sandbox.devices.claim_controller import ClaimController
 from koord_numa.sandbox.devices.drivers import device_classes, slices_of

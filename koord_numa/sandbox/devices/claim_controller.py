@@ -143,8 +143,9 @@ class ClaimController:
                 raise
 
     def _on_claim(self, event: str, claim: Json) -> None:
-        """Sync a claim (``syncClaim``): remove reservations of deleted or finished pods, add reservations of pods with
-        a node.
+        """Sync the reservations of a claim (``syncClaim``).
+
+        Reservations of deleted or finished pods are removed, reservations of pods with a node are added.
         """
         metadata = claim["metadata"]
         # Reads the current object: several changes may have happened since this event was queued.

@@ -1,8 +1,8 @@
-"""The DRA manager of kubelets: fetches the claims of bound pods, checks reservations and allocations, and prepares the
-devices.
+"""The DRA manager of kubelets.
 
-It makes all checks of the kubelet and of dra-driver-cpu. A pod that would hang in ContainerCreating is recorded with
-the message of its event.
+It fetches the claims of bound pods, checks reservations and allocations, and prepares the devices, with all checks of
+the kubelet and of dra-driver-cpu. A pod that would hang in ContainerCreating is recorded with the message of its
+event.
 """
 
 import json

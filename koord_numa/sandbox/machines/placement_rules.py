@@ -1,5 +1,4 @@
-"""The rules for placements on nodes whose CPUs the scheduler selects, with a function per rule that yields the
-violations.
+"""The rules for placements on nodes whose CPUs the scheduler selects. Every rule is a function that yields violations.
 
 The rules follow from the meaning of the annotations and do not depend on the strategy of a scheduler.
 """
@@ -82,7 +81,10 @@ def _cpus_are_as_many_as_asked(s: BoundPlacement) -> Iterator[str]:
 
 
 def _binding_pods_have_cpus(s: BoundPlacement) -> Iterator[str]:
-    """Check the bind policy of the pod itself. The default bind policy is configured in the scheduler and unknown here."""
+    """Check the bind policy of the pod itself.
+
+    The default bind policy is configured in the scheduler and unknown here.
+    """
     bind = s.pod.request.bind
     # A required policy takes precedence over a preferred policy. NONE means that no policy is required.
     wants = bind.required in _BINDING or (bind.preferred in _BINDING and bind.required is CpuBindPolicy.NONE)
@@ -108,7 +110,7 @@ def _bind_policy_holds(s: BoundPlacement) -> Iterator[str]:
 def _required(s: BoundPlacement) -> CpuBindPolicy:
     """Return the required bind policy.
 
-    It does not count for pods that may not have exclusive CPUs, even if the node allocates some.
+    It is ignored for pods that are not allowed exclusive CPUs, even if the node allocates some.
     """
     return s.pod.request.bind.required if may_use_cpuset(s.pod.request) else CpuBindPolicy.NONE
 

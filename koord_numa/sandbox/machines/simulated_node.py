@@ -54,9 +54,8 @@ class SimulatedNode:
         self._host = f"10.{number // 65536 % 256}.{number // 256 % 256}.{number % 256}"
         self._uid = ""
         self._started = 0
-        self._ended: set[str] = (
-            set()
-        )  # uids of rejected and terminated pods, which outdated events must not start again
+        # Uids of rejected and terminated pods, which outdated events must not start again.
+        self._ended: set[str] = set()
         self._lagging = False
         self._down = False
         self.listeners: list[

@@ -1,6 +1,4 @@
-"""CustomResourceDefinitions: validation of definitions, structural schemas, validation, pruning and defaulting of
-objects.
-"""
+"""CustomResourceDefinitions: validation of definitions; validation, pruning and defaulting of objects."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -322,8 +320,9 @@ def _malformed(schema: Any, path: str) -> Iterator[Cause]:
 
 
 def _unstructured(schema: JsonObject, path: str, *, root: bool = False) -> Iterator[Cause]:
-    """Yield violations of the structural schema rules: a missing or unknown type, or a default that violates its own
-    schema.
+    """Yield violations of the structural schema rules.
+
+    These are a missing or unknown type, or a default that violates its own schema.
     """
     kind = schema.get("type")
     if root and kind != "object":
@@ -474,7 +473,7 @@ def kind_of(crd: JsonObject) -> Kind:
 
 
 def versions_of(crd: JsonObject) -> dict[str, CustomVersion]:
-    """Return the schemas and columns of all versions of an accepted definition, including versions that are not served."""
+    """Return the schemas and columns of all versions of an accepted definition, also of versions that are not served."""
     return {
         version["name"]: CustomVersion(
             version["schema"]["openAPIV3Schema"], tuple(version.get("additionalPrinterColumns") or ())

@@ -16,8 +16,9 @@ class Scope(Enum):
 
 
 class Generation(Enum):
-    """When ``metadata.generation`` increases: never, or with every change outside metadata (and outside a separate
-    status).
+    """When ``metadata.generation`` increases.
+
+    Never, or with every change outside metadata (and outside a separate status).
     """
 
     NONE = "none"

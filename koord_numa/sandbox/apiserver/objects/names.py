@@ -49,7 +49,10 @@ def subdomain_problem(text: str) -> str:
 
 
 def label_key_problem(key: str) -> str:
-    """Return why a text is not a label or annotation key, or "". A key is an optional DNS prefix, a slash, and a name."""
+    """Return why a text is not a label or annotation key, or "".
+
+    A key is an optional DNS prefix, a slash, and a name.
+    """
     prefix, slash, name = key.rpartition("/")
     if slash and (not prefix or subdomain_problem(prefix)):
         return f"prefix part {subdomain_problem(prefix) if prefix else 'must be non-empty'}"

@@ -46,7 +46,7 @@ def _unknown(type_name: str, value: Any, path: str) -> Iterator[str]:
 @lru_cache(maxsize=1024)
 def _fields(type_name: str) -> dict[str, str] | None:
     """Return the types of the fields of a model by their JSON name, or ``None`` for a type that is not a model."""
-    from kubernetes_asyncio.client import models  # noqa: PLC0415 (large import, used only for field validation)
+    from kubernetes_asyncio.client import models  # noqa: PLC0415  (large import, used only for field validation)
 
     model = getattr(models, type_name, None)
     # Models without fields represent values of any type, such as quantities and raw extensions.

@@ -35,7 +35,7 @@ _SOURCES: Final = ("FromClass", "FromClaim")
 
 
 def default_claim(claim: JsonObject) -> None:
-    """Set the default allocation mode and count of a claim's requests: exactly one device."""
+    """Set the default allocation mode and count of a claim's requests: ExactCount, 1 device."""
     _default_spec(claim.get("spec") or {})
 
 
@@ -114,7 +114,7 @@ def _selector_causes(selectors: list[JsonObject] | None, path: str) -> Iterator[
 def slice_causes(each: JsonObject) -> Iterator[Cause]:
     """Yield the errors of a ResourceSlice.
 
-    These are names with more than one slash and device node selectors without exactly one term.
+    These are names with several slashes, and device node selectors without exactly 1 term.
     """
     for at, device in enumerate(dig(each, "spec", "devices") or ()):
         path = f"spec.devices[{at}]"

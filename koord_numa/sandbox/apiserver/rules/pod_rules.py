@@ -226,7 +226,10 @@ def _resource_causes(resources: JsonObject, path: str) -> Iterator[Cause]:
 
 
 def _native(name: str) -> bool:
-    """Report whether a resource belongs to kubernetes.io. Such resources are not extended resources and need no limit."""
+    """Report whether a resource belongs to kubernetes.io.
+
+    Such resources are not extended resources and need no limit.
+    """
     return "kubernetes.io/" in name
 
 

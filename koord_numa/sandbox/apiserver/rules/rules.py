@@ -53,7 +53,10 @@ def _class_named(backend: Backend, name: str) -> JsonObject | None:
 
 
 def _default_class(backend: Backend) -> JsonObject | None:
-    """Return the global default PriorityClass. The smallest value wins among several (plugin/pkg/admission/priority)."""
+    """Return the global default PriorityClass.
+
+    The smallest value wins among several (plugin/pkg/admission/priority).
+    """
     classes = [record.load() for record in backend.storage.table(_PRIORITIES)]
     return min((one for one in classes if one.get("globalDefault")), key=lambda one: int(one["value"]), default=None)
 

@@ -193,7 +193,7 @@ def parse_fields(text: str, kind: Kind, labels: str = "") -> tuple[Requirement, 
 
 
 def from_label_selector(selector: Any) -> tuple[Requirement, ...]:
-    """Return the requirements of a LabelSelector object (``matchLabels`` and ``matchExpressions``), as budgets use it."""
+    """Return the requirements of a LabelSelector object (``matchLabels`` and ``matchExpressions``)."""
     selector = selector if isinstance(selector, dict) else {}
     found = [Requirement(key, Operator.IN, (value,)) for key, value in (selector.get("matchLabels") or {}).items()]
     for expression in selector.get("matchExpressions") or ():

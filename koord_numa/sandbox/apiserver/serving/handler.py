@@ -91,7 +91,10 @@ class Handler:
     """Handler of all requests of the server."""
 
     def __init__(self, serving: Serving) -> None:
-        """Create the handler. Changes of faults and of served kinds wake the watches, so they take effect immediately."""
+        """Create the handler.
+
+        Changes of faults and of served kinds wake the watches, so they take effect immediately.
+        """
         self._serving = serving
         self._resources = ResourceApi(serving.cluster, serving.faults)
         self._control = Control(serving.faults, serving.requests, serving.compact)

@@ -202,7 +202,10 @@ def accepted_form(accept: str) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class Presentation:
-    """The representation of objects in a response. ``include`` is the object in a table row: None, Metadata or Object."""
+    """The representation of objects in a response.
+
+    ``include`` is the object in a table row: None, Metadata or Object.
+    """
 
     target: Target
     form: Form = Form.PLAIN

@@ -272,7 +272,7 @@ def _discover(request: web.BaseRequest, parts: list[str], backend: Backend) -> w
 
 
 def _wants_aggregated(request: web.BaseRequest) -> str:
-    """Return the version of the aggregated discovery document that the client prefers, or "" if it does not accept it."""
+    """Return the version of the aggregated discovery document that the client prefers, or "" if it accepts none."""
     for choice in request.headers.get("Accept", "").split(","):
         if f"as={_AGGREGATED}" in choice:
             return "v2beta1" if "v=v2beta1" in choice else "v2"

@@ -1,8 +1,8 @@
-"""Request bodies in the Kubernetes protobuf encoding, which Go clients send for ``kubectl create``, ``drain`` and
-``auth can-i``.
+"""Request bodies in the Kubernetes protobuf encoding.
 
-Only the kinds of these commands are supported, with the fields of the ``generated.proto`` files of k8s.io/api. Other
-content is rejected, so no field of a request is lost silently. Responses are always JSON, which every client accepts.
+Go clients send them for ``kubectl create``, ``drain`` and ``auth can-i``. Only the kinds of these commands are
+supported, with the fields of the ``generated.proto`` files of k8s.io/api. Other content is rejected, so no field of a
+request is lost silently. Responses are always JSON, which every client accepts.
 """
 
 from collections.abc import Iterator, Mapping

@@ -317,7 +317,7 @@ def _marked(kind: Kind, record: Record, options: DeleteOptions) -> JsonObject:
 def _grace(kind: Kind, document: JsonObject, options: DeleteOptions) -> int:
     """Return the grace period in seconds.
 
-    Only pods on a node that have not terminated have one (pkg/registry/core/pod/strategy.go).
+    It is 0 except for pods on a node that have not terminated (pkg/registry/core/pod/strategy.go).
     """
     if kind.qualified != "pods":
         return 0

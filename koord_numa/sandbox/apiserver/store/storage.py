@@ -1,7 +1,6 @@
-"""The storage of the API server: tables of records, a shared revision counter, and a bounded history of changes per
-table.
+"""The storage of the API server: tables of records, a revision counter, and a bounded history of changes per table.
 
-It replaces etcd and the watch cache and knows no rules of particular kinds.
+It replaces etcd and the watch cache. Rules of particular kinds are elsewhere.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -163,16 +162,17 @@ def _text(value: object) -> str:
 
 
 FIRST_REVISION: Final = 100
-"""Revision of an empty store. kube-apiserver writes its own objects first, and its watch cache has no earlier
-revisions.
+"""Revision of an empty store.
+
+kube-apiserver writes its own objects first, and its watch cache has no earlier revisions.
 """
 
 HISTORY: Final = 65_536
 
 HISTORY_BYTES: Final = 64 * 1024 * 1024
-"""Maximum bytes of JSON text in a table's history. With large objects the history holds fewer changes than ``HISTORY``.
+"""Maximum bytes of JSON text in a table's history.
 
-
+With large objects the history holds fewer changes than ``HISTORY``.
 """
 
 Listener = Callable[[Change], None]
@@ -293,7 +293,10 @@ class Storage:
         return record
 
     def compact(self) -> int:
-        """Discard the history: watches and continued lists of earlier revisions get 410. Returns the current revision."""
+        """Discard the history: watches and continued lists of earlier revisions get 410.
+
+        Returns the current revision.
+        """
         for table in self._tables.values():
             table.forget(self.revision)
         return self.revision

@@ -300,7 +300,10 @@ class Writer:
         return Written(self._backend.put(kind, new), Outcome.UPDATED, warnings)
 
     def _check_identity(self, target: Target, document: JsonObject) -> None:
-        """Check apiVersion, kind, namespace and name against the request path, and set them where the body omits them."""
+        """Check apiVersion, kind, namespace and name against the request path.
+
+        Identity fields that the body omits are set.
+        """
         kind = target.kind
         if (
             document.setdefault("apiVersion", target.api_version) != target.api_version

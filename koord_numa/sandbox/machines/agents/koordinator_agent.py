@@ -93,7 +93,10 @@ class KoordinatorAgent:
         return koordinator_topology(self._description, Usage(numa, own, closed, tuple(pods)))
 
     def _places(self, resident: _Resident) -> Iterator[tuple[int, ResourceList]]:
-        """Yield the amounts of a pod per NUMA node. CPUs count on their NUMA node if the assignment has no CPU amounts."""
+        """Yield the amounts of a pod per NUMA node.
+
+        CPUs count on their NUMA node if the assignment has no CPU amounts.
+        """
         yield from resident.held.numa
         counted = any(CPU in amounts for _, amounts in resident.held.numa)
         cpus = resident.kubelet_cpus if counted else resident.held.cpus | resident.kubelet_cpus

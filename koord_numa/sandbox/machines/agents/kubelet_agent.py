@@ -1,4 +1,7 @@
-"""A node whose kubelet selects CPUs. It admits pods exactly like the kubelet's managers and publishes like an exporter."""
+"""A node whose kubelet selects CPUs.
+
+It admits pods exactly like the kubelet's managers and publishes like an exporter.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -77,7 +80,10 @@ class KubeletAgent:
             del self._gone[next(iter(self._gone))]
 
     def _allocation(self, uid: str) -> Allocation:
-        """Return the allocation of all containers. An init container returns its memory, but neither CPUs nor devices."""
+        """Return the allocation of all containers.
+
+        An init container returns its memory, but neither CPUs nor devices.
+        """
         resident = self._state.pods[uid]
         containers = resident.grant.containers
         blocks = [block for each in containers if each.kind is not ContainerKind.INIT for block in each.memory]

@@ -116,7 +116,10 @@ def device_file(memory: KubeletMemory) -> dict[str, Any]:
 
 
 def checkpoint(memory: KubeletMemory, active: Iterable[str], gone: Iterable[str], read_at: float) -> KubeletCheckpoint:
-    """Return the state as the node agent publishes it, without terminated pods. ``active`` and ``gone`` are pod uids."""
+    """Return the state as the node agent publishes it, without terminated pods.
+
+    ``active`` and ``gone`` are pod uids.
+    """
     node, stale = memory.node, memory.stale
     memory = KubeletMemory(node, memory.grants, {})
     pods = {
@@ -158,7 +161,10 @@ def shared_pool(memory: KubeletMemory) -> CpuSet:
 
 
 def memory_tables(memory: KubeletMemory) -> dict[int, NumaMemory]:
-    """Return ``machineState``. A block of several NUMA nodes uses the lowest NUMA nodes first and makes them a group."""
+    """Return ``machineState``.
+
+    A block of several NUMA nodes uses the lowest NUMA nodes first and makes them a group.
+    """
     supply = memory.node.memory
     reserved = {numa: dict.fromkeys(amounts, 0) for numa, amounts in supply.items()}
     groups = {numa: 1 << numa for numa in supply}

@@ -1,7 +1,7 @@
-"""The interfaces of a node to local programs: sysfs, cgroups, kubelet configuration and checkpoint files, podresources
-and CRI sockets.
+"""The interfaces of a node to local programs.
 
-All files are in a folder and follow a simulated node, so a node agent runs on it unchanged. The kubelet's files and
+These are sysfs, cgroups, the kubelet's configuration and checkpoint files, and the podresources and CRI sockets. All
+files are in a folder and follow a simulated node, so a node agent runs on it unchanged. The kubelet's files and
 podresources show the intermediate states of a kubelet 1.36: a pod is first listed without its CPUs, nothing is listed
 after a restart, and a release takes two writes.
 """
@@ -82,7 +82,7 @@ class ContainerCgroups:
 Handler = Callable[..., Any]
 Hook = Callable[["_Running", str, str], Awaitable[tuple[str, str]]]
 
-SHORT: Final = Path("/tmp")  # noqa: S108 (a private folder is created in it)
+SHORT: Final = Path("/tmp")  # noqa: S108  (a private folder is created in it)
 ADMISSION_WINDOW: Final = 0.03
 """Seconds between the listing of a pod and of its CPUs in podresources. 21 to 37 ms on a real kubelet."""
 WRITE_DELAY: Final = 0.015

@@ -75,8 +75,8 @@ class Shape:
     """A regular machine: NUMA nodes per socket, cores per NUMA node and threads per core.
 
     ``memory`` is in bytes per NUMA node and ``pages`` is huge pages per NUMA node. ``devices`` has the NUMA node of
-    each device by resource; ``claimed_devices`` likewise for devices that no device plugin advertises. ``costs`` are
-    the distances to the NUMA node itself, to another on the same socket, and to one on another socket.
+    every device by resource. ``claimed_devices`` has the same for devices that no device plugin advertises. ``costs``
+    are the distances to the NUMA node itself, to a NUMA node on the same socket, and to a NUMA node on another socket.
     """
 
     sockets: int = 2
@@ -116,7 +116,7 @@ class Shape:
 
 
 def devices_of(places_of: Mapping[str, Sequence[int | None]]) -> Iterator[Device]:
-    """Yield the devices of each resource from their NUMA nodes."""
+    """Yield the devices of every resource from their NUMA nodes."""
     for resource, places in sorted(places_of.items()):
         for place, numa in enumerate(places):
             yield Device(resource, f"{resource.rsplit('/', 1)[-1]}-{place}", numa)

@@ -229,7 +229,10 @@ def load_descriptions(path: Path) -> list[NodeDescription]:
 
 
 def read_descriptions(found: Any, folder: Path, source: str = "description") -> list[NodeDescription]:
-    """Return the nodes of a parsed JSON or YAML value. Machine files are relative to ``folder``. Raises ``ValueError``."""
+    """Return the nodes of a parsed JSON or YAML value.
+
+    Machine files are relative to ``folder``. Raises ``ValueError``.
+    """
     try:
         model = FileModel.model_validate(found)
     except ValidationError as error:

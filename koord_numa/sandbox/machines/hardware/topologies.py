@@ -1,6 +1,4 @@
-"""The Node and NodeResourceTopology objects of simulated machines, as kubelets, koordlet and other exporters publish
-them.
-"""
+"""The Node and NodeResourceTopology objects of simulated machines, as kubelets, koordlet and exporters publish them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -92,8 +90,9 @@ def zone_offer(node: NodeDescription, numa: int) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The resources that pods hold: amounts per NUMA node, exclusive CPUs, CPUs of LSE pods, and pods with CPUs from
-    the kubelet.
+    """The resources that pods hold.
+
+    Amounts per NUMA node, exclusive CPUs, the exclusive CPUs of LSE pods, and pods with CPUs from the kubelet.
     """
 
     numa: Mapping[int, ResourceList] = field(default_factory=dict)
@@ -270,7 +269,7 @@ def _resources(node: NodeDescription, kubelet: KubeletNode, state: KubeletState,
 
 
 def _memory(node: NodeDescription, kubelet: KubeletNode, state: KubeletState, numa: int) -> Iterator[dict[str, str]]:
-    assert state.managers.memory is not None  # noqa: S101 (called only when memory is bound)
+    assert state.managers.memory is not None  # noqa: S101  (called only when memory is bound)
     capacity = {MEMORY: node.hardware.memory.get(numa, 0), **node.hardware.hugepage_bytes(numa)}
     free = state.managers.memory.free.get(numa, {})
     for name, amount in kubelet.memory.get(numa, {}).items():
