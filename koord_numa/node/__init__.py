@@ -1,5 +1,4 @@
-"""
-The node agent: publishes a node's topology and its kubelet's options, compares decided with effective CPUs, applies cpusets on request.
+"""The node agent: publishes topology and kubelet options, compares allocated with effective CPUs, applies cpusets if enabled.
 
-Runs as a DaemonSet in little memory: modules import what they need when they need it, and nothing here imports the engine.
+Runs as a DaemonSet with little memory: large modules are imported on first use, and nothing here imports the engine.
 """

@@ -1,7 +1,6 @@
-"""
-The agent's life: publish every second, compare every few seconds, apply on every change and now and then.
+"""The loops of the agent: publish every second, compare every few seconds, apply on every change and periodically.
 
-Each part is a loop of its own; an error in one round is counted and logged, and the next round starts from what is true then.
+The loops are independent. An error in a round is counted and logged, and the next round starts from the current state.
 """
 
 import asyncio
@@ -35,24 +34,24 @@ from koord_numa.node.topology_object import CpuOwner, NodeFacts, cpu_owner
 logger = logging.getLogger(__name__)
 
 PUBLISH_INTERVAL: Final = 1.0
-"""Seconds between two looks at the kubelet without any event: podresources reports none."""
+"""Seconds between two reads of the kubelet without an event: podresources has no events."""
 QUIET_INTERVAL: Final = 5.0
-"""The same where the scheduler owns the CPUs and the object was published: podresources then shows no state that decisions depend on."""
+"""Publish interval in seconds if the scheduler owns the CPUs and the object is published. Decisions then do not use podresources."""
 SETTLE: Final = 0.05
-"""Seconds from an event until the kubelet is read: it writes several files for one pod, 10 to 60 ms after the bind."""
+"""Seconds from an event to the read of the kubelet: it writes several files per pod, 10 to 60 ms after the bind."""
 OBSERVE_INTERVAL: Final = 5.0
 APPLY_INTERVAL: Final = 10.0
-"""Seconds between two rounds without any event: systemd's daemon-reload and others who write cpusets cause none."""
+"""Seconds between two rounds without an event: systemd's daemon-reload and other writers of cpusets cause none."""
 NODE_INTERVAL: Final = 30.0
-"""Seconds between two readings of the Node, which hardly changes."""
+"""Seconds between two reads of the Node, which rarely changes."""
 
 
 class Refused(Exception):
-    """The agent may not do what it was asked to on this node; the text says why."""
+    """The agent must not apply cpusets on this node. The text has the reason."""
 
 
 class Agent:
-    """One node's agent. ``run`` returns when ``stop`` is set."""
+    """The agent of a node. ``run`` returns when ``stop`` is set."""
 
     def __init__(self, config: AgentConfig, api: NodeApi, clock: Callable[[], float] = monotonic) -> None:
         self._config = config
@@ -75,20 +74,21 @@ class Agent:
         self.nri: NriPlugin | None = None
         if config.apply and config.nri_socket is not None:
             self.nri = NriPlugin(config.nri_socket, self.pods, self._plan, self._applied.set)
-        # Set while this agent may apply cpusets; the first round finds out.
+        # Set while this agent may apply cpusets. The first round decides.
         self._may_apply = asyncio.Event()
         self._pinning: dict[str, Any] = {}  # the contents of the annotation
         self._update_conflicts: dict[str, str] = {}  # by container id
-        self._why_not = ""  # the reason for which cpusets were not applied in the last round
+        self._why_not = ""  # reason why the last round applied no cpusets
         self._differences: dict[str, dict[str, str]] = {}
         self.observation = Observation()
         self._node = NodeReservation()
         self._node_read = float("-inf")
-        # Container id -> when it was first seen running; -1 once its time was measured, so that each container is measured once.
+        # Container id -> time when it was first seen running. -1 once it is measured, since each container is measured
+        # once.
         self._running_since: dict[str, float] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until ``stop`` is set. Raises ``Refused`` when cpusets are to be applied and no way is configured."""
+        """Run until ``stop`` is set. Raises ``Refused`` if cpusets are to be applied and no way is configured."""
         async with self.connected():
             tasks = [asyncio.create_task(self.pods.run()), asyncio.create_task(stop.wait())]
             try:
@@ -99,19 +99,19 @@ class Agent:
                 tasks += [asyncio.create_task(loop) for loop in self._loops()]
                 ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:
-                    task.result()  # a bug, or a refusal, ends the agent loudly
+                    task.result()  # a bug or ``Refused`` ends the agent with an exception
             finally:
-                # Cancelled tasks are waited for, as their sockets belong to the exit stack that closes next.
+                # Wait for cancelled tasks: the exit stack that closes next owns their sockets.
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-            # Only a removed DaemonSet frees the cpusets. A restart or an update must not, or every pinned pod would wander for
-            # its duration.
+            # Only the removal of the DaemonSet releases the cpusets. On a restart or update, every pinned pod would run
+            # on other CPUs meanwhile.
             if self._config.apply and await self._removed():
                 await self.release()
 
     async def release(self) -> int:
-        """Hand every container all CPUs back; returns how many were changed. For nodes that the agent leaves."""
+        """Reset every container to all CPUs. Return the number of changed containers. Used when the agent is removed from a node."""
         host = self.host.read()
         if host is None or self._runtime is None or self._cri is None:
             return 0
@@ -120,12 +120,12 @@ class Agent:
         return len(result.updated)
 
     async def release_only(self) -> int:
-        """Connect, hand everything back, and end."""
+        """Connect, reset all containers, and disconnect."""
         async with self.connected():
             return await self.release()
 
     async def round(self) -> None:
-        """One round of everything with the pods as they are now, for those who drive the agent step by step."""
+        """Run all parts once with the current pods, for callers that drive the agent step by step."""
         await self.pods.relist()
         if self._config.apply:
             await self.apply()
@@ -134,7 +134,7 @@ class Agent:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        """The sockets are open while the context lasts."""
+        """Keep the sockets open while the context lasts."""
         async with AsyncExitStack() as stack:
             if self._config.metrics_port:
                 self.metrics.serve(self._config.metrics_port)
@@ -156,12 +156,12 @@ class Agent:
         return loops
 
     async def _pinning_at_creation(self, plugin: NriPlugin) -> None:
-        """Run the NRI plugin once requests can be answered: the pods are listed, and cpusets may be applied on this node."""
+        """Run the NRI plugin as soon as it can answer requests: pods are listed, and cpusets may be applied on this node."""
         await self._may_apply.wait()
         await plugin.run()
 
     def _plan(self) -> Plan | None:
-        """What the NRI plugin decides on, ``None`` while this agent may not apply cpusets."""
+        """Return the input of the NRI plugin's decisions, ``None`` while this agent may not apply cpusets."""
         host = self.host.value
         if host is None or not self._may_apply.is_set():
             return None
@@ -171,22 +171,22 @@ class Agent:
         while True:
             started = self._clock()
             await round_()
-            # The round's own time counts in: the interval is from start to start.
+            # The interval is from start to start, so it includes the duration of the round.
             await asyncio.sleep(max(0.0, interval - (self._clock() - started)))
 
     async def _publishing(self) -> None:
-        """Publish after every event of the kubelet's files or of a pod, and now and then without one."""
+        """Publish after every event of a kubelet file or a pod, and periodically."""
         while True:
             self.pods.noticed.clear()
             await self.publish()
             if await self._noticed():
-                # Not before the next write is allowed; after failures the timed rounds do.
+                # Not before the next write is allowed. After failures, only the timed rounds publish.
                 await asyncio.sleep(min(PUBLISH_INTERVAL, max(SETTLE, self.publisher.ready_in())))
 
     async def _noticed(self) -> bool:
-        """Wait for an event, which returns true, or until the kubelet is to be read without an event."""
+        """Wait for an event or the next timed read of the kubelet. Return true for an event."""
         host, until = self.host.value, self._clock() + self._publish_interval()
-        # CPUs that go offline cause no event; two small files show them.
+        # CPUs that go offline cause no event. Two small files show them.
         while self._clock() < until and self.host.read() is host:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PUBLISH_INTERVAL):
@@ -209,10 +209,9 @@ class Agent:
         return self._reading
 
     async def facts(self) -> NodeFacts | None:
-        """
-        Everything that is known of the node now.
+        """Return the current facts of the node.
 
-        ``None`` while the machine could never be read, and where what the kubelet shows contradicts itself.
+        ``None`` if the machine was never readable or the sources of the kubelet's state contradict each other.
         """
         host = self.host.read()
         if host is None:
@@ -237,13 +236,13 @@ class Agent:
         )
 
     async def publish(self) -> None:
-        """One round of the publisher."""
-        # Before the first list of the pods the CPUs that they hold would be offered again.
+        """Run one round of the publisher."""
+        # Before the first list of pods, the CPUs that they hold would be offered again.
         if not self.pods.synced.is_set():
             return
         facts = await self.facts()
         self._count_errors()
-        # Without the kubelet's state, amounts that are "available" would be wrong; the last object stays until they are known.
+        # Without the kubelet's state the available amounts would be wrong. The last object stays published.
         unknown = self.resources is not None and facts is not None and facts.resources is None
         if facts is None or unknown:
             return
@@ -251,7 +250,7 @@ class Agent:
             self.metrics.writes.inc()
 
     async def observe(self) -> None:
-        """One round of the observer: metrics, the annotation's contents, and an event for each pod that newly differs."""
+        """Run one round of the observer: metrics, contents of the annotation, and an event for each new difference."""
         try:
             seen = self._observer.look(self.pods.all())
         except CgroupError as error:
@@ -270,8 +269,7 @@ class Agent:
             if one.missing:
                 logger.warning("pod %s: %s: %s", one.pod.key, one, no_cgroup)
         self._differences = told(seen.differences, why, no_cgroup)
-        # Ten at most: on a node where every pod differs, such as after an agent was removed, events would be a storm on the API
-        # server.
+        # At most ten: after the removal of an agent all pods may differ, and events would overload the API server.
         events = [
             mismatch_event(one.pod, f"{one}: {no_cgroup if one.missing else why}", self._config.node)
             for one in seen.appeared[:10]
@@ -284,7 +282,7 @@ class Agent:
                 await self._api.post(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event)
 
     def _conflicts(self) -> list[tuple[DecidedPod, str]]:
-        """Take the conflicts with other NRI plugins that are to be reported, at most ten."""
+        """Return and clear the conflicts with other NRI plugins that are to be reported, at most ten."""
         if self.nri is None:
             return []
         conflicts = [(conflict.pod, str(conflict)) for conflict in self.nri.conflicts.values()]
@@ -292,7 +290,9 @@ class Agent:
         for pod in self.pods.all():
             for container in pod.containers:
                 if text := self._update_conflicts.get(container.id, ""):
-                    self._update_conflicts[container.id] = ""  # reported once, and again after a round without it
+                    self._update_conflicts[container.id] = (
+                        ""  # reported once, and again after a round without the conflict
+                    )
                     conflicts.append((pod, text))
         for pod, text in conflicts:
             logger.warning("pod %s: %s", pod.key, text)
@@ -300,14 +300,14 @@ class Agent:
         return conflicts[:10]
 
     async def apply(self) -> None:
-        """One round of the applier."""
+        """Run one round of the applier."""
         host, kubelet = self.host.read(), await self._kubelet_options()
         pods = self.pods.all()
         why_not = applier.refusal(kubelet, koordlet=self._koordlet(), mems=self._config.apply_memory)
         if host is None or self._runtime is None or why_not:
             if why_not:
                 self.metrics.errors.labels("apply").inc()
-                # Once for each reason: what is published and observed goes on.
+                # Log each reason once. Publisher and observer continue.
                 if why_not != self._why_not:
                     logger.error("no cpuset is applied: %s", why_not)
             self._why_not = why_not
@@ -315,7 +315,8 @@ class Agent:
             return
         self._why_not = ""
         self._may_apply.set()
-        # The Node was read by publish; until it was, nothing is reserved, and the next round corrects the pool.
+        # Reserved CPUs come from the Node, which publish reads. Before, nothing is reserved, and the next round
+        # corrects the pool.
         reserved = self._node.cpus
         targets = applier.wanted(host, pods, reserved=reserved, mems=self._config.apply_memory)
         result = await applier.apply(targets, self._cgroups, self._runtime)
@@ -329,12 +330,13 @@ class Agent:
             for container, text in result.errors.items()
             if "both tried to set" in text
         }
-        # A round with errors measures nothing: its targets may not be reached, and the time would look better than it is.
+        # Skip rounds with errors: containers may not have reached their targets, and the measured time would be too
+        # short.
         if not result.errors:
             self._measure(targets, result)
 
     def _measure(self, targets: list[applier.Target], result: applier.Round) -> None:
-        """How long pinned containers have run elsewhere. A container without a cgroup does not count as pinned."""
+        """Measure how long pinned containers have run on other CPUs. Containers without a cgroup do not count as pinned."""
         pinned = {target.container for target in targets if target.pinned}
         for container in pinned - self._running_since.keys():
             self._running_since[container] = self._clock()
@@ -343,7 +345,7 @@ class Agent:
         for container in [one for one in self._running_since if one in pinned and one not in result.missing]:
             since = self._running_since[container]
             if since >= 0:
-                # A container that NRI created on its CPUs has run nowhere else, unless this round had to correct it.
+                # A container that NRI created on its CPUs has run nowhere else, unless this round corrected it.
                 never_elsewhere = container in created and container not in result.updated
                 seconds = 0.0 if never_elsewhere else now - since
                 self.metrics.pinned.observe(seconds)
@@ -354,7 +356,7 @@ class Agent:
             del self._running_since[container]
 
     def _report_pinning(self, seconds: float) -> None:
-        """Note that a container has got its CPUs, after so many seconds on other CPUs."""
+        """Record that a container runs on its CPUs, after ``seconds`` on other CPUs."""
         through = "cgroups" if self._config.direct_writes else "CRI"
         if self.nri is not None and self.nri.connected:
             through = "NRI"
@@ -369,7 +371,7 @@ class Agent:
             raise Refused("--apply needs --cri-socket or --direct-writes")
         await self.pods.synced.wait()
         while True:
-            # Cleared before the round, so that a change during the round leads to another one.
+            # Cleared before the round, so that a change during the round causes another round.
             self._applied.clear()
             self.pods.changed.clear()
             await self.apply()
@@ -379,7 +381,7 @@ class Agent:
                 wait.cancel()
 
     async def _container_events(self, runtime: RuntimeClient) -> None:
-        """A container that starts is pinned before the kubelet has reported it; runtimes without events wait for the pod's status."""
+        """Pin containers when they start, before the kubelet reports them. Runtimes without events depend on the pod's status."""
         while True:
             try:
                 async for container in runtime.started():
@@ -388,21 +390,20 @@ class Agent:
                     self._applied.set()
             except RpcError as error:
                 if error.unimplemented:
-                    # A runtime that never heard of the call will not learn it: the task sleeps for good, and the timed rounds do
-                    # the work.
+                    # The runtime does not support events. Wait forever: the timed rounds do the work.
                     await asyncio.Event().wait()
                 logger.warning("container events are not seen: %s", error)
             await asyncio.sleep(APPLY_INTERVAL)
 
     async def _kubelet_options(self) -> KubeletOptions | None:
-        """The options of the running kubelet: its configuration, corrected by what it shows."""
+        """Return the options of the running kubelet: its configuration, corrected by evidence."""
         host = self.host.read()
         if self._reading is None and host is not None:
             await self._read_kubelet(host)
         return with_evidence(await self.kubelet.read(), self._kubelet_reader.evidence)
 
     def _koordlet(self) -> bool:
-        """Whether koordlet runs here: by a pod of its DaemonSet, or by its mark on the NodeResourceTopology."""
+        """Return whether koordlet runs here, by a pod of its DaemonSet or by its label on the NodeResourceTopology."""
         return any(pod.is_koordlet for pod in self.pods.all()) or self.publisher.is_koordinator
 
     def _why(self) -> str:
@@ -422,7 +423,7 @@ class Agent:
                 self._node_read = self._clock()
 
     async def _removed(self) -> bool:
-        """Is the DaemonSet gone, or going? Then this is no restart."""
+        """Return whether the DaemonSet is deleted or being deleted. Otherwise, this is a restart."""
         namespace, _, name = self._config.daemon_set.partition("/")
         if not name:
             return False

@@ -1,4 +1,4 @@
-"""How the agent runs, as one value."""
+"""The configuration of the agent."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +9,12 @@ from koord_numa.node.publisher import Publish
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """
-    How the agent runs. Paths are as the agent sees them, inside its container. ``cri_socket`` may be ``None`` with ``direct_writes``.
-    ``nri_socket`` is used for ``apply`` whenever it exists.
+    """The configuration of the agent, with paths as seen in its container.
 
-    ``root_dir`` is the kubelet's directory with its checkpoint files, ``None`` to leave them alone. ``daemon_set`` (``namespace/name``) is
-    the workload whose removal hands all CPUs back. ``koordlet_namespace`` is where a DaemonSet koordlet owns the CPUs of its nodes.
+    ``cri_socket`` may be ``None`` with ``direct_writes``. ``nri_socket`` is used for ``apply`` whenever it exists.
+    ``root_dir`` is the kubelet's directory with its checkpoint files, ``None`` if they are not read. ``daemon_set``
+    (``namespace/name``) is the workload whose removal resets all containers to all CPUs. ``koordlet_namespace`` is the
+    namespace in which a DaemonSet named koordlet owns the CPUs of its nodes.
     """
 
     node: str

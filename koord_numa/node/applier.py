@@ -1,14 +1,12 @@
-"""
-Applying decided cpusets, for nodes where neither a static kubelet nor koordlet does.
+"""Apply allocated cpusets on nodes where neither a static CPU manager nor koordlet does.
 
-Theory: level-based. ``wanted`` says which CPUs every running container is to have; whatever differs from that is changed, pinned
-containers first. Nothing is remembered that could be wrong after a restart of the agent, of a container, of the kubelet or of the
-runtime: what a container has is read from its cgroup. So a crash at any point leaves containers running where they were, and the next
-round completes the work.
+Level-based: ``wanted`` returns the CPUs of every running container, and every difference is corrected, pinned
+containers first. The current CPUs are read from the cgroup, so nothing is lost in a restart of the agent, a container,
+the kubelet or the runtime.
 
-Rules, as koordlet's cpuset rule (``pkg/koordlet/runtimehooks/hooks/cpuset/rule.go``): a decided cpuset is applied as it is; pods that
-share get the shared pool, on the NUMA nodes that were chosen for them if some were; pods of the kubelet's class BestEffort stay away
-from LSE pods only.
+Rules of koordlet's cpuset rule (``pkg/koordlet/runtimehooks/hooks/cpuset/rule.go``): an allocated cpuset is applied
+unchanged. Other pods get the shared pool, on their allocated NUMA nodes if any. Pods of the kubelet's class BestEffort
+avoid only the CPUs of LSE pods.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,30 +22,30 @@ from koord_numa.node.inputs.rpc import RpcError, RunningContainer
 from koord_numa.node.sysfs import Host
 
 BEST_EFFORT: Final = "BestEffort"
-"""The QoS class that the kubelet gives to pods without requests, those of Koordinator's batch resources among them."""
+"""The kubelet's QoS class of pods without requests, including those with Koordinator's batch resources."""
 
 
 class Runtime(Protocol):
-    """Who sets a container's cpuset: the container runtime, or the cgroup tree itself."""
+    """The setter of a container's cpuset: the container runtime, or the cgroup tree."""
 
     async def update(self, container: str, cpus: CpuSet, mems: str = "") -> None:
-        """Give a running container these CPUs. Raises ``RpcError`` or ``CgroupError``."""
+        """Set the CPUs of a running container. Raises ``RpcError`` or ``CgroupError``."""
 
 
 class CgroupRuntime:
-    """Direct writes, for runtimes without CRI. A runtime that updates the container for another reason undoes them until the next round."""
+    """Direct writes for runtimes without CRI. If the runtime overwrites a cpuset, the next round corrects it."""
 
     def __init__(self, cgroups: Cgroups) -> None:
         self._cgroups = cgroups
 
     async def update(self, container: str, cpus: CpuSet, mems: str = "") -> None:
-        """Write the cgroup's files."""
+        """Write the files of the cgroup."""
         self._cgroups.write(container, cpus, mems)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What one container is to have; ``mems`` empty leaves its memory alone. ``pinned`` containers come first."""
+    """The wanted state of a container. Empty ``mems`` leaves its memory unchanged. ``pinned`` containers come first."""
 
     container: str
     cpus: CpuSet
@@ -57,16 +55,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round has done: containers updated, what went wrong by container id, and containers whose cgroup is not found."""
+    """The result of a round: updated containers, errors by container id, and containers whose cgroup is not found."""
 
     updated: frozenset[str] = frozenset()
     errors: Mapping[str, str] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
 
 
-# The order is that of the answers' weight: an owner that is not known must count as one that owns.
+# Ordered by priority of the reasons: an unknown owner counts as an owner.
 def refusal(kubelet: KubeletOptions | None, *, koordlet: bool, mems: bool) -> str:
-    """Why this node's cpusets are not ours to apply; empty when they are."""
+    """Return why this agent must not apply cpusets on the node, empty if it may."""
     if kubelet is None:
         return "the kubelet's configuration is not known, so its CPU manager may be static"
     if kubelet.cpu_policy != "none":
@@ -79,27 +77,29 @@ def refusal(kubelet: KubeletOptions | None, *, koordlet: bool, mems: bool) -> st
 
 
 class Pools:
-    """CPUs and memory for the containers of any pod of the node: its decided CPUs, or the pool that it shares."""
+    """CPUs and memory for the containers of any pod of the node: its allocated CPUs, or the shared pool."""
 
     def __init__(self, host: Host, pods: Sequence[DecidedPod], *, reserved: CpuSet = EMPTY, mems: bool = False) -> None:
         self._host = host
         self._mems = mems
         self._every = every = host.cpu_set
-        # Pods that are yet to start count as well: a pool with their CPUs would have to give them back at once.
+        # Includes pods that have not started: otherwise, the pool would have to shrink when they start.
         held = CpuSet.of(cpu for pod in pods for cpu in pod.cpus)
         closed = CpuSet.of(cpu for pod in pods if pod.exclusive_to_best_effort for cpu in pod.cpus)
-        # A pool that is empty would stop its containers: where everything is pinned, the rest shares the reserved CPUs, or all.
+        # An empty pool would stop its containers: if all CPUs are pinned, the others share the reserved CPUs, or all
+        # CPUs.
         self._shared = (every - held - reserved) or (every - held) or (every & reserved) or every
         self._best_effort = (every - closed - reserved) or self._shared
-        # NUMA nodes without memory are left out: the kernel refuses them in cpuset.mems.
+        # NUMA nodes without memory are omitted: the kernel rejects them in cpuset.mems.
         self._everything = str(CpuSet.of(numa.id for numa in host.numa if numa.memory))
 
     def target(self, pod: DecidedPod, container: str) -> Target | None:
-        """Return what a container of the pod is to have, ``None`` if it must be left alone."""
-        # By the kubelet's class: a label that authors of pods write freely gives no CPUs that others hold.
+        """Return the wanted state of a container of the pod, ``None`` if it must be left unchanged."""
+        # By the kubelet's QoS class: any author of pods can set the label, which must not give access to CPUs of
+        # others.
         pool = self._best_effort if pod.kube_qos == BEST_EFFORT else self._shared
         cpus = pod.cpus & self._every if pod.cpus else _near(self._host, pod, pool)
-        # A pod whose annotation cannot be read is left alone: the pool could contain CPUs that were decided for it.
+        # A pod with a malformed annotation is left unchanged: the pool could contain CPUs that were allocated to it.
         if not cpus or pod.problem:
             return None
         memory = (str(CpuSet.of(pod.numa)) if pod.cpus and pod.numa else self._everything) if self._mems else ""
@@ -107,7 +107,7 @@ class Pools:
 
 
 def wanted(host: Host, pods: Sequence[DecidedPod], *, reserved: CpuSet = EMPTY, mems: bool = False) -> list[Target]:
-    """The targets of all running containers of these pods, pinned ones first."""
+    """Return the wanted states of all running containers of these pods, pinned containers first."""
     pools = Pools(host, pods, reserved=reserved, mems=mems)
     targets = [
         pools.target(pod, container.id)
@@ -115,27 +115,26 @@ def wanted(host: Host, pods: Sequence[DecidedPod], *, reserved: CpuSet = EMPTY, 
         for container in pod.containers
         if container.running and container.id
     ]
-    # Pinned ones first: a round that is cut short has done the part that promises depend on.
+    # Pinned containers first, in case that the round is interrupted.
     return sorted(
         (target for target in targets if target is not None), key=lambda target: (not target.pinned, target.container)
     )
 
 
 def unpinned(host: Host, running: Iterable[RunningContainer]) -> list[Target]:
-    """The targets that hand everything back: all CPUs and all memory for every container of Kubernetes."""
+    """Return the targets of a reset: all CPUs and all memory for every container of Kubernetes."""
     everything = str(CpuSet.of(numa.id for numa in host.numa if numa.memory))
-    # Containers outside Kubernetes were never touched, so there is nothing to hand back.
+    # The agent never changes containers outside Kubernetes.
     return [Target(one.id, host.cpu_set, everything) for one in running if one.pod_uid]
 
 
 async def apply(targets: Sequence[Target], cgroups: Cgroups, runtime: Runtime) -> Round:
-    """Change every container whose effective CPUs (or memory) are not the wanted ones. One that fails does not stop the others."""
+    """Update every container whose effective CPUs (or memory) differ. A failure does not stop the others."""
     cgroups.locate(target.container for target in targets)
     updated, errors, missing = set(), {}, set()
     for target in targets:
         try:
-            # Effective, not configured: the configured set may be right while a parent cgroup or a CPU that is offline narrows
-            # it.
+            # Effective, not configured: a parent cgroup or an offline CPU may restrict a correct configuration.
             effective = cgroups.effective(target.container, mems=bool(target.mems))
             if effective is None:
                 missing.add(target.container)
@@ -150,9 +149,9 @@ async def apply(targets: Sequence[Target], cgroups: Cgroups, runtime: Runtime) -
 
 
 def _near(host: Host, pod: DecidedPod, pool: CpuSet) -> CpuSet:
-    """The part of a pool on the NUMA nodes where CPU was allocated to a pod, all of it when none was or nothing is left there."""
+    """Return the part of a pool on the NUMA nodes with allocated CPU of a pod. The whole pool if there are none or it is empty."""
     chosen = [numa for numa, amounts in pod.amounts.items() if amounts.get(CPU)]
     if not chosen:
         return pool
-    # `or pool`: the NUMA nodes may be full of bound pods, and an empty cpuset cannot be written.
+    # `or pool`: the NUMA nodes may be full of pinned pods, and an empty cpuset cannot be written.
     return CpuSet.of(cpu for numa in chosen for cpu in host.cpus_of(numa)) & pool or pool

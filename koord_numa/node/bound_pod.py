@@ -1,7 +1,6 @@
-"""
-A pod of this node as far as the kubelet's state depends on it: its uids, and which containers must get CPUs of their own.
+"""The fields of a pod that the kubelet's state depends on: its UIDs, and the containers with exclusive CPUs.
 
-Read without the models of ``wire``, which would double the agent's memory.
+Parsed without the models of ``wire``, which would double the agent's memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,11 +17,11 @@ _RESIZE_CONDITIONS: Final = frozenset({"PodResizePending", "PodResizeInProgress"
 
 @dataclass(frozen=True, slots=True)
 class BoundPod:
-    """
-    One pod object of this node.
+    """A pod object of this node.
 
-    ``kubelet_uid`` is the uid that the kubelet's files use: of a static pod the one in its mirror pod's annotation. ``pinned`` are the
-    containers to which a static CPU manager gives CPUs of their own: Guaranteed, with an integral number of CPUs.
+    ``kubelet_uid`` is the UID in the kubelet's files: for a static pod, the one in the annotation of its mirror pod.
+    ``pinned`` are the containers that a static CPU manager gives exclusive CPUs: Guaranteed, with an integral number of
+    CPUs.
     """
 
     namespace: str
@@ -36,12 +35,12 @@ class BoundPod:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name."""
+        """Return namespace and name."""
         return self.namespace, self.name
 
 
 def bound_pod(pod: Mapping[str, Any]) -> BoundPod:
-    """The pod in an API object; what is malformed counts as absent."""
+    """Parse a pod. Malformed fields count as absent."""
     metadata, status = _object(pod, "metadata"), _object(pod, "status")
     uid = str(metadata.get("uid", ""))
     statuses = status.get("containerStatuses") or ()
@@ -63,17 +62,17 @@ def _object(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _pinned(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[str]:
-    """Containers that podresources must list with CPUs (``guaranteedCPUs`` in the kubelet's cpumanager/policy_static.go)."""
+    """Yield the containers that podresources must list with CPUs (``guaranteedCPUs`` in the kubelet's cpumanager/policy_static.go)."""
     if status.get("qosClass") != "Guaranteed":
         return
-    # Pod-level resources: whether a container gets CPUs depends on feature gates. A resize: the spec may state another amount than the
+    # Pod-level resources: exclusive CPUs depend on feature gates. Resize: the spec may differ from the amount that the
     # kubelet has admitted.
     resized = status.get("resize") or any(
         condition.get("type") in _RESIZE_CONDITIONS for condition in status.get("conditions") or ()
     )
     if spec.get("resources") or resized:
         return
-    # Init containers that are not sidecars are not listed by podresources.
+    # podresources does not list init containers other than sidecars.
     sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
     for container in (*sidecars, *(spec.get("containers") or ())):
         try:

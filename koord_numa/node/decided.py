@@ -1,8 +1,7 @@
-"""
-What a scheduler decided for the pods of this node, from their ``resource-status`` annotations.
+"""Allocations of a scheduler for the pods of this node, from their ``resource-status`` annotations.
 
-Read without the models of ``wire``, which would double the agent's memory; a malformed annotation is remembered as the pod's problem
-and decides nothing.
+Parsed without the models of ``wire``, which would double the agent's memory. A malformed annotation is a problem of the
+pod and has no effect.
 """
 
 from collections.abc import Mapping
@@ -15,17 +14,17 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.quantity import amount
 from koord_numa.wire import names
 
-# such pods hold nothing, though their object and its annotation stay until collected
+# Finished pods hold nothing, though their object and its annotation exist until garbage collection.
 _FINAL: Final = frozenset({"Succeeded", "Failed"})
 _MOST_NUMA_NODES: Final = 1024  # as the kernel's MAX_NUMNODES and sysfs/numa.py
 _KOORDLET: Final = "koordlet"
 KOORDLET_NAMESPACE: Final = "koordinator-system"
-"""Where Koordinator's chart installs the DaemonSet ``koordlet``."""
+"""Namespace of the DaemonSet ``koordlet`` in Koordinator's chart."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedContainer:
-    """One container of a pod as its status shows it. ``id`` is the runtime's id without scheme, empty until it is created."""
+    """A container in the status of a pod. ``id`` is the runtime's id without scheme, empty before the container is created."""
 
     name: str
     id: str
@@ -34,9 +33,10 @@ class DecidedContainer:
 
 @dataclass(frozen=True, slots=True)
 class DecidedPod:
-    """
-    One pod bound to the node. ``cpus`` is the decided cpuset (empty: the pod shares), ``amounts`` what it holds by NUMA node in our
-    units, ``pools`` the shared pools that were chosen for it (``cpuSharedPools``). ``problem`` names a malformed annotation.
+    """A pod bound to the node, with the allocation of the scheduler.
+
+    ``cpus`` is the allocated cpuset, empty for a pod on shared CPUs. ``amounts`` are the allocated amounts by NUMA node
+    in internal units. ``problem`` describes a malformed annotation.
     """
 
     namespace: str
@@ -52,25 +52,25 @@ class DecidedPod:
 
     @property
     def exclusive_to_best_effort(self) -> bool:
-        """Must best-effort pods keep away from its CPUs? So for LSE alone, as koordlet's BE shared pools."""
+        """Return whether best-effort pods must avoid its CPUs. True only for LSE, as in koordlet's BE shared pools."""
         return self.koordinator_qos == "LSE"
 
     @property
     def key(self) -> str:
-        """``namespace/name``."""
+        """Return ``namespace/name``."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def numa(self) -> frozenset[int]:
-        """The NUMA nodes on which something was allocated to it."""
+        """Return the NUMA nodes with allocated amounts."""
         return frozenset(self.amounts)
 
 
 def decided_pod(pod: Mapping[str, Any], koordlet_namespace: str = KOORDLET_NAMESPACE) -> DecidedPod | None:
-    """The pod in an API object; ``None`` when it has ended and holds nothing any more."""
+    """Parse a pod. ``None`` if it is finished and holds nothing."""
     metadata = pod.get("metadata") or {}
     status = pod.get("status") or {}
-    # The phase decides and not a deletion timestamp: containers that are terminating still run.
+    # By phase instead of deletion timestamp: terminating containers still run.
     if status.get("phase") in _FINAL:
         return None
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
@@ -97,7 +97,7 @@ def decided_pod(pod: Mapping[str, Any], koordlet_namespace: str = KOORDLET_NAMES
 
 
 def _is_of_koordlet(metadata: Mapping[str, Any]) -> bool:
-    """Whether the DaemonSet koordlet controls the pod. Names and labels of pods prove nothing: every author of pods writes them."""
+    """Return whether the DaemonSet koordlet controls the pod. Names and labels prove nothing: any author of pods can set them."""
     return any(
         owner.get("controller") and owner.get("kind") == "DaemonSet" and owner.get("name") == _KOORDLET
         for owner in metadata.get("ownerReferences") or ()
@@ -106,20 +106,20 @@ def _is_of_koordlet(metadata: Mapping[str, Any]) -> bool:
 
 
 def _resource_status(text: str) -> tuple[CpuSet, dict[int, dict[str, int]]]:
-    """Cpuset and amounts by NUMA node. Raises ``ValueError`` and its kin for anything malformed."""
-    # Go's encoding/json, with which Koordinator reads it, matches names without regard to case.
+    """Parse cpuset and amounts by NUMA node. Malformed texts raise ``ValueError``, ``TypeError``, ``AttributeError`` or ``KeyError``."""
+    # Koordinator uses Go's encoding/json, which matches names case-insensitively.
     found = _folded(orjson.loads(text) or {})
     cpus = CpuSet.parse(found.get("cpuset") or "")
     amounts: dict[int, dict[str, int]] = {}
-    # An entry without `node` is of NUMA node 0, as Go decodes it.
+    # An entry without `node` is for NUMA node 0, as in Go.
     for entry in map(_folded, found.get("numanoderesources") or ()):
         numa = entry.get("node") or 0
         if not isinstance(numa, int) or not 0 <= numa < _MOST_NUMA_NODES:
             raise ValueError(f"{str(numa)[:40]} is no NUMA node")
-        # Two entries of one NUMA node add up.
+        # Several entries of a NUMA node add up.
         here = amounts.setdefault(numa, {})
         for name, quantity in (entry.get("resources") or {}).items():
-            # Less than nothing would be offered to others on top of what there is.
+            # A negative amount would increase the available amount of others.
             if (held := amount(name, quantity)) < 0:
                 raise ValueError(f"{str(quantity)[:40]} of {name[:40]} is negative")
             here[name] = here.get(name, 0) + held
@@ -132,7 +132,7 @@ def _folded(value: Mapping[str, Any]) -> dict[str, Any]:
 
 def _containers(status: Mapping[str, Any]) -> list[DecidedContainer]:
     found = []
-    # Init containers run on the same cpuset as the others; sidecars among them for as long as the pod.
+    # Init containers run on the cpuset of the pod, sidecars as long as the pod.
     for group in ("initContainerStatuses", "containerStatuses"):
         for entry in status.get(group) or ():
             _, _, container = str(entry.get("containerID") or "").rpartition("://")

@@ -1,4 +1,4 @@
-"""Events on pods that run on other CPUs than decided, and on those that do no longer."""
+"""Events for pods that run on other CPUs than allocated, for the end of that state, and for conflicts."""
 
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -14,7 +14,7 @@ _LONGEST_NOTE: Final = 1000  # events.k8s.io/v1 validation: note below 1 KiB
 
 
 def mismatch_event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
-    """An ``events.k8s.io/v1`` event: a warning with the text, or without one the news that the pod runs where it was decided."""
+    """Return an ``events.k8s.io/v1`` event: a warning with the text, or, without text, that the pod runs on its allocated CPUs."""
     return {
         **_event(pod, text or f"runs on the decided CPUs {pod.cpus}", node),
         "type": "Warning" if text else "Normal",
@@ -24,7 +24,7 @@ def mismatch_event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
 
 
 def conflict_event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
-    """A warning that two writers want different values for a cpuset."""
+    """Return a warning that two writers set different values for a cpuset."""
     return {**_event(pod, text, node), "type": "Warning", "reason": CONFLICT, "reportingController": CONTROLLER}
 
 
@@ -32,12 +32,12 @@ def _event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        # The API server refuses names above 253 characters; a pod's may have as many, and the random part is what must stay.
+        # The API server rejects names above 253 characters. The pod name is truncated, and the random part kept.
         "metadata": {"name": f"{pod.name[:200]}.{uuid4().hex[:16]}", "namespace": pod.namespace},
         "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
         "note": text[:_LONGEST_NOTE],
         "action": "Observing",
-        "reportingInstance": f"{CONTROLLER}-{node}"[:128],  # the longest instance name that validation lets through
+        "reportingInstance": f"{CONTROLLER}-{node}"[:128],  # the longest valid instance name
         "regarding": {
             "apiVersion": "v1",
             "kind": "Pod",

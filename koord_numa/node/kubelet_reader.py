@@ -1,8 +1,7 @@
-"""
-Read the kubelet until the sources agree: checkpoint files, podresources, and the pods that the API server shows for this node.
+"""Read the kubelet until the sources agree: checkpoint files, podresources, and the pods of this node in the API server.
 
-The files are read before podresources and must be unchanged after. A reading that contradicts itself is repeated within the round, and
-then in the next round.
+The files are read before podresources and must be unchanged afterwards. An inconsistent reading is repeated in the same
+round, then in the next round.
 """
 
 import asyncio
@@ -38,21 +37,20 @@ from koord_numa.node.sysfs import Host
 logger = logging.getLogger(__name__)
 
 PAUSES: Final = (0.05, 0.1, 0.2, 0.3)
-"""Seconds before each repetition within a round. Covers the windows of an admission (40 ms) and of a kubelet's restart (0.5 s)."""
+"""Seconds before each repetition within a round. Covers an admission (40 ms) and a restart of the kubelet (0.5 s)."""
 PATIENCE: Final = 10.0
-"""Seconds after which a contradiction is taken for permanent: amounts are published again, without the exact state."""
+"""Seconds after which a contradiction counts as permanent: amounts are published again, without the exact state."""
 RESTART_WINDOW: Final = 5.0
-"""Seconds after the kubelet made its socket during which a list without a pod proves nothing about the pod."""
+"""Seconds after the kubelet created its socket during which a list without a pod proves nothing."""
 MAX_DROPPED: Final = 256
-"""Uids that are remembered of pods that the kubelet no longer lists, until the API server shows their end."""
+"""Maximum remembered UIDs of pods that the kubelet no longer lists, until the API server reports their end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """
-    What the kubelet shows. ``options`` are the configuration corrected by evidence.
+    """A reading of the kubelet. ``options`` are the configuration corrected by evidence.
 
-    ``contradiction`` is empty unless nothing of this reading may be published.
+    ``contradiction`` is empty unless this reading must not be published.
     """
 
     options: KubeletOptions | None
@@ -62,7 +60,7 @@ class Reading:
 
 
 class KubeletReader:
-    """Reads one kubelet. ``evidence`` is everything seen since the kubelet started."""
+    """A reader of the kubelet. ``evidence`` is accumulated since the kubelet started."""
 
     def __init__(
         self,
@@ -78,22 +76,22 @@ class KubeletReader:
         self._clock = clock
         self._wall_clock = wall_clock
         self._socket: tuple[int, int] | None = None
-        # When a contradiction that is still there was first seen: of missing pods, and of the exact state.
+        # Time when the current contradiction was first seen, for missing pods and for the exact state.
         self._missing_since: float | None = None
         self._contradicted_since: float | None = None
         self._files_error = ""
         self._contradiction = ""
-        # What the last state was read from without a contradiction: the same sources have the same state. Halves the time of a
-        # round in which nothing has changed.
+        # Sources of the last consistent state: equal sources have the same state. Halves the time of a round without
+        # changes.
         self._sources: tuple[object, ...] = ()
         self._last: KubeletCheckpoint | None = None
         self._dropped: dict[
             str, None
-        ] = {}  # uids that were active once, in the order in which the kubelet dropped them
+        ] = {}  # UIDs that were active before, in the order in which the kubelet dropped them
         self.evidence = Evidence()
 
     async def read(self, host: Host, options: KubeletOptions | None, resources: ResourcesSource | None) -> Reading:
-        """The kubelet as it is now; a reading that contradicts itself is repeated for less than a second. Raises nothing."""
+        """Return the current state of the kubelet. An inconsistent reading is repeated for less than a second. Raises nothing."""
         reading = await self._read_once(host, options, resources)
         for pause in PAUSES:
             if not reading.contradiction:
@@ -111,7 +109,7 @@ class KubeletReader:
         self._notice(options, evidence_of(files, resources, self.evidence))
         options = with_evidence(options, self.evidence)
         if source is None or source.failed or resources is None:
-            # The last state stays published: nothing newer is known.
+            # The last state stays published: there is no newer one.
             state = self._last or self._kept(hardware_state(host, options, resources, self._wall_clock()))
             return Reading(options, resources, state)
         bound = self._pods.bound()
@@ -142,7 +140,7 @@ class KubeletReader:
     def _check_presence(
         self, resources: PodResources, files: KubeletFiles | None, bound: Sequence[BoundPod], *, restarted: bool
     ) -> None:
-        """Raise ``Contradiction`` while a pod that runs is not listed; after ``PATIENCE`` the list is believed."""
+        """Raise ``Contradiction`` while a running pod is not listed. After ``PATIENCE`` the list counts as true."""
         try:
             check_presence(resources, files, bound, restarted=restarted)
         except Contradiction as contradiction:
@@ -167,7 +165,7 @@ class KubeletReader:
         files: KubeletFiles | None,
         bound: Sequence[BoundPod],
     ) -> KubeletCheckpoint:
-        """Raises ``Contradiction``."""
+        """Return the checkpoint. Raises ``Contradiction``."""
         departed = (*self._pods.departed, *self._dropped)
         now = self._wall_clock()
         state = hardware_state(host, options, resources, now)
@@ -182,7 +180,7 @@ class KubeletReader:
         return self._kept(state)
 
     def _kept(self, state: KubeletCheckpoint) -> KubeletCheckpoint:
-        """The state published last, where nothing but the time has changed, so that nothing is written."""
+        """Return the last published state if only the time differs, so that nothing is written."""
         if self._last is None or not is_same_state(state, self._last):
             self._last = state
         return self._last
@@ -213,7 +211,7 @@ class KubeletReader:
             return None
 
     def _notice_restart(self, socket: Path | None) -> bool:
-        """Whether the kubelet has started within ``RESTART_WINDOW``; a new socket also means that everything is published again."""
+        """Return whether the kubelet has started within ``RESTART_WINDOW``. A new socket also resets evidence and the last state."""
         if socket is None:
             return False
         try:
@@ -229,7 +227,7 @@ class KubeletReader:
         return self._wall_clock() - status.st_mtime < RESTART_WINDOW
 
     def _notice(self, options: KubeletOptions | None, found: Evidence) -> None:
-        """Add evidence, and report what the configuration does not say."""
+        """Add evidence, and log contradictions to the configuration."""
         known, self.evidence = self.evidence, found
         if options is None:
             return

@@ -1,9 +1,9 @@
-"""
-The kubelet's exact state at one moment, from its checkpoint files, podresources and the pods of the API server.
+"""The exact state of the kubelet, from its checkpoint files, podresources and the pods of the API server.
 
-Each source is wrong at times (observed on Kubernetes 1.36). The files keep ended pods until the next admission. Podresources lists a pod
-without its CPUs for 20 to 40 ms at admission, and nothing for half a second after a restart of the kubelet. Files and podresources change
-one after the other. Where the sources contradict each other the reading is discarded and repeated: ``Contradiction``.
+Each source is wrong at times (observed on Kubernetes 1.36). The files keep finished pods until the next admission.
+Podresources lists a pod without its CPUs for 20 to 40 ms at admission, and nothing for half a second after a restart of
+the kubelet. Files and podresources change one after the other. A reading with a ``Contradiction`` is discarded and
+repeated.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -31,17 +31,16 @@ NO_MEMORY = MemoryFile(policy="None")
 
 
 class Contradiction(Exception):
-    """Two sources disagree, or one disagrees with itself; the text says about which pod or file."""
+    """Two sources disagree, or a source is inconsistent. The text names the pod or file."""
 
 
 class UnallocatedPod(Contradiction):
-    """Podresources lists a container without the CPUs that a static CPU manager gives to it. Such a reading is never published."""
+    """A container is listed without the CPUs of a static CPU manager. Such a reading is never published."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """
-    What shows that managers are static. It overrides the configuration: ``cpus`` and ``memory`` say what was seen, empty for nothing.
+    """Evidence that managers are static, which overrides the configuration. ``cpus`` and ``memory`` are texts, empty for none.
 
     A kubelet takes policies from flags and drop-ins as well as from the file that the agent reads.
     """
@@ -54,7 +53,7 @@ NO_EVIDENCE = Evidence()
 
 
 def evidence_of(files: KubeletFiles | None, resources: PodResources | None, known: Evidence = NO_EVIDENCE) -> Evidence:
-    """What files and podresources show of the managers, beside what is known already."""
+    """Return the evidence in files and podresources, in addition to ``known``."""
     cpus, memory = known.cpus, known.memory
     if files is not None:
         if not cpus and files.cpu is not None and files.cpu.policy == STATIC_CPUS:
@@ -73,15 +72,14 @@ def evidence_of(files: KubeletFiles | None, resources: PodResources | None, know
 
 
 def with_evidence(options: KubeletOptions | None, evidence: Evidence) -> KubeletOptions | None:
-    """
-    The options of the running kubelet: managers that are seen to be static are static, whatever the configuration says.
+    """Return the options of the running kubelet: managers with evidence are static, whatever the configuration.
 
-    A policy from a flag or drop-in means that the configuration is not complete.
+    A policy from a flag or drop-in means that the configuration is incomplete.
     """
     if options is None:
         return None
     if evidence.cpus and options.cpu_policy != STATIC_CPUS:
-        # Under the none policy no CPU is reserved; those that the static one reserves are the ones that are not allocatable.
+        # The none policy reserves no CPUs. Those of the static policy are the CPUs that are not allocatable.
         reserved = options.reserved_cpus or None
         options = replace(options, cpu_policy=STATIC_CPUS, reserved_cpus=reserved, is_complete=False)
     if evidence.memory and options.memory_policy != STATIC_MEMORY:
@@ -91,10 +89,9 @@ def with_evidence(options: KubeletOptions | None, evidence: Evidence) -> Kubelet
 
 
 def check_listing(resources: PodResources, pods: Iterable[BoundPod], *, static: bool) -> None:
-    """
-    Raise ``UnallocatedPod`` where a container that a static CPU manager pins is listed without CPUs.
+    """Raise ``UnallocatedPod`` if a container that a static CPU manager pins is listed without CPUs.
 
-    So listed for a moment at every admission; published amounts would offer its CPUs again.
+    This state occurs briefly at every admission. The published amounts would offer the CPUs again.
     """
     if not static:
         return
@@ -111,10 +108,9 @@ def check_listing(resources: PodResources, pods: Iterable[BoundPod], *, static: 
 def check_presence(
     resources: PodResources, files: KubeletFiles | None, pods: Iterable[BoundPod], *, restarted: bool
 ) -> None:
-    """
-    Raise ``Contradiction`` where a pod that runs is not listed, as after a restart of the kubelet.
+    """Raise ``Contradiction`` if a running pod is not listed, as after a restart of the kubelet.
 
-    ``restarted``: the kubelet has started a moment ago, so that a pod that is being deleted may be missing for the same reason.
+    ``restarted``: the kubelet has just started, so a pod that is being deleted may be missing for the same reason.
     """
     listed = {pod.key for pod in resources.pods}
     uids = set() if files is None else files.uids
@@ -128,7 +124,7 @@ def check_presence(
 def hardware_state(
     host: Host, options: KubeletOptions | None, resources: PodResources | None, read_at: float
 ) -> KubeletCheckpoint:
-    """What is known without the files: the CPU table, reserved CPUs, policies and devices."""
+    """Return the state without the files: the CPU table, reserved CPUs, policies and devices."""
     return KubeletCheckpoint(
         read_at=read_at,
         cpus=tuple(_cpu_rows(host)),
@@ -152,11 +148,10 @@ def exact_state(
     pods: Iterable[BoundPod],
     departed: Iterable[str],
 ) -> KubeletCheckpoint:
-    """
-    The whole state of one moment. Raises ``Contradiction``.
+    """Return the whole state at one time. Raises ``Contradiction``.
 
-    A file that does not exist holds nothing: the kubelet writes it when a manager has something to remember. What the files list of ended
-    pods is free in the result, because the kubelet releases it before it allocates to the next pod.
+    A missing file holds nothing: the kubelet writes it when a manager has state to store. Resources of finished pods in
+    the files are free in the result, because the kubelet releases them before its next allocation.
     """
     cpu, memory = files.cpu or NO_CPUS, files.memory or NO_MEMORY
     devices = files.devices or {}
@@ -172,7 +167,7 @@ def exact_state(
             raise Contradiction(
                 f"podresources lists pod {listed.namespace}/{listed.name}, which the API server does not"
             )
-        # Kubelets before 1.34 list ended pods too.
+        # Kubelets before 1.34 also list finished pods.
         if pod.ended:
             continue
         uid = pod.kubelet_uid
@@ -188,7 +183,7 @@ def exact_state(
             )
             for name in sorted({*cpus, *blocks, *ids})
         }
-        # An init container whose memory was given to the app holds nothing.
+        # An init container whose memory was reused by the app container holds nothing.
         containers = {name: state for name, state in containers.items() if state != ContainerState()}
         if containers:
             held[pod.uid] = containers
@@ -213,7 +208,7 @@ def exact_state(
 
 
 def _shared_pool(cpu: CpuFile, running: Set[str]) -> CpuSet:
-    """The shared pool after the CPUs of ended pods were released (``removeStaleState`` in cpumanager/cpu_manager.go)."""
+    """Return the shared pool after the release of finished pods (``removeStaleState`` in cpumanager/cpu_manager.go)."""
     held, stale = EMPTY, EMPTY
     for uid, containers in cpu.entries.items():
         for cpus in containers.values():
@@ -224,10 +219,9 @@ def _shared_pool(cpu: CpuFile, running: Set[str]) -> CpuSet:
 
 
 def _released(memory: MemoryFile, running: Set[str]) -> dict[int, NumaMemory]:
-    """
-    The table after the blocks of ended pods were released (``releaseMemory`` in memorymanager/policy_static.go).
+    """Return the table after the release of finished pods' blocks (``releaseMemory`` in memorymanager/policy_static.go).
 
-    The NUMA nodes of a block give it back in ascending order; a NUMA node without any block is in no group.
+    The NUMA nodes of a block are released in ascending order. A NUMA node without blocks is in no group.
     """
     reserved = {
         numa: {name: amounts.reserved for name, amounts in table.amounts.items()}
@@ -260,12 +254,12 @@ def _released(memory: MemoryFile, running: Set[str]) -> dict[int, NumaMemory]:
 
 
 def is_same_state(new: KubeletCheckpoint, old: KubeletCheckpoint) -> bool:
-    """Whether nothing has changed but the time, and departed pods that are forgotten."""
+    """Return whether the states differ only in time and in forgotten departed pods."""
     return new.gone <= old.gone and replace(new, read_at=old.read_at, gone=old.gone) == old
 
 
 def reserved_cpus(host: Host, options: KubeletOptions | None, resources: PodResources | None) -> CpuSet:
-    """The CPUs that a static kubelet never hands out: as configured, else all that are not allocatable."""
+    """Return the CPUs that a static CPU manager never allocates: as configured, by default all that are not allocatable."""
     if options is not None and options.reserved_cpus is not None:
         return options.reserved_cpus
     if options is None or options.cpu_policy != STATIC_CPUS or resources is None or not resources.allocatable_cpus:
@@ -284,7 +278,8 @@ def _all_cpus(state: KubeletCheckpoint) -> CpuSet:
 def _cpu_rows(host: Host) -> Iterator[CpuRow]:
     cores: dict[int, int] = {}
     for cpu in host.cpus:
-        # As the kubelet (cpumanager/topology): a core is named by its lowest CPU; without a cache id the socket stands for it.
+        # As the kubelet (cpumanager/topology): the id of a core is its lowest CPU, and the default cache id is the
+        # socket.
         core = cores.setdefault(cpu.core, cpu.id)
         yield CpuRow(cpu.id, core, cpu.socket, cpu.numa, cpu.socket if cpu.l3 is None else cpu.l3)
 
@@ -309,15 +304,18 @@ def _check_cpu_file(cpu: CpuFile, hardware: KubeletCheckpoint) -> None:
         exclusive |= cpus
     if both := exclusive & cpu.shared:
         raise Contradiction(f"cpu_manager_state has CPUs {both} both as exclusive and as shared")
-    # Between the two writes of a release the CPUs are in neither.
+    # Between the two writes of a release, the CPUs are in neither set.
     lost = _all_cpus(hardware) - cpu.shared - exclusive - CpuSet(hardware.reserved_cpus)
     if lost:
         raise Contradiction(f"cpu_manager_state does not mention CPUs {lost}")
 
 
 def _check_memory_file(memory: MemoryFile) -> None:
-    """The sum of all blocks is what the table calls reserved (``updateInitContainersMemoryBlocks`` keeps it so)."""
-    # With pod-level managers blocks of containers are parts of those of their pod.
+    """Check that the blocks add up to the reserved amounts (``updateInitContainersMemoryBlocks`` keeps this invariant).
+
+    Raises ``Contradiction``.
+    """
+    # With pod-level managers, blocks of containers are parts of their pod's blocks.
     if memory.pods or memory.policy != STATIC_MEMORY:
         return
     held: dict[str, int] = {}

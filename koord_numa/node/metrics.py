@@ -1,4 +1,4 @@
-"""The agent's metrics; served by prometheus_client's own small server where a port is given."""
+"""Metrics of the agent. If a port is given, the server of prometheus_client serves them."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
@@ -6,7 +6,7 @@ _PREFIX = "koord_numa_node_agent_"
 
 
 class AgentMetrics:
-    """One set of metrics an agent."""
+    """The metrics of an agent."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -35,13 +35,13 @@ class AgentMetrics:
         self.pinned = Histogram(
             f"{_PREFIX}pinned_seconds",
             "From the moment a container was seen running until it ran on its decided CPUs.",
-            # from "the container event came in time" to "two rounds were missed"
+            # From a container event in time to two missed rounds.
             buckets=(0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60),
             registry=self.registry,
         )
 
     def serve(self, port: int) -> None:
-        """Serve ``/metrics`` on every address of the pod, in a thread of its own."""
+        """Serve ``/metrics`` on every address of the pod, in a separate thread."""
         start_http_server(port, registry=self.registry)
 
     def _counter(self, name: str, text: str) -> Counter:

@@ -1,4 +1,4 @@
-"""What the agent reads of its Node: uid, and the CPUs that the node keeps for itself."""
+"""Read the Node of the agent: UID and reserved CPUs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from koord_numa.wire import names
 
 @dataclass(frozen=True, slots=True)
 class NodeReservation:
-    """The Node's uid, the CPUs of ``node.koordinator.sh/reservation`` and the text that koordlet would repeat on the NRT."""
+    """The Node's UID, the CPUs of ``node.koordinator.sh/reservation``, and the text that koordlet would repeat on the NRT."""
 
     uid: str = ""
     cpus: CpuSet = EMPTY
@@ -20,7 +20,7 @@ class NodeReservation:
 
 
 def read_reservation(node: Mapping[str, Any] | None) -> NodeReservation:
-    """What a Node says; a reservation that is malformed reserves nothing, as Koordinator's readers treat it."""
+    """Parse the reservation of a Node. A malformed one reserves nothing, as in Koordinator."""
     metadata = (node or {}).get("metadata") or {}
     uid = str(metadata.get("uid", ""))
     text = (metadata.get("annotations") or {}).get(names.RESERVATION)
@@ -28,5 +28,5 @@ def read_reservation(node: Mapping[str, Any] | None) -> NodeReservation:
         cpus = CpuSet.parse((orjson.loads(text) or {}).get("reservedCPUs") or "") if text else EMPTY
     except (ValueError, TypeError, AttributeError):
         cpus = EMPTY
-    # Made of what was understood: a malformed text of the Node is not repeated on the topology.
+    # Built from parsed values: a malformed text of the Node is not repeated on the topology.
     return NodeReservation(uid, cpus, orjson.dumps({"reservedCPUs": str(cpus)}).decode() if cpus else "{}")

@@ -1,9 +1,9 @@
-"""
-An NRI plugin that gives containers their CPUs before their first process runs.
+"""An NRI plugin that sets the CPUs of containers before their first process runs.
 
-The scheduler binds a pod and annotates it in one call, and the runtime sends the annotation with every request. Requests are therefore
-answered from memory: no API server and no file is read. Containers that run already are the matter of the applier's rounds, with which
-the plugin shares its rules; it repeats them when the plugin is connected and when somebody else updates a container.
+The scheduler binds and annotates a pod in one call, and the runtime sends the annotation with every request. Requests
+are therefore answered from memory: no API server and no file is read. Running containers are updated by the applier,
+which shares its rules with the plugin. The plugin applies them when it connects and when another client updates a
+container.
 """
 
 import asyncio
@@ -41,14 +41,14 @@ _RUNTIME: Final = "nri.pkg.api.v1alpha1.Runtime"
 _PLUGIN: Final = "nri.pkg.api.v1alpha1.Plugin"
 _EVENTS: Final = (nri_pb2.CREATE_CONTAINER, nri_pb2.POST_START_CONTAINER, nri_pb2.UPDATE_CONTAINER)
 _VALIDATES: Final = (0, 10)
-"""NRI version whose runtimes report which plugin has set a field. Older runtimes refuse plugins that ask for it."""
-_CONFIG_SOURCE: Final = "kubernetes.io/config.source"  # of the kubelet: "api", or "file" and "http" for static pods
+"""Minimum NRI version whose runtimes report the plugin that has set a field. Older runtimes reject plugins that request it."""
+_CONFIG_SOURCE: Final = "kubernetes.io/config.source"  # set by the kubelet: "api", or "file" and "http" for static pods
 _LIVE: Final = (nri_pb2.CONTAINER_CREATED, nri_pb2.CONTAINER_PAUSED, nri_pb2.CONTAINER_RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the plugin decides on: the machine, its reserved CPUs, and whether memory is applied."""
+    """The input of the plugin's decisions: the machine, its reserved CPUs, and whether memory is applied."""
 
     host: Host
     reserved: CpuSet = EMPTY
@@ -57,7 +57,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another writer has set a container's CPUs or memory NUMA nodes to something else."""
+    """Another writer has set different CPUs or memory NUMA nodes for a container."""
 
     pod: DecidedPod
     container: str
@@ -67,7 +67,7 @@ class Conflict:
     by: str = ""
 
     def __str__(self) -> str:
-        """Name both writers."""
+        """Return the conflict with the names of both writers."""
         other = f"NRI plugin {self.by}" if self.by else "another NRI plugin or the kubelet"
         return (
             f"container {self.container}: {other} sets {self.field} to {self.set_to},"
@@ -76,10 +76,10 @@ class Conflict:
 
 
 class NriPlugin:
-    """
-    The plugin of one agent. ``plan`` returns ``None`` while no cpuset may be applied; all requests are then left unchanged.
+    """The NRI plugin of an agent.
 
-    ``started`` is called whenever a container has started.
+    ``plan`` returns ``None`` while no cpuset may be applied: all requests are then left unchanged. ``started`` is
+    called whenever a container has started.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class NriPlugin:
             await asyncio.gather(reading, return_exceptions=True)
 
     def _report(self, problem: str) -> None:
-        """Log a problem once; the CRI loop does the work until the plugin is connected again."""
+        """Log a problem once. The CRI loop does the work until the plugin is connected again."""
         if problem != self._problem or self.connected:
             logger.warning("NRI: %s: %s; containers are pinned after their start", self._socket, problem)
         self._problem = problem
@@ -138,7 +138,7 @@ class NriPlugin:
             "UpdateContainer": (nri_pb2.UpdateContainerRequest, self._update),
             "StopContainer": (nri_pb2.StopContainerRequest, lambda _: nri_pb2.StopContainerResponse()),
             "StateChange": (nri_pb2.StateChangeEvent, self._state_change),
-            # A call of its own in newer versions of NRI, with the fields of CreateContainer.
+            # A separate call in newer versions of NRI, with the fields of CreateContainer.
             "PostStartContainer": (nri_pb2.CreateContainerRequest, self._post_start),
             "ValidateContainerAdjustment": (nri_pb2.ValidateContainerAdjustmentRequest, self._validate),
             "Shutdown": (nri_pb2.Empty, lambda request: request),
@@ -152,7 +152,7 @@ class NriPlugin:
         return nri_pb2.ConfigureResponse(events=sum(1 << (event - 1) for event in events))
 
     def _synchronize(self, request: Any) -> Any:
-        """Take the containers that run, and correct those whose CPUs were decided while no agent was connected."""
+        """Record the running containers, and correct those whose CPUs were allocated while no agent was connected."""
         self._sandboxes |= {sandbox.id: sandbox for sandbox in request.pods}
         self._synchronized += [
             (self._sandboxes[container.pod_sandbox_id], container)
@@ -197,7 +197,7 @@ class NriPlugin:
             current = getattr(requested, field)
             if not value or _same(current, value):
                 continue
-            # Two plugins with different values for one field make the runtime refuse the container.
+            # If two plugins set different values for a field, the runtime rejects the container.
             if current:
                 conflict = True
                 self._conflict(Conflict(pod, container.name, f"cpuset.{field}", current, value), container.id)
@@ -210,7 +210,7 @@ class NriPlugin:
         return answer
 
     def _update(self, request: Any) -> Any:
-        """Answer with the decided CPUs if somebody else would change them."""
+        """Answer with the allocated CPUs if another client would change them."""
         answer = nri_pb2.UpdateContainerResponse()
         plan = self._plan()
         if plan is None:
@@ -234,7 +234,7 @@ class NriPlugin:
         return nri_pb2.Empty()
 
     def _validate(self, request: Any) -> Any:
-        """Learn which plugin has set a field that this plugin wanted to set. Nothing is rejected."""
+        """Record which plugin has set a field that this plugin wanted to set. Nothing is rejected."""
         owners = request.owners.owners
         for field, number in (("cpuset.cpus", nri_pb2.CPUSET_CPUS), ("cpuset.mems", nri_pb2.CPUSET_MEMS)):
             key = f"{request.container.id} {field}"
@@ -251,15 +251,14 @@ class NriPlugin:
             self.conflicts[f"{container} {conflict.field}"] = conflict
 
     def _pod(self, sandbox: Any) -> DecidedPod:
-        """
-        Return the pod of a sandbox: as the API server shows it, else as the runtime does.
+        """Return the pod of a sandbox, by the API server if known, else by the runtime.
 
-        A sandbox keeps the annotations that the pod had when it started, and the API server has those of a rebind.
+        A sandbox keeps the annotations of the pod at its start, while the API server has those of a rebind.
         """
         known = self._pods.find(sandbox.uid)
         if known is not None:
             return known
-        # The kubelet chooses the parent, so that it shows the QoS class, which is not part of the request.
+        # The kubelet sets the cgroup parent, which contains the QoS class. The request has no QoS class.
         parent = sandbox.linux.cgroup_parent.lower()
         obj = {
             "metadata": {
@@ -271,14 +270,14 @@ class NriPlugin:
             },
             "status": {"qosClass": BEST_EFFORT if "besteffort" in parent else ""},
         }
-        # The uid of a static pod is not that of its API object, which would count its CPUs twice.
+        # The UID of a static pod differs from that of its API object: adding it would count its CPUs twice.
         if sandbox.annotations.get(_CONFIG_SOURCE, "api") == "api":
             self._pods.admit(obj)
         pod = self._pods.find(sandbox.uid) or decided_pod(obj)
         return pod if pod is not None else DecidedPod(sandbox.namespace, sandbox.name, sandbox.uid)
 
     def _pools(self, plan: Plan, pods: Iterable[DecidedPod]) -> Pools:
-        """The pools of the node, with pods that the API server may not have shown yet."""
+        """Return the pools of the node, including pods that the API server has not shown yet."""
         all_pods = {pod.uid: pod for pod in (*pods, *self._pods.all())}
         return Pools(plan.host, tuple(all_pods.values()), reserved=plan.reserved, mems=plan.mems)
 

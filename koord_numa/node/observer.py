@@ -1,8 +1,6 @@
-"""
-Decided against effective: which pods run on other CPUs than a scheduler decided for them, since when, and why that may be.
+"""Compare allocated with effective CPUs: find pods that run on other CPUs than the scheduler allocated.
 
-A difference counts once it has been there for ``GRACE`` seconds: between the start of a container and the update of its cpuset lies a
-moment in which it is normal.
+A difference counts after ``GRACE`` seconds: it is normal between the start of a container and the update of its cpuset.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,18 +13,17 @@ from koord_numa.node.decided import DecidedPod
 from koord_numa.node.inputs.cgroups import Cgroups
 
 GRACE: Final = 5.0
-"""Seconds."""
+"""Seconds after which a difference counts."""
 
 MOST_TOLD: Final = 50
-"""Differences in the annotation; where more pods are wrong, the first ones by name say what is the matter."""
+"""Maximum differences in the annotation, the first ones by pod name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """
-    One pod that runs elsewhere. ``mems`` is empty where only CPUs differ.
+    """A pod that runs on other CPUs. ``mems`` is empty if only CPUs differ.
 
-    ``missing`` names a container that runs and has no cgroup with a cpuset: whether it is on its CPUs is not known.
+    ``missing`` is the name of a running container without a cpuset cgroup, whose CPUs are unknown.
     """
 
     pod: DecidedPod
@@ -35,7 +32,7 @@ class Difference:
     missing: str = ""
 
     def __str__(self) -> str:
-        """``decided 1-4,49-52, runs on 0-95``."""
+        """Return a text such as ``decided 1-4,49-52, runs on 0-95``."""
         if self.missing:
             return f"decided {self.pod.cpus}, container {self.missing} has no cgroup"
         text = f"decided {self.pod.cpus}, runs on {self.cpus}" if self.cpus != self.pod.cpus else f"runs on {self.cpus}"
@@ -47,7 +44,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one look has shown: all differences that count, and those that are new or over since the look before."""
+    """The result of a comparison: all counting differences, and those that are new or resolved since the last one."""
 
     differences: tuple[Difference, ...] = ()
     appeared: tuple[Difference, ...] = ()
@@ -56,7 +53,7 @@ class Observation:
 
 
 class Observer:
-    """Compares pods with their cgroups. ``mems`` asks for memory too, where ``cpuset.mems`` is to be applied."""
+    """Compares pods with their cgroups. ``mems`` includes memory, for nodes where ``cpuset.mems`` is applied."""
 
     def __init__(self, cgroups: Cgroups, *, mems: bool = False, clock: Callable[[], float] = monotonic) -> None:
         self._cgroups = cgroups
@@ -66,29 +63,29 @@ class Observer:
         self._told: dict[str, DecidedPod] = {}
 
     def look(self, pods: Iterable[DecidedPod]) -> Observation:
-        """Compare every pod that has a decided cpuset. Raises ``CgroupError`` when a cgroup cannot be read."""
+        """Compare every pod that has an allocated cpuset. Raises ``CgroupError`` if a cgroup cannot be read."""
         now = self._clock()
         found: dict[str, Difference] = {}
         present: dict[str, DecidedPod] = {}
         bound = [pod for pod in pods if pod.cpus]
         self._cgroups.locate(one.id for pod in bound for one in pod.containers if one.running and one.id)
-        # Pods that share have no cpuset to compare with; their pool moves whenever a bound pod comes or goes.
+        # Pods on shared CPUs have no cpuset to compare: the pool changes with every pinned pod.
         for pod in bound:
             present[pod.uid] = pod
             difference = self._difference(pod)
             if difference is not None:
                 found[pod.uid] = difference
-        # A pod that agrees for one look starts over: only an uninterrupted difference counts.
+        # A difference must be uninterrupted to count.
         self._since = {uid: self._since.get(uid, now) for uid in found}
         counted = {uid: one for uid, one in found.items() if now - self._since[uid] >= GRACE}
         appeared = tuple(one for uid, one in counted.items() if uid not in self._told)
         resolved = tuple(present[uid] for uid in self._told if uid not in found and uid in present)
-        # A pod that is deleted while it differs leaves silently: an event on it would be about an object that is gone.
+        # No event for a deleted pod: its object is gone.
         self._told = {uid: one.pod for uid, one in counted.items()}
         return Observation(tuple(counted.values()), appeared, resolved, len(bound))
 
     def _difference(self, pod: DecidedPod) -> Difference | None:
-        """All containers together: one that strays is enough, and what it may use says most."""
+        """Compare all containers of a pod. A single container that differs is enough."""
         cpus, mems, missing = EMPTY, EMPTY, ""
         for container in pod.containers:
             effective = (
@@ -100,19 +97,18 @@ class Observer:
                 continue
             if effective.cpus != pod.cpus:
                 cpus |= effective.cpus
-            # Subset, not equality: memory on fewer NUMA nodes than decided breaks no promise.
+            # Subset, not equality: memory on fewer NUMA nodes than allocated is permitted.
             if self._mems and pod.numa and not effective.mems <= CpuSet.of(pod.numa):
                 mems |= effective.mems
         if not cpus and not mems:
             return Difference(pod, EMPTY, missing=missing) if missing else None
-        return Difference(pod, cpus or pod.cpus, mems)  # only memory differs: the CPUs are the decided ones
+        return Difference(pod, cpus or pod.cpus, mems)  # if only memory differs, the CPUs are the allocated ones
 
 
 def told(differences: Iterable[Difference], why: str, missing: str = "") -> dict[str, dict[str, str]]:
-    """
-    The annotation's contents by ``namespace/name``, the first ``MOST_TOLD`` of them in order.
+    """Return the contents of the annotation by ``namespace/name``, at most ``MOST_TOLD`` entries in order.
 
-    ``why`` explains pods that run elsewhere, ``missing`` those without a cgroup.
+    ``why`` explains pods on other CPUs, ``missing`` those without a cgroup.
     """
     ordered = sorted(differences, key=lambda one: one.pod.key)[:MOST_TOLD]
     return {

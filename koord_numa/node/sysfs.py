@@ -11,26 +11,25 @@ from typing import Final
 from koord_numa.core.cpuset import EMPTY, MAX_CPU, CpuSet
 
 LONGEST: Final = 1 << 16
-"""Bytes read of one file. The largest files of interest are meminfo and distances, a few KiB."""
+"""Maximum bytes read of a file. The largest files of interest are meminfo and distances with a few KiB."""
 
-# At most 2,048 digits: 8,192 CPUs, the largest NR_CPUS that kernels are built with.
+# At most 2,048 digits: 8,192 CPUs, the largest NR_CPUS of kernels.
 _MASK: Final = re.compile(r"[0-9a-f]{1,2048}(?:,[0-9a-f]{1,8})*", re.ASCII | re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
-# ENODEV and ENXIO: the attribute exists and its device does not, which some drivers answer instead of hiding the file.
+# ENODEV and ENXIO: the attribute exists without its device. Some drivers return them instead of hiding the file.
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
 
 
 class SysfsError(Exception):
-    """A file or a directory that makes the description of the machine unusable; the text names it and what is wrong."""
+    """A file or directory makes the description of the machine unusable. The text has its name and the reason."""
 
 
 class Sysfs:
-    """
-    The tree under one root, usually ``/sys``.
+    """The tree below a root, usually ``/sys``.
 
-    ``present`` is set as soon as it is known; a set of CPUs that has others is an error then.
-    The kernel ends every attribute with a newline. Where some files of a tree end so and others do not, those have been cut short;
-    ``check_complete`` says so. A tree whose files all lack it was written by something else, and is taken as it is.
+    ``present`` is set as soon as it is known: a set with other CPUs is then an error. The kernel ends every attribute
+    with a newline. If some files of a tree end with a newline and others do not, the latter are truncated, and
+    ``check_complete`` raises an error. A tree without any newlines was written by another program and is accepted.
     """
 
     def __init__(self, root: Path) -> None:
@@ -40,19 +39,19 @@ class Sysfs:
         self._open_end: Path | None = None
 
     def text(self, *parts: str) -> str | None:
-        """The contents without surrounding white space, ``None`` when there is no such file."""
+        """Return the contents without surrounding white space, ``None`` if the file does not exist."""
         path = self.root.joinpath(*parts)
         try:
-            # Bytes, not text: sysfs has attributes with stray bytes, and the encoding is checked below with the path in the
-            # message.
+            # Bytes, not text: some attributes of sysfs have invalid bytes. The encoding is checked below, with the path
+            # in the message.
             with path.open("rb") as file:
                 raw = file.read(LONGEST)
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
             raise SysfsError(f"{path} cannot be read: {error.strerror or error}") from None
-        content = raw.replace(b"\0", b"")  # some kernels end short attributes with a NUL
-        # Empty files say nothing about how this tree ends its lines.
+        content = raw.replace(b"\0", b"")  # some kernels terminate short attributes with NUL
+        # Empty files show nothing about line endings.
         if content.strip():
             if content.endswith(b"\n"):
                 self._ended = True
@@ -64,12 +63,12 @@ class Sysfs:
             raise SysfsError(f"{path} is no text") from None
 
     def check_complete(self) -> None:
-        """Raises ``SysfsError`` when a file that was read ends in the middle of a line while others do not."""
+        """Raise ``SysfsError`` if a file ends in the middle of a line while others do not."""
         if self._ended and self._open_end is not None:
             raise SysfsError(f"{self._open_end} ends in the middle of a line")
 
     def number(self, *parts: str) -> int | None:
-        """A decimal number, ``None`` when there is no such file."""
+        """Return a decimal number, ``None`` if the file does not exist."""
         text = self.text(*parts)
         if text is None:
             return None
@@ -78,7 +77,7 @@ class Sysfs:
         return int(text)
 
     def cpu_list(self, *parts: str) -> CpuSet | None:
-        """A list such as ``0-3,8``, ``None`` when there is no such file."""
+        """Return a list such as ``0-3,8``, ``None`` if the file does not exist."""
         text = self.text(*parts)
         if text is None:
             return None
@@ -88,23 +87,22 @@ class Sysfs:
             raise self.error(str(error), *parts) from None
 
     def cpu_mask(self, *parts: str) -> CpuSet | None:
-        """A mask such as ``00000000,0000000f``, ``None`` when there is no such file."""
+        """Return a mask such as ``00000000,0000000f``, ``None`` if the file does not exist."""
         text = self.text(*parts)
         if text is None:
             return None
         if not _MASK.fullmatch(text):
             raise self.error(f"{text[:40]!r} is not a mask of CPUs", *parts)
-        # Words are printed with leading zeros, so that joining them gives the whole number.
+        # Words have leading zeros, so joining them gives the whole number.
         bits = int(text.replace(",", ""), 16)
         if bits.bit_length() > MAX_CPU + 1:
             raise self.error(f"a CPU above {MAX_CPU} is set", *parts)
         return CpuSet(bits)
 
     def cpus(self, folder: tuple[str, ...], list_name: str, mask_name: str, among: CpuSet) -> CpuSet | None:
-        """
-        Those of ``among`` in a set that newer kernels show as list and mask, older ones as mask only; ``None`` without either.
+        """Return the CPUs of ``among`` in a set. Newer kernels have list and mask, older kernels only a mask. ``None`` without both.
 
-        Raises ``SysfsError`` when the two differ on a CPU of ``among``: on offline ones they may.
+        Raises ``SysfsError`` if list and mask differ on a CPU of ``among``. They may differ on offline CPUs.
         """
         listed, masked = self.cpu_list(*folder, list_name), self.cpu_mask(*folder, mask_name)
         if listed is not None and masked is not None and listed & among != masked & among:
@@ -115,16 +113,16 @@ class Sysfs:
         return None if found is None else found & among
 
     def numbered(self, prefix: str, *parts: str) -> list[int]:
-        """The numbers of the entries ``prefix<number>`` of a directory, ascending; none when there is no such directory."""
+        """Return the numbers of the entries ``prefix<number>`` of a directory, ascending. Empty if the directory does not exist."""
         return sorted(
             int(name.removeprefix(prefix))
-            # isdecimal and isascii: `isdecimal` alone accepts digits of other scripts, which int() would take too.
+            # `isdecimal` alone accepts digits of other scripts.
             for name in self.names(*parts)
             if name.startswith(prefix) and name.removeprefix(prefix).isdecimal() and name.isascii()
         )
 
     def names(self, *parts: str) -> list[str]:
-        """The names in a directory, ascending; none when there is no such directory."""
+        """Return the names in a directory, ascending. Empty if the directory does not exist."""
         path = self.root.joinpath(*parts)
         try:
             return sorted(entry.name for entry in path.iterdir())
@@ -134,7 +132,7 @@ class Sysfs:
             raise SysfsError(f"{path} cannot be read: {error.strerror or error}") from None
 
     def error(self, what: str, *parts: str) -> SysfsError:
-        """A complaint about one file."""
+        """Return an error about a file."""
         return SysfsError(f"{self.root.joinpath(*parts)}: {what}")
 
 
@@ -144,7 +142,7 @@ UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class CpuPlace:
-    """Where one CPU sits. Ids are the firmware's, -1 where the kernel does not tell; ``siblings`` are online CPUs, itself among them."""
+    """The place of a CPU. Ids are the firmware's, -1 if unknown. ``siblings`` are online CPUs, including the CPU itself."""
 
     core_id: int
     socket: int
@@ -153,23 +151,22 @@ class CpuPlace:
 
 
 def online_cpus(sysfs: Sysfs) -> CpuSet:
-    """
-    The CPUs that run: those present in the tree that ``online`` lists.
+    """Return the online CPUs: those present in the tree that ``online`` lists.
 
-    Raises ``SysfsError`` without any, or when a CPU's own ``online`` file contradicts the list.
+    Raises ``SysfsError`` if there is none, or a CPU's own ``online`` file contradicts the list.
     """
     present = sysfs.numbered("cpu", *CPU)
     if not present:
         raise sysfs.error("describes no CPU", *CPU)
-    # Ids become bits of one integer: an absurd id from a broken tree would be an absurd amount of memory.
+    # Ids become bits of an integer: a huge id in a malformed tree would need a huge amount of memory.
     if present[-1] > MAX_CPU:
         raise sysfs.error(f"CPU {present[-1]} is above {MAX_CPU}", *CPU)
-    # From here on, a set that names other CPUs is an error (Sysfs.cpus).
+    # Any set with other CPUs is an error from here on (Sysfs.cpus).
     sysfs.present = CpuSet.of(present)
     listed = sysfs.cpu_list(*CPU, "online")
     online = []
     for cpu in present:
-        # A dump taken without the right to read it has the file empty.
+        # The file is empty in dumps taken without permission to read it.
         own = sysfs.number(*CPU, f"cpu{cpu}", "online") if sysfs.text(*CPU, f"cpu{cpu}", "online") else None
         if listed is not None and own is not None and (cpu in listed) is not (own != 0):
             raise sysfs.error(f"{own} contradicts the list of online CPUs {listed}", *CPU, f"cpu{cpu}", "online")
@@ -184,19 +181,18 @@ def online_cpus(sysfs: Sysfs) -> CpuSet:
 
 
 def isolated_cpus(sysfs: Sysfs) -> CpuSet:
-    """CPUs that the kernel's command line keeps away from its scheduler (``isolcpus``)."""
+    """Return the CPUs that the kernel command line isolates from its scheduler (``isolcpus``)."""
     return sysfs.cpu_list(*CPU, "isolated") or EMPTY
 
 
 def read_places(sysfs: Sysfs, cpus: Iterable[int]) -> dict[int, CpuPlace]:
-    """
-    Where these CPUs sit.
+    """Return the places of these CPUs.
 
-    Raises ``SysfsError`` when some of them have a topology and others have not, or siblings do not agree who they are.
+    Raises ``SysfsError`` if some of them have a topology and others have not, or if siblings are inconsistent.
     """
     wanted = sorted(cpus)
     ids = {cpu: _ids(sysfs, cpu) for cpu in wanted}
-    # All or none: virtual machines and old kernels have no die_id at all, but a gap among CPUs is a broken reading.
+    # All or none: virtual machines and old kernels have no die_id, but a gap among CPUs is a broken reading.
     for position, name in enumerate(("physical_package_id", "core_id", "die_id")):
         missing = [cpu for cpu in wanted if ids[cpu][position] is None]
         if missing and len(missing) != len(wanted):
@@ -206,7 +202,7 @@ def read_places(sysfs: Sysfs, cpus: Iterable[int]) -> dict[int, CpuPlace]:
     for cpu in wanted:
         socket, core, die = ids[cpu]
         places[cpu] = CpuPlace(
-            # Without core ids, the set of siblings names the core: unlike a running number it is the same for each of them.
+            # Without core ids, the set of siblings identifies the core: it is equal for all of them.
             core_id=siblings[cpu].bits if core is None else core,
             socket=UNKNOWN if socket is None else socket,
             die=UNKNOWN if die is None else die,
@@ -220,7 +216,7 @@ def _ids(sysfs: Sysfs, cpu: int) -> tuple[int | None, int | None, int | None]:
     found = []
     for name in ("physical_package_id", "core_id", "die_id"):
         number = sysfs.number(*folder, name)
-        # -1 where the architecture does not know it (include/linux/topology.h).
+        # -1 if the architecture does not define it (include/linux/topology.h).
         if number is not None and not UNKNOWN <= number < 2**31:
             raise sysfs.error(f"{number} is no id", *folder, name)
         found.append(number)
@@ -238,7 +234,7 @@ def _siblings(sysfs: Sysfs, cpus: list[int], among: CpuSet) -> dict[int, CpuSet]
         members = threads if core is None else core
         if members is not None:
             known[cpu] = members
-    # No sibling files: every CPU is a core of its own, as the kubelet counts on such machines.
+    # Without sibling files, every CPU is a core of its own, as in the kubelet.
     if not known:
         return {cpu: CpuSet.of([cpu]) for cpu in cpus}
     if untold := [cpu for cpu in cpus if cpu not in known]:
@@ -249,7 +245,7 @@ def _siblings(sysfs: Sysfs, cpus: list[int], among: CpuSet) -> dict[int, CpuSet]
 
 
 def disagreeing(groups: Mapping[int, CpuSet]) -> int | None:
-    """The first CPU that is not in its own group, or of whose group a member names another one."""
+    """Return the first CPU that is not in its own group, or with a member of another group. ``None`` if groups are consistent."""
     for cpu, members in groups.items():
         if cpu not in members or any(groups.get(other) != members for other in members):
             return cpu
@@ -261,20 +257,20 @@ LAST_LEVEL: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """The id of each CPU's L3; empty with a warning where the kernel contradicts itself, empty without one where there is none."""
+    """The id of each CPU's L3 cache. Empty with a warning if the kernel is inconsistent, and without if there is none."""
 
     of_cpu: Mapping[int, int] = field(default_factory=dict)
     warning: str = ""
 
 
 def read_caches(sysfs: Sysfs, cpus: Iterable[int]) -> Caches:
-    """The L3 caches of these CPUs, by the kernel's ids where it names each cache once, else counted by their first CPU."""
+    """Return the L3 caches of these CPUs, by the kernel's ids if they are unique, else numbered by first CPU."""
     wanted = sorted(cpus)
     among = CpuSet.of(wanted)
     sharing: dict[int, CpuSet] = {}
     names: dict[int, int | None] = {}
     try:
-        # Every CPU is asked, not one of a group: that is how a contradiction shows.
+        # Reads every CPU, not one per group, to detect inconsistencies.
         for cpu in wanted:
             members, name = _last_level(sysfs, cpu, among)
             if members:
@@ -288,7 +284,7 @@ def read_caches(sysfs: Sysfs, cpus: Iterable[int]) -> Caches:
 
 def _cache_ids(sharing: Mapping[int, CpuSet], names: Mapping[int, int | None]) -> dict[int, int]:
     pairs = {(names[cpu], members.bits) for cpu, members in sharing.items()}
-    # The kernel's ids are taken only if each stands for one group and each group has one: they may be absent, or repeat.
+    # The kernel's ids are used only if ids and groups correspond one to one: ids may be absent or repeated.
     if len({name for name, _ in pairs if name is not None}) == len(pairs) == len({bits for _, bits in pairs}):
         return {cpu: name for cpu, name in names.items() if name is not None}
     order: dict[int, int] = {}
@@ -297,7 +293,7 @@ def _cache_ids(sharing: Mapping[int, CpuSet], names: Mapping[int, int | None]) -
 
 def _last_level(sysfs: Sysfs, cpu: int, among: CpuSet) -> tuple[CpuSet | None, int | None]:
     cache = (*CPU, f"cpu{cpu}", "cache")
-    # The index is the kernel's order of discovery and differs by architecture; the level is what counts.
+    # The index is the kernel's order of discovery and depends on the architecture. Only the level matters.
     for index in sysfs.numbered("index", *cache):
         folder = (*cache, f"index{index}")
         if sysfs.number(*folder, "level") == LAST_LEVEL:
@@ -307,14 +303,14 @@ def _last_level(sysfs: Sysfs, cpu: int, among: CpuSet) -> tuple[CpuSet | None, i
 
 NODE: Final = ("devices", "system", "node")
 KIB: Final = 1024
-# Node files say `Node 0 MemTotal:`, procfs `MemTotal:`. At most 15 digits: more KiB would pass 2**60 bytes.
+# Node files have `Node 0 MemTotal:`, procfs `MemTotal:`. At most 15 digits: more KiB would exceed 2**60 bytes.
 _TOTAL: Final = re.compile(r"^(?:Node\s+\d+\s+)?MemTotal:\s+(\d{1,15})\s*kB$", re.ASCII | re.MULTILINE)
 _SIZE: Final = re.compile(r"hugepages-(\d{1,12})kB", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNode:
-    """A NUMA node's memory in bytes (``None``: the kernel does not tell), and huge pages by size in bytes."""
+    """A NUMA node's memory in bytes (``None`` if unknown), and its number of huge pages by size in bytes."""
 
     id: int
     memory: int | None
@@ -322,18 +318,18 @@ class MemoryNode:
 
 
 def read_memory(sysfs: Sysfs, numa: int) -> MemoryNode:
-    """The memory of one NUMA node; a node that has no directory has no memory online."""
+    """Return the memory of a NUMA node. A node without a directory has no memory online."""
     folder = (*NODE, f"node{numa}")
     text = sysfs.text(*folder, "meminfo")
     memory = None if text is None else _total(text)
     if text is not None and memory is None:
         raise sysfs.error("has no MemTotal", *folder, "meminfo")
-    # MemTotal contains the huge pages; the reader that offers memory subtracts them.
+    # MemTotal contains the huge pages. The publisher subtracts them.
     return MemoryNode(numa, memory, _pages(sysfs, (*folder, "hugepages")))
 
 
 def whole_memory(sysfs: Sysfs) -> MemoryNode:
-    """All memory, as NUMA node 0: from procfs beside the sysfs, for kernels without NUMA nodes."""
+    """Return all memory as NUMA node 0, from procfs next to sysfs, for kernels without NUMA nodes."""
     text = Sysfs(Path(sysfs.root).parent / "proc").text("meminfo")
     return MemoryNode(0, None if text is None else _total(text), _pages(sysfs, ("kernel", "mm", "hugepages")))
 
@@ -350,18 +346,18 @@ def _pages(sysfs: Sysfs, folder: tuple[str, ...]) -> dict[int, int]:
             count = sysfs.number(*folder, name, "nr_hugepages")
             if count is None or count < 0:
                 raise SysfsError(f"{sysfs.root.joinpath(*folder, name)} has no count of huge pages")
-            if count:  # a size without pages is nothing to offer
+            if count:  # omit sizes without pages
                 found[int(match.group(1)) * KIB] = count
     return found
 
 
 MOST_NUMA_NODES: Final = 1024
-"""NUMA ids end here, as in the kernel (``MAX_NUMNODES``)."""
+"""Upper bound of NUMA ids, as in the kernel (``MAX_NUMNODES``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumaNodes:
-    """``memory`` has one entry a NUMA node, ascending; ``of_cpu`` leaves out CPUs that belong to none."""
+    """The NUMA nodes of a machine. ``memory`` is ascending by id. ``of_cpu`` omits CPUs without a NUMA node."""
 
     memory: tuple[MemoryNode, ...]
     of_cpu: Mapping[int, int]
@@ -370,10 +366,9 @@ class NumaNodes:
 
 
 def read_numa_nodes(sysfs: Sysfs, online: CpuSet) -> NumaNodes:
-    """
-    The NUMA nodes of the machine; one, of number 0, where the kernel knows none, as the kubelet counts.
+    """Return the NUMA nodes of the machine. A kernel without NUMA nodes has one with id 0, as in the kubelet.
 
-    Raises ``SysfsError`` when a NUMA node lacks a file that others have, or distances do not fit together.
+    Raises ``SysfsError`` if a NUMA node lacks a file that others have, or distances are inconsistent.
     """
     ids = sysfs.numbered("node", *NODE)
     if not ids:
@@ -382,7 +377,7 @@ def read_numa_nodes(sysfs: Sysfs, online: CpuSet) -> NumaNodes:
         raise sysfs.error(f"NUMA node {ids[-1]} is not below {MOST_NUMA_NODES}", *NODE)
     warnings: list[str] = []
     of_cpu = _numa_of_cpus(sysfs, ids, online, warnings)
-    # A NUMA node with CPUs and no memory may have no directory; it is a node of its own nevertheless, since CPUs link to it.
+    # A NUMA node with CPUs but without memory may have no directory. It still counts, since CPUs link to it.
     everything = sorted({*ids, *of_cpu.values()})
     warnings += [
         f"NUMA node {numa} has CPUs and no directory: its memory is not online"
@@ -390,7 +385,7 @@ def read_numa_nodes(sysfs: Sysfs, online: CpuSet) -> NumaNodes:
         if numa not in ids
     ]
     memory = {numa: read_memory(sysfs, numa) for numa in ids}
-    # All or none, as for the CPUs' topology: one missing meminfo is a reading that was interrupted.
+    # All or none, as for the CPU topology: a single missing meminfo is an interrupted reading.
     untold = [numa for numa in ids if memory[numa].memory is None]
     if untold and len(untold) != len(ids):
         raise sysfs.error("is missing, and other NUMA nodes have it", *NODE, f"node{untold[0]}", "meminfo")
@@ -413,7 +408,7 @@ def _numa_of_cpus(sysfs: Sysfs, ids: list[int], online: CpuSet, warnings: list[s
             found[cpu] = claimed[0]
         elif claimed:
             several.append(cpu)
-            # The lowest as the last resort, so that the answer does not depend on the order of reading.
+            # The lowest as last resort: independent of the order of reading.
             found[cpu] = next((numa for numa in linked if numa in claimed), claimed[0])
         elif len(linked) == 1:
             found[cpu] = linked[0]
@@ -427,7 +422,7 @@ def _numa_of_cpus(sysfs: Sysfs, ids: list[int], online: CpuSet, warnings: list[s
 
 
 def _claims(sysfs: Sysfs, ids: list[int], online: CpuSet) -> dict[int, list[int]]:
-    """The NUMA nodes that list a CPU, by CPU."""
+    """Return the NUMA nodes that list a CPU, by CPU."""
     claims: dict[int, list[int]] = {}
     untold = []
     for numa in ids:
@@ -442,7 +437,7 @@ def _claims(sysfs: Sysfs, ids: list[int], online: CpuSet) -> dict[int, list[int]
 
 
 def _distances(sysfs: Sysfs, ids: list[int], everything: list[int], warnings: list[str]) -> dict[int, dict[int, int]]:
-    """Costs by NUMA node. The kernel prints one column for every NUMA node that is online."""
+    """Return the distances by NUMA node. The kernel prints one column per online NUMA node."""
     rows: dict[int, list[int]] = {}
     for numa in ids:
         text = sysfs.text(*NODE, f"node{numa}", "distance")
@@ -460,7 +455,7 @@ def _distances(sysfs: Sysfs, ids: list[int], everything: list[int], warnings: li
     widths = sorted({len(row) for row in rows.values()})
     if len(widths) > 1:
         raise sysfs.error(f"NUMA nodes list between {widths[0]} and {widths[-1]} distances", *NODE)
-    # Only the width tells whether NUMA nodes without a directory have a column.
+    # Only the width shows whether NUMA nodes without a directory have a column.
     columns = next((known for known in (everything, ids) if len(known) == widths[0]), None)
     if columns is None:
         warnings.append(f"distances to {widths[0]} NUMA nodes are listed and there are {len(everything)}: none is used")
@@ -471,7 +466,7 @@ def _distances(sysfs: Sysfs, ids: list[int], everything: list[int], warnings: li
 DEVICES: Final = ("bus", "pci", "devices")
 
 CLASSES: Final = ("0108", "02", "03", "0b40", "12")
-"""PCI classes of interest: NVMe, network, display and 3D, co-processor, processing accelerator. Bridges and the like are left out."""
+"""Relevant PCI classes: NVMe, network, display and 3D, co-processor, processing accelerator. Excludes bridges and others."""
 
 _CLASS: Final = re.compile(r"0x([0-9a-f]{6})", re.ASCII | re.IGNORECASE)
 _ROOT: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII | re.IGNORECASE)
@@ -479,8 +474,9 @@ _ROOT: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII | re.IGNOREC
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """
-    One device. ``kind`` is the PCI class and subclass (``0302``), ``numa`` is ``None`` where the firmware does not tell, ``root``
+    """A PCI device.
+
+    ``kind`` is the PCI class and subclass (``0302``). ``numa`` is ``None`` if the firmware does not define it. ``root``
     is the host bridge (``pci0000:00``), the value of Kubernetes' ``resource.kubernetes.io/pcieRoot``, or empty.
     """
 
@@ -491,11 +487,11 @@ class PciDevice:
 
 
 def read_pci(sysfs: Sysfs) -> tuple[PciDevice, ...]:
-    """The devices of the classes of interest, by address."""
+    """Return the devices of the relevant classes, by address."""
     found = []
     for address in sysfs.names(*DEVICES):
         text = sysfs.text(*DEVICES, address, "class")
-        if text is None:  # unplugged between listing and reading
+        if text is None:  # unplugged after the list
             continue
         match = _CLASS.fullmatch(text)
         if match is None:
@@ -509,9 +505,9 @@ def read_pci(sysfs: Sysfs) -> tuple[PciDevice, ...]:
 
 
 def _root(sysfs: Sysfs, address: str) -> str:
-    """The host bridge, from the path that the device's link leads to."""
+    """Return the host bridge, from the target of the device's link."""
     try:
-        # realpath, not readlink: links of dumps and containers may be relative or go through further links.
+        # realpath, not readlink: links in dumps and containers may be relative or point to further links.
         target = Path(os.path.realpath(sysfs.root.joinpath(*DEVICES, address)))
     except OSError:
         return ""
@@ -520,9 +516,10 @@ def _root(sysfs: Sysfs, address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostCpu:
-    """
-    One online logical CPU. ``core`` counts the cores of the machine in the order of their first CPU, as ``lscpu`` does; ``socket``
-    is the firmware's id; ``l3`` is ``None`` where the kernel names no last-level cache.
+    """An online logical CPU.
+
+    ``core`` numbers the cores of the machine in the order of their first CPU, as ``lscpu``. ``socket`` is the
+    firmware's id. ``l3`` is ``None`` without a known last-level cache.
     """
 
     id: int
@@ -535,9 +532,10 @@ class HostCpu:
 
 @dataclass(frozen=True, slots=True)
 class HostNuma:
-    """
-    One NUMA node, with or without CPUs. ``memory`` is bytes and ``None`` where the kernel does not tell; ``pages`` counts huge
-    pages by their size in bytes; ``distances`` are ACPI SLIT costs by NUMA node.
+    """A NUMA node, with or without CPUs.
+
+    ``memory`` is in bytes, ``None`` if unknown. ``pages`` counts huge pages by size in bytes. ``distances`` are ACPI
+    SLIT distances by NUMA node.
     """
 
     id: int
@@ -548,7 +546,7 @@ class HostNuma:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine. ``cpus`` and ``numa`` ascend by id; ``warnings`` are oddities that do not make it unusable."""
+    """A machine. ``cpus`` and ``numa`` ascend by id. ``warnings`` are irregularities that do not make it unusable."""
 
     cpus: tuple[HostCpu, ...]
     numa: tuple[HostNuma, ...]
@@ -558,19 +556,18 @@ class Host:
 
     @property
     def cpu_set(self) -> CpuSet:
-        """All online CPUs that belong to a NUMA node."""
+        """Return all online CPUs with a NUMA node."""
         return CpuSet.of(cpu.id for cpu in self.cpus)
 
     def cpus_of(self, numa: int) -> CpuSet:
-        """The online CPUs of one NUMA node."""
+        """Return the online CPUs of a NUMA node."""
         return CpuSet.of(cpu.id for cpu in self.cpus if cpu.numa == numa)
 
 
 def read_host(root: Path) -> Host:
-    """
-    The machine described by the sysfs mounted at ``root`` (procfs is looked for beside it, for machines without NUMA nodes).
+    """Return the machine described by the sysfs at ``root``. Machines without NUMA nodes also need the procfs next to it.
 
-    Raises ``SysfsError`` when a file contradicts another one or cannot be understood, so that no half-read machine is published.
+    Raises ``SysfsError`` if a file contradicts another one or is malformed, so that no partial machine is published.
     """
     sysfs = Sysfs(root)
     online = online_cpus(sysfs)
@@ -579,13 +576,13 @@ def read_host(root: Path) -> Host:
     caches = read_caches(sysfs, places)
     pci = read_pci(sysfs)
     isolated = isolated_cpus(sysfs)
-    # Last: whether a file was cut short shows only when all that matter were read.
+    # Last: all relevant files must have been read to detect truncated ones.
     sysfs.check_complete()
     return Host(
         cpus=_cpus(places, numa, caches),
-        # CPU-less NUMA nodes (CXL, HBM) are zones as well: their memory can be asked for.
+        # NUMA nodes without CPUs (CXL, HBM) are zones, too: pods can request their memory.
         numa=tuple(_numa(node, numa) for node in numa.memory),
-        isolated=isolated & online,  # the kernel lists isolated CPUs also while they are offline
+        isolated=isolated & online,  # the kernel also lists offline isolated CPUs
         pci=pci,
         warnings=(*numa.warnings, *filter(None, [caches.warning])),
     )
@@ -600,13 +597,13 @@ def _cpus(places: Mapping[int, CpuPlace], numa: NumaNodes, caches: Caches) -> tu
     cores: dict[object, int] = {}
     found = []
     for cpu, place in sorted(places.items()):
-        # NUMA nodes of one socket may count their cores from 0 each, and the dies of one NUMA node too.
+        # Core ids may start from 0 in each NUMA node of a socket, and in each die of a NUMA node.
         core = numa.of_cpu[cpu], place.socket, place.die, place.core_id, place.siblings.bits
         found.append(
             HostCpu(
                 id=cpu,
                 core=cores.setdefault(core, len(cores)),
-                socket=max(0, place.socket),  # -1 is the kernel's word for unknown; there is one socket then
+                socket=max(0, place.socket),  # -1 means unknown: there is one socket
                 die=max(0, place.die),
                 numa=numa.of_cpu[cpu],
                 l3=caches.of_cpu.get(cpu),
@@ -618,13 +615,16 @@ def _cpus(places: Mapping[int, CpuPlace], numa: NumaNodes, caches: Caches) -> tu
 
 
 def _check_siblings(places: Mapping[int, CpuPlace], numa: NumaNodes) -> None:
-    """Threads of one core share everything. A file that was read while the kernel changed it shows up here."""
+    """Check that threads of a core have the same socket, die and NUMA node. Detects files read during a change.
+
+    Raises ``SysfsError``.
+    """
     for cpu, place in places.items():
         for other in place.siblings:
             there = places[other]
             if (place.socket, place.die, numa.of_cpu[cpu]) != (there.socket, there.die, numa.of_cpu[other]):
                 raise SysfsError(f"CPUs {cpu} and {other} are threads of one core in two sockets, dies or NUMA nodes")
-    # Siblings with core ids of their own are compute units; where some have and some have not, an id is wrong.
+    # Siblings with different core ids are compute units. If only some differ, an id is wrong.
     threads = [(place, places[other]) for cpu, place in places.items() for other in place.siblings if other > cpu]
     if len({place.core_id == there.core_id for place, there in threads}) > 1:
         raise SysfsError("some siblings share their core id and others do not")

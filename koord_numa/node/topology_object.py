@@ -1,9 +1,9 @@
-"""
-The NodeResourceTopology of a node: zones, attributes and Koordinator's annotations.
+"""Build the NodeResourceTopology of a node: zones, attributes and Koordinator's annotations.
 
-Two forms, by who owns the CPUs. *Scheduler-owned*: every CPU is listed (``node.koordinator.sh/cpu-topology``), zones offer what the
-machine has less what is reserved, as koordlet's reporter writes it. *Kubelet-owned*: zones list what the kubelet's managers hand
-out, as NFD's topology updater and resource-topology-exporter write it, and attributes say how the kubelet decides.
+*Scheduler-owned* CPUs: every CPU is listed (``node.koordinator.sh/cpu-topology``), and zones have the capacity of the
+machine minus reservations, as koordlet's reporter writes them. *Kubelet-owned* CPUs: zones have the amounts of the
+kubelet's managers, as NFD's topology updater and resource-topology-exporter write them, and attributes have the options
+of the kubelet.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,17 +32,16 @@ FINGERPRINT_ALL: Final = "all"
 
 
 class CpuOwner(Enum):
-    """Who decides which CPUs a container gets."""
+    """The component that chooses the CPUs of containers."""
 
     SCHEDULER = "scheduler"
     KUBELET = "kubelet"
 
 
 def cpu_owner(word: str, kubelet: KubeletOptions | None, *, static: bool = False) -> CpuOwner:
-    """
-    The owner by its name; ``auto``: the kubelet where one of its managers is static, else the scheduler.
+    """Return the owner by name. ``auto`` is the kubelet if one of its managers is static, else the scheduler.
 
-    ``static``: a manager is seen to be static, also where the configuration is not known.
+    ``static``: there is evidence of a static manager, even if the configuration is unknown.
     """
     if word != "auto":
         return CpuOwner(word)
@@ -51,12 +50,11 @@ def cpu_owner(word: str, kubelet: KubeletOptions | None, *, static: bool = False
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """
-    Everything that an NRT is made of.
+    """All inputs of an NRT.
 
-    ``kubelet`` and ``resources`` are ``None`` while the kubelet has not been asked or did not answer. ``checkpoint`` is the kubelet's exact
-    state, or the part of it that is known. ``decided`` are the pods on the node with what a scheduler decided for them, ``reservation`` is
-    the Node's annotation. ``pinning`` is how this agent gives containers their CPUs, empty while it gives none.
+    ``kubelet`` and ``resources`` are ``None`` before the first response of the kubelet. ``checkpoint`` is the kubelet's
+    exact state, or the known part of it. ``decided`` are the pods of the node with their allocations, ``reservation``
+    is the Node's annotation. ``pinning`` is how this agent pins containers, empty while it pins none.
     """
 
     name: str
@@ -73,7 +71,7 @@ class NodeFacts:
 
 
 def topology_object(facts: NodeFacts) -> Json:
-    """The whole object, as one without another publisher."""
+    """Return the whole object, for a node without another publisher."""
     owned = facts.owner is CpuOwner.SCHEDULER
     zones = [_zone(facts, numa, [*(_offered if owned else _managed)(facts, numa)]) for numa in facts.host.numa]
     metadata: Json = {
@@ -100,13 +98,13 @@ def _topology_policies(kubelet: KubeletOptions | None) -> list[str]:
 
 
 def attributes(facts: NodeFacts) -> Iterator[tuple[str, str]]:
-    """Top-level attributes: the kubelet's options and the fingerprint of the pods that the amounts take into account."""
+    """Yield top-level attributes: the kubelet's options and the fingerprint of the pods that the amounts include."""
     if facts.kubelet is not None:
         yield from facts.kubelet.attributes()
         if facts.kubelet.reserved_cpus is None and (reserved := _observed_reserved(facts)) is not None:
             yield names.ATTRIBUTE_RESERVED_CPUS, str(reserved)
     if facts.resources is not None:
-        # Computed over the pods that the kubelet lists as active, all of them.
+        # Covers all active pods of the kubelet.
         from koord_numa.wire.node.fingerprint import fingerprint  # noqa: PLC0415  (keeps --print free of xxhash)
 
         yield names.ATTRIBUTE_FINGERPRINT, fingerprint(pod.key for pod in facts.resources.pods)
@@ -116,7 +114,7 @@ def attributes(facts: NodeFacts) -> Iterator[tuple[str, str]]:
 
 
 def annotations(facts: NodeFacts) -> dict[str, str]:
-    """Annotations: Koordinator's where the scheduler owns the CPUs, else the kubelet's state; PCI devices on every node that has some."""
+    """Return the annotations: Koordinator's if the scheduler owns the CPUs, else the kubelet's state. PCI devices on all nodes."""
     found: dict[str, str] = {}
     if facts.owner is CpuOwner.SCHEDULER:
         held = CpuSet.of(cpu for pod in facts.decided for cpu in pod.cpus)
@@ -154,7 +152,7 @@ def _zone(facts: NodeFacts, numa: HostNuma, resources: list[Json]) -> Json:
 
 
 def _offered(facts: NodeFacts, numa: HostNuma) -> Iterator[Json]:
-    """What a scheduler may give away: everything there is, less huge pages from memory and what the kubelet reserves."""
+    """Yield the amounts that a scheduler can allocate: the capacity without kubelet reservations, memory without huge pages."""
     reserved = facts.kubelet.reserved_memory.get(numa.id, {}) if facts.kubelet else {}
     held: dict[str, int] = {}
     for pod in facts.decided:
@@ -164,7 +162,7 @@ def _offered(facts: NodeFacts, numa: HostNuma) -> Iterator[Json]:
     yield _resource(CPU, cpus, cpus, cpus - held.get(CPU, 0))
     pages = {page_resource(size): size * count for size, count in sorted(numa.pages.items())}
     if numa.memory is not None:
-        # MemTotal contains the huge pages, which pods get as resources of their own only.
+        # MemTotal contains the huge pages, which pods get only as separate resources.
         plain = max(0, numa.memory - sum(pages.values()) - reserved.get(MEMORY, 0))
         yield _resource(MEMORY, numa.memory, plain, plain - held.get(MEMORY, 0))
     for name, size in pages.items():
@@ -175,7 +173,7 @@ def _offered(facts: NodeFacts, numa: HostNuma) -> Iterator[Json]:
 
 
 def _managed(facts: NodeFacts, numa: HostNuma) -> Iterator[Json]:
-    """What the kubelet's managers hand out on one NUMA node; a zone always lists something."""
+    """Yield the amounts that the kubelet's managers allocate on a NUMA node. Never empty."""
     here = facts.host.cpus_of(numa.id)
     total = len(here) * MILLI
     resources = facts.resources
@@ -193,9 +191,10 @@ def _managed(facts: NodeFacts, numa: HostNuma) -> Iterator[Json]:
 def _memory_rows(resources: PodResources, numa: HostNuma) -> Iterator[Json]:
     capacity = {MEMORY: numa.memory or 0} | {page_resource(size): size * n for size, n in numa.pages.items()}
     for name, amount in sorted(resources.allocatable_memory.get(numa.id, {}).items()):
-        # A block that spans NUMA nodes counts in full on each, as exporters count it: how it is spread is not told.
+        # A block on several NUMA nodes counts in full on each, as in other exporters: its distribution is unknown.
         held = resources.held_memory.get(numa.id, {}).get(name, 0)
-        # Sysfs and the kubelet were read at different moments: a pool of pages that grew between them must not pass its capacity.
+        # Sysfs and the kubelet are read at different times: a page pool that grew meanwhile must not exceed its
+        # capacity.
         yield _resource(name, max(capacity.get(name, 0), amount), amount, amount - held)
 
 
@@ -208,13 +207,13 @@ def _device_rows(resources: PodResources, numa: int) -> Iterator[Json]:
 
 
 def _resource(name: str, capacity: int, allocatable: int, available: int) -> Json:
-    # more may be held than is allocatable, after a reservation grew
+    # More may be held than is allocatable, after a reservation grew.
     amounts = {"capacity": capacity, "allocatable": allocatable, "available": max(0, available)}
     return {"name": name} | {key: format_amount(name, amount) for key, amount in amounts.items()}
 
 
 def page_resource(size: int) -> str:
-    """The resource name of huge pages of a size in bytes: ``hugepages-2Mi``."""
+    """Return the resource name of huge pages of a size in bytes: ``hugepages-2Mi``."""
     for suffix, unit in _PAGE_UNITS:
         if size % unit == 0:
             return f"hugepages-{size // unit}{suffix}"
@@ -224,12 +223,12 @@ def page_resource(size: int) -> str:
 def _details(host: Host) -> Iterator[Json]:
     for cpu in host.cpus:
         detail = {"id": cpu.id, "core": cpu.core, "socket": cpu.socket, "node": cpu.numa}
-        # Koordinator's readers pass over keys that they do not know.
+        # Koordinator's readers ignore unknown keys.
         yield detail if cpu.l3 is None else detail | {"uncore": cpu.l3}
 
 
 def _pools(facts: NodeFacts, taken: CpuSet) -> list[Json]:
-    """Shared pools by NUMA node, sorted by socket then NUMA node, as koordlet writes them; reserved CPUs are in none."""
+    """Return the shared pools by NUMA node, sorted by socket and NUMA node, as koordlet. Excludes reserved CPUs."""
     free = facts.host.cpu_set - taken - facts.reserved
     sockets: dict[int, int] = {}
     for cpu in facts.host.cpus:
@@ -242,7 +241,7 @@ def _pools(facts: NodeFacts, taken: CpuSet) -> list[Json]:
 
 
 def _allocations(facts: NodeFacts) -> Iterator[Json]:
-    """CPUs that a static kubelet gave to pods of its own choice; pods with a decided cpuset are none of them."""
+    """Yield the CPUs that a static CPU manager allocated. Excludes pods with a cpuset allocated by the scheduler."""
     if facts.resources is None or facts.kubelet is None or facts.kubelet.cpu_policy != "static":
         return
     decided = {(pod.namespace, pod.name): pod for pod in facts.decided}
@@ -263,7 +262,7 @@ def _kubelet_cpus(facts: NodeFacts) -> CpuSet:
 
 
 def _observed_reserved(facts: NodeFacts) -> CpuSet | None:
-    """CPUs that a static kubelet never hands out, from what it calls allocatable."""
+    """Return the CPUs that a static CPU manager never allocates, by its allocatable CPUs. ``None`` if unknown."""
     if facts.kubelet is None or facts.kubelet.cpu_policy != "static" or facts.resources is None:
         return None
     return facts.host.cpu_set - facts.resources.allocatable_cpus if facts.resources.allocatable_cpus else None

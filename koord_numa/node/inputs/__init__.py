@@ -1,1 +1,1 @@
-"""What the agent reads: the kubelet, its pods and their cgroups, the API server."""
+"""The inputs of the agent: the kubelet, its pods and their cgroups, the API server."""

@@ -1,8 +1,7 @@
-"""
-The agent's few requests to the API server, over aiohttp alone: a full client would double the agent's memory.
+"""A small client of the API server on aiohttp alone: a full client would double the agent's memory.
 
-Inside a cluster the service account's token and certificate are used, and the token is read again as it is rotated. A kubeconfig,
-for trying things out, is read by kubernetes-asyncio, which is imported for that only.
+In a cluster, the token and certificate of the service account are used, and the token file is read periodically. A
+kubeconfig is for tests by hand: it is parsed by kubernetes-asyncio, which is imported only then.
 """
 
 import ssl
@@ -18,14 +17,14 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_LIFE: Final = 60.0
-"""Seconds after which the token file is read again; the kubelet renews it long before it ends."""
+"""Seconds after which the token file is read again. The kubelet renews it long before it expires."""
 
-TIMEOUT: Final = aiohttp.ClientTimeout(total=15)  # seconds for one answer
+TIMEOUT: Final = aiohttp.ClientTimeout(total=15)  # seconds per response
 WATCH_TIMEOUT: Final = 300
-"""Seconds after which a watch ends and begins again with a list: what was missed is found."""
+"""Seconds after which a watch ends and restarts with a list, which contains all missed changes."""
 
 READ_BUFFER: Final = 2**21
-"""Bytes: one watch event of the largest object that etcd takes fits in."""
+"""Bytes of the read buffer. Fits a watch event with the largest object that etcd accepts."""
 
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
@@ -33,7 +32,7 @@ JSON: Final = "application/json"
 
 
 class ApiError(Exception):
-    """A request failed. ``status`` is 0 when there was no answer."""
+    """A failed request. ``status`` is 0 without a response."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -42,7 +41,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ApiAccess:
-    """Where the API server is and how to be let in; ``token_file`` wins over ``token``."""
+    """Address and credentials of the API server. ``token_file`` overrides ``token``."""
 
     server: str
     token: str = ""
@@ -51,22 +50,22 @@ class ApiAccess:
 
 
 def in_cluster(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> ApiAccess:
-    """The access of the pod that the agent runs in. Raises ``ApiError`` outside of one."""
+    """Return the access of the agent's pod. Raises ``ApiError`` outside of a cluster."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (folder / "token").exists():
         raise ApiError(0, "no service account: run inside a cluster, or name a kubeconfig")
     address = f"[{host}]" if ":" in host else host
-    # The cluster's own authority only: the system's would accept any public certificate for the address.
+    # Only the certificate authority of the cluster: the system's would accept any public certificate for the address.
     tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     return ApiAccess(f"https://{address}:{port}", token_file=folder / "token", tls=tls)
 
 
 async def from_kubeconfig(path: Path) -> ApiAccess:
-    """The access that a kubeconfig gives. Raises ``ApiError`` when it gives none."""
+    """Return the access of a kubeconfig. Raises ``ApiError`` if it is unusable."""
     from kubernetes_asyncio import client, config  # noqa: PLC0415  (40 MB, for kubeconfigs only)
 
     found = client.Configuration()
-    # For a malformed file it raises whatever its parts raise.
+    # A malformed file raises various errors.
     try:
         await config.load_kube_config(config_file=str(path), client_configuration=found)
     except (config.ConfigException, OSError, KeyError, TypeError, ValueError) as error:
@@ -78,15 +77,15 @@ async def from_kubeconfig(path: Path) -> ApiAccess:
         raise ApiError(0, f"{path}: {host!r} is no address of a server")
     try:
         tls = _tls(found) if host.startswith("https") else None
-    except OSError as error:  # ssl's errors among them
+    except OSError as error:  # includes errors of ssl
         raise ApiError(0, f"{path}: its certificates cannot be used: {error}") from None
-    # Releases differ in the name of the key.
+    # The name of the key depends on the version of kubernetes-asyncio.
     token = found.api_key.get("BearerToken") or found.api_key.get("authorization") or ""
     return ApiAccess(host.rstrip("/"), token=token.removeprefix("Bearer "), tls=tls)
 
 
 def _tls(found: Any) -> ssl.SSLContext:
-    """The certificates of a client configuration. Raises ``OSError``."""
+    """Return the TLS context of a client configuration. Raises ``OSError``."""
     tls = ssl.create_default_context(cafile=found.ssl_ca_cert)
     if found.cert_file:
         tls.load_cert_chain(found.cert_file, found.key_file)
@@ -96,7 +95,7 @@ def _tls(found: Any) -> ssl.SSLContext:
 
 
 class NodeApi:
-    """Requests of one agent. Tasks may share it."""
+    """The requests of an agent. Safe for concurrent tasks."""
 
     def __init__(self, access: ApiAccess, agent: str = "koord-numa-node-agent") -> None:
         self._access = access
@@ -107,7 +106,7 @@ class NodeApi:
             connector=connector,
             timeout=TIMEOUT,
             headers={"User-Agent": agent, "Accept": JSON},
-            cookie_jar=aiohttp.DummyCookieJar(),  # nothing of a session is kept
+            cookie_jar=aiohttp.DummyCookieJar(),  # no state between requests
             read_bufsize=READ_BUFFER,
         )
 
@@ -118,7 +117,7 @@ class NodeApi:
         await self._session.close()
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
-        """The object at a path, ``None`` when there is none. Raises ``ApiError``."""
+        """Return the object at a path, ``None`` if it does not exist. Raises ``ApiError``."""
         try:
             return await self._send("GET", path, params=params)
         except ApiError as error:
@@ -127,7 +126,7 @@ class NodeApi:
             raise
 
     async def apply(self, path: str, obj: Any, manager: str) -> Any:
-        """Server-side apply without force. Raises ``ApiError``; 409 means that another manager owns one of the fields."""
+        """Server-side apply an object without force. Raises ``ApiError``, with 409 if another manager owns one of the fields."""
         return await self._send("PATCH", path, params={"fieldManager": manager}, body=obj, kind=APPLY)
 
     async def post(self, path: str, obj: Any) -> Any:
@@ -135,17 +134,17 @@ class NodeApi:
         return await self._send("POST", path, body=obj)
 
     async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[tuple[str, Any]]:
-        """
-        First ``("LIST", objects)``, then events as ``(type, object)`` until the server ends the watch.
+        """Yield ``("LIST", objects)``, then events as ``(type, object)`` until the server ends the watch.
 
-        Raises ``ApiError`` when the list or the watch fails.
+        Raises ``ApiError`` if the list or the watch fails.
         """
         listed = await self._send("GET", path, params=params)
         yield "LIST", listed.get("items") or []
-        # From the list's version on: between list and watch nothing can be missed.
+        # Starts at the version of the list, so that no change is missed.
         version = (listed.get("metadata") or {}).get("resourceVersion", "")
         query = {**params, "watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_TIMEOUT)}
-        # No total limit on a watch. The read limit is above the server's own end, so that silence means a dead connection.
+        # No total limit for a watch. The read limit exceeds the timeout of the server, so silence means a dead
+        # connection.
         endless = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=WATCH_TIMEOUT + 30)
         try:
             async with self._session.get(path, params=query, headers=self._headers(), timeout=endless) as answer:
@@ -153,7 +152,7 @@ class NodeApi:
                     raise ApiError(answer.status, f"watch {path}: {(await answer.text())[:300]}")
                 async for line in answer.content:
                     event = orjson.loads(line)
-                    # 410 Gone above all, when the version is too old: the caller lists again.
+                    # Usually 410 Gone, if the version is too old: the caller lists again.
                     if event.get("type") == "ERROR":
                         return
                     yield str(event.get("type")), event.get("object") or {}
@@ -174,16 +173,16 @@ class NodeApi:
                     raise ApiError(answer.status, f"{method} {path}: {answer.status}: {_message(text)}")
                 return orjson.loads(text) if text else None
         except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
-            # repr, as several of aiohttp's errors have no text
+            # repr, since several errors of aiohttp have no text.
             raise ApiError(0, f"{method} {path}: {error!r}") from None
 
     def _headers(self) -> dict[str, str]:
         if self._access.token_file is not None and monotonic() - self._read_at > TOKEN_LIFE:
-            # Blocking, on a tmpfs: microseconds, once a minute.
+            # Blocking, but on a tmpfs: microseconds once a minute.
             try:
                 self._token, self._read_at = self._access.token_file.read_text().strip(), monotonic()
             except OSError as error:
-                # The kubelet replaces the file; the token that is known is good for longer than that takes.
+                # The kubelet may be replacing the file. The known token remains valid meanwhile.
                 if not self._token:
                     raise ApiError(0, f"{self._access.token_file}: {error.strerror}") from None
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}

@@ -1,8 +1,7 @@
-"""
-The kubelet's resource managers as its configuration states them: from ``/configz`` or from the configuration file.
+"""The options of the kubelet's resource managers, from ``/configz`` or from the configuration file.
 
-Both carry ``KubeletConfiguration`` v1beta1 (k8s.io/kubelet/config/v1beta1/types.go); ``/configz`` has defaults filled in, a file
-may leave them out.
+Both contain ``KubeletConfiguration`` v1beta1 (k8s.io/kubelet/config/v1beta1/types.go). ``/configz`` includes defaults,
+a file may omit them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ POLICY_WORDS: Final[Mapping[str, str]] = {
     "restricted": "Restricted",
     "single-numa-node": "SingleNUMANode",
 }
-"""What ``topologyPolicies`` calls the kubelet's topology manager policies; ``none`` is ``None``."""
+"""Names of the kubelet's topology manager policies in ``topologyPolicies``. ``none`` is ``None``."""
 
 MANAGER_FIELDS: Final = (
     "topologyManagerPolicy",
@@ -29,7 +28,7 @@ MANAGER_FIELDS: Final = (
     "cpuManagerPolicyOptions",
     "memoryManagerPolicy",
 )
-"""Fields that a kubelet also takes from flags and drop-ins, which its configuration file does not show."""
+"""Fields that a kubelet also accepts from flags and drop-ins, which its configuration file does not show."""
 
 DEFAULT_MAX_NUMA_NODES: Final = "8"
 _KIND: Final = "KubeletConfiguration"
@@ -37,15 +36,15 @@ _MAX_NUMA_NODES: Final = "max-allowable-numa-nodes"
 
 
 class KubeletConfigError(Exception):
-    """What was read is no kubelet configuration; the text names the field."""
+    """The data is not a kubelet configuration. The text names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletOptions:
-    """
-    Policies and options in the kubelet's own words; options are texts as the kubelet has them. ``reserved_cpus`` is ``None``
-    where the configuration reserves an amount only, and the kubelet chooses the CPUs. ``reserved_memory`` is bytes by NUMA node
-    and resource name.
+    """Policies and options with the kubelet's names. Option values are strings.
+
+    ``reserved_cpus`` is ``None`` if the configuration only reserves an amount, and the kubelet chooses the CPUs.
+    ``reserved_memory`` is in bytes by NUMA node and resource name.
     """
 
     topology_policy: str = "none"
@@ -56,35 +55,33 @@ class KubeletOptions:
     memory_policy: str = "None"
     reserved_cpus: CpuSet | None = None
     reserved_memory: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    cgroup_root: str = ""  # below which the kubelet makes the cgroups of pods; empty: the root of the tree
-    absent: frozenset[str] = frozenset()  # fields of MANAGER_FIELDS that the configuration leaves out
-    is_complete: bool = (
-        True  # else a flag or drop-in is seen to override the configuration: what it leaves out is not known
-    )
+    cgroup_root: str = ""  # parent of the kubelet's cgroups; empty: the root of the tree
+    absent: frozenset[str] = frozenset()  # fields of MANAGER_FIELDS that the configuration omits
+    is_complete: bool = True  # false if a flag or drop-in overrides the configuration: omitted fields are then unknown
 
     def states(self, name: str) -> bool:
-        """Whether the value of a field of ``MANAGER_FIELDS`` is known to be the kubelet's."""
+        """Return whether the value of a field of ``MANAGER_FIELDS`` is certain."""
         return self.is_complete or name not in self.absent
 
     @property
     def owns_placement(self) -> bool:
-        """Does the kubelet itself decide which CPUs or which NUMA node's memory a container gets?"""
+        """Return whether the kubelet decides which CPUs or which NUMA nodes' memory a container gets."""
         return self.cpu_policy != "none" or self.memory_policy != "None"
 
     @property
     def topology_word(self) -> str:
-        """Policy and scope in the one word of ``topologyPolicies``."""
-        # topologyPolicies is deprecated in v1alpha2 in favour of attributes, and readers of older objects still use it.
+        """Return policy and scope as a value of ``topologyPolicies``."""
+        # topologyPolicies is deprecated in v1alpha2 in favor of attributes, but still read by older clients.
         word = POLICY_WORDS.get(self.topology_policy)
         return f"{word}{'PodLevel' if self.topology_scope == 'pod' else 'ContainerLevel'}" if word else "None"
 
     def attributes(self) -> Iterator[tuple[str, str]]:
-        """The attributes of the NRT: those that exporters write, then those that only we do (docs/kubelet-model.md)."""
+        """Yield the attributes of the NRT: those of other exporters, then those of this agent (docs/kubelet-model.md)."""
         if self.states("topologyManagerPolicy"):
             yield names.ATTRIBUTE_TOPOLOGY_POLICY, self.topology_policy
         if self.states("topologyManagerScope"):
             yield names.ATTRIBUTE_TOPOLOGY_SCOPE, self.topology_scope
-        # The kubelet's default (cm/topologymanager/topology_manager.go) is written out, so that readers need no table.
+        # The kubelet's default (cm/topologymanager/topology_manager.go) is written, so that readers need not know it.
         most = self.topology_options.get(_MAX_NUMA_NODES, DEFAULT_MAX_NUMA_NODES)
         yield names.ATTRIBUTE_MAX_NUMA_NODES, most
         for option, value in sorted(self.topology_options.items()):
@@ -99,23 +96,23 @@ class KubeletOptions:
             yield names.ATTRIBUTE_RESERVED_CPUS, str(self.reserved_cpus)
 
     def cpu_manager(self) -> dict[str, Any]:
-        """Koordinator's ``kubelet.koordinator.sh/cpu-manager-policy``."""
+        """Return the value of Koordinator's ``kubelet.koordinator.sh/cpu-manager-policy``."""
         found: dict[str, Any] = {"policy": self.cpu_policy}
         if self.cpu_options:
             found["options"] = dict(sorted(self.cpu_options.items()))
-        # Left out when empty, as koordlet's `omitempty` does.
+        # Omitted if empty, as with koordlet's `omitempty`.
         if self.reserved_cpus:
             found["reservedCPUs"] = str(self.reserved_cpus)
         return found
 
 
 def kubelet_options(config: object) -> KubeletOptions:
-    """The options in a ``KubeletConfiguration``, alone or as the answer of ``/configz``. Raises ``KubeletConfigError``."""
+    """Parse a ``KubeletConfiguration``, alone or in the response of ``/configz``. Raises ``KubeletConfigError``."""
     if isinstance(config, Mapping) and "kubeletconfig" in config:
         config = config["kubeletconfig"]
     if not isinstance(config, Mapping):
         raise KubeletConfigError(f"a {type(config).__name__} is no KubeletConfiguration")
-    # Every field has a default: another kind of file would be taken for a kubelet without any option.
+    # Every field has a default: without this check, any other kind of file would be valid.
     if (kind := config.get("kind", _KIND)) != _KIND:
         raise KubeletConfigError(f"a {kind} is no {_KIND}")
     reserved = _text(config, "reservedSystemCPUs", "")
@@ -133,7 +130,7 @@ def kubelet_options(config: object) -> KubeletOptions:
         cpu_policy=policy,
         cpu_options=_texts(config, "cpuManagerPolicyOptions"),
         memory_policy=_text(config, "memoryManagerPolicy", "None"),
-        # The none policy reserves nothing in particular.
+        # The none policy reserves no specific CPUs.
         reserved_cpus=EMPTY if cpus is None and policy == "none" else cpus,
         reserved_memory=_reserved_memory(config),
         cgroup_root=_text(config, "cgroupRoot", ""),
@@ -142,7 +139,7 @@ def kubelet_options(config: object) -> KubeletOptions:
 
 
 def read_kubelet_config(path: Path) -> KubeletOptions:
-    """The options in a configuration file, YAML or JSON. Raises ``KubeletConfigError``, also for a file that cannot be read."""
+    """Read a configuration file, YAML or JSON. Raises ``KubeletConfigError``, also for an unreadable file."""
     import yaml  # noqa: PLC0415  (only where a file is given)
 
     try:
@@ -156,7 +153,7 @@ def read_kubelet_config(path: Path) -> KubeletOptions:
 
 
 def camel(option: str) -> str:
-    """``full-pcpus-only`` as it stands in the name of an attribute: ``FullPcpusOnly``."""
+    """Return an option as part of the name of an attribute: ``FullPcpusOnly`` for ``full-pcpus-only``."""
     return "".join(word.capitalize() for word in option.split("-"))
 
 
@@ -173,7 +170,7 @@ def _texts(config: Mapping[str, Any], name: str) -> dict[str, str]:
     value = config.get(name) or {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise KubeletConfigError(f"{name} is no map")
-    # YAML turns an unquoted true into a boolean; the kubelet would refuse it, and its meaning is plain.
+    # YAML parses an unquoted true as a boolean. The kubelet rejects it, but the meaning is clear.
     return {key: str(item).lower() if isinstance(item, bool) else str(item) for key, item in value.items()}
 
 

@@ -1,8 +1,7 @@
-"""
-The checkpoint files of the kubelet's resource managers: ``cpu_manager_state``, ``memory_manager_state``, ``kubelet_internal_checkpoint``.
+"""The checkpoint files of the kubelet: ``cpu_manager_state``, ``memory_manager_state``, ``kubelet_internal_checkpoint``.
 
-The kubelet replaces a file as a whole (temporary file, rename), so a reader never sees half of it. Checksums are of Go's own dump of a
-struct and are not verified; the format is checked instead. Sources: ``cm/cpumanager/state``, ``cm/memorymanager/state``,
+The kubelet replaces files atomically (temporary file, rename). Checksums cover Go's dump of a struct and are not
+verified, but the format is. Sources: ``cm/cpumanager/state``, ``cm/memorymanager/state``,
 ``cm/devicemanager/checkpoint`` of Kubernetes 1.36.
 """
 
@@ -19,30 +18,30 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.kubelet_checkpoint import HeldMemory, MemoryAmounts, NumaMemory
 
 ROOT: Final = Path("/var/lib/kubelet")
-"""The default of the kubelet's ``--root-dir``."""
+"""Default of the kubelet's ``--root-dir``."""
 CPU_FILE: Final = "cpu_manager_state"
 MEMORY_FILE: Final = "memory_manager_state"
 DEVICE_FOLDER: Final = "device-plugins"
 DEVICE_FILE: Final = "kubelet_internal_checkpoint"
 
 LARGEST: Final = 16 << 20
-"""Bytes of one file. A device checkpoint keeps the answer of the plugin for every container."""
+"""Maximum bytes of a file. A device checkpoint contains the plugin's response for every container."""
 
 STATIC_CPUS: Final = "static"
 STATIC_MEMORY: Final = "Static"
 
 T = TypeVar("T")
 Signature = tuple[tuple[int, int, int] | None, ...]
-"""Inode, time of change and size of each file; ``None`` for a file that does not exist."""
+"""Inode, modification time and size of each file. ``None`` for a file that does not exist."""
 
 
 class KubeletFilesError(Exception):
-    """A checkpoint file cannot be read or has an unknown format; the text names the file."""
+    """A checkpoint file cannot be read or has an unknown format. The text names the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuFile:
-    """``cpu_manager_state``: the policy, the shared pool, and exclusive CPUs by pod uid and container."""
+    """``cpu_manager_state``: the policy, the shared pool, and exclusive CPUs by pod UID and container."""
 
     policy: str
     shared: CpuSet = EMPTY
@@ -52,7 +51,7 @@ class CpuFile:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFile:
-    """``memory_manager_state``. A block of size 0 is that of an init container whose memory the app container uses."""
+    """``memory_manager_state``. A block of size 0 belongs to an init container whose memory the app container reuses."""
 
     policy: str
     machine: Mapping[int, NumaMemory] = field(default_factory=dict)
@@ -66,7 +65,7 @@ Devices = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class KubeletFiles:
-    """All files at one moment; ``None`` for a file that does not exist. ``devices`` is by pod uid and container."""
+    """All files at one time. ``None`` for a file that does not exist. ``devices`` is by pod UID and container."""
 
     signature: Signature = (None, None, None)
     cpu: CpuFile | None = None
@@ -75,7 +74,7 @@ class KubeletFiles:
 
     @property
     def uids(self) -> set[str]:
-        """The pods of which a file knows, by the kubelet's uid: a static pod has one of its own."""
+        """Return the UIDs of all pods in the files. For static pods, the kubelet's UID differs from the API server's."""
         found: set[str] = set(self.devices or ())
         for manager in (self.cpu, self.memory):
             if manager is not None:
@@ -84,7 +83,7 @@ class KubeletFiles:
 
 
 class KubeletFolder:
-    """The kubelet's root directory. A file is parsed again only after it has changed."""
+    """The kubelet's root directory. Files are parsed only after a change."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self.root = root
@@ -93,11 +92,11 @@ class KubeletFolder:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """The directories in which files are replaced."""
+        """Return the directories with checkpoint files."""
         return (self.root, self.root / DEVICE_FOLDER)
 
     def signature(self) -> Signature:
-        """The state of the files without reading them. Raises ``KubeletFilesError``."""
+        """Return the signature of the files without reading them. Raises ``KubeletFilesError``."""
         found: list[tuple[int, int, int] | None] = []
         for path in self._paths:
             try:
@@ -111,8 +110,8 @@ class KubeletFolder:
         return tuple(found)
 
     def read(self) -> KubeletFiles:
-        """The files as they are now. Raises ``KubeletFilesError``."""
-        # A missing root is not an empty one: it means that the state lies elsewhere.
+        """Return the current contents of the files. Raises ``KubeletFilesError``."""
+        # A missing root is an error: the state is elsewhere.
         if not self.root.is_dir():
             raise KubeletFilesError(f"{self.root} does not exist: name the kubelet's directory with --root-dir")
         signature = self.signature()

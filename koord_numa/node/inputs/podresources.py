@@ -1,8 +1,7 @@
-"""
-The kubelet's own account of what it gave to whom (``podresources`` API v1), reduced to what a topology says.
+"""Allocations of the kubelet from the ``podresources`` API v1, reduced to the needs of a topology.
 
-``read_resources`` turns the answers of ``List`` and ``GetAllocatableResources`` into plain values. It trusts neither sizes nor ids:
-an answer that makes no sense is a ``PodResourcesError``, and the topology published last stays.
+``read_resources`` converts the responses of ``List`` and ``GetAllocatableResources``. Sizes and ids are validated: an
+inconsistent response raises ``PodResourcesError``, and the last topology stays published.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,16 +13,16 @@ from koord_numa.core.objects.kubelet_checkpoint import HeldMemory
 
 MOST_NUMA_NODES: Final = 1024
 LARGEST: Final = 2**60
-"""Bytes; more memory than this is no amount but a mistake."""
+"""Maximum bytes of memory. Larger values are errors."""
 
 
 class PodResourcesError(Exception):
-    """The kubelet's answer cannot be used; the text names the pod or resource and what is wrong."""
+    """The kubelet's response is unusable. The text names the pod or resource, and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerResources:
-    """What one container holds exclusively: CPUs, devices by resource name, and memory blocks."""
+    """The exclusive resources of a container: CPUs, devices by resource name, and memory blocks."""
 
     name: str
     cpus: CpuSet = EMPTY
@@ -33,7 +32,7 @@ class ContainerResources:
 
 @dataclass(frozen=True, slots=True)
 class PodHoldings:
-    """One active pod of the kubelet."""
+    """An active pod of the kubelet."""
 
     namespace: str
     name: str
@@ -41,22 +40,21 @@ class PodHoldings:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name: what fingerprints are made of."""
+        """Return namespace and name, as used in fingerprints."""
         return self.namespace, self.name
 
     @property
     def cpus(self) -> CpuSet:
-        """All exclusive CPUs of its containers."""
+        """Return all exclusive CPUs of its containers."""
         return CpuSet.of(cpu for container in self.containers for cpu in container.cpus)
 
 
 @dataclass(frozen=True, slots=True)
 class PodResources:
-    """
-    What the kubelet may hand out and what it has handed out.
+    """Allocatable and allocated resources of the kubelet.
 
-    Memory is bytes by NUMA node and resource name, devices the NUMA nodes of each device by resource name and id; a device near no
-    NUMA node in particular has none.
+    Memory is in bytes by NUMA node and resource name. Devices are sets of NUMA nodes by resource name and id, empty for
+    a device without NUMA affinity.
     """
 
     pods: tuple[PodHoldings, ...] = ()
@@ -69,20 +67,19 @@ class PodResources:
 
 
 def read_resources(listed: Any, allocatable: Any) -> PodResources:
-    """
-    Put the two answers (``ListPodResourcesResponse``, ``AllocatableResourcesResponse``) together.
+    """Combine ``ListPodResourcesResponse`` and ``AllocatableResourcesResponse``.
 
-    Raises ``PodResourcesError`` for ids out of range, a CPU given twice, a pod listed twice, or held CPUs and devices that the
-    kubelet does not have: such an answer mixes two moments, and the next one will not.
+    Raises ``PodResourcesError`` for ids out of range, a CPU given twice, a pod listed twice, or allocated CPUs that the
+    kubelet does not have: such responses are from different times, and a retry helps.
     """
     pods = tuple(_pod(pod) for pod in listed.pod_resources)
-    # One may terminate while its successor of the same name is admitted. Fingerprints go by name and could not tell them apart.
+    # A pod may terminate while a pod of the same name is admitted. Fingerprints use names and cannot distinguish them.
     if len({pod.key for pod in pods}) != len(pods):
         raise PodResourcesError("a pod is listed twice")
     can = _cpus(allocatable.cpu_ids, "the allocatable resources")
     devices = _devices(allocatable.devices)
     held_cpus, held_devices = _held(pods)
-    # Under the none policy the kubelet names no CPU allocatable (cpumanager/policy_none.go): nothing to contradict.
+    # Under the none policy no CPU is allocatable (cpumanager/policy_none.go), so there is nothing to compare.
     if can and not held_cpus <= can:
         raise PodResourcesError(f"containers hold CPUs {held_cpus - can} that are not allocatable")
     held_memory: dict[int, dict[str, int]] = {}
@@ -108,7 +105,7 @@ def _pod(pod: Any) -> PodHoldings:
     for container in pod.containers:
         devices: dict[str, frozenset[str]] = {}
         for entry in container.devices:
-            # A resource may come in several entries, one a device or a NUMA node.
+            # A resource may have several entries, such as one per device or NUMA node.
             devices[entry.resource_name] = devices.get(entry.resource_name, frozenset()) | set(entry.device_ids)
         memory = sorted(_blocks(container.memory, who), key=lambda block: (block.resource, block.numa_mask, block.size))
         containers.append(ContainerResources(container.name, _cpus(container.cpu_ids, who), devices, tuple(memory)))
@@ -119,7 +116,7 @@ def _blocks(blocks: Iterable[Any], who: str) -> Iterator[HeldMemory]:
     for block in blocks:
         if not 0 <= block.size <= LARGEST:
             raise PodResourcesError(f"{who}: {block.size} bytes of {block.memory_type}")
-        # A block of size 0 is that of an init container whose memory the app container uses.
+        # A block of size 0 belongs to an init container whose memory the app container reuses.
         if block.size:
             mask = sum(1 << numa for numa in _numa(block.topology.nodes, who))
             yield HeldMemory(mask, block.memory_type, block.size)
@@ -129,7 +126,7 @@ def _held(pods: Iterable[PodHoldings]) -> tuple[CpuSet, dict[str, frozenset[str]
     cpus = EMPTY
     devices: dict[str, frozenset[str]] = {}
     for pod in pods:
-        # Containers of one pod may share CPUs: a sidecar's successor, pod-level managers. Two pods never do.
+        # Containers of a pod may share CPUs (restarted sidecars, pod-level managers). Two pods never do.
         if both := cpus & pod.cpus:
             raise PodResourcesError(f"CPUs {both} are held by pod {pod.namespace}/{pod.name} and by another one")
         cpus |= pod.cpus
@@ -161,7 +158,7 @@ def _devices(entries: Iterable[Any]) -> dict[str, dict[str, frozenset[int]]]:
     for entry in entries:
         places = _numa(entry.topology.nodes, f"device {entry.resource_name}")
         known = found.setdefault(entry.resource_name, {})
-        # A device may come in several entries, too, and is near the NUMA nodes of all of them.
+        # A device may have several entries, and is local to the NUMA nodes of all of them.
         for device in entry.device_ids:
             known[device] = known.get(device, frozenset()) | places
     return found
@@ -171,7 +168,7 @@ def _add_memory(found: dict[int, dict[str, int]], blocks: Iterable[Any], who: st
     for block in blocks:
         if not 0 <= block.size <= LARGEST:
             raise PodResourcesError(f"{who}: {block.size} bytes of {block.memory_type}")
-        # In full on each: the kubelet does not tell how a block is spread over its NUMA nodes.
+        # In full on each NUMA node: the kubelet does not report how a block is distributed.
         for numa in _numa(block.topology.nodes, who):
             here = found.setdefault(numa, {})
             here[block.memory_type] = here.get(block.memory_type, 0) + block.size

@@ -1,4 +1,4 @@
-"""The pods of this node, watched: what was decided for them, which containers run, and which pods have ended."""
+"""A watch of the pods of this node: allocations, running containers, and finished pods."""
 
 import asyncio
 import logging
@@ -15,14 +15,13 @@ logger = logging.getLogger(__name__)
 
 LONGEST_PAUSE: Final = 30.0  # seconds
 MAX_DEPARTED: Final = 256
-"""Uids of ended pods that are remembered, the newest ones. A node of the usual size runs 110 pods."""
+"""Maximum remembered UIDs of departed pods, the newest first. A node usually runs at most 110 pods."""
 
 
 class NodePods:
-    """
-    Keeps the pods. ``changed`` is set whenever one of them has changed, and so is ``noticed``, for a second task that waits.
+    """The pods of a node. ``changed`` and ``noticed`` are set on changes, for two waiting tasks.
 
-    ``departed`` are the uids of pods that have ended or were deleted, in the order in which that was seen.
+    ``departed`` are the UIDs of finished and deleted pods, in the order of their departure.
     """
 
     def __init__(self, api: NodeApi, node: str, koordlet_namespace: str = KOORDLET_NAMESPACE) -> None:
@@ -38,21 +37,21 @@ class NodePods:
         self.synced = asyncio.Event()
 
     def all(self) -> tuple[DecidedPod, ...]:
-        """The pods that have not ended, by namespace and name."""
+        """Return the pods that are not finished, by namespace and name."""
         if self._sorted is None:
             self._sorted = tuple(sorted(self._pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid)))
         return self._sorted
 
     def bound(self) -> tuple[BoundPod, ...]:
-        """Every pod object of this node, ended ones included."""
+        """Return every pod object of this node, including finished pods."""
         return tuple(self._bound.values())
 
     def find(self, uid: str) -> DecidedPod | None:
-        """The pod with this uid, if it has not ended."""
+        """Return the pod with this UID if it is not finished."""
         return self._pods.get(uid)
 
     def admit(self, pod: Mapping[str, Any]) -> None:
-        """The runtime shows a pod before the watch does; the next event or list of the watch replaces it."""
+        """Add a pod that the runtime shows before the watch. The next event or list of the watch replaces it."""
         found = decided_pod(pod, self._koordlet_namespace)
         if found is not None and found.uid and found.uid not in self._pods:
             self._pods[found.uid] = found
@@ -60,12 +59,12 @@ class NodePods:
             self.changed.set()
 
     async def run(self) -> None:
-        """Watch until cancelled; lists again whenever the watch ends."""
+        """Watch until cancelled. Lists again whenever the watch ends."""
         pause = 1.0
         while True:
             try:
                 async for kind, value in self._api.watch("/api/v1/pods", self._query):
-                    # Only an answer ends the back-off: a list that fails never gets here.
+                    # Only a response resets the back-off: a failing list never gets here.
                     pause = 1.0
                     self.observe(kind, value)
             except ApiError as error:
@@ -74,14 +73,14 @@ class NodePods:
                 pause = min(LONGEST_PAUSE, pause * 2)
 
     async def relist(self) -> None:
-        """Read all pods once, instead of watching. Raises ``ApiError``."""
+        """List all pods once, without a watch. Raises ``ApiError``."""
         listed = await self._api.get("/api/v1/pods", self._query)
         self.observe("LIST", (listed or {}).get("items") or [])
 
     def observe(self, kind: str, value: Any) -> None:
-        """One event of the watch, or its first list."""
+        """Process an event of the watch, or its first list."""
         before, bound_before = dict(self._pods), dict(self._bound)
-        # Compared at the end, as most updates are of fields that the agent does not read and must wake nothing.
+        # Compared below: most updates concern fields that the agent does not read, and must not wake a task.
         if kind == "LIST":
             self._pods, self._bound = {}, {}
             for pod in value:
@@ -102,19 +101,19 @@ class NodePods:
             self.noticed.set()
 
     def started(self, container: str, running: Iterable[RunningContainer]) -> None:
-        """The runtime has started a container; the pod's status will show it a second or two later."""
-        # The event has an id and no pod, so the runtime is asked for its labels.
+        """Record that the runtime has started a container. The status of the pod shows it one or two seconds later."""
+        # The event has no pod, so the labels of the running containers are used.
         found = next((one for one in running if one.id == container), None)
         pod = self._pods.get(found.pod_uid) if found else None
         if found is None or pod is None or any(one.id == container for one in pod.containers):
             return
         here = DecidedContainer(found.name, container, running=True)
-        # The pod's next update replaces the entry: by then the kubelet has reported the same container.
+        # The next update of the pod replaces the entry: by then, the kubelet has reported the container.
         self._pods[pod.uid] = replace(pod, containers=(*pod.containers, here))
         self._sorted = None
 
     def _depart(self, before: Mapping[str, BoundPod]) -> None:
-        """Remember the pods that have ended or disappeared since."""
+        """Record the pods that finished or disappeared since ``before``."""
         for uid, pod in self._bound.items():
             if pod.ended and not (uid in before and before[uid].ended):
                 self.departed[uid] = None
@@ -131,7 +130,7 @@ class NodePods:
         if found is None:
             self._pods.pop(str((pod.get("metadata") or {}).get("uid", "")), None)
             return
-        # Told once for each new state, not for each update of the pod.
+        # Logged once per new state, not per update of the pod.
         if found.problem and found != self._pods.get(found.uid):
             logger.warning("pod %s: %s", found.key, found.problem)
         self._pods[found.uid] = found

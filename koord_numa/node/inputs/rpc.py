@@ -1,7 +1,7 @@
-"""
-Calls to the kubelet's podresources socket and to the container runtime's socket. Answers of any size and kind are expected.
+"""Calls to the kubelet's podresources socket and to the container runtime's socket.
 
-Both are gRPC over unix sockets on the node; a call that fails is an ``RpcError`` with the socket in its text.
+Both use gRPC over unix sockets of the node. A failed call raises ``RpcError`` with the socket in its text. Responses
+may be large.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -16,23 +16,23 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.wire.proto import cri_pb2, podresources_pb2
 
 LARGEST_ANSWER: Final = 16 << 20
-"""Bytes; the kubelet's own limit for podresources (``pkg/kubelet/apis/podresources/constants.go``)."""
+"""Maximum bytes of a response. Limit of the kubelet for podresources (``pkg/kubelet/apis/podresources/constants.go``)."""
 
 TIMEOUT: Final = 10.0
-"""Seconds for one call."""
+"""Seconds per call."""
 
 _POD_RESOURCES: Final = "/v1.PodResourcesLister/"
 _RUNTIME: Final = "/runtime.v1.RuntimeService/"
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", LARGEST_ANSWER),
-    ("grpc.enable_http_proxy", 0),  # a proxy of the environment has nothing to do with a local socket
-    # One thread polls; the agent makes one call at a time.
+    ("grpc.enable_http_proxy", 0),  # a proxy in the environment is irrelevant for a local socket
+    # One polling thread is enough: the agent makes one call at a time.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 
 class RpcError(Exception):
-    """A call failed. ``unimplemented``: the other side is too old to know it."""
+    """A failed call. ``unimplemented``: the server is too old for the call."""
 
     def __init__(self, text: str, *, unimplemented: bool = False) -> None:
         super().__init__(text)
@@ -40,7 +40,7 @@ class RpcError(Exception):
 
 
 class _Client:
-    """One channel to one socket."""
+    """A channel to a socket."""
 
     def __init__(self, path: Path, prefix: str) -> None:
         self.path = path
@@ -74,25 +74,25 @@ class _Client:
 
 
 class PodResourcesClient(_Client):
-    """The kubelet's podresources API, v1."""
+    """The kubelet's podresources API v1."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, _POD_RESOURCES)
 
     async def list(self) -> Any:
-        """``ListPodResourcesResponse``: what the active pods hold."""
+        """Return ``ListPodResourcesResponse``: the resources of the active pods."""
         request = podresources_pb2.ListPodResourcesRequest()
         return await self._call("List", request, podresources_pb2.ListPodResourcesResponse)
 
     async def allocatable(self) -> Any:
-        """``AllocatableResourcesResponse``: what the kubelet may hand out."""
+        """Return ``AllocatableResourcesResponse``: the resources that the kubelet can allocate."""
         request = podresources_pb2.AllocatableResourcesRequest()
         return await self._call("GetAllocatableResources", request, podresources_pb2.AllocatableResourcesResponse)
 
 
 @dataclass(frozen=True, slots=True)
 class RunningContainer:
-    """One running container of the runtime; ``pod_uid`` is empty for containers that are not Kubernetes'."""
+    """A running container of the runtime. ``pod_uid`` is empty for containers outside Kubernetes."""
 
     id: str
     name: str
@@ -100,7 +100,7 @@ class RunningContainer:
 
 
 class RuntimeClient(_Client):
-    """The container runtime, CRI v1."""
+    """The container runtime through CRI v1."""
 
     LABEL_NAME: Final = "io.kubernetes.container.name"
     LABEL_UID: Final = "io.kubernetes.pod.uid"
@@ -109,21 +109,21 @@ class RuntimeClient(_Client):
         super().__init__(path, _RUNTIME)
 
     async def containers(self) -> list[RunningContainer]:
-        """The running containers."""
+        """Return the running containers."""
         state = cri_pb2.ContainerStateValue(state=cri_pb2.CONTAINER_RUNNING)
-        # Running ones only: a created container has no processes that could be compared.
+        # Only running containers: a created container has no processes to compare.
         request = cri_pb2.ListContainersRequest(filter=cri_pb2.ContainerFilter(state=state))
         answer = await self._call("ListContainers", request, cri_pb2.ListContainersResponse)
         return [_container(found.id, found.labels) for found in answer.containers]
 
     async def update(self, container: str, cpus: CpuSet, mems: str = "") -> None:
-        """Give a running container these CPUs, and these NUMA nodes' memory unless empty. All else stays as it is."""
+        """Set the CPUs of a running container, and its memory nodes unless empty. Other resources stay unchanged."""
         resources = cri_pb2.LinuxContainerResources(cpuset_cpus=str(cpus), cpuset_mems=mems)
         request = cri_pb2.UpdateContainerResourcesRequest(container_id=container, linux=resources)
         await self._call("UpdateContainerResources", request, cri_pb2.UpdateContainerResourcesResponse)
 
     async def started(self) -> AsyncIterator[str]:
-        """The ids of containers as they start. Raises ``RpcError`` when the stream breaks or the runtime has none."""
+        """Yield the ids of started containers. Raises ``RpcError`` if the stream breaks or the runtime does not support it."""
         call = self._channel.unary_stream(
             self._prefix + "GetContainerEvents",
             request_serializer=cri_pb2.GetEventsRequest.SerializeToString,
@@ -136,7 +136,7 @@ class RuntimeClient(_Client):
         except aio.AioRpcError as error:
             raise self._error("GetContainerEvents", error) from None
         finally:
-            call.cancel()  # also when the reader stops early: the stream would stay open on the runtime's side
+            call.cancel()  # also if the caller stops early: the runtime would keep the stream open
 
 
 def _container(container: str, labels: Mapping[str, str]) -> RunningContainer:

@@ -1,7 +1,6 @@
-"""
-What the agent reads again and again, each with its own rhythm: hardware, the kubelet's configuration, podresources.
+"""Periodically read inputs of the agent: hardware, the kubelet's configuration, podresources.
 
-A source that fails keeps its last good value and says so; a change shows in the next round.
+A source that fails keeps its last good value and reports the failure. A change is visible in the next round.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ _FLAGS: Final = os.O_NONBLOCK | os.O_CLOEXEC  # IN_NONBLOCK | IN_CLOEXEC
 
 
 class FolderWatch:
-    """Calls back after changes in these directories while the context lasts; several changes may be one call."""
+    """Calls back after changes in these directories while the context lasts. Several changes may cause one call."""
 
     def __init__(self, folders: Iterable[Path], changed: Callable[[], None]) -> None:
         self._folders = tuple(folders)
@@ -75,10 +74,10 @@ class FolderWatch:
 
 
 HOST_INTERVAL: Final = 60.0
-"""Seconds between two readings of the whole of sysfs, a few thousand files; the lists of online CPUs and nodes are read every time."""
+"""Seconds between full reads of sysfs (a few thousand files). The lists of online CPUs and NUMA nodes are read every time."""
 KUBELET_INTERVAL: Final = 60.0
 ALLOCATABLE_INTERVAL: Final = 10.0
-"""Seconds; what the kubelet may hand out changes when device plugins register or the kubelet restarts."""
+"""Seconds between reads of allocatable resources. They change if a device plugin registers or the kubelet restarts."""
 
 _ONLINE: Final = (("devices", "system", "cpu", "online"), ("devices", "system", "node", "online"))
 
@@ -95,20 +94,20 @@ class HostSource:
         self.value: Host | None = None
 
     def read(self) -> Host | None:
-        """The machine as last understood; ``None`` while it never was. Raises nothing."""
+        """Return the machine as last read, ``None`` if never read. Raises nothing."""
         now = self._clock()
         try:
             sysfs = Sysfs(self._root)
             online = tuple(sysfs.text(*path) for path in _ONLINE)
-            # Two small files tell whether CPUs or nodes came or went; everything else is read at its own interval.
+            # Two small files show whether CPUs or NUMA nodes changed. All other files are read at a longer interval.
             if now >= self._next or online != self._online:
                 host = read_host(self._root)
-                # the oddities of a machine do not change: told once
+                # Logged once: the warnings of a machine do not change.
                 for warning in host.warnings if self.value is None else ():
                     logger.warning("%s", warning)
                 self.value, self._online, self._next, self._error = host, online, now + HOST_INTERVAL, ""
         except SysfsError as error:
-            # The kernel takes several files apart, one after the other, when a CPU goes: the next round reads whole ones.
+            # The kernel removes files one by one when a CPU goes offline. The next round reads a complete set.
             if str(error) != self._error:
                 logger.error("the machine cannot be read, its last description stays: %s", error)  # noqa: TRY400  (expected: the sentence says it all)
             self._error = str(error)
@@ -116,12 +115,12 @@ class HostSource:
 
     @property
     def failed(self) -> bool:
-        """Did the last reading fail?"""
+        """Return whether the last read failed."""
         return bool(self._error)
 
 
 class KubeletSource:
-    """The kubelet's configuration: from its file, else from ``/configz`` through the API server's node proxy."""
+    """The kubelet's configuration, from its file or from ``/configz`` through the node proxy of the API server."""
 
     def __init__(
         self, node: str, path: Path | None, api: NodeApi | None, clock: Callable[[], float] = monotonic
@@ -134,10 +133,10 @@ class KubeletSource:
         self.value: KubeletOptions | None = None
 
     async def read(self) -> KubeletOptions | None:
-        """The options as last known; ``None`` while they never were. Raises nothing."""
+        """Return the options as last read, ``None`` if never read. Raises nothing."""
         if self._clock() < self._next or (self._path is None and self._api is None):
             return self.value
-        # Moved before the request: a kubelet that hangs is not asked again by the next round.
+        # Set before the request: a kubelet that hangs is not queried again by the next round.
         self._next = self._clock() + KUBELET_INTERVAL
         try:
             if self._path is not None:
@@ -147,13 +146,13 @@ class KubeletSource:
                 self.value = kubelet_options(answer)
         except (KubeletConfigError, ApiError) as error:
             logger.warning("the kubelet's configuration is not known: %s", error)
-            # seconds: sooner than after a success, because nothing can be applied until it is known
+            # Seconds. Sooner than after a success, since nothing can be applied without the configuration.
             self._next = self._clock() + 5.0
         return self.value
 
 
 class ResourcesSource:
-    """What the kubelet has given to whom."""
+    """The allocations of the kubelet."""
 
     def __init__(self, client: PodResourcesClient, clock: Callable[[], float] = monotonic) -> None:
         self._client = client
@@ -166,27 +165,27 @@ class ResourcesSource:
 
     @property
     def socket(self) -> Path:
-        """The kubelet's socket, which it makes anew when it starts."""
+        """Return the kubelet's socket, which it re-creates on start."""
         return self._client.path
 
     async def read(self) -> PodResources | None:
-        """The kubelet's state as last understood; ``None`` while they never were. Raises nothing."""
+        """Return the allocations as last read, ``None`` if never read. Raises nothing."""
         try:
             listed = await self._client.list()
             if self._allocatable is None or self._clock() >= self._next:
                 allocatable = await self._client.allocatable()
                 self._next = self._clock() + ALLOCATABLE_INTERVAL
-                # What is read depends on both answers.
+                # The result depends on both responses.
                 if allocatable != self._allocatable:
                     self._allocatable, self._seen = allocatable, None
-            # The kubelet lists pods in no order; what they hold is read again only when it changed.
+            # The order of pods is arbitrary. The response is parsed only after a change.
             seen = sorted(pod.SerializeToString() for pod in listed.pod_resources)
             if seen != self._seen:
                 self.value = read_resources(listed, self._allocatable)
                 self._seen = seen
             self._error = ""
         except (RpcError, PodResourcesError) as error:
-            # Old kubelets do not know what is allocatable, and then what is available is not known either.
+            # Old kubelets have no GetAllocatableResources, and available amounts are then unknown.
             self._allocatable = None
             if str(error) != self._error:
                 logger.warning("the kubelet's allocations are not known: %s", error)
@@ -195,5 +194,5 @@ class ResourcesSource:
 
     @property
     def failed(self) -> bool:
-        """Did the last reading fail?"""
+        """Return whether the last read failed."""
         return bool(self._error)

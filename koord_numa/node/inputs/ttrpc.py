@@ -36,18 +36,17 @@ _UNKNOWN: Final = 2  # status codes of gRPC
 _UNIMPLEMENTED: Final = 12
 
 Method = tuple[Any, Callable[[Any], Any]]
-"""Type of the request, and the function that answers it without waiting."""
+"""Type of the request, and a non-blocking function that returns the response."""
 
 
 class TtrpcError(Exception):
-    """A call was refused, or the other side does not speak the protocol."""
+    """A rejected call, or a violation of the protocol by the other side."""
 
 
 class TtrpcLink:
-    """
-    One multiplexed socket: serves ``methods`` by ``service/method`` on one connection and calls the other side on the other connection.
+    """A multiplexed socket: serves ``methods`` by ``service/method`` on one connection and calls the other side on the other one.
 
-    ``run`` reads until the socket ends. It must run while calls wait for their answers.
+    ``run`` reads until the socket is closed. It must run while calls wait for their responses.
     """
 
     def __init__(
@@ -63,11 +62,11 @@ class TtrpcLink:
         self._serves = serves
         self._calls = RUNTIME if serves == PLUGIN else PLUGIN
         self._received = {self._serves: bytearray(), self._calls: bytearray()}
-        self._streams = count(1, 2)  # a client's streams are odd
+        self._streams = count(1, 2)  # streams of a client are odd
         self._waiting: dict[int, asyncio.Future[Any]] = {}
 
     async def run(self) -> None:
-        """Read and answer until the other side closes the socket. Raises ``TtrpcError`` and ``OSError``."""
+        """Read and respond until the other side closes the socket. Raises ``TtrpcError`` and ``OSError``."""
         try:
             while True:
                 connection, length = _FRAME.unpack(await self._reader.readexactly(_FRAME.size))
@@ -88,7 +87,7 @@ class TtrpcLink:
             self._writer.close()
 
     async def call(self, method: str, request: Any, answer: Any, timeout: float) -> Any:  # noqa: ASYNC109  (it is sent too)
-        """Call ``service/method`` and return the answer. Raises ``TtrpcError`` and ``TimeoutError``."""
+        """Call ``service/method`` and return the response. Raises ``TtrpcError`` and ``TimeoutError``."""
         service, _, name = method.rpartition("/")
         envelope = nri_pb2.TtrpcRequest(
             service=service, method=name, payload=request.SerializeToString(), timeout_nano=int(timeout * 1e9)
@@ -109,7 +108,7 @@ class TtrpcLink:
         return answer.FromString(response.payload)
 
     def _take_messages(self, connection: int) -> None:
-        """Handle every complete message that was received. Raises ``TtrpcError``."""
+        """Handle every completely received message. Raises ``TtrpcError``."""
         received = self._received[connection]
         while len(received) >= _MESSAGE.size:
             length, stream, kind, _ = _MESSAGE.unpack_from(received)
@@ -141,7 +140,7 @@ class TtrpcLink:
             return nri_pb2.TtrpcResponse(payload=method(message).SerializeToString())
         except (
             Exception
-        ) as error:  # one request must not end the connection, on which all containers of the node depend
+        ) as error:  # a failed request must not close the connection: all containers of the node depend on it
             logger.exception("%s failed", name)
             return _failed(_UNKNOWN, f"{name}: {error!r}")
 
