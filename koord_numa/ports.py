@@ -4,7 +4,7 @@ ClusterError
 ├── Conflict        the object has changed or is bound: read it again
 ├── Gone            the object does not exist: forget it
 ├── Unavailable     nothing was done (429, 503, no connection): back off, at least ``retry_after`` seconds if given
-├── UnknownOutcome  a write was sent without a clear response (timeout, 500, 502, 504): read the object back
+├── UnknownOutcome  a write has no clear response (timeout, 500, 502, 504): keep the assumed pod, read it back
 ├── NotLeader       the lease ends before the write would: nothing was sent, another replica may be deciding
 ├── Unauthenticated the credentials are not accepted: back off until they are renewed
 ├── Forbidden       an RBAC rule is missing: permanent until an operator grants ``rule``

@@ -1,1 +1,1 @@
-"""An in-memory Kubernetes API server and simulated machines for the demo and the tests; never part of a real deployment."""
+"""An in-memory Kubernetes API server and simulated machines for the demo and the tests. Not for real deployments."""
