@@ -1,1 +1,1 @@
-"""The steps of an allocation on a node with scheduler-owned CPUs; ``core/allocate.py`` puts them in order."""
+"""The steps of an allocation on a node with scheduler-owned CPUs. ``core/allocate.py`` combines them."""

@@ -1,12 +1,12 @@
-"""
-Preferences for CPUs where NUMA nodes are chosen: of equally narrow sets, those that honor exclusivity and shape come first.
+"""Preferences for CPUs in the choice of NUMA nodes: of equally narrow sets, those for exclusivity and shape come first.
 
-Theory. CPUs are picked after NUMA nodes were chosen, so the choice of NUMA nodes looks ahead. PCPULevel avoids cores, and NUMANodeLevel
-NUMA nodes, that hold CPUs of pods with the same policy: a NUMA node offers *exclusive* CPUs, and a set honors the policy when every member
-has as many of them as its share. FullPCPUs wants whole cores and SpreadByPCPUs one CPU of each core: a set is as good as the number of the
-pod's CPUs that get this shape on it. Alignment comes first: a set is never widened. Exclusivity comes before the shape.
+CPUs are picked after the NUMA nodes, so the choice of NUMA nodes looks ahead. PCPULevel avoids cores, and NUMANodeLevel
+NUMA nodes, with CPUs of pods with the same policy. A set honors the policy if every member has enough *exclusive* CPUs
+for its share. FullPCPUs prefers whole cores and SpreadByPCPUs one CPU per core: the set with the most CPUs of this
+shape is best. The order is alignment, exclusivity, shape: a set is never widened.
 
-Example: two NUMA nodes of four cores; one CPU of each core of NUMA node 0 is held. A pod of four CPUs with FullPCPUs gets NUMA node 1.
+Example: two NUMA nodes of four cores. One CPU of each core of NUMA node 0 is held. A pod of four CPUs with FullPCPUs
+gets NUMA node 1.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,12 +39,12 @@ PCPU_LEVEL_BROKEN: Final = "PCPULevel is not honoured: too few cores are free of
 
 
 def honouring_first(masks: list[int], rules: NodeRules, offers: NumaOffers) -> list[int]:
-    """Those of the sets on which the pod's exclusive policy can be honoured; all of them when there is none or no policy."""
+    """Return the sets on which the pod's exclusive policy can be honored. All sets if there is none, or no policy."""
     machine, binding = offers.accounts.machine, rules.binding
     if len(masks) < 2 or machine is None or binding is None or binding.exclusive is NOT_EXCLUSIVE:
         return masks
     if binding.downgrade is Downgrade.NONE:
-        return masks  # Koordinator, which downgrades nothing, does not look ahead either
+        return masks  # without downgrades, as in Koordinator, there is no look-ahead
     # A NUMANodeLevel that no set honors is downgraded to PCPULevel (CPU orchestration, "CPUExclusivePolicy").
     levels = (NUMA_NODE_LEVEL, PCPU_LEVEL) if binding.exclusive is NUMA_NODE_LEVEL else (binding.exclusive,)
     for level in levels:
@@ -55,16 +55,15 @@ def honouring_first(masks: list[int], rules: NodeRules, offers: NumaOffers) -> l
         honouring = [mask for mask in masks if _honours(mask, exclusive, rules, offers)]
         if honouring:
             return honouring
-    # Alignment comes before exclusivity: all sets stay, and the pick reports what became of the policy.
+    # Alignment comes before exclusivity: all sets stay, and the pick reports the effect on the policy.
     return masks
 
 
 def best_shaped(masks: list[int], rules: NodeRules, offers: NumaOffers) -> list[int]:
-    """
-    Those of the sets on which most CPUs of the pod get the shape that it prefers: whole cores, or a core for each CPU.
+    """Return the sets on which most CPUs of the pod get its preferred shape: whole cores, or one CPU per core.
 
-    004 (fine-grained CPU orchestration): FullPCPUs takes split cores only where no whole ones are left. A required shape limits what
-    NUMA nodes offer already.
+    Fine-grained CPU orchestration: FullPCPUs takes split cores only if no whole ones are left. A required shape already
+    limits the offers of the NUMA nodes.
     """
     if len(masks) < 2:
         return masks
@@ -77,7 +76,7 @@ def best_shaped(masks: list[int], rules: NodeRules, offers: NumaOffers) -> list[
 
 
 def cpu_shares(rules: NodeRules, offers: NumaOffers, positions: Sequence[int]) -> Sequence[int] | None:
-    """Milli-CPU that each of these NUMA nodes gives, of the preferred shape where possible; ``None`` where they fall short."""
+    """Return the share of each of these NUMA nodes in milli-CPU, if possible in the preferred shape. ``None`` if they have too little."""
     amount, given = rules.amounts[CPU], [offers.given[CPU][at] for at in positions]
     plain = split(amount, given, offers.units[CPU])
     if plain is None or len(positions) == 1 or (shaped_cpus := _shaped_cpus(rules, offers)) is None:
@@ -96,7 +95,7 @@ def cpu_shares(rules: NodeRules, offers: NumaOffers, positions: Sequence[int]) -
 
 
 def _unit(rules: NodeRules, offers: NumaOffers) -> int:
-    """The CPUs of a core where whole cores are preferred, else 1."""
+    """Return the CPUs per core if whole cores are preferred, else 1."""
     machine = offers.accounts.machine
     if machine is None or rules.binding is None or rules.binding.policy is not FULL_PCPUS:
         return 1
@@ -104,7 +103,7 @@ def _unit(rules: NodeRules, offers: NumaOffers) -> int:
 
 
 def _shaped_cpus(rules: NodeRules, offers: NumaOffers) -> PerNuma | None:
-    """By position of the NUMA node: free CPUs of the shape that the pod prefers; ``None`` where it prefers none."""
+    """Return the free CPUs of the preferred shape by position of the NUMA node. ``None`` without a preferred shape."""
     machine, binding = offers.accounts.machine, rules.binding
     if (
         machine is None
@@ -114,7 +113,7 @@ def _shaped_cpus(rules: NodeRules, offers: NumaOffers) -> PerNuma | None:
         or CPU not in offers.given
     ):
         return None
-    # Koordinator, which downgrades nothing, elects NUMA nodes by amounts alone.
+    # Koordinator, which has no downgrade, elects NUMA nodes by amounts alone.
     if binding.downgrade is Downgrade.NONE or not layout_of(machine).smt:
         return None
     held = _held(binding.exclusive, offers.occupancy, machine)
@@ -125,7 +124,7 @@ def _shaped_cpus(rules: NodeRules, offers: NumaOffers) -> PerNuma | None:
 
 
 def _in_shape(mask: int, shaped_cpus: PerNuma, rules: NodeRules, offers: NumaOffers) -> int:
-    """Count the CPUs that get the preferred shape on this set of NUMA nodes."""
+    """Return the number of CPUs that get the preferred shape on this set of NUMA nodes."""
     unit = _unit(rules, offers)
     if not mask & (mask - 1):
         return min(rules.cpus, shaped_cpus[offers.numa_ids.index(mask.bit_length() - 1)]) // unit * unit
@@ -135,7 +134,7 @@ def _in_shape(mask: int, shaped_cpus: PerNuma, rules: NodeRules, offers: NumaOff
 
 
 def has_preferred_shape(policy: CpuBindPolicy, machine: CpuTopology, cpus: CpuSet) -> bool:
-    """Whether picked CPUs are whole cores as far as their number allows (FullPCPUs), or one of each core (SpreadByPCPUs)."""
+    """Return whether the CPUs are whole cores as far as their number allows (FullPCPUs), or one per core (SpreadByPCPUs)."""
     if policy not in _SHAPES or not layout_of(machine).smt:
         return True
     rest = len(cpus) % max(1, machine.threads_per_core) if policy is FULL_PCPUS else 0
@@ -145,13 +144,13 @@ def has_preferred_shape(policy: CpuBindPolicy, machine: CpuTopology, cpus: CpuSe
 def outcome(
     binding: CpuBinding | None, cpus: CpuSet, occupancy: CpuOccupancy, machine: CpuTopology | None
 ) -> Exclusivity:
-    """What became of the exclusive policy, given the CPUs that were picked."""
-    # Nothing was picked or asked for, so nothing can be broken.
+    """Return the result of the exclusive policy for the picked CPUs."""
+    # No CPUs or no policy: nothing can be broken.
     if binding is None or machine is None or binding.exclusive is NOT_EXCLUSIVE:
         return Exclusivity.HONOURED
     if not cpus.bits & _held(binding.exclusive, occupancy, machine):
         return Exclusivity.HONOURED
-    # Below PCPULevel there is no weaker level; a NUMANodeLevel that failed may still keep cores apart, which is the proposal's
+    # PCPULevel has no weaker level. A failed NUMANodeLevel may still keep cores apart, which is the proposal's
     # downgrade.
     if binding.exclusive is PCPU_LEVEL:
         return Exclusivity.BROKEN
@@ -160,17 +159,17 @@ def outcome(
 
 
 def _held(policy: CpuExclusivePolicy, occupancy: CpuOccupancy, machine: CpuTopology) -> int:
-    """Bits of the CPUs that pods with this policy keep others of the same policy away from."""
+    """Return the CPU bits that pods with this policy close to other pods with the same policy."""
     if policy is NUMA_NODE_LEVEL:
         return _around(occupancy.numa_level.bits, machine.numa_bits.values())
-    # Without SMT a core is one CPU and cannot be shared: PCPULevel keeps nothing away.
+    # Without SMT a core is a single CPU and cannot be shared, so PCPULevel closes nothing.
     if policy is PCPU_LEVEL and layout_of(machine).smt:
         return _around(occupancy.pcpu_level.bits, (core.bits for core in machine.cores))
     return 0
 
 
 def _around(bits: int, units: Iterable[int]) -> int:
-    """All CPUs of the units (cores or NUMA nodes) that the set touches."""
+    """Return all CPUs of the units (cores or NUMA nodes) that overlap with ``bits``."""
     held = 0
     for unit in units if bits else ():
         if unit & bits:
@@ -181,20 +180,21 @@ def _around(bits: int, units: Iterable[int]) -> int:
 def _exclusive_cpus(
     bind: CpuBindPolicy, level: CpuExclusivePolicy, machine: CpuTopology, usable: int, offers: NumaOffers
 ) -> PerNuma:
-    """By position of the NUMA node: ``usable`` CPUs, which the policy allows, and for pods that spread one of each core."""
+    """Return the ``usable`` CPUs by position of the NUMA node. Spreading pods with PCPULevel count one CPU per core."""
     if bind is SPREAD_BY_PCPUS and level is PCPU_LEVEL:
-        # ``mine & -mine`` is the lowest usable CPU of the core: a pod that spreads takes one a core.
+        # ``mine & -mine`` is the lowest usable CPU of the core: a spreading pod takes one per core.
         usable = sum(mine & -mine for core in machine.cores if (mine := core.bits & usable))
     return tuple((usable & machine.numa_bits.get(numa, 0)).bit_count() for numa in offers.numa_ids)
 
 
 def _honours(mask: int, exclusive: PerNuma, rules: NodeRules, offers: NumaOffers) -> bool:
-    # The pod requests no CPU that some NUMA node publishes, so no share can be compared with exclusive CPUs.
+    # The pod requests no CPU that a NUMA node publishes, so no share can be compared with exclusive CPUs.
     if CPU not in offers.given:
         return False
     position = {numa: at for at, numa in enumerate(offers.numa_ids)}
     positions = [position[numa] for numa in numa_ids(mask)]
-    # The shares must be those of ``grant.place``: a set is judged by the CPUs that would really be taken from each member.
+    # The shares must equal those of ``grant.place``: a set is evaluated by the CPUs that would be taken from each
+    # member.
     shares = cpu_shares(rules, offers, positions)
     return shares is not None and all(
         share <= MILLI * exclusive[at] for share, at in zip(shares, positions, strict=True)

@@ -1,4 +1,4 @@
-"""What one pod demands on any node: amounts, CPU binding and NUMA policy, with the configured defaults."""
+"""The demand of a pod on any node: amounts, CPU binding and NUMA policy, with the configured defaults."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ from koord_numa.core.value_objects import value_object
 
 
 class WithoutTopology(Enum):
-    """What becomes of a pod that wants NUMA alignment on a node without NUMA data."""
+    """The treatment of a pod with a NUMA policy on a node without NUMA data."""
 
     REFUSE = "refuse"
     PERMIT = "permit"
@@ -41,11 +41,12 @@ class WithoutTopology(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AllocateOptions:
-    """
-    The configured defaults. ``bind`` is for pods with own CPUs that name no policy (``NONE``: they get none of their own);
-    ``numa_policy`` for pods with own CPUs where neither pod nor node names one; ``exclusive`` for pods that name a NUMA policy
-    but no exclusivity; ``strategy`` for nodes that name none. ``scoring`` ranks equally wide sets of NUMA nodes.
-    ``restricted``: which sets Restricted prefers.
+    """The configured defaults.
+
+    ``bind`` is for pods with exclusive CPUs that name no policy (``NONE``: they get no exclusive CPUs). ``numa_policy``
+    is for pods with exclusive CPUs if neither pod nor node names one. ``exclusive`` is for pods with a NUMA policy but
+    no exclusivity. ``strategy`` is for nodes that name none. ``scoring`` ranks equally wide sets of NUMA nodes.
+    ``restricted``: the sets that Restricted prefers.
     """
 
     bind: CpuBindPolicy = CpuBindPolicy.FULL_PCPUS
@@ -62,7 +63,7 @@ NOT_WHOLE = Rejection(Reason.CPU_COUNT, "the requested CPUs must be integer", re
 
 
 class CpuUse(Enum):
-    """Whose CPUs the pod runs on, as far as the pod itself decides."""
+    """The kind of CPUs that the pod itself requests."""
 
     OWN = "its own"
     SHARED = "shared"
@@ -71,12 +72,13 @@ class CpuUse(Enum):
 
 @value_object
 class AllocationDemand:
-    """
-    A pod as an allocation sees it. ``burst`` is the CPU (milli) that a ConstrainedBurst pod may use at its limit.
+    """A pod as input of an allocation.
 
-    ``pinned`` has the CPUs of each container that a static kubelet would pin; ``pinnable``: on such a node the pod gets CPUs
-    of its own for it. ``may_bind_cores``: nodes that give out full cores only take it; ``prefers_spread``: the pod itself would rather
-    spread. ``why_shared`` says in one clause why its CPUs are not its own. ``claims``: the pod has resource claims, which may hold CPUs.
+    ``burst`` is the CPU (milli) that a ConstrainedBurst pod may use at its limit. ``pinned`` has the CPUs of each
+    container that a static kubelet would pin. ``pinnable``: the pod then gets exclusive CPUs on such a node.
+    ``may_bind_cores``: nodes that allocate only full cores accept the pod. ``prefers_spread``: the pod prefers
+    SpreadByPCPUs. ``why_shared`` is the reason, as a clause, why its CPUs are not exclusive. ``claims``: the pod has
+    resource claims, which may hold CPUs.
     """
 
     amounts: ResourceList
@@ -99,27 +101,27 @@ class AllocationDemand:
     options: AllocateOptions = field(default_factory=AllocateOptions)
     derived: dict[Hashable, Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
-    )  # what others worked out for it, by what of a node they did
+    )  # results of other modules, by their node-dependent key
 
     @property
     def cpu(self) -> int:
-        """Requested milli-CPU."""
+        """Return the requested milli-CPU."""
         return self.amounts.get(CPU, 0)
 
     @property
     def has_whole_cpus(self) -> bool:
-        """A whole, positive number of CPUs?"""
+        """Return whether the request is a whole, positive number of CPUs."""
         return self.cpu > 0 and self.cpu % MILLI == 0
 
 
 def demand_of(request: PodRequest, options: AllocateOptions) -> AllocationDemand | Rejection:
-    """What the pod demands, or why no node can ever serve it as it is."""
-    # A request of 0 of a resource restricts nothing (KEP-119): NUMA nodes without the resource stay in question.
+    """Return the demand of the pod, or a rejection if no node can ever serve it."""
+    # A request of 0 of a resource restricts nothing (KEP-119): NUMA nodes without the resource stay eligible.
     amounts = {name: amount for name, amount in effective_requests(request).items() if amount}
     use, bind = _use(request, options)
     cpu = amounts.get(CPU, 0)
     if use is CpuUse.OWN:
-        # Fractions have no CPUs of their own. Koordinator's PreFilter refuses them too, for LSE and LSR pods.
+        # Fractions cannot be exclusive CPUs. Koordinator's PreFilter also rejects them for LSE and LSR pods.
         if cpu % MILLI:
             return NOT_WHOLE
         if unequal := unequal_limits(request):
@@ -129,14 +131,14 @@ def demand_of(request: PodRequest, options: AllocateOptions) -> AllocationDemand
                 detail=f"{request.qos} pod with a {' and '.join(unequal)} limit above its request",
                 resolvable=False,
             )
-    # A pod of zero CPUs owns none, whatever its QoS class: it is treated as one that shares.
+    # A pod with zero CPUs owns none, whatever its QoS class: its CPUs are shared.
     own = use is CpuUse.OWN and cpu > 0
     pinned = pinned_by_static_kubelet(request)
     return AllocationDemand(
         amounts=amounts,
         use=use if own or use is not CpuUse.OWN else CpuUse.SHARED,
-        # Required policies and exclusivity act on CPUs of one's own only; the preferred one stays, as a node that binds every pod
-        # reads it.
+        # Required policies and exclusivity only affect exclusive CPUs. The preferred policy stays, for nodes that bind
+        # every pod.
         required=bind.required if own else CpuBindPolicy.NONE,
         preferred=bind.preferred,
         cpu_exclusive=bind.exclusive if own else CpuExclusivePolicy.NONE,
@@ -145,7 +147,8 @@ def demand_of(request: PodRequest, options: AllocateOptions) -> AllocationDemand
         spread=request.numa_spread,
         strategy=request.numa.strategy,
         pinned=pinned,
-        # A pod with a QoS class follows Koordinator's rules; only one without is left to the kubelet's static policy.
+        # A pod with a QoS class follows Koordinator's rules. Only a pod without a class is left to the kubelet's static
+        # policy.
         pinnable=request.qos is QosClass.NONE and cpu % MILLI == 0 and bool(pinned),
         may_bind_cores=request.qos in OWN_CPUS or kube_qos(request) is KubeQos.GUARANTEED,
         prefers_spread=request.bind.preferred is CpuBindPolicy.SPREAD_BY_PCPUS
@@ -159,15 +162,14 @@ def demand_of(request: PodRequest, options: AllocateOptions) -> AllocationDemand
 
 
 def _use(request: PodRequest, options: AllocateOptions) -> tuple[CpuUse, CpuBind]:
-    """
-    Whose CPUs, and under which bind policies, with the configured default filled in.
+    """Return the use of CPUs and the bind policies with the configured default.
 
-    As Koordinator's PreFilter: a policy that is none of FullPCPUs and SpreadByPCPUs binds nothing. ConstrainedBurst is the
-    orchestration proposal's; it is inert there.
+    As Koordinator's PreFilter: a policy other than FullPCPUs and SpreadByPCPUs binds nothing. ConstrainedBurst is from
+    the orchestration proposal. Koordinator does not implement it.
     """
     bind = _with_defaults(request.bind, options)
     effective = bind.required if bind.required is not CpuBindPolicy.NONE else bind.preferred
-    # Tested before ownership: the policy replaces CPUs of one's own by a share in a pool, even for LSR pods.
+    # Tested before ownership: the policy replaces exclusive CPUs by a share of a pool, even for LSR pods.
     if effective is CpuBindPolicy.CONSTRAINED_BURST:
         return CpuUse.POOL_OF_ONE_NUMA, bind
     own = may_use_cpuset(request) or is_exclusive_by_policy(request)
@@ -175,7 +177,7 @@ def _use(request: PodRequest, options: AllocateOptions) -> tuple[CpuUse, CpuBind
 
 
 def _with_defaults(bind: CpuBind, options: AllocateOptions) -> CpuBind:
-    # ``Default`` and an absent preference mean the configured policy; an absent requirement stays absent.
+    # ``Default`` and an absent preference stand for the configured policy. An absent requirement stays absent.
     unset = (CpuBindPolicy.NONE, CpuBindPolicy.DEFAULT)
     return CpuBind(
         required=options.bind if bind.required is CpuBindPolicy.DEFAULT else bind.required,
@@ -185,7 +187,10 @@ def _with_defaults(bind: CpuBind, options: AllocateOptions) -> CpuBind:
 
 
 def _numa_exclusive(request: PodRequest, options: AllocateOptions) -> NumaExclusive:
-    """Only a pod that names a NUMA policy is exclusive without saying so (pod-level NUMA policy, "SingleNUMANodeExclusive")."""
+    """Return the NUMA exclusivity. The default is only for pods with a NUMA policy of their own.
+
+    Source: pod-level NUMA policy, "SingleNUMANodeExclusive".
+    """
     if request.numa.exclusive is not NumaExclusive.NONE or request.numa.policy is NumaPolicy.NONE:
         return request.numa.exclusive
     return options.exclusive

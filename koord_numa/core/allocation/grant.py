@@ -1,6 +1,4 @@
-"""
-Carries an elected set of NUMA nodes out: shares of every amount, then CPUs. It chooses no set and knows no policy.
-"""
+"""Place a pod on an elected set of NUMA nodes: shares of every amount, then CPUs. Does not choose sets or apply policies."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -25,25 +23,25 @@ Shares = tuple[tuple[int, ResourceList], ...]
 """Amounts by NUMA node, ascending."""
 
 WIDEST_CORE: Final = 8
-"""NUMA nodes of which all subsets are looked at, 255 of them. Wider sets are split evenly."""
+"""Maximum NUMA nodes of which all subsets (255) are evaluated. Wider sets are split evenly."""
 
 REMEMBERED: Final = 4096
-"""So many shares of pods on a single NUMA node are kept: some for each request class, of which there are hundreds."""
+"""Maximum cached shares of pods on a single NUMA node. There are a few per request class, and hundreds of classes."""
 
 
 def place(rules: NodeRules, offers: NumaOffers, chosen: Placement) -> Placement | Rejection:
-    """
-    The placement with its amounts and CPUs, or what there is not enough of.
+    """Return the placement with its amounts and CPUs, or a rejection with the shortage.
 
-    ``chosen`` names the node and, in ``mask``, the set of NUMA nodes that takes the pod as a whole; without one only CPUs are placed,
-    wherever they are. As Koordinator's resource_manager.go, Allocate: amounts first, then from every NUMA node the whole CPUs of its share.
+    ``chosen`` has the node and, in ``mask``, the set of NUMA nodes for the pod. Without a set, only CPUs are placed, on
+    any NUMA nodes. As Allocate in Koordinator's resource_manager.go: first amounts, then from every NUMA node the whole
+    CPUs of its share.
     """
-    # Amounts before CPUs, since a NUMA node's share says how many CPUs to take there.
+    # Amounts before CPUs, since the share of a NUMA node defines how many CPUs to take there.
     numa = () if chosen.mask is None else _shares(rules, offers, chosen.mask)
     if isinstance(numa, Rejection):
         return numa
     if rules.binding is None:
-        # Without shares (no NUMA node publishes what the pod requests) the election alone stands.
+        # Without shares (no NUMA node publishes the requested resources) only the election counts.
         return replace(chosen, numa=numa) if numa else chosen
     if chosen.mask is None:
         found = _cpus_anywhere(rules, rules.binding, offers)
@@ -53,7 +51,7 @@ def place(rules: NodeRules, offers: NumaOffers, chosen: Placement) -> Placement 
         return not_enough_cpus(rules, offers, found)
     exclusivity = outcome(rules.binding, found.cpus, offers.occupancy, offers.accounts.machine)
     broken = exclusivity is Exclusivity.BROKEN and rules.binding.exclusive is PCPU_LEVEL
-    # As ``replace(chosen, ...)``, which takes several times as long.
+    # Equivalent to ``replace(chosen, ...)``, which is several times slower.
     return Placement(
         chosen.node,
         cpus=found.cpus,
@@ -70,7 +68,7 @@ def place(rules: NodeRules, offers: NumaOffers, chosen: Placement) -> Placement 
 
 
 def _shares(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | Rejection:
-    """What each NUMA node of the set takes of every amount."""
+    """Return the share of each NUMA node of the set of every amount."""
     ids = offers.numa_ids
     if not mask & (mask - 1) and (alone := _share_alone(rules, offers, mask)) is not None:
         return alone
@@ -81,7 +79,7 @@ def _shares(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | Rejecti
     for name, given in offers.given.items():
         positions, needed = (core, rules.amounts[name]) if is_native(name) else (everywhere, rules.amounts[name])
         if positions is not core and core is not everywhere:
-            # Devices beside the CPUs first.
+            # Devices close to the CPUs first.
             here = [at for at in core if given[at]]
             local = min(needed, sum(given[at] for at in here))
             positions = here if local == needed else here + [at for at in everywhere if at not in core and given[at]]
@@ -98,15 +96,14 @@ def _shares(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | Rejecti
                 shares[ids[at]][name] = part
     if short:
         return insufficient(rules, offers, sorted(short))
-    # A NUMA node without a share is left out, so that the ledger does not count the pod as spanning it.
+    # NUMA nodes without a share are omitted, so that the ledger does not count the pod as spanning them.
     return tuple([(numa, amounts) for numa, amounts in shares.items() if amounts])
 
 
 def _core(rules: NodeRules, offers: NumaOffers, everywhere: list[int]) -> list[int]:
-    """
-    The fewest NUMA nodes of a set that hold the CPUs, memory and huge pages of the pod; all of the set where they all are needed.
+    """Return the fewest NUMA nodes of a set that hold the CPUs, memory and huge pages of the pod, by default all.
 
-    Where a set is this wide because of devices, CPUs and memory stay together, and only the devices are remote.
+    If a set is wide because of devices, CPUs and memory stay together, and only the devices are remote.
     """
     native = [name for name in offers.given if is_native(name)]
     if len(native) == len(offers.given) or not native or len(everywhere) > WIDEST_CORE:
@@ -119,7 +116,7 @@ def _core(rules: NodeRules, offers: NumaOffers, everywhere: list[int]) -> list[i
 
 
 def _holds(rules: NodeRules, offers: NumaOffers, name: str, positions: Sequence[int]) -> bool:
-    """Can the amount be split over these NUMA nodes, with as many CPUs to be taken on each as its share says?"""
+    """Return whether these NUMA nodes can hold the amount, with enough CPUs for the share of each."""
     given = offers.given[name]
     shares = split(rules.amounts[name], [given[at] for at in positions], offers.units[name])
     if shares is None or name != CPU or rules.binding is None:
@@ -128,7 +125,7 @@ def _holds(rules: NodeRules, offers: NumaOffers, name: str, positions: Sequence[
 
 
 def _share_alone(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | None:
-    """As ``_shares`` of a single NUMA node, which takes everything; ``None`` where it has too little."""
+    """Return ``_shares`` for a single NUMA node, which takes everything. ``None`` if it has too little."""
     numa = mask.bit_length() - 1
     at, amounts, units = offers.numa_ids.index(numa), rules.amounts, offers.units
     for name, given in offers.given.items():
@@ -140,7 +137,7 @@ def _share_alone(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | No
 
 @lru_cache(maxsize=REMEMBERED)
 def _on_one_numa(numa: int, amounts: tuple[tuple[str, int], ...]) -> Shares:
-    """One value for all pods that get the same: ledgers keep it as long as they run, and garbage collection walks over it."""
+    """Return a value shared by all pods with equal amounts. Reduces memory and garbage collection, since ledgers keep it."""
     share = {name: amount for name, amount in amounts if amount}
     return ((numa, share),) if share else ()
 
@@ -154,7 +151,7 @@ def _cpus_of(rules: NodeRules, binding: CpuBinding, offers: NumaOffers, numa: Sh
         found = pick_cpus(
             _requested_shape(rules, binding, amounts.get(CPU, 0) // MILLI), machine, here, offers.occupancy
         )
-        # Counted over the whole pick: the refusal compares with what the pod asked for, not with one NUMA node's share.
+        # Summed over the whole pick: the rejection compares with the request, not with the share of a NUMA node.
         if isinstance(found, NotEnoughCpus):
             return replace(found, found=len(taken) + found.found)
         if len(numa) == 1 and len(found.cpus) == rules.cpus:
@@ -166,14 +163,14 @@ def _cpus_of(rules: NodeRules, binding: CpuBinding, offers: NumaOffers, numa: Sh
 
 def _cpus_anywhere(rules: NodeRules, binding: CpuBinding, offers: NumaOffers) -> CpuPick | NotEnoughCpus:
     free_cpus = offers.accounts.free_cpus
-    # Koordinator's own accounting lets pods that share the pool overlap with own CPUs; only EVERY_POD sets room aside.
+    # Koordinator's accounting allows shared pods to overlap with exclusive CPUs. Only EVERY_POD reserves room for them.
     if rules.accounting is Accounting.EVERY_POD:
         free_cpus = _unclaimed(rules, binding, offers, free_cpus)
     return pick_cpus(_requested_shape(rules, binding, rules.cpus), _machine(offers), free_cpus, offers.occupancy)
 
 
 def _unclaimed(rules: NodeRules, binding: CpuBinding, offers: NumaOffers, free_cpus: CpuSet) -> CpuSet:
-    """No more CPUs of a NUMA node than its amounts leave: the rest is what pods without own CPUs were promised there."""
+    """Return at most as many CPUs per NUMA node as its amounts allow. The rest belongs to pods on shared CPUs."""
     given = offers.given.get(CPU)
     if given is None:
         return free_cpus
@@ -182,14 +179,14 @@ def _unclaimed(rules: NodeRules, binding: CpuBinding, offers: NumaOffers, free_c
         here = free_cpus & CpuSet(machine.numa_bits.get(numa, 0))
         count = amount // offers.units[CPU] * offers.units[CPU] // MILLI
         if count < len(here):
-            # The CPUs kept are those the strategy would take, so that the limit does not change which ones are taken first.
+            # Keep the CPUs that the strategy would take, so that the limit does not change the order.
             kept = pick_cpus(_requested_shape(rules, binding, count), machine, here, offers.occupancy)
             free_cpus -= here if isinstance(kept, NotEnoughCpus) else here - kept.cpus
     return free_cpus
 
 
 def _machine(offers: NumaOffers) -> CpuTopology:
-    # ``node_rules`` refuses such a node, so only a caller that skipped it gets here.
+    # ``node_rules`` rejects such a node, so only a caller that skipped it gets here.
     if offers.accounts.machine is None:
         raise ValueError("CPUs cannot be taken from a machine whose CPUs are unknown")
     return offers.accounts.machine

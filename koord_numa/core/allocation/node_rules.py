@@ -1,7 +1,6 @@
-"""
-The rules of one node applied to one pod: which NUMA policy is in force, and whether and how the pod gets CPUs of its own.
+"""Resolve the rules for a pod on a node: the effective NUMA policy, and whether and how the pod gets exclusive CPUs.
 
-Labels, kubelet settings and the pod's own words meet here; nothing looks at what is free.
+Combines labels, kubelet settings and the pod's policies. Does not depend on free resources.
 """
 
 from dataclasses import field
@@ -48,15 +47,14 @@ _IMPOSED: Final = {
 _FILLING: Final = {
     NumaAllocateStrategy.MOST_ALLOCATED: ScoringType.MOST_ALLOCATED,
     NumaAllocateStrategy.LEAST_ALLOCATED: ScoringType.LEAST_ALLOCATED,
-    NumaAllocateStrategy.DISTRIBUTE_EVENLY: ScoringType.LEAST_ALLOCATED,  # without a score of its own: the emptiest first
+    NumaAllocateStrategy.DISTRIBUTE_EVENLY: ScoringType.LEAST_ALLOCATED,  # it has no score of its own: the emptiest first
 }
 
 
 class CpuBinding(ValueObject, gc=False):
-    """
-    CPUs of its own: of which shape, whether that shape must hold, and whom they keep away.
+    """The binding of exclusive CPUs: shape, whether the shape is required, and exclusive policy.
 
-    ``downgrade`` is what happens to a NUMANodeLevel that cannot be honoured.
+    ``downgrade`` is the treatment of a NUMANodeLevel that cannot be honored.
     """
 
     policy: CpuBindPolicy
@@ -66,18 +64,18 @@ class CpuBinding(ValueObject, gc=False):
 
     @property
     def demanded(self) -> CpuBindPolicy:
-        """The shape that must hold, ``NONE`` if it is only preferred."""
+        """Return the required shape, ``NONE`` if it is only preferred."""
         return self.policy if self.required else NO_BIND_POLICY
 
 
 @value_object
 class NodeRules:
-    """
-    One pod on one node, once the pod's wishes, the node's rules and the configured defaults are settled.
+    """The rules for a pod on a node, after the demands of the pod, the rules of the node and the defaults are resolved.
 
-    ``amounts`` is what is put on NUMA nodes. ``ratio`` is the node's CPU amplification: CPUs of one's own are recorded as they
-    are but weigh ``ratio`` as much. ``scoring`` ranks equally wide sets of NUMA nodes. ``restricted`` says what Restricted prefers.
-    ``exclusive`` is the exclusivity of NUMA nodes; ``note`` says why no NUMA policy is in force, if none is.
+    ``amounts`` are the amounts to place on NUMA nodes. ``ratio`` is the node's CPU amplification: exclusive CPUs are
+    recorded unamplified, but weigh ``ratio`` times as much. ``scoring`` ranks equally wide sets of NUMA nodes.
+    ``restricted`` defines which sets Restricted prefers. ``exclusive`` is the exclusivity of NUMA nodes. ``note`` is
+    the reason why no NUMA policy is in force, if none is.
     """
 
     amounts: ResourceList
@@ -90,30 +88,30 @@ class NodeRules:
     restricted: RestrictedRule = RestrictedRule.EMPTY_NODE
     exclusive: NumaExclusive = NumaExclusive.NONE
     note: str = ""
-    scored: Counted = field(init=False, repr=False, compare=False)  # what counts in the score of a set
+    scored: Counted = field(init=False, repr=False, compare=False)  # inputs of the score of a set
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scored", () if self.scoring is None else self.scoring.counted(self.weighed))
 
     @property
     def cpus(self) -> int:
-        """How many CPUs of its own the pod gets."""
+        """Return the number of exclusive CPUs of the pod."""
         return self.amounts.get(CPU, 0) // MILLI if self.binding else 0
 
     @property
     def weighed(self) -> ResourceList:
-        """The amounts with own CPUs amplified, as scores count them."""
+        """Return the amounts with exclusive CPUs amplified, as used in scores."""
         if self.binding is None or self.ratio <= 1:
             return self.amounts
         return {**self.amounts, CPU: amplify(self.amounts[CPU], self.ratio)}
 
 
 def node_rules(demand: AllocationDemand, node: NodeTraits) -> NodeRules | Rejection:
-    """The rules for this pod on this node, or the rule that keeps them apart; no such refusal can be resolved by evicting pods."""
-    # As Koordinator's FilterByNUMANode: two stated policies that differ exclude each other, none gives way.
+    """Return the rules for this pod on this node, or a rejection. Evicting pods cannot resolve such a rejection."""
+    # As Koordinator's FilterByNUMANode: two explicit policies that differ exclude each other.
     if NumaPolicy.NONE not in (demand.numa, node.policy) and demand.numa is not node.policy:
         return _refuse(Reason.NUMA_POLICY, POLICY_MISMATCH, f"the pod wants {demand.numa}, the node has {node.policy}")
-    # The kubelet's refusal comes first: it would hold whatever binding is found.
+    # The kubelet's rejection comes first: it is independent of the binding.
     binding = _smt_refusal(demand, node) or _binding(demand, node)
     if isinstance(binding, Rejection):
         return binding
@@ -135,7 +133,10 @@ def node_rules(demand: AllocationDemand, node: NodeTraits) -> NodeRules | Reject
 
 
 def _binding(demand: AllocationDemand, node: NodeTraits) -> CpuBinding | Rejection | None:
-    """CPUs of its own: by the pod's own right, because a static kubelet would pin it, or because the node binds every pod."""
+    """Return the binding of exclusive CPUs: for the pod's policy, a static kubelet, or a node that binds every pod.
+
+    ``None`` for a pod on shared CPUs.
+    """
     imposed = _IMPOSED.get(node.bind)
     if demand.use is CpuUse.POOL_OF_ONE_NUMA:
         # ``imposed`` needs a CPU request: a pod without one has nothing to bind.
@@ -144,7 +145,7 @@ def _binding(demand: AllocationDemand, node: NodeTraits) -> CpuBinding | Rejecti
         return None if node.machine else _no_machine(node)
     if not _wants_own(demand, node):
         return None
-    # CPUs handed out by claim (the dra.cpu driver) are not the CPU manager's to pin: two allocators would hand out the same CPU.
+    # CPUs allocated by claim (the dra.cpu driver) are not pinned: two allocators could allocate the same CPU.
     if node.cpus_by_claim:
         return _not_by_claim(demand, node)
     if not demand.has_whole_cpus:
@@ -159,7 +160,7 @@ def _binding(demand: AllocationDemand, node: NodeTraits) -> CpuBinding | Rejecti
     # The node's label is at least as strict as the pod's requirement, and equal to it after the check above.
     required = imposed or wanted
     if required is CpuBindPolicy.NONE:
-        # A preference of any other policy names no shape; FullPCPUs is Koordinator's default bind policy.
+        # Other preferences define no shape. FullPCPUs is Koordinator's default bind policy.
         chosen = demand.preferred if demand.preferred in _IMPOSED.values() else CpuBindPolicy.FULL_PCPUS
         return CpuBinding(chosen, exclusive=demand.cpu_exclusive)
     binding = CpuBinding(required, required=True, exclusive=demand.cpu_exclusive)
@@ -167,14 +168,14 @@ def _binding(demand: AllocationDemand, node: NodeTraits) -> CpuBinding | Rejecti
 
 
 def _full_cores_only(demand: AllocationDemand, machine: CpuTopology) -> Rejection | None:
-    """
-    Whom a node takes that gives out full cores only: Guaranteed, LSE and LSR pods, and none that would rather spread.
+    """Return a rejection for pods that a node with full cores only does not accept, else ``None``.
 
-    Fine-grained CPU orchestration, "Filter phase" and "Resource spec": the scheduler avoids such nodes for other pods.
+    It accepts Guaranteed, LSE and LSR pods that do not prefer to spread. Fine-grained CPU orchestration, "Filter phase"
+    and "Resource spec": the scheduler avoids such nodes for other pods.
     """
     if not demand.may_bind_cores:
         return _refuse(Reason.BIND_POLICY, FULL_CORES_ONLY, f"the pod is not among them: {demand.why_shared}")
-    # Without SMT spreading and full cores are the same set of CPUs, so there is no conflict.
+    # Without SMT, spread CPUs and full cores are the same, so there is no conflict.
     if demand.prefers_spread and machine.threads_per_core > 1:
         return _refuse(
             Reason.BIND_POLICY, BIND_CONFLICT, "the node gives out full cores, the pod prefers SpreadByPCPUs"
@@ -183,11 +184,11 @@ def _full_cores_only(demand: AllocationDemand, machine: CpuTopology) -> Rejectio
 
 
 def _smt_refusal(demand: AllocationDemand, node: NodeTraits) -> Rejection | None:
-    """A static kubelet with full-pcpus-only refuses (SMTAlignmentError) when any *container* it pins would split a core."""
+    """Return a rejection if full-pcpus-only of a static kubelet fails: a pinned *container* would split a core (SMTAlignmentError)."""
     threads = node.machine.threads_per_core if node.machine else 0
     if not node.kubelet_whole_cores or not threads:
         return None
-    # Container by container, as the kubelet admits them; the sum of two odd containers may be even and still be refused.
+    # Per container, as in the kubelet: the sum of two odd containers may be even.
     broken = [cpus for cpus in demand.pinned if cpus % threads]
     if not broken:
         return None
@@ -199,14 +200,14 @@ def _smt_refusal(demand: AllocationDemand, node: NodeTraits) -> Rejection | None
 
 
 def _not_by_claim(demand: AllocationDemand, node: NodeTraits) -> Rejection | None:
-    """Why a pod for CPUs of its own cannot get them by claim; that its claims hold some is seen when they are allocated."""
-    if _is_pinned(demand, node):  # dra-driver-cpu wants the CPU manager's policy none
+    """Return a rejection if the pod cannot get exclusive CPUs by claim. The allocation of its claims checks their CPUs."""
+    if _is_pinned(demand, node):  # dra-driver-cpu needs the CPU manager policy none
         return _refuse(Reason.BIND_POLICY, CPUS_BY_CLAIM, "and whose kubelet would pin the pod to other ones")
     return None if demand.claims else NO_CPUS_WITHOUT_CLAIM
 
 
 def own_cpus_by_claim(demand: AllocationDemand, node: NodeTraits) -> bool:
-    """Is the pod one for CPUs of its own, on a node where its claims have to give them? No cpuset is chosen for it then."""
+    """Return whether the claims of the pod must provide its exclusive CPUs on this node. No cpuset is then chosen for it."""
     return demand.claims and node.cpus_by_claim and _wants_own(demand, node)
 
 
@@ -220,7 +221,7 @@ def _is_pinned(demand: AllocationDemand, node: NodeTraits) -> bool:
 
 
 def _whole_cores(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding) -> CpuBinding | Rejection:
-    """SMT alignment, as the kubelet's full-pcpus-only demands it."""
+    """Check SMT alignment as the kubelet's full-pcpus-only. Return the binding or a rejection."""
     threads = node.machine.threads_per_core if node.machine else 0
     cpus = NodeRules(demand.amounts, binding).cpus
     if binding.policy is CpuBindPolicy.FULL_PCPUS and threads and cpus % threads:
@@ -233,31 +234,30 @@ def _whole_cores(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding
 
 
 def _policy(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding | None) -> NumaPolicy | Rejection:
-    """Pod over node over what holds when neither says anything."""
+    """Return the effective policy: the pod's, else the node's, else the default."""
     stated = demand.numa if demand.numa is not NumaPolicy.NONE else node.policy
     policy = _unstated(demand, node, binding) if stated is NumaPolicy.NONE else stated
     # Pods can only be spread over NUMA nodes that are chosen for them.
     if policy is NumaPolicy.NONE and demand.spread is not None and node.has_zones:
         policy = NumaPolicy.BEST_EFFORT
-    # With zones any policy can be evaluated; without them what follows depends on who asked for alignment.
+    # With zones any policy can be evaluated. Without zones, the result depends on the source of the policy.
     if policy is NumaPolicy.NONE or node.has_zones:
         return policy
-    # A default that was not asked for never refuses a node; a stated policy does unless the operator permits it.
+    # A default never causes a rejection. An explicit policy does, unless the operator permits it.
     if stated is NumaPolicy.NONE or demand.options.without_topology is WithoutTopology.PERMIT:
         return NumaPolicy.NONE
-    # A topology that was published and is unusable is another fault than one that is missing: the reason tells which to repair.
+    # An unusable topology and a missing topology need different repairs, so they have different reasons.
     reason = Reason.BAD_TOPOLOGY if node.problem else Reason.NO_TOPOLOGY
     gap = node.gap or "no NodeResourceTopology describes its NUMA nodes"
     return _refuse(reason, NO_NUMA_DATA, node.problem or f"{gap}, which {stated} needs")
 
 
 def _unstated(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding | None) -> NumaPolicy:
-    """
-    The configured default, for pods with CPUs of their own only.
+    """Return the configured default, only for pods with exclusive CPUs.
 
-    No pod asked the others to be aligned, and confining them to one NUMA node's pool would take CPUs away from them. A node
-    labelled DistributeEvenly wants the opposite. One whose kubelet distributes where one NUMA node is not enough wants
-    exactly what BestEffort does.
+    Aligning other pods would restrict them to the pool of a NUMA node without need. A node labeled DistributeEvenly has
+    the opposite goal. For a node whose kubelet distributes CPUs across NUMA nodes if one is not enough, BestEffort is
+    equivalent.
     """
     if (
         (binding is None and not own_cpus_by_claim(demand, node))
@@ -266,17 +266,17 @@ def _unstated(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding | 
     ):
         return NumaPolicy.NONE
     default = demand.options.numa_policy
-    # Distributing a kubelet needs the NUMA nodes counted, which ``None`` would skip.
+    # Distribution by the kubelet needs accounting by NUMA node, which ``None`` would skip.
     return NumaPolicy.BEST_EFFORT if node.spans_evenly and default is NumaPolicy.NONE else default
 
 
 def _strategy(demand: AllocationDemand, node: NodeTraits) -> NumaAllocateStrategy | None:
-    """The node's label, else the pod's annotation; ``None`` where neither names one."""
+    """Return the strategy of the node's label, else of the pod's annotation, else ``None``."""
     return node.strategy or demand.strategy
 
 
 def _scoring(strategy: NumaAllocateStrategy | None, configured: Strategy | None) -> Strategy | None:
-    """The strategy of node or pod decides which NUMA node is filled first, as its name says; upstream it only orders CPUs."""
+    """Return the scoring with the strategy of node or pod, which defines the NUMA node to fill first. Upstream only orders CPUs."""
     # A strategy of a label or annotation replaces the configured type but keeps its weights.
     if configured is None or strategy is None:
         return configured

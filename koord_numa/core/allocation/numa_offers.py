@@ -1,4 +1,4 @@
-"""What each NUMA node of one node can give to one pod, and how an amount is split over NUMA nodes."""
+"""The amounts that each NUMA node of a node offers to a pod, and the split of an amount over NUMA nodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -15,39 +15,37 @@ from koord_numa.core.value_objects import ValueObject, value_field
 
 
 class DeviceHints(Protocol):
-    """
-    Where the devices of a pod's claims can be allocated. Sets of NUMA nodes are masks, never empty.
+    """NUMA affinity of the devices of a pod's claims. Sets of NUMA nodes are masks, never empty.
 
-    A set that has too few devices cannot hold the pod, however much of everything else it has: that is how devices join the merge of
-    all other resources (KEP-693, "Hint Providers").
+    A set with too few devices cannot hold the pod, whatever else it has: so devices take part in the merge of all other
+    resources (KEP-693, "Hint Providers").
     """
 
     def fits(self, mask: int) -> bool:
-        """Can all claims be allocated on these NUMA nodes, beside what is in use?"""
+        """Return whether all claims can be allocated on these NUMA nodes, in addition to the devices in use."""
         ...
 
     def fits_if_empty(self, mask: int) -> bool:
-        """Could they be if nothing were in use?"""
+        """Return whether all claims could be allocated if no device were in use."""
         ...
 
 
 def split(amount: int, free: Sequence[int], unit: int = 1) -> tuple[int, ...] | None:
-    """
-    The share of each NUMA node, in the order of ``free``, or ``None`` when they cannot cover the amount in whole units.
+    """Return the share of each NUMA node in the order of ``free``, or ``None`` if they cannot cover the amount in whole units.
 
-    Served from the one with the least free upwards, each with an equal part of what is left or all that it has; so a caller that has
-    more takes over what others lack, and the amount fits exactly when the free whole units add up. As Koordinator's
-    node_allocation.go, whose order compares positions instead of NUMA ids; here the order is the one it means.
+    Served in ascending order of free amounts, each with an equal part of the remaining amount or all it has. So larger
+    offers compensate for smaller ones, and the amount fits exactly if the free whole units add up. As Koordinator's
+    node_allocation.go, whose order compares positions instead of NUMA ids. The order here is the intended one.
     """
-    # One member takes all or nothing; this is the common case and needs no sorting.
+    # A single member takes all or nothing: the common case, without sorting.
     if len(free) == 1:
         return None if amount % unit or amount > free[0] else (amount,)
     shares = [0] * len(free)
     rest = amount
     waiting = len(free)
-    # ``sorted`` is stable: equal amounts keep the order of NUMA ids, so the same input gives the same shares.
+    # ``sorted`` is stable: equal amounts keep the order of NUMA ids, so the result is deterministic.
     for position in sorted(range(len(free)), key=free.__getitem__):
-        # Whole units only. What division leaves stays in ``rest`` and goes to those with more, which come later.
+        # Whole units only. The remainder of the division stays in ``rest`` for later members, which have more.
         part = rest // unit // waiting * unit
         shares[position] = min(part, free[position] // unit * unit)
         rest -= shares[position]
@@ -56,14 +54,13 @@ def split(amount: int, free: Sequence[int], unit: int = 1) -> tuple[int, ...] | 
 
 
 class NumaOffers(ValueObject):
-    """
-    What each NUMA node can give to one pod, by resource that it requests and that some NUMA node publishes.
+    """The offers of each NUMA node to a pod, by resource that the pod requests and a NUMA node publishes.
 
-    ``units`` is the smallest share of a resource; ``lacking`` has, as a mask, the NUMA nodes with nothing left of it.
-    ``free`` and ``total`` are the accounts of these and of the scored resources, CPUs limited to what a required bind policy
-    can use. ``cpus``: free CPUs per NUMA node that the binding may choose from. ``devices`` of resource claims have to be on the same
-    NUMA nodes, ``None`` where there are none or they may be anywhere. ``workload`` is where the pods are from which the pod wants to be
-    apart, or with which it wants to be.
+    ``units`` is the smallest share of a resource. ``lacking`` is the mask of NUMA nodes with nothing left of it.
+    ``free`` and ``total`` are the accounts of these and of the scored resources, with CPUs limited to those usable
+    under a required bind policy. ``cpus``: free CPUs per NUMA node that the binding may choose from. ``devices`` of
+    resource claims must be on the same NUMA nodes, ``None`` if there are none or they may be anywhere. ``workload`` has
+    the NUMA nodes of other pods of the workload, for ``numa-spread``.
     """
 
     accounts: NumaFree
@@ -78,37 +75,37 @@ class NumaOffers(ValueObject):
 
     @property
     def numa_ids(self) -> tuple[int, ...]:
-        """The NUMA nodes, ascending."""
+        """Return the NUMA nodes, ascending."""
         return self.accounts.numa_ids
 
     @property
     def mask(self) -> int:
-        """All NUMA nodes."""
+        """Return the mask of all NUMA nodes."""
         return mask_of_ids(self.accounts.numa_ids)
 
 
 def offers(rules: NodeRules, accounts: NumaFree, occupancy: CpuOccupancy) -> NumaOffers:
-    """What the NUMA nodes can give by these rules now."""
-    # Without a machine (no CPU list published) amounts are all there is; binding pods never get here then.
+    """Return the current offers of the NUMA nodes under these rules."""
+    # Without a machine (no CPU list published) only amounts are known. Pods with exclusive CPUs never get here then.
     binding = rules.binding
     cpus = accounts.takeable(binding.demanded) if binding is not None and accounts.machine is not None else ()
     free = _usable(rules, accounts, cpus)
-    # Only resources that some NUMA node publishes can be aligned; the others are the plain predicate's.
+    # Only resources that a NUMA node publishes can be aligned. NodeResourcesFit handles the others.
     given = {name: free[name] for name in rules.amounts if name in accounts.total}
     units = dict.fromkeys(given, 1)
     if binding is not None and CPU in given:
         units[CPU] = _cpu_unit(binding, accounts)
         if rules.accounting is Accounting.EVERY_POD:
-            # Amounts may promise more CPUs than are free (pods without own CPUs are counted too), and fewer: the smaller one
-            # binds.
+            # Amounts may allow more CPUs than are free (they include pods on shared CPUs), or fewer: the minimum
+            # counts.
             given[CPU] = _limit(_unamplified(free[CPU], rules.ratio), cpus)
-    # Most have something left on each.
+    # In the common case all NUMA nodes have something left.
     lacking = {name: 0 if all(amounts) else _without_any(accounts.numa_ids, amounts) for name, amounts in given.items()}
     return NumaOffers(accounts, given, units, lacking, free, cpus, occupancy)
 
 
 def _usable(rules: NodeRules, accounts: NumaFree, cpus: PerNuma) -> Mapping[str, PerNuma]:
-    """The free amounts, CPUs limited to those that a required bind policy can use (``cpus``, per NUMA node)."""
+    """Return the free amounts. CPUs are limited to those usable under a required bind policy (``cpus``, per NUMA node)."""
     free = accounts.free
     if rules.binding and rules.binding.required and accounts.machine and CPU in free:
         return {**free, CPU: _limit(free[CPU], cpus)}
@@ -116,24 +113,24 @@ def _usable(rules: NodeRules, accounts: NumaFree, cpus: PerNuma) -> Mapping[str,
 
 
 def _unamplified(amounts: PerNuma, ratio: float) -> PerNuma:
-    """Amplified CPU amounts in thousandths of the CPUs that the machine really has."""
-    # Floored: a fraction of a thousandth that does not exist must not be given away.
+    """Convert amplified CPU amounts to milli-CPU of the machine."""
+    # Rounded down: a non-existing fraction of a milli-CPU must not be allocated.
     return amounts if ratio == 1 else tuple(int(amount / ratio) for amount in amounts)
 
 
 def _without_any(numa_ids: tuple[int, ...], amounts: PerNuma) -> int:
-    """The mask of the NUMA nodes that have nothing left."""
+    """Return the mask of the NUMA nodes that have nothing left."""
     return mask_of([numa for numa, amount in zip(numa_ids, amounts, strict=True) if not amount])
 
 
 def _limit(free: PerNuma, cpus: PerNuma) -> PerNuma:
-    """Never more than the CPUs that can be taken; as Koordinator's trimNUMANodeResources where a bind policy is required."""
+    """Limit amounts to the CPUs that can be taken, as Koordinator's trimNUMANodeResources for a required bind policy."""
     return tuple([min(amount, MILLI * count) for amount, count in zip(free, cpus, strict=True)])
 
 
 def _cpu_unit(binding: CpuBinding, accounts: NumaFree) -> int:
-    """Whole CPUs, or whole cores where those are required."""
+    """Return the unit of CPU shares: whole CPUs, or whole cores if they are required."""
     if binding.demanded is FULL_PCPUS and accounts.machine:
-        # A machine of unknown core size reports 0 threads; a unit of 0 would divide by zero.
+        # A machine of unknown core size has 0 threads, and a unit of 0 would divide by zero.
         return MILLI * max(1, accounts.machine.threads_per_core)
     return MILLI

@@ -1,7 +1,6 @@
-"""
-The sets of NUMA nodes of one node judged for one request: which could hold the pod, and how the configured strategy ranks them.
+"""Evaluate sets of NUMA nodes for a request: whether they can hold the pod, and their score.
 
-It answers for single sets; which sets are looked at, and in which order, is ``numa_selection.py``'s.
+``numa_selection.py`` decides which sets are evaluated, and in which order.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,11 +19,11 @@ from koord_numa.core.state.inventory import PerNuma
 from koord_numa.core.state.numa_free import Accounting
 
 COMPARED: Final = 64
-"""Of sets that are searched for, so many are compared."""
+"""Maximum sets to compare, if sets are searched by amounts."""
 
 
 class NumaSets:
-    """The sets of NUMA nodes of one node, judged for one need. Sums are shared: a set is its lowest member and the rest."""
+    """The sets of NUMA nodes of a node for a request. Sums are shared: a set is its lowest member plus the rest."""
 
     def __init__(self, rules: NodeRules, offers: NumaOffers) -> None:
         self.rules, self.offers = rules, offers
@@ -32,18 +31,19 @@ class NumaSets:
         self._scored: list[tuple[int, int, PerNuma, PerNuma]] | None = None
         self._wanted: list[tuple[int, PerNuma]] | None = None
         self._shortage: bool | None = None
-        self._sums: list[dict[int, int]] | None = None  # by resource, what sets have together
+        self._sums: list[dict[int, int]] | None = None  # sums of sets by resource
         self._alone: list[int] | None = None
-        # Amounts that add up are enough where CPUs limit them already and no devices have to be there too.
+        # Sums of amounts are sufficient if they include the limit of CPUs and no devices are needed.
         by_amounts = rules.binding is None or (rules.accounting is Accounting.EVERY_POD and CPU in offers.given)
         self._by_amounts = by_amounts and offers.devices is None
 
     @property
     def wanted(self) -> list[tuple[int, PerNuma]]:
-        """By resource: how much is needed, and the whole units of each NUMA node. Not asked for a pod that one NUMA node holds."""
+        """Return the needed amount and the whole units of each NUMA node by resource. Not needed for a pod on a single NUMA node."""
         if self._wanted is None:
             amounts, units = self.rules.amounts, self.offers.units
-            # Parts of a unit on different NUMA nodes do not make a unit, so that amounts are cut before they are added.
+            # Parts of a unit on different NUMA nodes do not make a unit, so amounts are rounded down before they are
+            # added.
             self._wanted = [
                 (amounts[name], given if (unit := units[name]) == 1 else tuple([have // unit * unit for have in given]))
                 for name, given in self.offers.given.items()
@@ -52,7 +52,7 @@ class NumaSets:
 
     @property
     def shortage(self) -> bool:
-        """Can none hold the pod? All of them together have too little of something, or no whole units are wanted of it."""
+        """Return whether no set can hold the pod: the total is too small, or the need is not a multiple of the unit."""
         if self._shortage is None:
             units = self.offers.units.values()
             self._shortage = any(
@@ -62,17 +62,17 @@ class NumaSets:
 
     @property
     def position(self) -> Mapping[int, int]:
-        """The place of each NUMA node among the amounts."""
+        """Return the position of each NUMA node in the amounts."""
         return _positions(self.offers.accounts.numa_ids)
 
     @property
     def unlacking(self) -> int:
-        """The widest set that no resource strikes."""
+        """Return the widest set without excluded NUMA nodes."""
         return self.offers.mask & ~self.lacking
 
     @property
     def fewest(self) -> int:
-        """No set of fewer NUMA nodes can hold the pod."""
+        """Return a lower bound of the number of NUMA nodes that can hold the pod."""
         if self._alone:
             return 1
         for needed, whole in self.wanted:
@@ -81,21 +81,21 @@ class NumaSets:
         return 1
 
     def found(self, size: int, nodes: int) -> list[int]:
-        """Sets of this size within ``nodes`` that can hold the pod, found by search where there are too many to list."""
+        """Return sets of this size within ``nodes`` that can hold the pod, by a search for cases with too many sets to list."""
         ids = self.offers.numa_ids
         families = [
             Counted({numa: amount for numa, amount in zip(ids, whole, strict=True) if nodes >> numa & 1}, needed)
             for needed, whole in self.wanted
         ]
-        # Common masks are ascending numbers; comparisons expect them lexicographic in the ids, as ``masks_of_size`` lists them.
+        # Common masks are ascending numbers. Comparisons need the lexicographic order in the ids of ``masks_of_size``.
         return sorted(common_masks(families, size), key=numa_ids)[:COMPARED]
 
     def holds(self, mask: int) -> bool:
-        """Could the whole pod be placed on exactly this set?"""
+        """Return whether the whole pod could be placed on exactly this set."""
         return bool(self.holding((mask,)))
 
     def holding(self, masks: Iterable[int]) -> list[int]:
-        """Those of the sets that could hold the whole pod, in their order."""
+        """Return the sets that could hold the whole pod, in their order."""
         if self.shortage:
             return []
         masks = list(masks)
@@ -106,15 +106,15 @@ class NumaSets:
         return [mask for mask in masks if self._has_cpus(mask) and self._has_devices(mask)]
 
     def alone(self) -> list[int]:
-        """The single NUMA nodes that could hold the whole pod, ascending: those of which ``holds`` is true."""
+        """Return the single NUMA nodes that could hold the whole pod, ascending."""
         if self._alone is None:
             self._alone = self._found_alone()
         return self._alone
 
     @property
     def may_fit(self) -> bool:
-        """Has the widest set that no resource strikes enough of everything? If not, no smaller set can hold the pod either."""
-        # What a single one of its members holds need not be added up; the sum of different bits is their union.
+        """Return whether the widest set without excluded NUMA nodes has enough. If not, no smaller set can hold the pod."""
+        # No addition is needed if a single member holds the pod. The sum of different bits is their union.
         unlacking = self.unlacking
         return bool(sum(self.alone()) & unlacking) or self.adds_up(unlacking)
 
@@ -125,7 +125,7 @@ class NumaSets:
             needed = amounts[name]
             if needed % units[name]:
                 return []
-            # No part of a unit makes up for a missing one: what is needed is whole units.
+            # Parts of a unit do not count: the need is in whole units.
             fitting = [at for at in fitting if given[at] >= needed]
         masks = [1 << ids[at] for at in fitting]
         if self._by_amounts:
@@ -133,19 +133,19 @@ class NumaSets:
         return [mask for mask in masks if self._has_cpus(mask) and self._has_devices(mask)]
 
     def adds_up(self, mask: int) -> bool:
-        """Do its members have enough of everything together? If not, no part of the set can hold the pod either."""
+        """Return whether the members have enough together. If not, no part of the set can hold the pod."""
         if self.shortage:
             return False
         if mask == self.offers.mask:
             return True  # there is no shortage
         for (needed, _), sums in zip(self.wanted, self._sums_of_sets(), strict=True):
-            # Most masks are asked for several times (size by size, then by score): the sums are kept.
+            # Most masks are evaluated several times (by size, then by score), so sums are cached.
             if (sums[mask] if mask in sums else _sum(sums, mask)) < needed:
                 return False
         return True
 
     def _sums_of_sets(self) -> list[dict[int, int]]:
-        """Made for the first set of several: most pods fit one NUMA node of a node on which nothing is used up."""
+        """Return the sums, created for the first set of several: most pods fit a single NUMA node."""
         if self._sums is None:
             ids = self.offers.numa_ids
             # The empty set ends the recursion of ``_sum``.
@@ -155,18 +155,19 @@ class NumaSets:
         return self._sums
 
     def touches(self, mask: int, name: str) -> bool:
-        """Does the set contain a NUMA node that has nothing left of this resource?"""
+        """Return whether the set contains a NUMA node that has nothing left of this resource."""
         return bool(mask & self.offers.lacking[name])
 
     def score(self, mask: int) -> int:
-        """How the configured strategy ranks the set: by what its members hold together."""
+        """Return the score of the set by the configured strategy, from the sums of its members."""
         scoring = self.rules.scoring
         if scoring is None:
             return 0
         scored = self._scored_resources()
         if not mask & (mask - 1):
             at = self.position[mask.bit_length() - 1]
-            # More may be free than there is, where a required bind policy finds CPUs that no amount speaks of: nothing is used then.
+            # The free amount may exceed the total if a required bind policy finds CPUs without an amount: nothing is
+            # then in use.
             return score_parts(
                 scoring.type,
                 [
@@ -187,7 +188,7 @@ class NumaSets:
         return score_parts(scoring.type, parts)
 
     def _scored_resources(self) -> list[tuple[int, int, PerNuma, PerNuma]]:
-        """Of each resource that counts its weight, how much is wanted, what each NUMA node has and how much of that is free."""
+        """Return weight, needed amount, totals and free amounts of each scored resource."""
         if self._scored is None:
             totals, free = self.offers.accounts.total, self.offers.free
             self._scored = [
@@ -199,9 +200,9 @@ class NumaSets:
         return self.offers.devices is None or self.offers.devices.fits(mask)
 
     def _has_cpus(self, mask: int) -> bool:
-        """Where amounts may promise more CPUs than can be taken, the shares must be there as CPUs."""
+        """Return whether the set has CPUs for the shares, in cases where amounts may exceed the CPUs that can be taken."""
         rules = self.rules
-        # Under EVERY_POD ``given`` is limited by CPUs already, so adding up is enough.
+        # Under EVERY_POD ``given`` already includes the limit of CPUs, so the sum is sufficient.
         if rules.binding is None or rules.accounting is Accounting.EVERY_POD:
             return rules.binding is None or CPU in self.offers.given
         positions = [self.position[numa] for numa in numa_ids(mask)]
@@ -214,10 +215,10 @@ class NumaSets:
 
 
 def _struck(rules: NodeRules, offers: NumaOffers) -> int:
-    """
-    The NUMA nodes of which no set is elected, because they have nothing left of some resource.
+    """Return the NUMA nodes that are excluded from all sets, because they have nothing left of a resource.
 
-    A NUMA node that never has the resource is no worse for that. BestEffort takes as few NUMA nodes as possible, whatever is used up there.
+    A NUMA node that never has the resource is not excluded. BestEffort takes as few NUMA nodes as possible, regardless
+    of used resources.
     """
     if rules.policy is NumaPolicy.BEST_EFFORT:
         return 0
@@ -235,7 +236,7 @@ def _positions(ids: tuple[int, ...]) -> Mapping[int, int]:
 
 
 def _sum(sums: dict[int, int], mask: int) -> int:
-    # A set is its lowest member and the rest: each sum costs one addition and is shared by all supersets.
+    # A set is its lowest member plus the rest: a sum costs one addition and is shared by all supersets.
     low = mask & -mask
     rest = mask ^ low
     found = sums[mask] = (sums[rest] if rest in sums else _sum(sums, rest)) + sums[low]

@@ -1,4 +1,4 @@
-"""Refusals with numbers: what was free on each NUMA node, what was needed, which rule decided, what would still fit."""
+"""Rejections with numbers: free and needed amounts per NUMA node, the deciding rule, and the largest request that fits."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -22,12 +22,12 @@ _SHAPES: Final = {CpuBindPolicy.FULL_PCPUS: WHOLE_CORES, CpuBindPolicy.SPREAD_BY
 
 
 def not_aligned(rules: NodeRules, offers: NumaOffers, exclusivity: Exclusivity) -> Rejection:
-    """No set of NUMA nodes is acceptable: too little in sum, kept apart by exclusivity, or not where the policy wants it."""
+    """Return a rejection if no set is acceptable: too little in total, excluded by exclusivity, or by the policy."""
     short = [name for name, given in offers.given.items() if _whole(given, offers.units[name]) < rules.amounts[name]]
     if short:
         return insufficient(rules, offers, sorted(short))
     where = _where(rules, offers)
-    # Exclusivity is named only where it is the reason: the same policy finds a set once other pods are left out.
+    # Exclusivity is the reason only if the same policy finds a set without the other pods.
     if exclusivity.wish is NumaExclusive.REQUIRED and is_possible(rules, offers):
         return Rejection(
             Reason.NUMA_AFFINITY,
@@ -56,38 +56,42 @@ def _where(rules: NodeRules, offers: NumaOffers) -> str:
 
 
 def insufficient(rules: NodeRules, offers: NumaOffers, short: Iterable[str]) -> Rejection:
-    """The NUMA nodes that come into question have too little of these resources together."""
+    """Return a rejection: the eligible NUMA nodes together have too little of these resources."""
     names = list(short)
     return Rejection(
         Reason.RESOURCES,
         f"Insufficient NUMA {' and '.join(names)}",
         detail=f"needs {_wanted(rules, offers)}",
-        # Evicting pods frees no more than the total; beyond it preemption cannot help and is not tried.
+        # Eviction frees at most the total, so preemption cannot help above it.
         resolvable=all(sum(offers.accounts.total[name]) >= rules.amounts[name] for name in names),
         numbers=_numbers(rules, offers, names),
     )
 
 
 def not_enough_cpus(rules: NodeRules, offers: NumaOffers, short: NotEnoughCpus) -> Rejection:
-    """The chosen NUMA nodes, or the whole node where none were chosen, have too few free CPUs of the shape that is required."""
+    """Return a rejection: the chosen NUMA nodes, or without a choice the whole node, have too few free CPUs of the required shape."""
     return Rejection(
         Reason.CPUS,
         "not enough cpus available to satisfy request",
         detail=f"{short.why}: needs {rules.cpus}, found {short.found}",
         numbers=tuple(
             NumaNumbers(numa, CPU, MILLI * total, MILLI * free, rules.amounts[CPU], _shape(rules, offers.accounts))
-            # ``offers.cpus`` and not ``given``: the numbers show CPUs of the shape, as the refusal is about them.
+            # ``offers.cpus`` instead of ``given``: the rejection is about CPUs of the shape.
             for numa, total, free in zip(offers.numa_ids, _cpus_there(offers.accounts), offers.cpus, strict=True)
         ),
     )
 
 
 def overcommitted(rules: NodeRules, accounts: NumaFree) -> Rejection | None:
-    """Would the pod take what pods without a known NUMA node hold? All NUMA nodes together must still cover those."""
+    """Return a rejection if the pod would take amounts of pods without a known NUMA node, else ``None``.
+
+    All NUMA nodes together must still cover those amounts.
+    """
     for name, amount in rules.amounts.items():
         if name not in accounts.unplaced:
             continue
-        # The same weight as the ledger gives the pod once it is placed, or a pod that was admitted would not fit afterwards.
+        # The weight that the ledger gives to a placed pod. With another weight, an admitted pod would not fit
+        # afterwards.
         weight = amplify(amount, rules.ratio) if name == CPU and rules.binding else amount
         if accounts.unclaimed(name) < weight:
             held = amounts_text({name: accounts.unplaced[name]})
@@ -106,11 +110,10 @@ def overcommitted(rules: NodeRules, accounts: NumaFree) -> Rejection | None:
 
 
 def kubelet_cores_shortage(pinned: Sequence[int], inventory: Inventory, numa_free: NumaFree) -> Rejection | None:
-    """
-    Would a static kubelet with full-pcpus-only find too few whole cores (SMTAlignmentError)?
+    """Return a rejection if full-pcpus-only of a static kubelet would find too few whole cores (SMTAlignmentError).
 
-    For every container it wants as many CPUs in whole free cores as the container has, and does not count those that init
-    containers of the pod leave behind (kubelet policy_static.go): the sum over all containers is always enough.
+    Each container needs its CPUs in whole free cores, without those that init containers of the pod leave behind
+    (kubelet policy_static.go). The sum over all containers is always sufficient.
     """
     if not inventory.kubelet_whole_cores:
         return None
@@ -129,10 +132,9 @@ def kubelet_cores_shortage(pinned: Sequence[int], inventory: Inventory, numa_fre
 
 
 def amplified_shortage(rules: NodeRules, inventory: Inventory, ledger: Ledger) -> Rejection | None:
-    """
-    On a node with amplified CPU: do the requests still fit when CPUs of one's own weigh amplified?
+    """Return a rejection if the requests do not fit with exclusive CPUs amplified, on a node with amplified CPU.
 
-    As Koordinator's filterAmplifiedCPUs; without amplification the plain predicate on resources has said everything.
+    As Koordinator's filterAmplifiedCPUs. Without amplification, NodeResourcesFit is sufficient.
     """
     ratio = inventory.node_ratios.get(CPU, 1)
     wanted = rules.amounts.get(CPU, 0)
@@ -140,7 +142,7 @@ def amplified_shortage(rules: NodeRules, inventory: Inventory, ledger: Ledger) -
         return None
     weight = amplify(wanted, ratio) if rules.binding else wanted
     held, own = ledger.amounts.get(CPU, 0), MILLI * len(ledger.cpus)
-    # CPUs of one's own are held bare in the ledger; the difference to their amplified weight is added once for all of them.
+    # The ledger has exclusive CPUs unamplified. The difference to their amplified weight is added once for all of them.
     if own and held >= own:
         held += amplify(own, ratio) - own
     free = inventory.allocatable.get(CPU, 0) - held
@@ -151,11 +153,11 @@ def amplified_shortage(rules: NodeRules, inventory: Inventory, ledger: Ledger) -
 
 
 def no_pool(rules: NodeRules, offers: NumaOffers, pools: Mapping[int, int], burst: int) -> Rejection:
-    """No NUMA node's shared pool is as large as the pod's limit and has room for its requests; the numbers show which failed."""
+    """Return a rejection: no shared pool of a NUMA node fits both the pod's limit and its requests. The numbers show which failed."""
     large = [numa for numa in offers.numa_ids if pools.get(numa, 0) >= burst]
     if large:
         at = [offers.numa_ids.index(numa) for numa in large]
-        # Pools that are large enough but full are another shortage than pools that are too small: each has its own sentence.
+        # Large but full pools are another shortage than pools that are too small, and have another message.
         short = [
             name for name, given in offers.given.items() if all(given[index] < rules.amounts[name] for index in at)
         ] or list(offers.given)
@@ -182,7 +184,7 @@ def _wanted(rules: NodeRules, offers: NumaOffers) -> str:
 
 
 def _shape(rules: NodeRules, accounts: NumaFree) -> str:
-    """Which part of the free CPUs counts, where a required shape rules some of them out."""
+    """Return the shape that counts, if a required shape excludes some of the free CPUs."""
     demanded = NO_BIND_POLICY if rules.binding is None else rules.binding.demanded
     if accounts.machine is None or accounts.takeable(demanded) == accounts.takeable(NO_BIND_POLICY):
         return ""
@@ -194,14 +196,13 @@ def _whole(given: PerNuma, unit: int) -> int:
 
 
 def _decisive(rules: NodeRules, offers: NumaOffers) -> list[str]:
-    """
-    The resources that decide by themselves: that rule some NUMA node out, or every set of the size that Restricted admits.
+    """Return the resources that decide alone: they exclude a NUMA node, or every set of the size that Restricted admits.
 
-    All of them where none does.
+    All resources if there is none.
     """
     fewest = fewest_if_empty(rules, offers) if _is_restricted(rules) else None
     if rules.policy is NumaPolicy.SINGLE_NUMA_NODE:
-        # A resource that fits nowhere narrows the message to the numbers that decide; else all of them are shown.
+        # A resource that fits nowhere reduces the message to the numbers that decide.
         some = [name for name, given in offers.given.items() if any(free < rules.amounts[name] for free in given)]
     elif fewest is not None:
         some = [name for name, given in offers.given.items() if sum(sorted(given)[-fewest:]) < rules.amounts[name]]
@@ -229,7 +230,7 @@ def _cpus_there(accounts: NumaFree) -> PerNuma:
 
 
 def _could_ever(rules: NodeRules, offers: NumaOffers) -> bool:
-    """Would an empty node do?"""
+    """Return whether an empty node would be sufficient."""
     if _is_restricted(rules):
         return fewest_if_empty(rules, offers) is not None
     totals = [
@@ -239,7 +240,7 @@ def _could_ever(rules: NodeRules, offers: NumaOffers) -> bool:
 
 
 def _largest(rules: NodeRules, offers: NumaOffers) -> ResourceList:
-    """What the roomiest single NUMA node could still take: the one where the scarcest resource covers most of the need."""
+    """Return the largest request that a single NUMA node can hold: the one with the highest coverage of the scarcest resource."""
     if rules.policy is not NumaPolicy.SINGLE_NUMA_NODE or not offers.given:
         return {}
 
