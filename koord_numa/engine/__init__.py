@@ -1,4 +1,4 @@
-"""The scheduling engine: cluster state, queue, loop. It talks to the world only through ``koord_numa.ports``."""
+"""Scheduling engine: cluster state, queue, and scheduling loop. All I/O goes through ``koord_numa.ports``."""
 
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.scheduler import Scheduler, Source

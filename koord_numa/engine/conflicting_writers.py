@@ -1,12 +1,11 @@
 """
-Notices what other writers do to pods and CPUs that this scheduler decides on: CPUs held twice, binds and resource-status not written here.
+Detection of conflicting writers: CPUs held twice, and binds and resource-status that this scheduler did not write.
 
-It says so, on the node, on the pods, as metrics and in the log, and repairs nothing.
+Conflicts are reported on nodes and pods, as metrics and in the log. Nothing is repaired here.
 
-Theory. A bind that this process made is in ``handle.placed``. Once it has led for longer than a lease lasts, no earlier leader can
-write any more, so every pod of ours that newly appears on a node without being there was bound by another writer: a second
-scheduler, or a person. A resource-status that changes outside of a rebind, whose node is locked, was written by another too.
-A standby reports nothing of the kind: what it sees is the leader's work.
+A bind by this process is in ``handle.placed``. After leading for longer than the lease duration no earlier leader can write, so every other
+own pod that newly appears on a node was bound by another writer. A resource-status that changes while the node is not locked by a rebind
+was also written by another. A standby reports nothing, because it observes the leader's writes.
 """
 
 from collections import Counter
@@ -29,14 +28,14 @@ FOREIGN_STATUS: Final = "ResourceStatusChanged"
 OVERCOMMITTED: Final = "Overcommitted"
 
 GUARDED: Final = (CPU, MEMORY)
-"""Resources whose sum of requests is compared with what a node has."""
+"""Resources whose requests are compared with the allocatable amount of the node."""
 
 RECENT: Final = 300.0
-"""Seconds for which ``warnings`` repeats the last foreign write."""
+"""Seconds for which ``warnings`` includes the last foreign write."""
 
 
 class ConflictingWriters:
-    """One per scheduler. ``double_holds`` and ``overcommitted`` are those that exist, by node; ``foreign`` counts writes by kind."""
+    """Conflicts of one scheduler. ``double_holds`` and ``overcommitted`` are current, by node; ``foreign`` counts writes by kind."""
 
     def __init__(self, handle: Handle) -> None:
         self.double_holds: dict[str, tuple[DoubleHold, ...]] = {}
@@ -48,25 +47,25 @@ class ConflictingWriters:
         self._last: tuple[float, str] | None = None
 
     def tick(self) -> None:
-        """Once a second: how long has this process been leading?"""
+        """Update since when this process has been leading. Called once a second."""
         if not self._handle.dependencies.lease.fresh():
             self._leading_since = None
         elif self._leading_since is None:
             self._leading_since = self._handle.dependencies.clock()
 
     def node_changed(self, info: NodeInfo) -> None:
-        """Compare what pods hold on the node, with one another and with what there is."""
-        # Asked with every change of a node, nearly all of which have room for all that is requested there, and had before.
+        """Check the node for double holds and overcommitment."""
+        # Called for every change of a node. Nearly all nodes have no conflict, now or before.
         name, ledger, node = info.name, info.ledger, info.node
         held, there = ledger.amounts, NOTHING if node is None else node.allocatable
-        # More than there is if all pods count, which not all may do.
+        # Upper bound: more than allocatable if all pods count, which is not always so.
         if (
             held.get(CPU, 0) > there.get(CPU, 0)
             or held.get(MEMORY, 0) > there.get(MEMORY, 0)
             or name in self.overcommitted
         ):
             self._check_overcommit(info)
-        # With no shared CPU, now or before, there is nothing to compare.
+        # Without shared CPUs, now or before, there is nothing to compare.
         if ledger.more or name in self.double_holds:
             self._compare_holdings(info)
 
@@ -81,15 +80,15 @@ class ConflictingWriters:
             del self.double_holds[info.name]
 
     def _check_overcommit(self, info: NodeInfo) -> None:
-        """More is requested than the node has: another scheduler has placed pods from a view that was a moment older, or newer."""
+        """Report requests that exceed the node's resources because another scheduler placed pods concurrently."""
         over = _beyond(info)
         if not over:
             self.overcommitted.pop(info.name, None)
             return
         foreign = sum(pod.scheduler not in self._ours for pod in info.pods.values())
-        # All foreign or none: a single scheduler that overcommits is not a race with ours.
+        # All pods foreign or none: a single scheduler that overcommits is not a race between two schedulers.
         if info.name in self.overcommitted or not foreign or foreign == len(info.pods):
-            return  # said already, or not by a race of two schedulers
+            return  # reported already, or not caused by two schedulers
         parts = ", ".join(
             f"{name} {bare_amount(name, asked, up=True)} of {bare_amount(name, there)}" for name, asked, there in over
         )
@@ -100,20 +99,20 @@ class ConflictingWriters:
             self._handle.dependencies.recorder.node_event(info.name, warning=True, reason=OVERCOMMITTED, message=text)
 
     def pod_observed(self, event: str | None, pod: Pod) -> None:
-        """A pod with a node, before the cache counts it as it is now."""
+        """Check a pod with a node. Call it before the cache processes this version of the pod."""
         handle, uid = self._handle, pod.key.uid
         if event == DELETED or pod.finished or pod.scheduler not in self._ours:
             return
         if not self._leads_for_long():
             return
-        # Not known yet: it newly appears on its node, and a bind of ours is in ``placed``.
+        # Unknown: the pod newly appears on its node, and an own bind would be in ``placed``.
         known = handle.cache.pod(uid)
         if known is None:
             if uid not in handle.placed:
                 self._report(FOREIGN_BIND, pod.key, f"bound to {pod.node} by another writer than this scheduler")
             return
         info = handle.cache.nodes[handle.cache.node_of[uid]]
-        # Assumed pods and locked nodes change by our own hand.
+        # Assumed pods and pods on locked nodes are changed by this scheduler.
         if uid in handle.cache.assumed or info.locked or known.assignment == pod.assignment:
             return
         before, after = (str(it.assignment.cpus) if it.assignment else "" for it in (known, pod))
@@ -122,7 +121,7 @@ class ConflictingWriters:
             self._report(FOREIGN_STATUS, pod.key, text)
 
     def warnings(self) -> list[str]:
-        """What people should look at, a sentence each: CPUs held twice now, and the last foreign write of the last minutes."""
+        """Return a sentence for each current double hold and overcommitted node, and the last foreign write of the last minutes."""
         found = [f"node {name}: {conflict}" for name, each in sorted(self.double_holds.items()) for conflict in each]
         found += [f"node {name}: {text}" for name, text in sorted(self.overcommitted.items())]
         if self._last is not None and self._handle.dependencies.clock() - self._last[0] < RECENT:
@@ -132,7 +131,7 @@ class ConflictingWriters:
     def _leads_for_long(self) -> bool:
         since = self._leading_since
         clock = self._handle.dependencies.clock
-        # Longer than a lease lasts: a write of the former leader has arrived or failed by then.
+        # Longer than the lease duration: a write of the former leader has arrived or failed by then.
         return since is not None and clock() - since > self._handle.settings.lease.duration
 
     def _report_double_hold(self, node: str, conflict: DoubleHold) -> None:
@@ -153,7 +152,7 @@ class ConflictingWriters:
 
 
 def _beyond(info: NodeInfo) -> list[tuple[str, int, int]]:
-    """Resources of which more is requested than there is: name, requested, there."""
+    """Return the resources with requests above the allocatable amount: name, requested, allocatable."""
     if info.node is None:
         return []
     held, there = info.counted.amounts, info.node.allocatable

@@ -1,11 +1,10 @@
 """
-What is broken about one object costs that object only.
+Containment of failures: an error about one object affects that object only.
 
-Theory: the engine reads objects that any user may write. Whatever is read, decided or written about one of them runs inside
-``contained``; an exception there is a bug, but not one that may stop anything else. The object is *quarantined* by uid and
-resourceVersion: it is left alone until it changes, or until a pause is over that doubles with each failure. Each time there is one event
-on the object, one count in ``koord_numa_quarantined`` and one log record with the traceback. An exception about no object is not
-caught here and ends the process.
+The engine reads objects that any user may write. All processing of an object runs inside ``contained``; an exception there is a bug. The
+object is *quarantined* by UID and resourceVersion: it is ignored until it changes, or until a pause ends that doubles with each failure.
+Each failure causes an event on the object, an increment of ``koord_numa_quarantined``, and a log record with the traceback. An exception
+that is not about an object is not caught and ends the process.
 """
 
 from collections import Counter
@@ -26,11 +25,11 @@ log = getLogger(__name__)
 
 PAUSES: Final = BackoffSettings(initial=1.0, max=300.0, jitter=0.0)
 REMEMBERED: Final = 10_000
-"""Objects whose failures are counted at once; the least recent is forgotten, and starts again."""
+"""Maximum number of objects with counted failures. The least recently used object is dropped and starts again."""
 
 
 class Subject(ValueObject):
-    """One object: its kind in the singular (``pod``, ``node``, ``topology`` ...), what it is called, its uid and resourceVersion."""
+    """Identity of an object: its kind in the singular (``pod``, ``node``, ``topology`` ...), name, UID and resourceVersion."""
 
     kind: str
     name: str
@@ -47,11 +46,11 @@ class _Case:
 
 
 OnQuarantine = Callable[[Subject, str], None]
-"""Told of the object and what went wrong, to say so where people look."""
+"""Called with the object and the error, to report them to users."""
 
 
 class Quarantine:
-    """Which objects are left alone for now. Times are monotonic seconds. ``counts`` is by kind, since the start."""
+    """Quarantined objects. Times are monotonic seconds. ``counts`` are failures by kind since the start."""
 
     def __init__(self, clock: Clock, tell: OnQuarantine) -> None:
         self._clock = clock
@@ -60,31 +59,31 @@ class Quarantine:
         self.counts: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        """How many objects have failed and not worked since."""
+        """Return the number of objects that have failed and not succeeded since."""
         return len(self._cases)
 
     def until(self, subject: Subject) -> float:
-        """Until when the object, as it is, is to be left alone; 0 when it is not."""
+        """Return the end of the object's quarantine; 0 if this version is not quarantined."""
         case = self._cases.get((subject.kind, subject.uid))
-        # Another resourceVersion is another object: it gets a new chance at once.
+        # A new resourceVersion is not quarantined, because it may have been corrected.
         return case.until if case is not None and case.version == subject.version else 0.0
 
     def holds(self, subject: Subject) -> bool:
-        """Is the object to be left alone now?"""
+        """Return whether the object is quarantined now."""
         return self.until(subject) > self._clock()
 
     def release(self, subject: Subject) -> bool:
-        """The object works, or is gone. Returns whether it was held."""
+        """End the quarantine of an object that works or is gone. Return whether it had failed."""
         return self._cases.pop((subject.kind, subject.uid), None) is not None
 
     def put(self, subject: Subject, error: BaseException) -> float:
-        """Something went wrong about the object; returns until when it is left alone."""
+        """Quarantine the object after a failure and return the end of the quarantine."""
         place = (subject.kind, subject.uid)
         former = self._cases.get(place)
-        # Failures count for one version; a changed object starts at the first pause.
+        # Failures count per version; a changed object starts with the shortest pause.
         failures = former.failures + 1 if former is not None and former.version == subject.version else 1
         until = self._clock() + pause(PAUSES, failures, 0.0)
-        # Cut, as the text ends up in an event and in the log.
+        # Truncated, because the text is used in an event and in the log.
         why = f"{type(error).__name__}: {error}"[:MOST_TEXT]
         self._cases[place] = _Case(subject.version, failures, until, why)
         self.counts[subject.kind] += 1
@@ -94,15 +93,15 @@ class Quarantine:
 
     @contextmanager
     def contained(self, subject: Subject) -> Iterator[None]:
-        """Whatever the body raises is about this object; errors of the cluster are answers, and pass."""
+        """Quarantine the object if the body raises an exception. Errors of the cluster are raised again."""
         try:
             yield
         except ClusterError:
-            # Conflict, Gone and the like are handled where the call was made.
+            # Conflict, Gone and similar errors are handled by the caller.
             raise
-        except Exception as error:  # noqa: BLE001 - the one place where a bug about an object ends
+        except Exception as error:  # noqa: BLE001 - the only place that contains a bug about an object
             self.put(subject, error)
 
 
 MOST_TEXT: Final = 500
-"""Characters of an error that are shown: it may quote the object that caused it."""
+"""Maximum length of a reported error in characters, because it may quote the object."""

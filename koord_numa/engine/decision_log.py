@@ -1,8 +1,8 @@
 """
-The last placements, with the nodes that came next: what people ask about when a pod went elsewhere than they thought.
+Log of the last placements with the next best nodes, to explain why a node was chosen.
 
-Theory. To compare nodes completely costs as much as a decision itself, so only a few decisions a second are compared with their
-runners-up; the others are recorded without. Nothing here changes a decision, and the log is bounded.
+A complete comparison of nodes costs as much as a decision, so only a few decisions per second are compared. The log is bounded and does not
+affect decisions.
 """
 
 import time
@@ -18,20 +18,20 @@ from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import Clock
 
 KEPT: Final = 500
-"""Decisions on record."""
+"""Number of decisions in the log."""
 
 COMPARED_A_SECOND: Final = 5
-"""Decisions a second that are compared with their runners-up; each costs a fraction of a millisecond."""
+"""Decisions per second that are compared with the next best nodes. A comparison takes a fraction of a millisecond."""
 
 RUNNERS_UP: Final = 3
 
 Compare = Callable[[], Mapping[str, ScoredPlacement | Rejection]]
-"""What the chosen node and those that ranked next say, with complete scores."""
+"""Evaluates the chosen node and the nodes ranked next, with complete scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """A node that could have taken the pod, its score, and the scorers in which it differs from the chosen node, as points."""
+    """Next best node with its score, and its differences from the chosen node by scorer, in points."""
 
     node: str
     score: int
@@ -39,7 +39,7 @@ class RunnerUp:
 
 
 class Decision(ValueObject):
-    """One placement. ``seconds`` since the epoch; ``score`` is ``None`` where nodes were not compared."""
+    """Placement of a pod. ``seconds`` since the epoch; ``score`` is ``None`` if nodes were not compared."""
 
     seconds: float
     pod: PodKey
@@ -50,7 +50,7 @@ class Decision(ValueObject):
 
 @dataclass(slots=True)
 class DecisionLog:
-    """The newest decisions come last. ``clock`` is monotonic and paces the comparisons."""
+    """Log of decisions, newest last. ``clock`` is monotonic and limits the rate of comparisons."""
 
     clock: Clock
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=KEPT))
@@ -58,11 +58,11 @@ class DecisionLog:
     _next: float = 0.0
 
     def record(self, pod: PodKey, placement: Placement, compare: Compare) -> None:
-        """Record a placement before it is counted; ``compare`` is called for some only."""
+        """Record a placement before it is counted. ``compare`` is called for some placements only."""
         now = self.clock()
         compared = now >= self._next
         if compared:
-            # Paced by time and not by count: a burst of decisions is compared as often as a trickle.
+            # Limited by time instead of count: a burst of decisions has as many comparisons as a low rate.
             self._next = now + 1.0 / COMPARED_A_SECOND
         answers = compare() if compared else {}
         self.decisions.append(_decision(self.wall_clock(), pod, placement, answers))

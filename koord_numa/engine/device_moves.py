@@ -1,9 +1,9 @@
 """
 Moves of single pods that gather free devices: "moving pod P to T frees 4 nvidia.com/gpu on node N".
 
-A block is ``BLOCK`` free devices of one NUMA node, or of the node where NUMA nodes publish no devices. A move is reported when it adds a
-block on the pod's node and takes none from the target, and the scheduler's rules accept the pod on the target now. Moves are advice. The
-pod is evicted only under ``deviceMoves.evict``, and only while a waiting pod needs the block.
+A block is ``BLOCK`` free devices of a NUMA node, or of the node where NUMA nodes publish no devices. A move is reported if it adds a block
+on the pod's node, takes none from the target, and the target accepts the pod now. Moves are advice. The pod is evicted only under
+``deviceMoves.evict``, and only while a waiting pod needs the block.
 """
 
 import asyncio
@@ -29,29 +29,29 @@ from koord_numa.settings import DeviceMoveSettings
 log = getLogger(__name__)
 
 BLOCK: Final = 4
-"""Devices: half of the usual machine with 8, which share a socket."""
+"""Devices: half of a usual machine with 8 devices; these share a socket."""
 
 HOUR: Final = 3600.0
 
 DAY: Final = 24 * HOUR
-"""Time in which no second pod of one owner is evicted from one node: its replacement may come back to the same node."""
+"""Period in which no second pod of the same owner is evicted from a node, because the replacement may return to it."""
 
 MAX_MOVES: Final = 20
-"""Moves in one report. People read it, and each move changes what the others are worth."""
+"""Maximum number of moves in a report. Users read it, and each move changes the value of the others."""
 
 MAX_PODS: Final = 8
-"""Pods that are tried on one node."""
+"""Maximum number of pods that are tried on a node."""
 
 MAX_TARGETS: Final = 4
-"""Nodes that are tried for one pod. A try costs about a millisecond."""
+"""Maximum number of target nodes that are tried for a pod. An attempt takes about a millisecond."""
 
 SLICE: Final = 4
-"""Nodes that are evaluated before other tasks get their turn: at most about 40 ms, usually below 1 ms."""
+"""Nodes that are evaluated before other tasks run: at most about 40 ms, usually below 1 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMove:
-    """Moving ``pod`` from ``node`` to ``target`` adds one block of ``freed`` devices of ``resource`` on ``node``."""
+    """Move of ``pod`` from ``node`` to ``target``, which adds a block of ``freed`` devices of ``resource`` on ``node``."""
 
     pod: Pod
     node: str
@@ -61,29 +61,29 @@ class DeviceMove:
 
     @property
     def text(self) -> str:
-        """The sentence that people read."""
+        """Description for users."""
         return f"moving pod {self.pod.key} to {self.target} frees {self.freed} {self.resource} on node {self.node}"
 
 
 @dataclass(frozen=True, slots=True)
 class FreeDevices:
-    """Free devices of one resource on one node: by NUMA node, or under the key ``WHOLE`` for the node."""
+    """Free devices of a resource on a node: by NUMA node, or under the key ``WHOLE`` for the node."""
 
     parts: Mapping[int, int]
     block: int
 
     @property
     def blocks(self) -> int:
-        """The blocks that pods could get."""
+        """Number of blocks that pods could get."""
         return sum(max(0, free) // self.block for free in self.parts.values())
 
     @property
     def free(self) -> int:
-        """All free devices."""
+        """Number of all free devices."""
         return sum(max(0, free) for free in self.parts.values())
 
     def changed(self, amount: int, shares: Mapping[int, int], sign: int) -> "FreeDevices | None":
-        """The devices after a pod has left (``sign`` 1) or come (-1). ``None`` where the pod's NUMA nodes are not known."""
+        """Return the devices after a pod has left (``sign`` 1) or arrived (-1). ``None`` if the pod's NUMA nodes are not known."""
         if WHOLE in self.parts:
             shares = {WHOLE: amount}
         if sum(shares.values()) != amount or not shares.keys() <= self.parts.keys():
@@ -92,11 +92,11 @@ class FreeDevices:
 
 
 WHOLE: Final = -1
-"""The part that stands for the whole node."""
+"""Key for the whole node."""
 
 
 def free_devices(info: NodeInfo, block: int = BLOCK) -> dict[str, FreeDevices]:
-    """The free devices of a node by resource. Resources of which the node has less than a block are left out."""
+    """Return the free devices of a node by resource. Resources of which the node has less than a block are omitted."""
     names = [name for name, amount in info.allocatable.items() if amount >= block and is_device(name)]
     seen = info.candidate() if names else None
     if seen is None or seen.node.unschedulable:
@@ -124,7 +124,8 @@ def find_moves(scheduler: Scheduler, block: int = BLOCK) -> Iterator[DeviceMove 
             move = _move_from(scheduler, name, resource, free, devices)
             if move is not None:
                 yield move
-                # A node takes part in one move: the report contains no pair of moves of which only one makes sense.
+                # A node takes part in one move per resource: the report contains no pair of moves that exclude each
+                # other.
                 del devices[name][resource], devices[move.target][resource]
 
 
@@ -153,15 +154,15 @@ def _move_from(
 
 
 def may_move(pod: Pod) -> bool:
-    """Report whether the pod runs, a controller would create it again elsewhere, and nothing ties it to its node."""
+    """Return whether the pod runs, its controller would recreate it elsewhere, and nothing binds it to its node."""
     tied = pod.mirror or pod.never_rebound or bool(pod.resource_claims) or bool(pod.extended_claim)
     return bool(pod.owner) and not tied and not pod.deleting and not pod.finished and not pod.problem
 
 
 def _target_of(scheduler: Scheduler, pod: Pod, resource: str, devices: Mapping[str, Mapping[str, FreeDevices]]) -> str:
-    """The fullest other node that takes the pod and keeps its blocks; empty when there is none."""
+    """Return the fullest other node that accepts the pod and keeps its blocks; empty if there is none."""
     amount = _amount(pod, resource)
-    # The pod as its controller would create it again.
+    # The pod as its controller would recreate it.
     again = replace(pod, node="", assignment=None, phase="Pending", started=False, started_at=0.0)
     request_class = scheduler.classes.of(again)
     if request_class is None:
@@ -190,7 +191,7 @@ def _target_of(scheduler: Scheduler, pod: Pod, resource: str, devices: Mapping[s
 
 
 def _may_keep_blocks(free: FreeDevices, amount: int) -> bool:
-    """Necessary condition: the devices outside of blocks hold the pod."""
+    """Return a necessary condition: the devices outside of blocks hold the pod."""
     return sum(max(0, part) % free.block for part in free.parts.values()) >= amount
 
 
@@ -208,7 +209,7 @@ def _shares(numa: tuple[tuple[int, ResourceList], ...], resource: str) -> dict[i
 
 
 class DeviceMoves:
-    """The report of this moment (``moves``), and evictions where they are allowed. Limits hold by the monotonic clock."""
+    """Current report (``moves``), and evictions if they are allowed. Limits use the monotonic clock."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -230,11 +231,11 @@ class DeviceMoves:
             try:
                 await self.evict()
             except ClusterError as error:
-                # A budget that forbids it, or a server that is away: the next interval evaluates again.
+                # A budget forbids the eviction, or the server is unavailable: the next interval evaluates again.
                 log.info("no pod was evicted to free devices: %s", error)
 
     async def refresh(self) -> None:
-        """Evaluate every node. A report that is incomplete is never shown."""
+        """Evaluate every node. An incomplete report is never published."""
         moves: list[DeviceMove] = []
         seen = 0
         for move in find_moves(self._scheduler):
@@ -249,7 +250,7 @@ class DeviceMoves:
         self._scheduler.metrics.device_moves = len(moves)
 
     async def evict(self) -> DeviceMove | None:
-        """Evict the pod of at most one move. The Eviction API keeps PodDisruptionBudgets. Raises ``ClusterError``."""
+        """Evict the pod of at most one move. The Eviction API respects PodDisruptionBudgets. Raises ``ClusterError``."""
         scheduler = self._scheduler
         now = scheduler.dependencies.clock()
         while self._evicted and self._evicted[0] <= now - HOUR:
@@ -279,7 +280,7 @@ class DeviceMoves:
         return None
 
     def _is_needed(self, move: DeviceMove) -> bool:
-        """Report whether a waiting pod asks for more devices than the moved pod, at most the block, and no node has a free block."""
+        """Return whether a waiting pod requests more devices than the moved pod, at most the block, and no node has a free block."""
         scheduler, least = self._scheduler, _amount(move.pod, move.resource)
         if not any(least < _amount(pod, move.resource) <= move.freed for pod in scheduler.waiting()):
             return False
@@ -287,7 +288,7 @@ class DeviceMoves:
         return not any(devices is not None and devices.blocks for devices in free)
 
     def _still_holds(self, move: DeviceMove) -> bool:
-        """Evaluate the move again on the state of this moment."""
+        """Evaluate the move again on the current state."""
         nodes = self._scheduler.cache.nodes
         devices = {name: free_devices(nodes[name]) for name in (move.node, move.target) if name in nodes}
         free = devices.get(move.node, {}).get(move.resource)

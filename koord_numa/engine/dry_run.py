@@ -1,6 +1,4 @@
-"""
-What a scheduler would decide about one pod now, node by node: for ``explain``, ``simulate`` and tests of agreement. It changes nothing.
-"""
+"""Dry run of the scheduler for one pod, node by node, for ``explain``, ``simulate`` and agreement tests. It changes nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +13,10 @@ from koord_numa.engine.queue.request_class import RequestClass
 @dataclass(frozen=True, slots=True)
 class DryRunResult:
     """
-    ``verdict`` is where the pod would go, or why nowhere. ``nodes`` has every node's answer by name: its refusal, or what the pod would
-    get there with its complete score and the points of each scorer (``ScoredPlacement.parts``).
+    Result of a dry run.
+
+    ``verdict`` is the placement, or why there is none. ``nodes`` holds every node's result by name: its rejection, or the placement there
+    with its complete score and the points of each scorer (``ScoredPlacement.parts``).
     """
 
     verdict: Placement | Unschedulable
@@ -24,21 +24,19 @@ class DryRunResult:
 
 
 def verdict_on(handle: Handle, pod: Pod, request_class: RequestClass) -> Placement | Unschedulable:
-    """The verdict of ``dry_run`` alone, from what its class remembers of the nodes, as in a scheduling cycle: for many pods in a row."""
+    """Return only the verdict of ``dry_run``, from cached results of the class as in a scheduling cycle. Suited for many pods."""
     nominated = handle.nominator.node_of(pod)
     freed = handle.selector.try_node(request_class, nominated, pod) if nominated else None
     return freed if isinstance(freed, Placement) else handle.selector.decide(request_class, pod.images)
 
 
 def dry_run(handle: Handle, pod: Pod) -> DryRunResult | None:
-    """
-    Ask every node about a pod; ``None`` when its scheduler name is none of ours. The node it is nominated for goes first, as in a cycle.
-    """
+    """Evaluate every node for a pod; ``None`` for an unknown scheduler name. The nominated node has precedence, as in a cycle."""
     request_class = handle.classes.of(pod)
     if request_class is None:
         return None
     nodes = handle.selector.answers(request_class, pod)
-    # As in a cycle: the node that is being freed goes before a better one.
+    # As in a cycle: the nominated node has precedence over a better node.
     nominated = nodes.get(handle.nominator.node_of(pod))
     if isinstance(nominated, ScoredPlacement):
         return DryRunResult(nominated.placement, nodes)

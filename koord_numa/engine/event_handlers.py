@@ -1,4 +1,4 @@
-"""Event handlers for every watched kind, as kube-scheduler's `eventhandlers.go`."""
+"""Event handlers for every watched kind, as in `eventhandlers.go` of kube-scheduler."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ Observe = Callable[[str | None, T], None]
 
 @dataclass(frozen=True, slots=True)
 class KindOf(Generic[T]):
-    """What is needed to handle one kind: its subject in quarantine, and the objects known now by the uid of that subject."""
+    """Properties of a kind: its quarantine subject, and the known objects by the UID of the subject."""
 
     subject: Callable[[T], Subject]
     known: Callable[[], Mapping[str, T]]
@@ -35,8 +35,9 @@ class KindOf(Generic[T]):
 
 class ObjectHandler(Generic[T]):
     """
-    An ``EventHandler``: ``apply`` takes one object. ``on_broken`` hears what is wrong with one that raised, and an empty text when it
-    is well again or gone.
+    ``EventHandler`` that processes objects with ``apply``.
+
+    ``on_broken`` is called with the error of an object that raised, and with an empty text when it works again or is gone.
     """
 
     def __init__(
@@ -52,11 +53,11 @@ class ObjectHandler(Generic[T]):
         self._quarantine = quarantine
         self._on_synced = on_synced
         self._on_broken = on_broken
-        self._broken: dict[str, T] = {}  # objects that raised, by the uid of their subject, until they are well or gone
+        self._broken: dict[str, T] = {}  # objects that raised, by the UID of their subject, until they work or are gone
 
-    # Those that are gone first, so that a new object of the same name is not taken for a change.
+    # Deleted objects first, so that a new object of the same name is not processed as a change.
     def replace(self, objects: Iterable[T]) -> None:
-        """These objects exist and no others."""
+        """Replace the objects by this complete list."""
         found = list(objects)
         names = {self._kind.subject(each).uid for each in found}
         for uid, former in list({**self._broken, **self._kind.known()}.items()):
@@ -66,17 +67,17 @@ class ObjectHandler(Generic[T]):
             self.observe(None, each)
 
     def observe(self, event: str | None, obj: T) -> None:
-        """One object came, changed or went."""
+        """Process an added, changed or deleted object."""
         try:
             self._apply(event, obj)
-        # Quarantined and closed: what the object holds is not known, so its node takes nothing.
-        except Exception as error:  # noqa: BLE001 - contained: it costs this object only
+        # Quarantined, and the node is closed: it is not known what the object holds.
+        except Exception as error:  # noqa: BLE001 - contained: affects this object only
             subject = self._kind.subject(obj)
             self._quarantine.put(subject, error)
             self._broken[subject.uid] = obj
             self._on_broken(obj, f"{type(error).__name__}: {error}")
             return
-        # An empty quarantine is the usual case and costs nothing.
+        # An empty quarantine is the usual case and has no cost.
         if self._quarantine or self._broken:
             subject = self._kind.subject(obj)
             self._quarantine.release(subject)
@@ -84,12 +85,12 @@ class ObjectHandler(Generic[T]):
                 self._on_broken(obj, "")
 
     def synced(self) -> None:
-        """Everything that exists has been told."""
+        """Report that the first list is complete."""
         self._on_synced()
 
 
 class ListerHandler(Generic[T]):
-    """An ``EventHandler`` in front of a lister that keeps objects as they are."""
+    """``EventHandler`` that forwards to a lister."""
 
     def __init__(
         self, replace: Callable[[Iterable[T]], None], observe: Observe[T], on_synced: Callable[[], None] = lambda: None
@@ -99,20 +100,20 @@ class ListerHandler(Generic[T]):
         self._on_synced = on_synced
 
     def replace(self, objects: Iterable[T]) -> None:
-        """These objects exist and no others."""
+        """Replace the objects by this complete list."""
         self._replace(objects)
 
     def observe(self, event: str | None, obj: T) -> None:
-        """One object came, changed or went."""
+        """Process an added, changed or deleted object."""
         self._observe(event, obj)
 
     def synced(self) -> None:
-        """Everything that exists has been told."""
+        """Report that the first list is complete."""
         self._on_synced()
 
 
 class ContainedHandler(Generic[T]):
-    """An ``EventHandler`` around another one: an object that raises there is quarantined and left out, all others are told."""
+    """``EventHandler`` that quarantines and omits objects for which the wrapped handler raises an exception."""
 
     def __init__(self, kind: str, inner: EventHandler[T], quarantine: Quarantine) -> None:
         self._kind = kind
@@ -120,48 +121,48 @@ class ContainedHandler(Generic[T]):
         self._quarantine = quarantine
 
     def replace(self, objects: Iterable[T]) -> None:
-        """These objects exist and no others."""
+        """Replace the objects by this complete list."""
         found = list(objects)
         try:
             self._inner.replace(found)
-        except Exception:  # noqa: BLE001 - one of them raises: told one by one, it costs that object only
-            # Started over, so that what was taken in before the exception does not stay half done.
+        except Exception:  # noqa: BLE001 - one object raises: processed one by one, it affects that object only
+            # Restarted, so that the state from before the exception is not kept.
             self._inner.replace([])
             for each in found:
                 self.observe(None, each)
 
     def observe(self, event: str | None, obj: T) -> None:
-        """One object came, changed or went."""
+        """Process an added, changed or deleted object."""
         with self._quarantine.contained(_subject(self._kind, obj)):
             self._inner.observe(event, obj)
 
     def synced(self) -> None:
-        """Everything that exists has been told."""
+        """Report that the first list is complete."""
         self._inner.synced()
 
 
 def _subject(kind: str, obj: object) -> Subject:
-    """An object of any kind, by what it is called if it has no uid that matters here."""
+    """Return the quarantine subject of an object of any kind, identified by its name if it has no UID."""
     key = getattr(obj, "key", None)
     name = str(key or getattr(obj, "name", ""))
     return Subject(kind, name, str(getattr(key, "uid", "") or name), str(getattr(obj, "resource_version", "")))
 
 
 def node_subject(node: Node) -> Subject:
-    """A node, as quarantine knows it: by name, since facts about it may come from several objects."""
+    """Return the quarantine subject of a node, identified by name, because several objects describe a node."""
     return Subject("node", node.name, node.name)
 
 
 def topology_subject(topology: NodeResourceTopology) -> Subject:
-    """A NodeResourceTopology, likewise by its node's name."""
+    """Return the quarantine subject of a NodeResourceTopology, identified by the node's name."""
     return Subject("topology", topology.node, topology.node, topology.resource_version)
 
 
 class BoundPodObjects(ObjectHandler[Pod]):
     """
-    Pods with a node in front of the cache. One that cannot be counted closes its node, because what it holds is not known.
+    Handler of pods with a node. A pod that cannot be counted closes its node, because it is not known what the pod holds.
 
-    A list may be older than a bind: pods that are assumed stay, and what is known already is not read again.
+    A list may be older than a bind: assumed pods are kept, and known objects are not processed again.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class BoundPodObjects(ObjectHandler[Pod]):
         self._cache = cache
 
     def replace(self, objects: Iterable[Pod]) -> None:
-        """These pods have a node and no others, apart from those that are assumed."""
+        """Replace the pods with a node by this complete list, except for assumed pods."""
         cache, found = self._cache, {pod.key.uid: pod for pod in objects}
         # Assumed pods are newer than the list.
         for uid in [uid for uid in (*cache.node_of, *self._broken) if uid not in found and uid not in cache.assumed]:
@@ -182,14 +183,14 @@ class BoundPodObjects(ObjectHandler[Pod]):
             if former is not None:
                 self.observe(DELETED, former)
         for uid, pod in found.items():
-            # The very object that is known: a relist of thousands of pods costs a comparison each.
+            # Identity with the known object: a relist of thousands of pods costs a comparison per pod.
             if uid in cache.assumed or cache.pod(uid) is not pod:
                 self.observe(None, pod)
         cache.judge_found_pods()
 
 
 def node_handler(cache: Cache, quarantine: Quarantine, on_synced: Callable[[], None]) -> ObjectHandler[Node]:
-    """Nodes."""
+    """Return the handler of Nodes."""
     kind = KindOf(node_subject, lambda: {it.name: it.node for it in cache.nodes.values() if it.node is not None})
     return ObjectHandler(
         kind, cache.observe_node, quarantine, on_synced, lambda node, why: cache.set_broken(node.name, "node", why)
@@ -202,7 +203,7 @@ def topology_handler(
     on_synced: Callable[[], None],
     reserved: KubeletReservedCpus = KubeletReservedCpus.KEPT,
 ) -> ObjectHandler[NodeResourceTopology]:
-    """NodeResourceTopologies, which may come before their nodes, after them, or never."""
+    """Return the handler of NodeResourceTopologies, which may arrive before or after their nodes, or without them."""
 
     def observe(event: str | None, topology: NodeResourceTopology) -> None:
         is_released = reserved is KubeletReservedCpus.ALLOCATABLE and bool(topology.kubelet_reserved)
@@ -221,15 +222,15 @@ def topology_handler(
 
 
 UNTOLD_SECONDS: Final = 5.0
-"""Seconds in the queue after which a pod is told that there is no decision yet. Leaves 5 s of 10 s for writing the condition."""
+"""Seconds in the queue after which a pod reports that there is no decision yet. Leaves 5 s of 10 s for writing the condition."""
 
 
 MOST_UNDECIDED: Final = 50
-"""Pods a second that are told that there is no decision yet. A long queue must not be slowed down by conditions of pods in it."""
+"""Maximum number of pods per second with a report that there is no decision yet, so that conditions do not slow down a long queue."""
 
 
 class PendingPodHandler:
-    """The pods that want a node: who is queued, and who is forgotten. ``kick`` is called when there is a pod to try."""
+    """Handler of pods without a node. ``kick`` is called when there is a pod to try."""
 
     def __init__(
         self,
@@ -244,24 +245,26 @@ class PendingPodHandler:
         self._preemption = preemption
         self._kick = kick
         self._on_synced = on_synced
-        self._leads_from = 0.0  # no earlier: an earlier leader may have told the pods
+        self._leads_from = 0.0  # pods are not updated earlier, because a former leader may have done so
 
     def replace(self, objects: Iterable[Pod]) -> None:
-        """These pods have no node and no others. New ones are queued oldest first, then by name."""
+        """Replace the pods without a node by this complete list. New pods are queued by age, then by name."""
         found = {pod.key.uid: pod for pod in objects}
         for pending in self._handle.pending:
             if pending.uid not in found:
                 self._handle.forget(pending.uid)
-        # Oldest first, so that a restart queues pods in the order in which they came.
+        # Oldest first, so that a restart queues pods in the order of their creation.
         for pod in sorted(found.values(), key=lambda pod: (pod.created, str(pod.key))):
             self.observe(None, pod)
 
     def observe(self, event: str | None, obj: Pod) -> None:
         """
-        A pod that has no node yet. ``DELETED`` only says that it waits no longer: the server's field selector reports a bound pod
-        that way too, so what a pod holds is for others to say.
+        Process a pod that has no node yet.
+
+        ``DELETED`` only means that it does not wait any more: the server's field selector also reports a bound pod in this way. What a pod
+        holds is determined by the handler of bound pods.
         """
-        # A pod that wants no node any more is forgotten in the same way as one that is gone.
+        # A pod that needs no node any more is removed like a deleted pod.
         if event == DELETED or not _wants_node(obj):
             self._handle.forget(obj.key.uid)
             return
@@ -269,17 +272,17 @@ class PendingPodHandler:
             self._observe(obj)
 
     def synced(self) -> None:
-        """Every pod without a node has been told."""
+        """Report that the first list is complete."""
         self._on_synced()
 
     def reclassify_by_news(self) -> None:
-        """Terms of placed pods that came or went put the waiting pods that they select into other classes."""
+        """Reclassify the waiting pods that changed terms of placed pods select."""
         terms = self._handle.cache.index.take_news()
         if terms != ():
             self.reclassify(terms)
 
     def reclassify(self, terms: tuple[PodTerm, ...] | None) -> None:
-        """Waiting pods that one of these terms selects (or any, with ``None``) may belong to other classes now."""
+        """Reclassify the waiting pods that one of these terms selects; all pods with ``None``."""
         pending = self._handle.pending
         for each in pending if terms is None else pending.selected_by(terms):
             self.observe(None, each.pod)
@@ -287,19 +290,19 @@ class PendingPodHandler:
     def _observe(self, pod: Pod) -> None:
         handle, uid = self._handle, pod.key.uid
         known = handle.pending.get(uid)
-        # Two watches run beside each other: this one may still show the pod as it was before its bind.
+        # Two watches run concurrently: this watch may still show the pod before its bind.
         if uid in handle.cache.node_of and not (known is not None and known.binding):
-            return  # bound already; what this source shows is older
+            return  # bound already; this source shows an older version
         request_class = handle.classes.of(pod)
         if request_class is None:
             return
-        # A real change of the object: it may fit now, so that its backoff ends.
+        # The object has changed and may fit now, so that its back-off ends.
         has_changed = known is not None and known.pod.resource_version != pod.resource_version
         pending = handle.pending.observe(pod, request_class, handle.dependencies.clock())
         if known is None and pod.nominated and pod.request.gang is None and handle.settings.preemption.enabled:
             handle.nominator.observe_own(pod)
         if pod.problem:
-            # Not queued: a pod that cannot be read is not tried until it changes.
+            # Not queued: a pod that cannot be parsed is not tried until it changes.
             handle.queue.remove(pending)
             handle.conditions.waits(pending, f"the pod cannot be understood: {pod.problem}")
         elif not pending.binding:
@@ -309,7 +312,7 @@ class PendingPodHandler:
     def _enqueue(self, pending: PendingPod, *, is_new: bool) -> None:
         handle = self._handle
         if is_new and pending.backoff_until is not None and not pending.failed_binds:
-            handle.queue.remove(pending)  # quarantined for what it was
+            handle.queue.remove(pending)  # it was quarantined for its former version
         if pending.pod.request.gang is not None:
             self._groups.observe(pending)
             return
@@ -320,9 +323,9 @@ class PendingPodHandler:
 
     def tell_untold(self) -> None:
         """
-        Tell every pod why it waits that was not told yet, whatever way it came to wait. Called once a second.
+        Report to every pod that has no message why it waits, for whatever reason it waits. Called once a second.
 
-        A pod has an event and a condition within 10 s, also where there is no decision to be told.
+        A pod has an event and a condition within 10 s, even if there is no decision.
         """
         handle = self._handle
         now = handle.dependencies.clock()
@@ -347,7 +350,7 @@ class PendingPodHandler:
                 pending.provisional = True
 
     def _tell(self, pending: PendingPod, verdict: Unschedulable) -> None:
-        """The class of the pod is parked: preemption hears of the pod, and the pod is told why it waits."""
+        """Process a pod whose class is parked: inform preemption, and report to the pod why it waits."""
         self._preemption.consider(pending.pod, pending.request_class, verdict)
         self._handle.conditions.waits(pending, self._handle.messages.current(pending.request_class, verdict))
 
@@ -360,7 +363,7 @@ class PendingPodHandler:
 
 
 class BoundPodHandler:
-    """Pods that have a node, by whichever scheduler: counted the moment they are seen, and no longer once they are gone."""
+    """Handler of pods with a node, of any scheduler: counted when observed, and removed when gone."""
 
     def __init__(
         self, handle: Handle, pods: ObjectHandler[Pod], after: Callable[[], None], preemption: Executor
@@ -371,21 +374,21 @@ class BoundPodHandler:
         self._preemption = preemption
 
     def replace(self, objects: Iterable[Pod]) -> None:
-        """All pods with a node. Pods whose bind was just confirmed stay: the list may be older."""
+        """Replace the pods with a node by this complete list. Pods with a just confirmed bind are kept: the list may be older."""
         found = list(objects)
         quarantine = self._handle.quarantine
         self._note_confirmed(found)
         changes = ListedChanges.of(self._handle.cache, found, lambda pod: quarantine.contained(subject_of(pod)))
         self._pods.replace(found)
         changes.lose_order(self._handle.cache)
-        # A pod that has a node waits no more, whichever source said so first.
+        # A pod with a node does not wait any more, whichever source reports it first.
         for pod in found:
             if pod.node:
                 self._handle.forget(pod.key.uid)
         self._after()
 
     def observe(self, event: str | None, obj: Pod) -> None:
-        """One pod with a node."""
+        """Process a pod with a node."""
         self._note_confirmed((obj,))
         self._pods.observe(event, obj)
         self._after()
@@ -393,11 +396,11 @@ class BoundPodHandler:
             self._handle.forget(obj.key.uid)
 
     def synced(self) -> None:
-        """Every pod with a node has been told."""
+        """Report that the first list is complete."""
         self._pods.synced()
 
     def _note_confirmed(self, pods: Iterable[Pod]) -> None:
-        """Pods whose bind is confirmed may be evicted from now on."""
+        """Inform preemption about confirmed binds: these pods may be evicted from now on."""
         assumed = self._handle.cache.assumed
         for pod in pods if assumed else ():
             if pod.key.uid in assumed:
@@ -405,27 +408,27 @@ class BoundPodHandler:
 
 
 class NominatedPodHandler:
-    """Pods of other schedulers without a node, for which a node may be being freed."""
+    """Handler of unbound pods of other schedulers, which may have a nominated node."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
 
     def replace(self, objects: Iterable[Pod]) -> None:
-        """All such pods."""
+        """Replace these pods by this complete list."""
         self._handle.nominator.replace(objects, self._handle.pending)
 
     def observe(self, event: str | None, obj: Pod) -> None:
-        """One such pod."""
+        """Process one of these pods."""
         with self._handle.quarantine.contained(subject_of(obj)):
             self._handle.nominator.observe(event, obj)
 
     def synced(self) -> None:
-        """No decision waits for these."""
+        """Do nothing: no decision waits for these pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventHandlers:
-    """One handler a kind."""
+    """Event handlers by kind."""
 
     pending_pods: PendingPodHandler
     bound_pods: BoundPodHandler
@@ -437,5 +440,5 @@ class EventHandlers:
 
 
 def _wants_node(pod: Pod) -> bool:
-    """Pods with a node, leaving, gated, finished or run by a kubelet on its own are never tried."""
+    """Return whether the pod is to be scheduled: it has no node and is not terminating, gated, finished, or a mirror pod."""
     return not (pod.node or pod.deleting or pod.gated or pod.mirror or pod.finished)

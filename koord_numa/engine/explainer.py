@@ -1,9 +1,9 @@
 """
-Why a class fits nowhere: found out in slices, so that explaining never delays a decision for long, and told to its pods.
+Explanation of unschedulable classes in slices, so that decisions are not delayed, and reports to their pods.
 
-Theory: that no node takes a pod is known from bounds of all nodes at once; which filter rejects it on which node takes asking the nodes one
-by one. The first slice is part of the attempt and is all there is on small clusters. The rest is done beside the loop, a slice at a time;
-until it is done any event may wake the class. What was found is remembered by node, so an unchanged verdict is not explained again.
+Bounds of all nodes show that no node fits; the rejection by each node requires evaluating the nodes. The first slice is part of the attempt
+and sufficient on small clusters. The rest runs concurrently, a slice at a time; until then any event may wake the class. Results are cached
+by node, so that an unchanged verdict is not explained again.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
 
 AfterUnschedulable = Callable[[Pod, RequestClass, Unschedulable], None]
-"""Called when it is known why no node takes a pod (kube-scheduler's PostFilter): where preemption begins."""
+"""Called when it is known why no node fits a pod (PostFilter of kube-scheduler): preemption starts here."""
 
 
 class Explainer:
-    """Parks classes that fit nowhere and explains them. ``run`` does what does not fit into an attempt."""
+    """Parks and explains unschedulable classes. ``run`` completes what does not fit into an attempt."""
 
     def __init__(self, handle: Handle, after_unschedulable: AfterUnschedulable | None) -> None:
         self._handle = handle
@@ -29,14 +29,14 @@ class Explainer:
         self._news = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many classes are not explained yet."""
+        """Return the number of classes that are not explained yet."""
         return len(self._agenda)
 
     def reject(self, pending: PendingPod) -> None:
-        """No node takes the pod, nor others of its class: all of them wait, and each is told why."""
+        """Park the pod's class, because no node fits, and report why to its pods."""
         handle, request_class = self._handle, pending.request_class
         now = handle.dependencies.clock()
-        # The first slice finds everything out on small clusters; the rest is done beside the loop.
+        # The first slice is sufficient on small clusters; the rest runs concurrently.
         if not handle.selector.explain_some(request_class, request_class.slice):
             handle.queue.park(pending, None, now)
             self._agenda[request_class] = pending
@@ -53,7 +53,7 @@ class Explainer:
                 pending = self._agenda[request_class]
                 with self._handle.quarantine.contained(subject_of(pending.pod)):
                     await self._explain(request_class, pending)
-                # Also when the class raised: it is left to its quarantine.
+                # Also if an exception was raised: the class is quarantined then.
                 self._agenda.pop(request_class, None)
             self._news.clear()
             await self._news.wait()
@@ -66,20 +66,20 @@ class Explainer:
                 verdict = handle.selector.explain(request_class)
                 self._tell(pending, verdict, handle.queue.explained(request_class, verdict))
                 return
-            # Others have their turn between two slices.
+            # Other tasks run between two slices.
             await asyncio.sleep(0)
 
     def _tell(self, pending: PendingPod, verdict: Unschedulable, reasons: frozenset[Reason]) -> None:
         if Reason.BIND_QUEUE in reasons:
-            return  # a matter of milliseconds, and nothing to evict a pod for
+            return  # takes milliseconds, and no reason for preemption
         handle, request_class = self._handle, pending.request_class
         for reason in reasons:
             handle.metrics.rejections[reason.value] += 1
         why, news = handle.messages.say(request_class, verdict, handle.dependencies.clock())
-        # First, as what then is done for the pods may take their conditions along.
+        # First, because the callback may write the conditions of the pods together with other changes.
         if self._after_unschedulable is not None:
             self._after_unschedulable(pending.pod, request_class, verdict)
-        # Nothing new for the class: only the pod that was tried is told, and pods that were queued since the class was told.
+        # Nothing new for the class: only the tried pod and pods queued since the last report are updated.
         told = handle.queue.pods_of(request_class) if news else (pending, *handle.queue.untold(request_class))
         for waiting in told:
             handle.conditions.waits(waiting, why)

@@ -1,6 +1,4 @@
-"""
-What the parts of one scheduler share (kube-scheduler's ``framework.Handle``): configuration, ports, cache, queue, and what tells people.
-"""
+"""Shared components of one scheduler (``framework.Handle`` of kube-scheduler): settings, ports, cache, queue, reporting."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,12 +24,12 @@ from koord_numa.ports import Dependencies
 from koord_numa.settings import Settings
 
 REMEMBERED_PLACED: Final = 20_000
-"""So many of the last placed pods are known by the class they waited in, in case their kubelets refuse them."""
+"""Maximum number of placed pods with a remembered request class, for rejections by their kubelets."""
 
 
 @dataclass(slots=True)
 class Handle:
-    """Components only. ``pending`` has the one record of each pod that waits, until ``forget``."""
+    """Components of a scheduler. ``pending`` has the record of each waiting pod, until ``forget``."""
 
     settings: Settings
     dependencies: Dependencies
@@ -49,14 +47,14 @@ class Handle:
     messages: Messages = field(default_factory=Messages)
     pending: PendingPods = field(default_factory=PendingPods)
     pod_groups: PodGroups = field(default_factory=PodGroups)
-    on_forgotten: Callable[[str], None] = lambda _uid: None  # hears of pods that wait no more
-    stopping: bool = False  # decide nothing more, and wait for nothing that may take long
-    # The class in which a pod waited, by uid: binding changes what the pod shows of itself.
+    on_forgotten: Callable[[str], None] = lambda _uid: None  # called for pods that do not wait any more
+    stopping: bool = False  # make no more decisions, and do not wait for slow operations
+    # The class in which a pod waited, by UID: the bind changes the fields that the class depends on.
     placed: LRUCache[str, RequestClass] = field(default_factory=lambda: LRUCache(maxsize=REMEMBERED_PLACED))
 
     def forget(self, uid: str) -> None:
-        """The pod waits no more: the one place that forgets it. One that never waited is no error."""
-        # In the reverse order of what a pod's wait has set up; each part forgets what it never had without an error.
+        """Remove a pod that does not wait any more from all components. Does nothing for other pods."""
+        # In the reverse order of registration; every component ignores unknown pods.
         pending = self.pending.pop(uid)
         self.nominator.end(uid)
         self.resource_claims.forget(uid)
@@ -68,10 +66,10 @@ class Handle:
         self.quarantine.release(subject_of(pending.pod))
 
     def attempted(self, result: Result, request_class: RequestClass, began: float) -> None:
-        """An attempt to place a pod of this class that began then (monotonic seconds) has ended so."""
+        """Record the result of a scheduling attempt of this class that started at ``began`` (monotonic seconds)."""
         self.metrics.attempts[result, request_class.profile.scheduler_name].add(self.dependencies.clock() - began)
 
 
 def subject_of(pod: Pod) -> Subject:
-    """A pod, as quarantine knows it."""
+    """Return the quarantine subject of a pod."""
     return Subject("pod", str(pod.key), pod.key.uid, pod.resource_version)

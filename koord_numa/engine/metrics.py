@@ -1,4 +1,4 @@
-"""Counts and durations of the engine since it started, for metrics. Nothing depends on them."""
+"""Counters and durations of the engine since its start, for metrics. They do not affect decisions."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -7,23 +7,23 @@ from enum import StrEnum
 from typing import Final
 
 BUCKETS: Final = tuple(0.001 * 2**power for power in range(15))
-"""Upper bounds in seconds, as kube-scheduler's ``scheduling_attempt_duration_seconds``."""
+"""Upper bounds in seconds, as in ``scheduling_attempt_duration_seconds`` of kube-scheduler."""
 
 WAIT_BUCKETS: Final = tuple(0.01 * 2**power for power in range(20))
-"""Upper bounds in seconds, as kube-scheduler's ``pod_scheduling_sli_duration_seconds``."""
+"""Upper bounds in seconds, as in ``pod_scheduling_sli_duration_seconds`` of kube-scheduler."""
 
 ATTEMPT_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Upper bounds in attempts, as kube-scheduler's ``pod_scheduling_attempts``."""
+"""Upper bounds in attempts, as in ``pod_scheduling_attempts`` of kube-scheduler."""
 
 VICTIM_BUCKETS: Final = tuple(2.0**power for power in range(7))
-"""Upper bounds in pods, as kube-scheduler's ``preemption_victims``."""
+"""Upper bounds in pods, as in ``preemption_victims`` of kube-scheduler."""
 
 MANY_ATTEMPTS: Final = 15
-"""Pods with so many attempts and more share one label."""
+"""Number of attempts from which pods share one label."""
 
 
 class Result(StrEnum):
-    """How an attempt to place a pod ended, in kube-scheduler's words."""
+    """Results of scheduling attempts, with the names of kube-scheduler."""
 
     SCHEDULED = "scheduled"
     UNSCHEDULABLE = "unschedulable"
@@ -32,7 +32,7 @@ class Result(StrEnum):
 
 @dataclass(slots=True)
 class Histogram:
-    """Values counted per bucket; the last one has no upper bound."""
+    """Counts by bucket; the last bucket has no upper bound."""
 
     bounds: tuple[float, ...] = BUCKETS
     buckets: list[int] = field(init=False)
@@ -43,7 +43,7 @@ class Histogram:
         self.buckets = [0] * (len(self.bounds) + 1)
 
     def add(self, value: float) -> None:
-        """One more value."""
+        """Add a value."""
         self.buckets[bisect_left(self.bounds, value)] += 1
         self.total += value
         self.count += 1
@@ -52,9 +52,10 @@ class Histogram:
 @dataclass(slots=True)
 class RebindMetrics:
     """
-    ``ended`` counts rebinds by phase and whether they were dry runs, ``automatic`` those that ``rebindPolicy`` created, by mode.
+    Counters of rebinds.
 
-    ``moves`` are changes of a pod's CPUs; NUMA crossings are summed over rebinds that were no dry runs and had a plan.
+    ``ended`` counts rebinds by phase and whether they were dry runs, ``automatic`` those created by ``rebindPolicy``, by mode. ``moves``
+    counts changes of a pod's CPUs. NUMA crossings are summed over rebinds with a plan that were no dry runs.
     """
 
     ended: Counter[tuple[str, bool]] = field(default_factory=Counter)
@@ -67,12 +68,13 @@ class RebindMetrics:
 @dataclass(slots=True)
 class SchedulerMetrics:
     """
-    ``attempts`` has the durations of attempts by result and scheduler name, ``placements`` counts bound pods by alignment,
-    ``refusals`` rejected pods by kubelet reason, ``failures`` failed binds by kind of error, ``rejections`` verdicts by the reasons
-    in them, ``preemptions`` attempts to make room by result, ``victims`` those evicted for it, and ``victims_each`` how many each time.
-    ``device_moves`` is the number of moves in the report of this moment, and ``device_evictions`` counts pods evicted by it.
-    ``deciding`` and ``binding`` are the two parts of an attempt. ``waited`` has how long bound pods had waited, by their number of
-    attempts, and ``tries`` that number.
+    Counters and durations of a scheduler.
+
+    ``attempts`` has the durations of attempts by result and scheduler name, ``placements`` counts bound pods by alignment, ``refusals``
+    rejected pods by kubelet reason, ``failures`` failed binds by error type, ``rejections`` verdicts by their reasons, ``preemptions``
+    preemption attempts by result, ``victims`` evicted pods, and ``victims_each`` has their number per preemption. ``device_moves`` is the
+    number of moves in the current report, and ``device_evictions`` counts pods evicted by it. ``deciding`` and ``binding`` are the two
+    parts of an attempt. ``waited`` has the waiting time of bound pods by number of attempts, and ``tries`` that number.
     """
 
     attempts: defaultdict[tuple[Result, str], Histogram] = field(default_factory=lambda: defaultdict(Histogram))
@@ -92,7 +94,7 @@ class SchedulerMetrics:
     rebinds: RebindMetrics = field(default_factory=RebindMetrics)
 
     def bound(self, attempts: int, seconds: float) -> None:
-        """A pod is bound that was tried so often and has waited for so long."""
+        """Record a bound pod with its number of attempts and its waiting time in seconds."""
         label = str(attempts) if attempts < MANY_ATTEMPTS else f"{MANY_ATTEMPTS}+"
         if label not in self.waited:
             self.waited[label] = Histogram(WAIT_BUCKETS)

@@ -1,4 +1,4 @@
-"""Events on objects that are left alone after a failure, and on pods that were resized in place."""
+"""Events on quarantined objects, and on pods that were resized in place."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -36,11 +36,15 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "StatefulSet": ("StatefulSet", "apps/v1"),
     "rebind": ("RebindResource", "scheduling.koordinator.sh/v1alpha1"),
 }
-"""Kind and API version of subjects that are neither pods nor about a node."""
+"""Kind and API version of subjects that are neither pods nor nodes."""
 
 
 def tell_quarantine(handle: Handle, subject: Subject, why: str) -> None:
-    """A waiting pod is told as ever. Of other objects every replica speaks, once: most are read before anyone leads."""
+    """
+    Report a quarantine: in the condition of a waiting pod, otherwise as an event on the object.
+
+    Every replica reports it once, because most objects are read before a replica leads.
+    """
     message = f"the {subject.kind} {subject.name} is left alone until it changes: {why}"
     pending = handle.pending.get(subject.uid)
     if pending is not None:
@@ -48,27 +52,27 @@ def tell_quarantine(handle: Handle, subject: Subject, why: str) -> None:
         return
     recorder = handle.dependencies.recorder
     if subject.kind == "pod":
-        return  # a pod that cannot be read or counted has an event of its own (``ContainedParser``, ``Cache.set_broken``)
+        return  # reported by another event (``ContainedParser``, ``Cache.set_broken``)
     known = KINDS.get(subject.kind)
     if known is None:
         recorder.node_event(subject.uid, warning=True, reason=QUARANTINED, message=message)
         return
     namespace, _, name = subject.name.rpartition("/")
-    # Where the name stands in for the uid none is known.
+    # If the name replaces the UID, the UID is unknown.
     uid = "" if subject.uid == subject.name else subject.uid
     about = ObjectReference(known[0], namespace, name, uid, known[1])
     recorder.object_event(about, warning=True, reason=QUARANTINED, message=message)
 
 
 RESIZE_KEEPS_CPUS = "ResizeKeepsCPUs"
-"""The reason of the event."""
+"""Reason of the event."""
 
 
 def resize_message(before: Pod | None, pod: Pod) -> str:
     """
-    The text of the event, empty when there is nothing to say.
+    Return the message of the event, empty if no event is needed.
 
-    Only what a pod counts for follows a resize; which CPUs it has was decided when it was placed, and stays until it is replaced.
+    A resize changes only the counted amounts of a pod. Its CPUs were chosen at placement and stay until the pod is replaced.
     """
     cpus = pod.assignment.cpus if pod.assignment is not None else None
     if before is None or before.node != pod.node or not cpus:

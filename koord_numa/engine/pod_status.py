@@ -1,4 +1,4 @@
-"""Events and the PodScheduled condition of pods, and their texts."""
+"""Events and the PodScheduled condition of pods, and their messages."""
 
 import asyncio
 from collections import Counter, OrderedDict
@@ -18,14 +18,14 @@ from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.ports import ClusterError, Dependencies, Forbidden, Gone, Invalid
 
 NEWS_SECONDS: Final = 60.0
-"""After so long the numbers of single nodes are worth telling again."""
+"""Seconds after which changed numbers of single nodes are reported again."""
 
 _message = attrgetter("message")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What was said of a class, when, and for which counts of reasons."""
+    """Message of a class, when it was reported, and its counts of reasons."""
 
     text: str
     counts: Counter[str]
@@ -34,14 +34,14 @@ class Message:
 
 @dataclass(slots=True)
 class Messages:
-    """The last sentence of every waiting class. Times are monotonic seconds."""
+    """Last message of every waiting class. Times are monotonic seconds."""
 
     _last: WeakKeyDictionary[RequestClass, Message] = field(default_factory=WeakKeyDictionary)
     _current: WeakKeyDictionary[RequestClass, tuple[Unschedulable, str]] = field(default_factory=WeakKeyDictionary)
 
     def say(self, request_class: RequestClass, verdict: Unschedulable, now: float) -> tuple[str, bool]:
-        """What a pod of this class is to be told now, and whether that is news for the others."""
-        # Counts of sentences without details: numbers of single nodes change with every placement.
+        """Return the message for a pod of this class, and whether it is new for the other pods."""
+        # Counts of messages without details: numbers of single nodes change with every placement.
         counts = Counter(map(_message, verdict.rejections.values()))
         last = self._last.get(request_class)
         if last is not None and last.counts == counts and now - last.since < NEWS_SECONDS:
@@ -51,28 +51,28 @@ class Messages:
         return text, last is None or last.text != text
 
     def told(self, request_class: RequestClass, verdict: Unschedulable) -> str:
-        """What pods of this class were told last, for a remark beside it: that is news without new numbers of single nodes."""
+        """Return the last message of this class, for a remark: a new remark does not update the numbers of single nodes."""
         last = self._last.get(request_class)
         return self.current(request_class, verdict) if last is None else last.text
 
     def current(self, request_class: RequestClass, verdict: Unschedulable) -> str:
-        """What a pod is told that has just come to wait in this class: numbers of the class's last verdict, however old its message is."""
+        """Return the message for a pod that was just added to this class: from the last verdict, however old the class's message is."""
         found = self._current.get(request_class)
-        # Made once for each verdict: thousands of pods may come to wait in one class.
+        # Computed once per verdict: thousands of pods may be added to a class.
         if found is None or found[0] is not verdict:
             found = self._current[request_class] = (verdict, why_everywhere(verdict))
         return found[1]
 
 
 def why_everywhere(verdict: Unschedulable) -> str:
-    """kube-scheduler's sentence with numbers, or what to say when there is no node at all."""
+    """Return the message of kube-scheduler with numbers, or the message for a cluster without nodes."""
     if not verdict.rejections:
         return "0/0 nodes are available: no node is known."
     return explain(verdict.rejections)
 
 
 def with_remark(why: str, remark: str) -> str:
-    """The remark comes right after the first sentence, before lines about single nodes."""
+    """Insert the remark after the first line, before lines about single nodes."""
     if not remark:
         return why
     first, line, rest = why.partition("\n")
@@ -85,14 +85,14 @@ SCHEDULED: Final = "Scheduled"
 FAILED: Final = "FailedScheduling"
 RETRY_SECONDS: Final = 2.0
 HELD_SECONDS: Final = 5.0
-"""Seconds that a condition waits at most for a request that takes it along."""
+"""Maximum seconds that a condition is held for another request to the pod's status."""
 WRITERS: Final = 4
-"""So many conditions are written at once: a call that hangs holds up none but its own writer."""
+"""Number of concurrent writers: a call that hangs blocks only its own writer."""
 
 
 @dataclass(slots=True)
 class _Later:
-    """Conditions that become due by themselves after so many seconds, by uid with when that is, the first to be due first."""
+    """Conditions that become due after ``seconds``, by UID with the due time, earliest first."""
 
     seconds: float
     conditions: OrderedDict[str, tuple[float, PodKey, str]] = field(default_factory=OrderedDict)
@@ -100,7 +100,7 @@ class _Later:
 
     def add(self, pod: PodKey, why: str, now: float) -> None:
         known = self.conditions.get(pod.uid)
-        # News of a pod that is here already keeps its time, or ever new ones would put it off for ever.
+        # A new message of a pod keeps the due time: otherwise new messages could defer it forever.
         self.conditions[pod.uid] = (now + self.seconds if known is None else known[0], pod, why)
         self.news.set()
 
@@ -112,10 +112,10 @@ class _Later:
 @dataclass(slots=True)
 class PodConditions:
     """
-    Conditions still to be written, by uid, oldest first. What a pod was told last is in its record.
+    Conditions to be written, by UID, oldest first. The last message of a pod is in its record.
 
-    A condition is *held* while ``will_be_lent`` says that its pod's status is about to be written anyway: until ``lent``, ``release``, or
-    ``HELD_SECONDS`` later.
+    A condition is *held* while ``will_be_lent`` returns that the pod's status is about to be written anyway: until ``lent``, ``release``,
+    or for ``HELD_SECONDS``.
     """
 
     dependencies: Dependencies
@@ -123,30 +123,30 @@ class PodConditions:
     _due: OrderedDict[str, tuple[PodKey, str]] = field(default_factory=OrderedDict)
     _failed: _Later = field(default_factory=lambda: _Later(RETRY_SECONDS))
     _held: _Later = field(default_factory=lambda: _Later(HELD_SECONDS))
-    _writing: set[str] = field(default_factory=set)  # at most one writer a pod
-    _lent: set[str] = field(default_factory=set)  # those of them that are written along with something else
+    _writing: set[str] = field(default_factory=set)  # at most one writer per pod
+    _lent: set[str] = field(default_factory=set)  # the pods whose condition is written together with another change
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __len__(self) -> int:
-        """Conditions not written yet."""
+        """Return the number of conditions that are not written yet."""
         return len(self._due) + len(self._failed.conditions) + len(self._held.conditions)
 
     @property
     def held(self) -> int:
-        """How many conditions are held."""
+        """Number of held conditions."""
         return len(self._held.conditions)
 
     def waits(self, pending: PendingPod, why: str) -> None:
-        """The pod waits: an event and the condition, if it was told something else before. Its remark goes with it."""
+        """Report that the pod waits, as an event and a condition, if the message or its remark changed."""
         why = with_remark(why, pending.remark)
         pending.provisional = False
-        # Said already: the same verdict comes with every attempt.
+        # Unchanged: every attempt gives the same verdict.
         if pending.message == why:
             return
         pending.message = why
         key = pending.pod.key
         self.warn(key, why)
-        # News replaces what could not be written before.
+        # A new message replaces a message that could not be written.
         self._failed.pop(key.uid)
         if self.will_be_lent(pending):
             self._due.pop(key.uid, None)
@@ -157,22 +157,22 @@ class PodConditions:
         self._news.set()
 
     def release(self, uid: str) -> None:
-        """Nothing takes the condition of this pod along, so that it is due if it was held."""
+        """Make the held condition of this pod due, because no other request writes it."""
         if (held := self._held.pop(uid)) is not None:
             self._due[uid] = held
             self._news.set()
 
     def warn(self, pod: PodKey, why: str) -> None:
-        """Only an event: something went wrong that does not mean that the pod fits nowhere."""
+        """Report a failure as an event only, because it does not mean that the pod is unschedulable."""
         self.dependencies.recorder.event(pod, warning=True, reason=FAILED, message=why)
 
     def placed(self, pod: Pod, placement: Placement) -> None:
-        """The pod is bound: where, and with what."""
+        """Report that the pod is bound, with its node and resources."""
         message = f"Successfully assigned {pod.key} to {placement.node}{describe_placement(placement)}"
         self.dependencies.recorder.event(pod.key, warning=False, reason=SCHEDULED, message=message)
 
     def forget(self, uid: str) -> None:
-        """The pod waits no longer."""
+        """Drop the conditions of a pod that does not wait any more."""
         self._due.pop(uid, None)
         self._failed.pop(uid)
         self._held.pop(uid)
@@ -181,9 +181,9 @@ class PodConditions:
     @contextmanager
     def lent(self, uid: str) -> Iterator[str]:
         """
-        The message that is due or held for this pod, for a request that writes it along with something else; it is due when that raises.
+        Yield the due or held message of this pod for a request that writes it together with another change.
 
-        Empty when there is none, or a writer is at the pod.
+        The message is due again if the request raises. Empty if there is none, or another writer writes it.
         """
         due = None if uid in self._writing else self._due.pop(uid, None) or self._held.pop(uid)
         if due is None:
@@ -194,7 +194,7 @@ class PodConditions:
         try:
             yield due[1]
         except BaseException:
-            # Not for a pod that was forgotten meanwhile; and news of it is due already.
+            # Not if the pod was forgotten meanwhile. A newer message is due already.
             if uid in self._lent:
                 self._due.setdefault(uid, due)
             raise
@@ -204,7 +204,7 @@ class PodConditions:
             self._news.set()
 
     async def run(self) -> None:
-        """Write conditions until cancelled. Of several about one pod only the latest is written."""
+        """Write conditions until cancelled. Of several messages of a pod only the latest is written."""
         # A task group: an exception in a writer is a bug and ends the process.
         async with asyncio.TaskGroup() as tasks:
             for later in (self._failed, self._held):
@@ -214,7 +214,7 @@ class PodConditions:
 
     async def _write_due(self) -> None:
         while True:
-            # Oldest first; news of a pod that is in the line already keeps its place.
+            # Oldest first; a new message of a queued pod keeps its position.
             while (uid := self._next()) is not None:
                 pod, why = self._due.pop(uid)
                 self._writing.add(uid)
@@ -226,7 +226,7 @@ class PodConditions:
             await self._news.wait()
 
     def _next(self) -> str | None:
-        """A pod that no other writer is at: one whose conditions hang and change would hold up all writers otherwise."""
+        """Return a pod without an active writer. Otherwise a pod with hanging requests could block all writers."""
         return next((uid for uid in self._due if uid not in self._writing), None)
 
     async def _wait_for(self, later: _Later) -> None:
@@ -236,10 +236,10 @@ class PodConditions:
                 wait = until - self.dependencies.clock()
                 if wait > 0:
                     await self.dependencies.sleep(wait)
-                # Replaced or forgotten while it was waited for: then it is not due any more.
+                # Replaced or forgotten meanwhile: not due any more.
                 if later.conditions.get(uid) == (until, pod, why):
                     later.pop(uid)
-                    # ``setdefault``, as news of the same pod may be due already.
+                    # ``setdefault``, because a newer message of the pod may be due already.
                     self._due.setdefault(uid, (pod, why))
                     self._news.set()
             later.news.clear()
@@ -258,14 +258,14 @@ class PodConditions:
         except ClusterError as error:
             log.debug("the condition of pod %s cannot be written now: %s", pod, error)
         except Exception:
-            log.exception("the condition of pod %s cannot be written", pod)  # contained: it costs this pod only
+            log.exception("the condition of pod %s cannot be written", pod)  # contained: affects this pod only
             return
-        if pod.uid not in self._due:  # otherwise there is news of it already
+        if pod.uid not in self._due:  # otherwise there is a newer message
             self._failed.add(pod, why, self.dependencies.clock())
 
 
 def describe_placement(placement: Placement) -> str:
-    """``: NUMA 0, CPUs 0-3``, and why nothing was aligned where nothing was; empty when there is nothing to say."""
+    """Return ``: NUMA 0, CPUs 0-3``, with the note why the pod was not aligned; empty if there are no details."""
     parts = []
     if placement.mask is not None:
         numa = [str(number) for number in range(placement.mask.bit_length()) if placement.mask >> number & 1]

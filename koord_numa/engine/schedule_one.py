@@ -1,13 +1,11 @@
 """
-The scheduling loop: take the pod that is next, decide, and let its binding cycle run beside the next decisions.
+Scheduling loop: take the next pod, decide, and run its binding cycle concurrently with the next decisions.
 
-Theory: deciding and assuming happen without an ``await`` in between, so decisions are one at a time, each on the state that the one before
-left. Binding cycles overlap. The loop decides while a worker is free; it sleeps when nothing may be tried, until ``kick`` or the next time
-at which a pause ends.
+Deciding and assuming happen without an ``await`` in between, so that decisions are sequential. Binding cycles overlap. The loop decides
+while a worker is free, and sleeps when nothing may be tried, until ``kick`` or the end of the next pause.
 
-Decisions are made in bursts, and their requests are sent in bursts: a processor runs the same code again at half of what it costs after a
-turn through all the rest of a scheduler. A cycle therefore stops once between what it assumes and what it sends (``BindingCycle``), and the
-loop goes on to the next pod there.
+Decisions and their requests run in bursts, because repeated execution of the same code takes half of the time. A cycle therefore suspends
+once between assuming and sending (``BindingCycle``), and the loop continues with the next pod.
 """
 
 import asyncio
@@ -44,15 +42,15 @@ BUDGET_MESSAGE: Final = (
 LEASE_POLL_SECONDS: Final = 0.2
 
 DECISIONS: Final = 2
-"""So many decisions may be between two slices: one that has to ask thousands of nodes does not keep all others waiting."""
+"""Maximum number of decisions that are suspended between slices: a decision that evaluates thousands of nodes does not block the others."""
 
 BURST: Final = 16
 BURST_SECONDS: Final = 0.002
-"""So many pods are decided on in a row, and for so long, before their requests are sent and events are taken in."""
+"""Maximum number of consecutive decisions, and their duration, before requests are sent and events are processed."""
 
 
 class SchedulingLoop:
-    """Decides and binds what the queue offers."""
+    """Scheduling loop: decides and binds the pods of the queue."""
 
     def __init__(
         self, handle: Handle, groups: GroupQueue, after_unschedulable: AfterUnschedulable | None = None
@@ -63,26 +61,26 @@ class SchedulingLoop:
         self.group_statuses = GroupStatuses(handle.pod_groups, handle.dependencies)
         self._groups = GroupCycle(handle, groups, self.binding, self.group_statuses)
         self._deciding = 0
-        self._deciding_large = 0  # of them, about large pods
+        self._deciding_large = 0  # suspended decisions about large pods
         self._idle: asyncio.Future[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        """Decide and bind until ``stop``, once; returns when every bind is settled."""
+        """Decide and bind until ``stop``. Call it once. Return when every bind is settled."""
         async with asyncio.TaskGroup() as cycles:
             explaining = cycles.create_task(self._rejections.run())
             while not self._handle.stopping:
                 if self._schedule_some(cycles):
-                    await asyncio.sleep(0)  # requests are sent now; others may be before these are answered
+                    await asyncio.sleep(0)  # requests are sent now; more may be sent before these are answered
                 else:
                     await self._idle_until_kicked()
             explaining.cancel()
 
     def _schedule_some(self, cycles: asyncio.TaskGroup) -> bool:
-        """Decide on the pods that are next, in a row; their cycles go on beside what comes after. Were there any?"""
+        """Decide on the next pods in a burst and start their binding cycles. Return whether there were any pods."""
         clock = self._handle.dependencies.clock
         until, count = clock() + BURST_SECONDS, 0
-        # Those of this burst have no worker yet.
+        # Decisions of this burst have no worker yet.
         while self._may_decide(count) and (pending := self.next_pod()) is not None:
             count += 1
             cycle = self.schedule_one(pending)
@@ -93,36 +91,36 @@ class SchedulingLoop:
         return count > 0
 
     def _may_decide(self, begun: int = 0) -> bool:
-        """May another decision begin, with so many that have begun and have no worker yet?"""
+        """Return whether another decision may start after ``begun`` decisions that have no worker yet."""
         return self.binding.free_workers > begun and self._deciding < DECISIONS
 
     async def expire_volumes(self) -> None:
-        """Give up nodes that an earlier process selected for claims of pods that still wait."""
+        """Clear nodes that an earlier process selected for claims of waiting pods."""
         await self.binding.expire_volumes()
 
     def stop(self) -> None:
-        """Decide nothing more; binds under way are finished."""
+        """Make no more decisions. Binds in progress are finished."""
         self._handle.stopping = True
         self.kick()
 
     def kick(self) -> None:
-        """There may be something to do."""
+        """Wake the loop, because there may be work."""
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
     def next_pod(self) -> PendingPod | None:
-        """The pod to try now; ``None`` when none may be tried, we do not lead, or the API server has no time."""
+        """Return the pod to try now; ``None`` when no pod may be tried, this replica does not lead, or the API server is overloaded."""
         if self._is_paused():
             return None
-        # One large decision at a time: the other place is for ordinary pods.
+        # One large decision at a time: the other slot is for ordinary pods.
         accepts = _is_ordinary if self._deciding_large else None
         return self._next_nominated() or self._handle.queue.pop(self._handle.dependencies.clock(), accepts)
 
     async def schedule_one(self, pending: PendingPod) -> None:
         """
-        Try to place one pod. Whatever goes wrong, what was held is given back, and the pod waits again or is gone.
+        Try to place one pod. On failure everything held is released, and the pod waits again or is gone.
 
-        An exception about the pod quarantines it and goes no further.
+        An exception about the pod quarantines it and is not raised.
         """
         handle = self._handle
         if handle.pending.get(pending.uid) is not pending or pending.pod.problem:
@@ -130,14 +128,14 @@ class SchedulingLoop:
         if pending.pod.request.gang is not None:
             await self._schedule_group(pending)
             return
-        handle.queue.remove(pending)  # it may have changed since it was taken out, and then it was queued again
+        handle.queue.remove(pending)  # it may have changed and been queued again since it was taken
         began = handle.dependencies.clock()
         pending.attempts += 1
         subject = subject_of(pending.pod)
         with handle.quarantine.contained(subject):
             placement = await self._decide(pending, began)
             if placement is UNDECIDED:
-                return  # it waits no longer, or another one is at it
+                return  # it does not wait any more, or another attempt is in progress
             if placement is None:
                 self._rejections.reject(pending)
                 if paused := handle.selector.paused_until(pending.request_class):
@@ -153,7 +151,7 @@ class SchedulingLoop:
             handle.nominator.try_again(pending.uid)
 
     async def _schedule_group(self, pending: PendingPod) -> None:
-        """Try the group of the pod. An exception quarantines this member; the others are tried again without it."""
+        """Try the group of the pod. An exception quarantines this member; the others are retried without it."""
         handle, subject = self._handle, subject_of(pending.pod)
         handle.queue.remove(pending)
         with handle.quarantine.contained(subject):
@@ -163,7 +161,7 @@ class SchedulingLoop:
             handle.queue.back_off(pending, until)
 
     def _pause(self, pending: PendingPod, until: float) -> None:
-        """The selectors of the pod's claims have used their budget: the class is tried again when the pause has ended."""
+        """Retry the class when the pause ends, because the selectors of the pod's claims have exhausted their budget."""
         handle = self._handle
         handle.queue.retry_at(pending.request_class, until)
         for claim in handle.resource_claims.claims_of(pending.pod):
@@ -171,7 +169,7 @@ class SchedulingLoop:
             handle.dependencies.recorder.object_event(about, warning=True, reason=BUDGET_USED, message=BUDGET_MESSAGE)
 
     def _next_nominated(self) -> PendingPod | None:
-        """A pod whose node has been freed goes first, unless a bind of it goes on or it backs off."""
+        """Return the next pod whose node has been freed, unless it is being bound or backs off."""
         handle = self._handle
         while (pod := handle.nominator.next_due(self._backs_off)) is not None:
             pending = handle.pending.get(pod.key.uid)
@@ -187,7 +185,7 @@ class SchedulingLoop:
         return until is not None and until > self._handle.dependencies.clock()
 
     async def _decide(self, pending: PendingPod, began: float) -> Placement | Undecided | None:
-        """Decide in slices, each on the state of its moment. ``UNDECIDED`` when the pod is not to be placed any more."""
+        """Decide in slices, each on the current state. Return ``UNDECIDED`` when the pod is not to be placed any more."""
         handle = self._handle
         placement: Placement | Undecided | None = self._on_nominated_node(pending)
         if placement is None:
@@ -224,7 +222,7 @@ class SchedulingLoop:
             handle.queue.add(pending)
 
     def _is_paused(self) -> bool:
-        """May no pod be tried now: we end, do not lead, or the API server has no time?"""
+        """Return whether no pod may be tried: stopping, not leading, or the API server is overloaded."""
         dependencies = self._handle.dependencies
         return (
             self._handle.stopping or dependencies.clock() < self.binding.pause_until or not dependencies.lease.fresh()
@@ -233,14 +231,14 @@ class SchedulingLoop:
     def _record(self, pending: PendingPod, placement: Placement) -> None:
         selector = self._handle.selector
         if pending.request_class.slice <= RUNNERS_UP:
-            # A comparison is made in one turn.
+            # The comparison runs in a single turn of the event loop.
             self._handle.decisions.record(pending.pod.key, placement, dict)
             return
         compare = partial(selector.compare, pending.request_class, pending.pod, placement.node, RUNNERS_UP)
         self._handle.decisions.record(pending.pod.key, placement, compare)
 
     def _on_nominated_node(self, pending: PendingPod) -> Placement | None:
-        """The node that is being freed for the pod is tried before all others."""
+        """Try the nominated node before all others."""
         node = self._handle.nominator.node_of(pending.pod)
         answer = self._handle.selector.try_node(pending.request_class, node, pending.pod) if node else None
         return answer if isinstance(answer, Placement) else None
@@ -252,7 +250,7 @@ class SchedulingLoop:
         self._idle = None
 
     def _set_alarm(self) -> None:
-        """Time alone can make a pod ready."""
+        """Schedule the next ``kick``, because pods may become ready by time only."""
         handle = self._handle
         now = handle.dependencies.clock()
         due = handle.queue.next_due(now)
@@ -272,10 +270,10 @@ def _is_ordinary(request_class: RequestClass) -> bool:
 
 def goes_on(cycle: Coroutine[Any, Any, None]) -> bool:
     """
-    Run a coroutine up to its first suspension, and say whether there is one: what follows is for a task then. An eager task of Python 3.12
-    begins in the same way.
+    Run a coroutine until its first suspension and return whether it suspended; the caller then creates a task for the rest.
 
-    Raises ``RuntimeError`` where it waits for anything but its turn (``asyncio.sleep(0)``): no task would hear of that.
+    An eager task of Python 3.12 starts in the same way. Raises ``RuntimeError`` if it waits for anything but ``asyncio.sleep(0)``, because
+    no task would be woken.
     """
     try:
         waits_for = cycle.send(None)

@@ -1,7 +1,7 @@
 """
-The engine as others see it: facts come in through ``handlers``, ``run`` decides and binds, views tell why.
+Facade of the engine: ``handlers`` receive events, ``run`` decides and binds, views explain.
 
-Facts are level-based: they may come in any order, merged or repeated. Nothing is decided before every source is synced.
+Events are level-based: they may arrive in any order, merged or repeated. No decision is made before every source is synced.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ HOUSEKEEPING_SECONDS: Final = 1.0
 
 
 class Scheduler:
-    """One scheduler: its knowledge of the cluster, its queue and its loop."""
+    """One scheduler: its cluster state, queue and loop."""
 
     def __init__(self, settings: Settings, dependencies: Dependencies) -> None:
         self.settings = settings
@@ -120,7 +120,7 @@ class Scheduler:
         self._readiness = Readiness(frozenset() if settings.needs_workloads else frozenset({Source.WORKLOADS}))
 
     def _event_handlers(self) -> EventHandlers:
-        """Where facts come in, kind by kind."""
+        """Return the event handlers of all kinds."""
         handle, cache, quarantine = self.handle, self.cache, self.handle.quarantine
         synced = {source: partial(self.synced, source) for source in Source}
         bound = BoundPodObjects(cache, quarantine, self._apply_bound_pod, synced[Source.BOUND])
@@ -139,43 +139,43 @@ class Scheduler:
         )
 
     def known(self, uid: str) -> Pod | None:
-        """A pod as the API server showed it last, if it waits here or is counted."""
+        """Return the last observed version of a pod that waits here or is counted."""
         if (pending := self.handle.pending.get(uid)) is not None:
             return pending.pod
         return None if uid in self.cache.assumed else self.cache.pod(uid)
 
     def waits(self, uid: str) -> bool:
-        """Is this a pod that still waits for a node here, or whose bind is not settled?"""
+        """Return whether the pod still waits for a node here, or its bind is not settled."""
         return uid in self.handle.pending
 
     def synced(self, source: Source) -> None:
-        """This source has told everything that exists."""
+        """Record that this source is listed completely."""
         self._readiness.synced(source)
 
     @property
     def ready(self) -> bool:
-        """Is everything known that a decision needs?"""
+        """Whether everything is known that a decision needs."""
         return bool(self._readiness)
 
     @property
     def missing(self) -> frozenset[Source]:
-        """Sources that have not told everything yet."""
+        """Sources that have not synced yet."""
         return self._readiness.missing
 
     def lock_node(self, node: str, why: str) -> None:
-        """Place nothing on this node until it is unlocked: a rebind works on it."""
+        """Reject placements on this node until it is unlocked, because a rebind uses it."""
         self.cache.lock(node, why)
 
     def unlock_node(self, node: str) -> None:
-        """The rebind is over; pods that waited for the node are tried again."""
+        """Unlock the node after a rebind. Pods that waited for the node are retried."""
         self.cache.lock(node, "")
 
     def kick(self) -> None:
-        """Look whether there is something to do, for instance because the lease was won."""
+        """Wake the loop, for instance because the lease was acquired."""
         self.loop.kick()
 
     async def run(self) -> None:
-        """Decide and bind until ``stop``: returns when every bind in flight has been settled."""
+        """Decide and bind until ``stop``. Return when every bind in flight has been settled."""
         await self._readiness.wait()
         chores = (self._keep_house, self.assumed_pods.read_back_overdue, self.loop.expire_volumes)
         work = [
@@ -200,32 +200,32 @@ class Scheduler:
                 raise end
 
     def _side_ended(self, task: asyncio.Task[None]) -> None:
-        """Work beside the loop never ends by itself: whatever ended it is a bug, and half an engine must not go on."""
+        """Stop the loop when a background task ended: the tasks never end normally, and the engine must not run without them."""
         if not task.cancelled():
             self.loop.stop()
 
     async def stop(self) -> None:
-        """Decide nothing more; ``run`` returns when binds in flight are settled."""
+        """Make no more decisions. ``run`` returns when binds in flight are settled."""
         self.loop.stop()
         self._readiness.end()
 
     def queue_numbers(self) -> QueueNumbers:
-        """How many pods are active, backing off, and parked."""
+        """Return the number of active, backing-off, and parked pods."""
         return self.queue.numbers()
 
     def explain(self, uid: str) -> str:
-        """Why a pod waits, as last decided; empty when it was not tried yet or does not wait."""
+        """Return why a pod waits by the last decision; empty when it was not tried yet or does not wait."""
         verdict = self.queue.verdict(pending := self.handle.pending.get(uid))
         if pending is not None and pending.pod.request.gang is not None:
             return pending.message
         return "" if verdict is None or pending is None else with_remark(why_everywhere(verdict), pending.remark)
 
     def dry_run(self, pod: Pod) -> DryRunResult | None:
-        """What would be decided about a pod now, node by node; ``None`` when its scheduler name is none of ours."""
+        """Return the current decision about a pod, node by node; ``None`` for an unknown scheduler name."""
         return dry_run(self.handle, pod)
 
     def waiting(self) -> list[Pod]:
-        """Pods that want a node, in no particular order."""
+        """Return the pods that wait for a node, unordered."""
         return [pending.pod for pending in self.handle.pending]
 
     def _apply_bound_pod(self, event: str | None, pod: Pod) -> None:
@@ -245,18 +245,18 @@ class Scheduler:
         self.handlers.pending_pods.reclassify_by_news()
 
     def _on_change(self, event: ClusterEvent | None, info: NodeInfo, pod: Pod | None) -> None:
-        """Results about this node are out of date, and classes that such a change may help are tried again."""
+        """Invalidate the results of this node, and wake the classes that the change may help."""
         self._node_table.changed(info)
         if pod is not None and pod.request.gang is not None:
             self._member_changed(pod)
         self.writers.node_changed(info)
-        if pod is None:  # no pod changes the node's objects
+        if pod is None:  # pods do not change the node's objects
             self.unreadable.node_changed(info)
         self.handle.nominator.node_changed(info, event)
         if info.node is None:
             self.claims.forget_node(info.name)
         if event not in FREES_NOTHING or (pod is not None and pod.deleting):
-            self.preemption.nodes_changed(info.name)  # no eviction helps because a pod came; after other news one may
+            self.preemption.nodes_changed(info.name)  # an added pod makes no preemption possible; other changes may
         if event is not None and self.queue.parked:
             wake(self.queue, self.dependencies.clock(), NodeChange(event, info, pod, self.cache.index.namespaces))
         self.assumed_pods.say_cpu_conflict(info)
@@ -264,13 +264,13 @@ class Scheduler:
             self.loop.kick()
 
     def _member_changed(self, pod: Pod) -> None:
-        """A member of a gang got a node, or has none any more."""
+        """Process a gang member that was bound or lost its node."""
         key = self.handle.pod_groups.note_node(pod, self.cache.node_of.get(pod.key.uid))
         if key is not None:
             self.groups.changed(key)
 
     def _quarantine_node(self, name: str, error: Exception) -> None:
-        """A decision cannot look at this node; other nodes are looked at all the same."""
+        """Quarantine a node that cannot be evaluated. Other nodes are not affected."""
         self.handle.quarantine.put(Subject("node", name, name), error)
 
     def _after_unschedulable(self, pod: Pod, request_class: RequestClass, verdict: Unschedulable) -> None:
@@ -279,12 +279,12 @@ class Scheduler:
         self.preemption.consider(pod, request_class, verdict)
 
     def _on_claims(self) -> None:
-        """Devices may have become free, or new ones are there."""
+        """Wake pods, because devices may have become available."""
         self.queue.wake(ClusterEvent.CLAIM_CHANGED, self.dependencies.clock())
         self.loop.kick()
 
     def _on_claim(self, key: tuple[str, str] | None) -> None:
-        """Waiting pods that use the claim may belong to other classes now, and pods that wait for its devices may fit."""
+        """Reclassify waiting pods that use the claim, and inform the nominator."""
         self.handle.nominator.claim_changed(key)
         for uid in self.handle.resource_claims.users(key):
             pending = self.handle.pending.get(uid)
@@ -301,7 +301,7 @@ class Scheduler:
         self.loop.kick()
 
     async def _repeat(self, chore: Callable[[], Awaitable[None]]) -> None:
-        """A task for each: answers of the API server, which one waits for, must not delay what time alone brings."""
+        """Repeat a chore in its own task: waiting for responses of the API server must not delay the other chores."""
         while True:
             await self.dependencies.sleep(HOUSEKEEPING_SECONDS)
             await chore()

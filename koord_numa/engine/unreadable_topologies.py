@@ -1,5 +1,5 @@
 """
-Events on nodes whose objects cannot be read, lack NUMA nodes, name unknown options of the kubelet, or have misspelled keys.
+Events on nodes whose objects cannot be parsed, lack NUMA nodes, name unknown kubelet options, or have misspelled keys.
 
 The leader writes one event per problem. A problem that a standby finds is reported when the standby becomes the leader.
 """
@@ -19,7 +19,7 @@ NOT_READ: Final = "KeyNotRead"
 
 
 class UnreadableTopologies:
-    """One per scheduler. ``problems`` and ``unread`` are those that exist, by node."""
+    """Problems of node objects. ``problems`` and ``unread`` are current, by node."""
 
     def __init__(self, handle: Handle) -> None:
         self.problems: dict[str, str] = {}
@@ -27,11 +27,13 @@ class UnreadableTopologies:
         self._handle = handle
         self._unsaid: set[str] = set()
         self._unsaid_keys: set[str] = set()
-        self._judged: dict[str, tuple[Node | None, NodeResourceTopology | None]] = {}  # by node, what was judged last
+        self._judged: dict[
+            str, tuple[Node | None, NodeResourceTopology | None]
+        ] = {}  # by node, the objects that were checked last
 
     def node_changed(self, info: NodeInfo) -> None:
-        """The node's objects may have changed."""
-        # Called for every pod that comes or goes, while topologies are replaced once a minute.
+        """Check the node's objects if they have changed."""
+        # Called for every added or removed pod, while topologies are replaced once a minute.
         node, topology = self._judged.get(info.name, (None, None))
         if info.current is topology and info.node is node:
             return
@@ -44,7 +46,7 @@ class UnreadableTopologies:
         _update(self.unread, self._unsaid_keys, info.name, unread_of(info))
 
     def tick(self) -> None:
-        """Write the events that are due, where this process leads."""
+        """Write the events that are due, if this process leads."""
         if not (self._unsaid or self._unsaid_keys) or not self._handle.dependencies.lease.fresh():
             return
         for name in sorted(self._unsaid):
@@ -63,7 +65,7 @@ class UnreadableTopologies:
 
 
 def _update(known: dict[str, T], unsaid: set[str], node: str, found: T) -> None:
-    """Remember what is wrong with a node now; a change is reported."""
+    """Store the current problem of a node; a change is reported."""
     if known.get(node) == (found or None):
         return
     if found:
@@ -75,12 +77,12 @@ def _update(known: dict[str, T], unsaid: set[str], node: str, found: T) -> None:
 
 
 def unread_of(info: NodeInfo) -> tuple[str, ...]:
-    """A sentence for each key of the node's objects that is almost one that is read."""
+    """Return a sentence for each key of the node's objects that is similar to a known key."""
     return (*(info.node.unread if info.node else ()), *(info.current.unread if info.current else ()))
 
 
 def problem_of(topology: NodeResourceTopology) -> str:
-    """Return a key that cannot be read, a part that is missing, or an option of the kubelet that is not known here; else nothing."""
+    """Return an invalid key, a missing part, or an unknown kubelet option; empty if there is no problem."""
     if topology.problem or topology.gap:
         return topology.problem or topology.gap
     return unknown_words(topology.kubelet) if topology.owner is CpuOwner.KUBELET else ""

@@ -234,8 +234,8 @@ class ClaimCheck:
                 # Not cached: decided again after the pause.
                 self._spent += 1
                 return answer
-        # A placement is not cost to charge: a decision interrupted for it would find it again, and be interrupted
-        # again.
+        # Placements are not cached and not counted in the cost: a decision interrupted for a placement would compute it
+        # again, and be interrupted again.
         if isinstance(answer, Rejection):
             self._spent += 1 + self._steps // STEPS_A_NODE
             alone = answer.reason is Reason.RESOURCE_CLAIMS
