@@ -69,9 +69,11 @@ def fits_zones(
     pod: PodRequest, qos: KubeQos, topology: NodeResourceTopology | None, allocatable: ResourceList
 ) -> Rejection | None:
     """
-    Would every unit of the pod fit into one zone? ``None`` means yes, or that nothing is asked of this node.
+    Reject a node where a unit of the pod fits into no single zone.
 
-    ``allocatable`` is the node's; of it only the names matter. Zones are compared by what they publish as available.
+    None means that the pod fits or that the filter does not apply.
+
+    Only the names in ``allocatable``, the amounts of the node, matter. Zones are compared by their available amounts.
     """
     if qos is KubeQos.BEST_EFFORT and not asks_devices(pod.containers):
         return None

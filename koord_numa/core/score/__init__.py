@@ -1,1 +1,1 @@
-"""Scores: which of the nodes that fit is best?"""
+"""Scores: a ranking of the nodes that fit."""

@@ -1,8 +1,8 @@
 """
-The LeastNUMANodes score: nodes that need fewer NUMA nodes, and closer ones, score higher (scheduler-plugins' KEP-454).
+The LeastNUMANodes score: nodes that need fewer and closer NUMA nodes score higher (scheduler-plugins' KEP-454).
 
-The smallest number of zones that holds the request decides; among sets of that size the closest by average distance is
-taken, and a bonus of half a step is due when no set of that size could be closer.
+The smallest number of zones that holds the request determines the score. Among sets of that size the set with the
+smallest average distance is chosen. It earns a bonus of half a step if no set of that size is closer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from koord_numa.core.state.numa_free import NumaAccounting, NumaFree, accounts
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One NUMA node that takes ``share`` of the pod: what it has in total, and what was taken before."""
+    """One NUMA node that takes ``share`` of the pod, with its total amounts and the amounts already taken."""
 
     share: ResourceList
     capacity: ResourceList
@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One pod's placement on one node, before it is held. ``amounts`` is the pod's effective request."""
+    """The placement of one pod on one node, before it is assumed. ``amounts`` is the effective request of the pod."""
 
     placement: Placement
     amounts: ResourceList
@@ -43,41 +43,41 @@ class Placed:
 
     @property
     def has_own_cpus(self) -> bool:
-        """Does the pod get CPUs of its own?"""
+        """Whether the pod gets exclusive CPUs."""
         return self.placement.bind is not CpuBindPolicy.NONE
 
     @property
     def numa_nodes(self) -> int:
         """
-        How many NUMA nodes the pod is on: those of its CPUs and amounts; all of them when it may run anywhere.
+        The number of NUMA nodes of the pod: those of its CPUs and amounts, or all if it may run anywhere.
 
-        0 where the node's NUMA nodes are unknown.
+        0 if the NUMA nodes of the node are unknown.
         """
-        # A pod that may run anywhere may touch all NUMA nodes, so it counts as if it were on each.
+        # A pod that may run anywhere may use all NUMA nodes.
         return self.mask.bit_count() or self.numa_total
 
     @property
     def mask(self) -> int:
-        """The NUMA nodes of its CPUs and amounts; 0 when it may run anywhere."""
+        """The NUMA nodes of its CPUs and amounts as a mask, 0 if it may run anywhere."""
         machine = self.inventory.machine
         mask = self.placement.mask or 0
         return mask | machine.numa_of(self.placement.cpus) if self.placement.cpus and machine else mask
 
     @property
     def numa_total(self) -> int:
-        """How many NUMA nodes the node has."""
+        """The number of NUMA nodes of the node."""
         if self.inventory.zones:
             return len(self.inventory.zones)
         return len(self.inventory.machine.numa_ids) if self.inventory.machine else 0
 
     @property
     def numa_free(self) -> NumaFree:
-        """What was free on each NUMA node before the pod came."""
-        # Default accounting: scores compare places, and rules of one pod play no part in it.
+        """The free amounts of each NUMA node without the pod."""
+        # Default accounting: scores compare placements, so rules of a single pod are ignored.
         return accounts(self.inventory, self.ledger, NumaAccounting())
 
     def weighed(self, amounts: ResourceList) -> ResourceList:
-        """Amounts of this pod as they weigh on the node: own CPUs amplified."""
+        """Return amounts of the pod as the node accounts for them: exclusive CPUs are amplified."""
         if not self.has_own_cpus or not amounts.get(CPU):
             return amounts
         return {**amounts, CPU: amplify(amounts[CPU], self.inventory.ratios.get(CPU))}
@@ -90,13 +90,13 @@ class Placed:
 
     @property
     def scope(self) -> tuple[ResourceList, ResourceList]:
-        """Total and taken of the NUMA nodes that the pod's amounts are on, or of the whole node when it has none."""
+        """Total and taken amounts of the pod's NUMA nodes, or of the whole node without NUMA amounts."""
         if self.placement.numa:
             parts = self.parts
             return total(part.capacity for part in parts), total(part.taken for part in parts)
         held = dict(self.ledger.amounts)
         own = MILLI * len(self.ledger.cpus)
-        # Own CPUs are held bare; they weigh amplified, as the pod to be placed does.
+        # The ledger holds exclusive CPUs without amplification. Scores amplify them, as for the pod to be placed.
         held[CPU] = held.get(CPU, 0) - own + amplify(own, self.inventory.ratios.get(CPU))
         return self.inventory.allocatable, held
 
@@ -108,7 +108,9 @@ def _part(numa_free: NumaFree, numa: int, share: ResourceList) -> Part:
 
 
 _EXHAUSTIVE_ZONES: Final = 16
-"""Up to this many zones the closest set is searched exhaustively; beyond, from each zone's nearest neighbours."""
+"""
+Maximum number of zones for an exhaustive search of the closest set. Beyond, nearest neighbors of each zone are used.
+"""
 
 PREFER_CLOSEST: Final = "prefer-closest-numa-nodes"
 
@@ -124,15 +126,23 @@ class _Choice:
 
 
 def score_least_numa_nodes(pod: PodRequest, topology: NodeResourceTopology) -> int:
-    """The score of a Guaranteed pod, 0 to 100: 100 when it asks for nothing that zones publish, 0 when it does not fit."""
+    """
+    Return the score of a Guaranteed pod, 0 to 100.
+
+    The score is 100 if zones publish none of the requested resources, and 0 if the pod does not fit.
+    """
     if topology.kubelet.topology_scope is KubeletScope.POD:
         return _score_pod(aligned_request(pod), topology)
     return _score_containers(pod, topology)
 
 
 def normalized(zones: int, *, optimal: bool, highest: int) -> int:
-    """``100 - zones * step`` with ``step = 100 // highest``, plus half a step when optimal; never below 0."""
-    # Integer division as upstream: with 8 NUMA nodes a step is 12, and half of it 6.
+    """
+    Return ``100 - zones * step`` with ``step = 100
+
+    highest``, plus half a step if optimal, at least 0.
+    """
+    # Integer division as upstream: with 8 NUMA nodes a step is 12 and half a step 6.
     step = 100 // highest
     return max(0, 100 - zones * step + (step // 2 if optimal else 0))
 
@@ -140,7 +150,7 @@ def normalized(zones: int, *, optimal: bool, highest: int) -> int:
 def _score_pod(request: ResourceList, topology: NodeResourceTopology) -> int:
     free = [dict(zone.available) for zone in topology.zones]
     request = _listed(request, free)
-    # Nothing that zones publish is asked for: no NUMA node is needed, the best there is.
+    # Zones publish none of the requested resources, so no NUMA node is needed.
     if not request:
         return 100
     choice = least_zones(
@@ -152,11 +162,11 @@ def _score_pod(request: ResourceList, topology: NodeResourceTopology) -> int:
 
 
 def _score_containers(pod: PodRequest, topology: NodeResourceTopology) -> int:
-    """Init then app containers; each consumes what it gets, zone by zone in ascending id."""
+    """Score init containers, then app containers. Each container consumes its request, zone by zone in ascending id."""
     free = [dict(zone.available) for zone in topology.zones]
     matrix = distance_matrix(_ids(topology), topology.distances)
     most, optimal = 0, True
-    # Stable sort: upstream handles init containers first and then app containers.
+    # Stable sort: upstream handles init containers first, then app containers.
     for container in sorted(pod.containers, key=lambda c: c.kind is ContainerKind.APP):
         request = _listed(container.requests, free)
         if not request:
@@ -165,7 +175,7 @@ def _score_containers(pod: PodRequest, topology: NodeResourceTopology) -> int:
         if choice is None:
             return 0
         most = max(most, len(choice.zones))
-        # One container that is not as close as could be is enough to lose the bonus.
+        # One container without an optimal set suffices to lose the bonus.
         optimal = optimal and choice.optimal
         ascending = sorted(choice.zones, key=lambda index: topology.zones[index].numa)
         drain(request, [free[index] for index in ascending])
@@ -174,9 +184,10 @@ def _score_containers(pod: PodRequest, topology: NodeResourceTopology) -> int:
 
 def score_placed_by_numa_nodes(placed: Placed) -> int:
     """
-    The same score where the scheduler chooses: by the NUMA nodes that the placement is on, and how close they are.
+    Return the LeastNUMANodes score of a placement by the scheduler, from its NUMA nodes and their distance.
 
-    A pod that is bound to no NUMA node needs as few as could hold what it requests: upstream computes that from what is available.
+    A pod without NUMA nodes gets the score of the smallest set that could hold its request, which upstream computes
+    from available amounts.
     """
     machine = placed.inventory.machine
     ids = placed.inventory.numa_ids or (machine.numa_ids if machine else ())
@@ -184,7 +195,7 @@ def score_placed_by_numa_nodes(placed: Placed) -> int:
     mask = placed.mask
     if mask:
         chosen = [index for index, numa in enumerate(ids) if mask >> numa & 1]
-        # The bonus compares with any set of that size, whether it holds the pod or not.
+        # The bonus compares with all sets of that size, whether they hold the pod or not.
         optimal = _distance(matrix, chosen) == least_distance(matrix, len(chosen)) if chosen else True
         return normalized(mask.bit_count(), optimal=optimal, highest=DEFAULT_MAX_NUMA_NODES)
     free = placed.numa_free.free
@@ -199,7 +210,11 @@ def score_placed_by_numa_nodes(placed: Placed) -> int:
 
 
 def _listed(request: ResourceList, free: Sequence[ResourceList]) -> ResourceList:
-    """The part of a request that some zone lists. The rest is no NUMA resource: "it's valid to request only non NUMA resources"."""
+    """
+    Return the part of a request that any zone lists.
+
+    Other resources are not NUMA resources: "it's valid to request only non NUMA resources".
+    """
     return {name: amount for name, amount in request.items() if any(name in zone for zone in free)}
 
 
@@ -208,12 +223,14 @@ def _ids(topology: NodeResourceTopology) -> tuple[int, ...]:
 
 
 def _closest_first(topology: NodeResourceTopology) -> bool:
-    """Distances count unless the kubelet is known to have prefer-closest-numa-nodes off (KEP-454, "Proposal")."""
+    """
+    Return whether distances count: unless the kubelet has prefer-closest-numa-nodes disabled (KEP-454, "Proposal").
+    """
     return topology.kubelet.topology_options.get(PREFER_CLOSEST, True)
 
 
 def drain(request: ResourceList, zones: Sequence[dict[str, int]]) -> None:
-    """Take a request out of these zones, each emptied before the next."""
+    """Subtract a request from the zones, one zone after the other."""
     for name, quantity in request.items():
         rest = quantity
         for zone in zones:
@@ -227,16 +244,17 @@ def least_zones(
     request: ResourceList, free: Sequence[ResourceList], matrix: Matrix, *, closest: bool
 ) -> _Choice | None:
     """
-    The smallest, then closest set of zones that list every requested resource and together hold the request.
+    Return the smallest, then closest set of zones that list every requested resource and together hold the request, or
+    None.
 
-    Where distances do not count the first of the smallest sets; a single zone is as close as can be all the same.
+    If distances do not count, the first of the smallest sets is chosen. A single zone is always optimal.
     """
     usable = [index for index, zone in enumerate(free) if all(name in zone for name in request)]
     needs = [(name, quantity) for name, quantity in request.items() if quantity]
     columns = [[free[index][name] for index in usable] for name, _ in needs]
     quantities = [quantity for _, quantity in needs]
     for size in range(1, len(usable) + 1):
-        # A cheap bound before subsets are made: the ``size`` largest amounts of each resource.
+        # A cheap bound before subsets are generated: the ``size`` largest amounts of each resource.
         if any(sum(sorted(column)[-size:]) < quantity for column, quantity in zip(columns, quantities, strict=True)):
             continue
         subsets = (tuple(usable[i] for i in s) for s in _fitting(columns, quantities, size))
@@ -256,7 +274,7 @@ def _closest(subsets: Iterator[tuple[int, ...]], matrix: Matrix, size: int) -> _
     best_distance = 0
     for subset in subsets:
         distance = _distance(matrix, subset)
-        # As close as any set can be: no later one is better, and the first wins a tie.
+        # The distance is minimal: no later set is better, and the first set wins a tie.
         if distance == lower:
             return _Choice(subset, optimal=True)
         if best is None or distance < best_distance:
@@ -265,7 +283,11 @@ def _closest(subsets: Iterator[tuple[int, ...]], matrix: Matrix, size: int) -> _
 
 
 def _fitting(columns: Sequence[Sequence[int]], quantities: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
-    """Subsets of ``size`` positions whose sums reach all quantities, in lexicographic order; hopeless branches are cut."""
+    """
+    Yield subsets of ``size`` positions whose sums reach all quantities, in lexicographic order.
+
+    Hopeless branches are cut.
+    """
     count = len(columns[0]) if columns else size
 
     def extend(chosen: tuple[int, ...], start: int, rest: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -275,7 +297,7 @@ def _fitting(columns: Sequence[Sequence[int]], quantities: Sequence[int], size: 
             return
         for index in range(start, count - left + 1):
             need = [quantity - column[index] for column, quantity in zip(columns, rest, strict=True)]
-            # The rest of a need must be reachable with the largest amounts that are left.
+            # The remaining quantity must be reachable with the largest remaining amounts.
             reachable = all(
                 quantity <= 0 or sum(sorted(column[index + 1 :], reverse=True)[: left - 1]) >= quantity
                 for column, quantity in zip(columns, need, strict=True)
@@ -287,20 +309,26 @@ def _fitting(columns: Sequence[Sequence[int]], quantities: Sequence[int], size: 
 
 
 def distance_matrix(ids: Sequence[int], costs: Mapping[tuple[int, int], int]) -> Matrix:
-    """Published costs between these NUMA nodes, in their order; what is not published counts ``UNKNOWN_DISTANCE``."""
+    """
+    Return the published distances between the NUMA nodes, in their order. Missing distances are ``UNKNOWN_DISTANCE``.
+    """
     return tuple(tuple(costs.get((a, b), UNKNOWN_DISTANCE) for b in ids) for a in ids)
 
 
 def _distance(matrix: Matrix, subset: Sequence[int]) -> int:
-    """The sum over ordered pairs, each zone with itself included: sets of one size compare like their averages."""
+    """
+    Return the sum of distances over ordered pairs, including each zone with itself.
+
+    Sets of equal size compare like their averages.
+    """
     return sum(matrix[a][b] for a in subset for b in subset)
 
 
 @lru_cache(maxsize=1024)
 def least_distance(matrix: Matrix, size: int) -> int:
-    """The smallest distance of any set of this size, whether it holds the request or not."""
+    """Return the smallest distance of any set of this size, whether it holds the request or not."""
     count = len(matrix)
-    # Beyond that width all sets are too many: nearest neighbours of each zone bound the distance from above.
+    # Too many sets for an exhaustive search: the nearest neighbors of each zone give an upper bound of the distance.
     if count <= _EXHAUSTIVE_ZONES:
         return min(_sums(matrix, size))
     return min(
@@ -312,7 +340,7 @@ def least_distance(matrix: Matrix, size: int) -> int:
 
 
 def _sums(matrix: Matrix, size: int) -> Iterator[int]:
-    """Distances of all sets of ``size``, built up pair by pair."""
+    """Yield the distances of all sets of ``size``, computed incrementally."""
     count = len(matrix)
 
     def extend(chosen: tuple[int, ...], start: int, distance: int) -> Iterator[int]:

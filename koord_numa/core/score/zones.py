@@ -1,4 +1,4 @@
-"""Score nodes by their NUMA zones, with the scheduler-plugins' allocation strategies."""
+"""Scores of nodes by their NUMA zones, with the allocation strategies of scheduler-plugins."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -13,25 +13,31 @@ from koord_numa.core.score.least_numa_nodes import Placed, score_least_numa_node
 from koord_numa.core.score.node_scores import MAX_SCORE, Strategy, score_filling, score_koordinator
 
 NUMA_STEP: Final = 10
-"""Points lost for a NUMA node in the ``100 - 10 * numa`` of the pod-level NUMA policy proposal; full utilisation is worth as much."""
+"""
+Points per NUMA node in the ``100 - 10 * numa`` of the pod-level NUMA policy proposal.
+
+Full utilization earns as many points.
+"""
 
 
 def score_node(method: NodeScoring, placed: Placed, strategy: Strategy) -> int:
-    """The score of a placement by this method, 0 to 100; 0 where nothing is known of the node's NUMA nodes, by every method."""
+    """
+    Return the score of a placement by a method, 0 to 100. 0 for every method if the NUMA nodes of the node are unknown.
+    """
     return METHODS[method](placed, strategy) if placed.numa_total else 0
 
 
 def score_fewest(placement: Placement) -> int:
-    """100 on one NUMA node, ``NUMA_STEP`` less for every further one; 0 where nothing was aligned."""
+    """Return 100 for one NUMA node, ``NUMA_STEP`` less for each further NUMA node, 0 without alignment."""
     if placement.mask is None:
         return 0
-    # Cut at 0: eleven NUMA nodes and more are equally bad.
+    # At least 0: more than ten NUMA nodes are equally bad.
     return max(0, MAX_SCORE - NUMA_STEP * (placement.numa_nodes - 1))
 
 
 def score_orchestration(placed: Placed, strategy: Strategy) -> int:
     """
-    Half of A + B: how well the NUMA nodes take the pod, and how many of the node's NUMA nodes its CPUs involve.
+    Return half of A + B: the fit of the NUMA nodes, and the share of the node's NUMA nodes with CPUs of the pod.
 
     Fine-grained CPU orchestration, "Score phase".
     """
@@ -39,7 +45,7 @@ def score_orchestration(placed: Placed, strategy: Strategy) -> int:
 
 
 def score_numa_topology(placed: Placed, strategy: Strategy) -> int:
-    """A: the lowest score of any NUMA node that takes a part of the pod; 0 when no alignment was attempted."""
+    """Return A: the lowest score of any NUMA node that takes a part of the pod, 0 without alignment."""
     return min(
         (strategy.score(part.capacity, part.taken, placed.weighed(part.share)) for part in placed.parts), default=0
     )
@@ -47,15 +53,16 @@ def score_numa_topology(placed: Placed, strategy: Strategy) -> int:
 
 def score_cpu_allocation(placed: Placed, strategy: Strategy) -> int:
     """
-    B: NUMA nodes involved out of all, by the strategy; only for pods with CPUs of their own.
+    Return B: the share of involved NUMA nodes by the strategy, only for pods with exclusive CPUs.
 
-    Two of eight score (8 - 2) * 100 / 8 under LeastAllocated. One number is always in balance with itself.
+    Two of eight score (8 - 2) * 100
+    8 under LeastAllocated. A single fraction is always balanced.
     """
     if not placed.has_own_cpus:
         return 0
     involved, there = placed.numa_nodes, placed.numa_total
     if strategy.type is ScoringType.BALANCED_ALLOCATION:
-        # The balanced strategy compares fractions of several resources, and here there is only one.
+        # The balanced strategy compares fractions of several resources, but here is only one.
         return MAX_SCORE
     if strategy.type is ScoringType.MOST_ALLOCATED:
         return involved * MAX_SCORE // there
@@ -64,18 +71,19 @@ def score_cpu_allocation(placed: Placed, strategy: Strategy) -> int:
 
 def score_pod_level(placed: Placed, strategy: Strategy) -> int:
     """
-    ``(100 - 10 * NUMA nodes) + 10 * utilisation`` of the place that the pod is put in, the pod included.
+    Return ``(100 - 10 * NUMA nodes) + 10 * utilization`` of the pod's place, including the pod.
 
-    Fewer NUMA nodes always win; among equals the fuller place, so that single-NUMA pods gather and others find room
-    (pod-level NUMA topology policy, "Score"). A single NUMA node that the pod fills up scores 90 + 10. Only resources that the
-    pod requests count: a full NUMA node is full whatever memory a pod without a memory request leaves.
+    Fewer NUMA nodes always win. Among equal numbers the fuller place wins, so that single-NUMA pods are packed and
+    others find room (pod-level NUMA topology policy, "Score"). A single NUMA node that the pod fills completely scores
+    90 + 10. Only requested resources count: a full NUMA node is full whatever memory a pod without a memory request
+    leaves.
     """
     capacity, taken = placed.scope
     wanted = {name: amount for name, amount in placed.weighed(placed.amounts).items() if amount > 0}
     capacity = {name: amount for name, amount in capacity.items() if name in wanted}
     full = score_filling(ScoringType.MOST_ALLOCATED, wanted, capacity, taken, strategy.weights)
-    # Full utilisation is worth one NUMA node, so that fewer NUMA nodes are never outweighed.
-    # Rounded up: a pod takes something, and a tenth of a point must not be lost against two full NUMA nodes.
+    # Full utilization earns as much as one NUMA node, so fewer NUMA nodes are never outweighed. Rounded up, because the
+    # utilization is positive and truncation must not favor two full NUMA nodes.
     utilisation = -(-NUMA_STEP * full // MAX_SCORE) or 1
     return min(MAX_SCORE, max(0, MAX_SCORE - NUMA_STEP * placed.numa_nodes) + utilisation)
 
@@ -97,10 +105,10 @@ def score_zones(
     pod: PodRequest, qos: KubeQos, topology: NodeResourceTopology | None, strategy: ScoringType, weights: Weights
 ) -> int:
     """
-    The raw score of one node, 0 to 100, for one pod.
+    Return the raw score of one node for one pod, 0 to 100.
 
-    Pods that are not Guaranteed score 100 everywhere, nodes without topology 0. ``LeastNUMANodes`` works for every kubelet
-    policy; the others only where the kubelet demands a single NUMA node.
+    Pods that are not Guaranteed score 100 everywhere, nodes without topology 0. ``LeastNUMANodes`` applies to every
+    kubelet policy, the other strategies only to single-numa-node.
     """
     if qos is not KubeQos.GUARANTEED:
         return MAX_SCORE
@@ -114,17 +122,17 @@ def score_zones(
     if topology.kubelet.topology_scope is KubeletScope.POD:
         return _node_score(zone_score, aligned_request(pod), topology.zones, weights)
     scores = [_node_score(zone_score, c.requests, topology.zones, weights) for c in pod.containers]
-    # The mean over containers, init containers included, as the plugin's containerScopeScore.
+    # The mean over all containers, including init containers, as the plugin's containerScopeScore.
     return sum(scores) // len(scores) if scores else 0
 
 
 def whole_units(resource: str, amount: int) -> int:
-    """An amount in the unit that scores are computed in: whole CPUs, rounded up; other resources as they are."""
+    """Return an amount in the unit of scores: whole CPUs, rounded up. Other resources are unchanged."""
     return -(-amount // MILLI) if resource == CPU else amount
 
 
 def _node_score(zone_score: _ZoneScore, request: ResourceList, zones: Sequence[Zone], weights: Weights) -> int:
-    # The smallest: the kubelet may pick the worst zone that fits.
+    # The minimum, because the kubelet may choose the worst zone that fits.
     return min((score for zone in zones if (score := zone_score(request, zone.available, weights))), default=0)
 
 
@@ -138,14 +146,17 @@ def _least_allocated(ask: ResourceList, free: ResourceList, weights: Weights) ->
 
 def _weighted(ask: ResourceList, free: ResourceList, weights: Weights, term: Callable[[int, int], int]) -> int:
     """
-    The weighted mean over what fits; whether it fits is decided on exact amounts, the terms on whole units.
+    Return the weighted mean over the resources that fit.
 
-    A resource without a weight counts nothing, as on nodes whose CPUs the scheduler owns; upstream gives it the weight 1.
+    The fit is decided on exact amounts, the terms use whole units.
+
+    A resource without a weight does not count, as on nodes whose CPUs the scheduler owns. Upstream gives it the weight
+    1.
     """
     score = share = 0
     for name, amount in ask.items():
         weight = weights.get(name, 0)
-        # Weights count even where the resource does not fit, so that a zone without it scores lower.
+        # The weight of a resource that does not fit also counts, so that a zone without it scores lower.
         share += weight
         have = free.get(name, 0)
         if have > 0 and amount <= have:
@@ -154,7 +165,7 @@ def _weighted(ask: ResourceList, free: ResourceList, weights: Weights, term: Cal
 
 
 def _balanced_allocation(ask: ResourceList, free: ResourceList, weights: Weights) -> int:
-    """High when all resources are used in the same proportion: 1 minus the sample variance of the fractions."""
+    """Return the balance of the utilization of all resources: 1 minus the sample variance of the fractions."""
     fractions = [
         whole_units(name, amount) / whole_units(name, free[name]) if free.get(name, 0) > 0 else 1.0
         for name, amount in ask.items()
@@ -164,7 +175,7 @@ def _balanced_allocation(ask: ResourceList, free: ResourceList, weights: Weights
         return 0
     # The sample variance needs two values.
     if len(fractions) < 2:
-        return MAX_SCORE  # one resource is always in balance with itself; upstream casts NaN here
+        return MAX_SCORE  # a single resource is always balanced; upstream casts NaN here
     mean = sum(fractions) / len(fractions)
     variance = sum((fraction - mean) * (fraction - mean) for fraction in fractions) / (len(fractions) - 1)
     return int((1 - variance) * MAX_SCORE)
