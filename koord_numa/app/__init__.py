@@ -1,1 +1,3 @@
-"""The process: its tasks, informers, metrics and served pages. A composition root: it may import every layer below."""
+"""
+The process: its tasks, informers, metrics and HTTP endpoints. A composition root: it may import every layer below.
+"""

@@ -1,4 +1,4 @@
-"""Serve the page and its read-only JSON API (`/api/v1`), with server-sent events for changes."""
+"""HTTP handlers of the page and its read-only JSON API (``/api/v1``), with server-sent events for changes."""
 
 import asyncio
 import secrets
@@ -30,12 +30,12 @@ from koord_numa.view.svg import svg
 from koord_numa.view.text import asked, policies
 
 BATCH: Final = 25
-"""Entries derived before other tasks get their turn: about 2 ms."""
+"""Entries built before other tasks get their turn: about 2 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeChanges:
-    """Entries that are new or different since the last refresh, and names of nodes that are gone."""
+    """Entries that are new or different since the last refresh, and names of deleted nodes."""
 
     nodes: tuple[Document, ...] = ()
     removed: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class NodeChanges:
 
 @dataclass(slots=True)
 class NodeEntries:
-    """Entries by node name; ``refresh`` may be called by several tasks, one of which works at a time."""
+    """Entries by node name. ``refresh`` may be called by several tasks and runs in one at a time."""
 
     scheduler: Scheduler
     entries: dict[str, Document] = field(default_factory=dict)
@@ -54,8 +54,8 @@ class NodeEntries:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def refresh(self) -> NodeChanges:
-        """Derive what changed."""
-        # One refresh at a time: two would both take the revisions, and each would report half of the changes.
+        """Rebuild the entries of changed nodes and return the changes."""
+        # One refresh at a time: two concurrent refreshes would each report only a part of the changes.
         async with self._lock:
             changed = await self._derive()
             nodes = self.scheduler.cache.nodes
@@ -68,13 +68,13 @@ class NodeEntries:
     async def _derive(self) -> list[Document]:
         changed: list[Document] = []
         derived = 0
-        # A copy: nodes come and go while other tasks have their turn.
+        # A copy, because nodes change while other tasks run.
         for name, info in list(self.scheduler.cache.nodes.items()):
             if self._revisions.get(name) == info.revision:
                 continue
             self._revisions[name] = info.revision
             entry = node_entry(info)
-            if entry is None:  # a topology or pods without a Node: nothing to show
+            if entry is None:  # a topology or pods without a Node
                 self.entries.pop(name, None)
             elif self.entries.get(name) != entry:
                 self.entries[name] = entry
@@ -86,14 +86,14 @@ class NodeEntries:
 
 
 ADVISED: Final = 20
-"""Shapes that get advice in one document, those with most pods first."""
+"""Maximum number of shapes with advice in one document. Shapes with most pods come first."""
 
 ADVICE_SECONDS: Final = 30.0
-"""Advice is kept so long: it tries dozens of changed pods, and plans a rebind."""
+"""Lifetime of cached advice, in seconds. Advice evaluates dozens of changed pods and plans a rebind."""
 
 
 class WaitingShapes:
-    """One per process."""
+    """The waiting pods grouped by shape, with cached advice. One instance per process."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -101,14 +101,14 @@ class WaitingShapes:
         self._lock = asyncio.Lock()
 
     async def read(self) -> list[WaitingShape]:
-        # One reader at a time: a second one would make the same advice again before the first has stored it.
-        """All pods that wait, by shape."""
+        # One reader at a time: a second reader would compute the same advice again.
+        """Return all waiting pods, by shape."""
         async with self._lock:
             groups = sorted(self._groups().items(), key=lambda entry: (-len(entry[1]), entry[0].number))
             return [await self._shape(pods, at < ADVISED) for at, (_, pods) in enumerate(groups)]
 
     async def remedies(self, pod: Pod, rejections: Mapping[str, Rejection]) -> tuple[Remedy, ...]:
-        """Advice for one pod."""
+        """Return the advice for one pod."""
         request_class = self._scheduler.classes.of(pod)
         if request_class is None:
             return ()
@@ -124,12 +124,12 @@ class WaitingShapes:
                 groups.setdefault(request_class, []).append(pod)
         return groups
 
-    # The oldest stands for its shape: its verdict has been there longest.
+    # The oldest pod represents its shape, because its verdict is the oldest.
     async def _shape(self, pods: list[Pod], advised: bool) -> WaitingShape:
         pods.sort(key=lambda pod: (pod.created, str(pod.key)))
         uid = pods[0].key.uid
         verdict = self._scheduler.queue.verdict(self._scheduler.handle.pending.get(uid))
-        # one shape a turn of the loop: decisions come first
+        # One shape per turn of the event loop: decisions have priority.
         rejections = {} if verdict is None else verdict.rejections
         await asyncio.sleep(0)
         return WaitingShape(
@@ -143,23 +143,23 @@ class WaitingShapes:
 
 
 READERS: Final = 32
-"""At most so many pages are served live at a time; more are answered 503."""
+"""Maximum number of pages with live updates. Further pages get 503."""
 
 INTERVAL: Final = 1.0
-"""Seconds between two looks at what changed."""
+"""Seconds between two checks for changes."""
 
 BACKLOG: Final = 8
-"""So many changes wait for a slow reader before it is told to read everything again."""
+"""Maximum number of queued changes for a slow reader. A reader with more must reload everything."""
 
 WHOLE: Final = 500
-"""With more nodes changed at once, reading the whole document again is cheaper."""
+"""Number of changed nodes above which a reload of the whole document is cheaper."""
 
 RELOAD: Final = b"event: reload\ndata: {}\n\n"
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 
 class LiveFeed:
-    """Sends changes to the pages that are open."""
+    """Sender of changes to open pages."""
 
     def __init__(self, entries: NodeEntries) -> None:
         self._entries = entries
@@ -167,12 +167,12 @@ class LiveFeed:
         self._task: asyncio.Task[None] | None = None
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """One page's stream, until the page is closed."""
+        """Serve the stream of one page until the page is closed."""
         if len(self._readers) >= READERS:
             raise web.HTTPServiceUnavailable(text=f"{READERS} pages are open already\n")
         queue: asyncio.Queue[bytes] = asyncio.Queue(BACKLOG)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
-        # Counted before the first await: others that come at the same time see it.
+        # Registered before the first await, so that concurrent requests count it.
         self._readers.add(queue)
         try:
             with suppress(ConnectionError):
@@ -185,7 +185,7 @@ class LiveFeed:
         return response
 
     async def stop(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -202,10 +202,10 @@ class LiveFeed:
             self._task = asyncio.create_task(self._watch(), name="live page")
 
     async def _watch(self) -> None:
-        # What changed before the first page opened is in the document that it reads; only later changes are sent.
+        # Changes before the first page opened are in the document that the page loads. Only later changes are sent.
         await self._entries.refresh()
         waiting = len(self._entries.scheduler.waiting())
-        # Ends with the last reader: without pages the derivation costs nothing.
+        # The loop ends with the last reader, so that it costs nothing without pages.
         while self._readers:
             await asyncio.sleep(INTERVAL)
             changes = await self._entries.refresh()
@@ -227,7 +227,7 @@ class LiveFeed:
     def _send(self, message: bytes) -> None:
         for queue in self._readers:
             if queue.full():
-                # What waits is dropped: a page that is told to read everything again has no use for the steps.
+                # Queued changes are dropped, because the reader reloads everything.
                 while not queue.empty():
                     queue.get_nowait()
                 queue.put_nowait(RELOAD)
@@ -236,7 +236,7 @@ class LiveFeed:
 
 
 COMPRESSED: Final = 16_384
-"""Bytes from which an answer is compressed."""
+"""Minimum size in bytes of a compressed response."""
 
 PATHS: Final = (
     "/api/v1/cluster",
@@ -253,8 +253,10 @@ PodDump = Callable[[str, str], Mapping[str, Any] | None]
 
 class ViewApi:
     """
-    Answers from what one scheduler knows. ``pod_dump`` is a pod's debug dump. ``rebinds`` are the known RebindResources, ``moves`` is the
-    report of moves that gather devices.
+    Read-only API of one scheduler.
+
+    ``pod_dump`` returns the debug dump of a pod. ``rebinds`` returns the known RebindResources, ``moves`` the report of
+    moves that gather devices.
     """
 
     def __init__(
@@ -273,7 +275,7 @@ class ViewApi:
         self.live = LiveFeed(self._entries)
 
     def routes(self) -> list[web.RouteDef]:
-        """Everything that is served, all of it read-only."""
+        """Return all routes. All of them are read-only."""
         return [
             web.get("/", self._page),
             web.get("/api/v1", self._index),
@@ -287,7 +289,7 @@ class ViewApi:
         ]
 
     async def _page(self, _: web.Request) -> web.Response:
-        # Only this page's own scripts and styles: names of pods and nodes are text of any author.
+        # Only scripts and styles of this page are allowed, because names of pods and nodes are untrusted text.
         nonce = secrets.token_urlsafe(16)
         policy = (
             f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; "
@@ -299,7 +301,7 @@ class ViewApi:
     async def _index(self, request: web.Request) -> web.Response:
         return answer(request, document("Index", paths=list(PATHS)))
 
-    # Brought up to date by the request itself, as no page may be open.
+    # The request itself refreshes the entries, because no page may be open.
     async def _cluster(self, request: web.Request) -> web.Response:
         await self._entries.refresh()
         waiting = len(self._scheduler.waiting())
@@ -343,17 +345,17 @@ class ViewApi:
 
 
 def now() -> str:
-    """The time as RFC 3339, whole seconds."""
+    """Return the time in RFC 3339 with whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def answer(request: web.Request, found: Document | None, missing: str = "") -> web.Response:
-    """A document as JSON, compressed where it is large; 404 with a sentence when there is none."""
+    """Return a document as JSON, compressed if it is large, or 404 with a message if it is missing."""
     if found is None:
         found, status = {"apiVersion": API_VERSION, "kind": "Status", "code": 404, "message": missing}, 404
     else:
         status = 200
-    # Indented when read by people with curl, who do not ask for JSON by name.
+    # Indented for users of curl, which does not request JSON explicitly.
     option = None if "application/json" in request.headers.get("Accept", "") else orjson.OPT_INDENT_2
     body = orjson.dumps(found, option=option) + b"\n"
     response = web.Response(status=status, body=body, content_type="application/json")

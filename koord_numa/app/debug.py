@@ -1,5 +1,5 @@
 """
-What the engine knows of one node or one pod, as plain values for people who debug. It reads and changes nothing.
+Debug dumps of one node or one pod as plain values. Read-only.
 
 As Koordinator's scheduler service, which dumps a node's allocations at ``/nodes/NAME``.
 """
@@ -21,11 +21,11 @@ from koord_numa.engine.scheduler import Scheduler
 from koord_numa.wire.pod.pod_annotations import quantities
 
 Dump: TypeAlias = dict[str, Any]
-"""Ready for JSON. CPUs are cpu lists (``0-3,8``), amounts are quantities (``1500m``, ``16Gi``)."""
+"""A JSON-compatible dump. CPUs are CPU lists (``0-3,8``), amounts are quantities (``1500m``, ``16Gi``)."""
 
 
 def node_dump(engine: Scheduler, name: str) -> Dump | None:
-    """One node's ledger and what is left of it; ``None`` for a node that nothing is known of."""
+    """Return the ledger and the free amounts of a node, or None for an unknown node."""
     record = engine.cache.nodes.get(name)
     if record is None:
         return None
@@ -50,9 +50,11 @@ def node_dump(engine: Scheduler, name: str) -> Dump | None:
 
 def pod_dump(engine: Scheduler, namespace: str, name: str, holder: Callable[[], str] = str) -> Dump | None:
     """
-    Where a pod is and with what, or why it waits; ``None`` for one that is neither ours to place nor counted anywhere.
+    Return the placement of a pod, or the reason why it waits.
 
-    ``holder`` names who leads, for a replica that decides nothing itself; empty when no leader is known.
+    None for a pod that is neither pending here nor on a node.
+
+    ``holder`` returns the leader, for a replica that is not the leader, or an empty string if there is no known leader.
     """
     found = find_pod(engine, namespace, name)
     if found is None:
@@ -64,7 +66,7 @@ def pod_dump(engine: Scheduler, namespace: str, name: str, holder: Callable[[], 
 
 
 def find_pod(engine: Scheduler, namespace: str, name: str) -> tuple[Pod, NodeInfo | None] | None:
-    """A pod that waits for this scheduler, or one that is counted on a node, with that node."""
+    """Return a pod that waits for this scheduler, or a pod on a node together with that node."""
     for pod in engine.waiting():
         if (pod.key.namespace, pod.key.name) == (namespace, name):
             return pod, None
@@ -76,7 +78,7 @@ def find_pod(engine: Scheduler, namespace: str, name: str) -> tuple[Pod, NodeInf
 
 
 def waited_seconds(engine: Scheduler, uid: str) -> float:
-    """Seconds since a pod was first seen without a node; 0 for one that does not wait."""
+    """Return the seconds since a pod was first seen without a node, or 0 for a pod that does not wait."""
     pending = engine.handle.pending.get(uid)
     return 0.0 if pending is None else engine.dependencies.clock() - pending.since
 
@@ -101,8 +103,10 @@ def _waiting(engine: Scheduler, pod: Pod, holder: Callable[[], str]) -> Dump:
 
 
 def _why_waiting(engine: Scheduler, pod: Pod, holder: Callable[[], str]) -> str:
-    """What was decided last; a replica that does not lead decides nothing, and what it decided once may be outdated."""
-    # What a standby knows of verdicts is from when it led last.
+    """
+    Return the last decision. A replica that is not the leader makes no decisions, and its earlier ones may be outdated.
+    """
+    # The verdicts of a standby date from its last leadership.
     if not engine.dependencies.lease.fresh():
         return pod.problem or f"this replica is not the leader; ask {holder() or 'the leader, when there is one'}"
     return engine.explain(uid=pod.key.uid) or pod.problem
@@ -126,7 +130,7 @@ def _topology(topology: NodeResourceTopology) -> Dump:
 
 
 def _kubelet(view: KubeletView) -> Dump:
-    """What is known of the kubelet that chooses, and the bounds of what each NUMA node has free."""
+    """Return the known state of a kubelet that chooses CPUs, and the bounds of the free amounts of each NUMA node."""
     known = known_of(view)
     return {
         "states": known.states,
@@ -138,7 +142,7 @@ def _kubelet(view: KubeletView) -> Dump:
 
 
 def _free_cpus(record: NodeInfo) -> str | None:
-    """By id, where we choose them."""
+    """Return the free CPU ids of a node where the scheduler chooses CPUs, otherwise None."""
     offer = record.inventory
     if not isinstance(offer, Inventory) or offer.machine is None:
         return None

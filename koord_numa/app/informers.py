@@ -1,12 +1,10 @@
 """
-Which kinds are watched, by whom, and which of the scheduler's event handlers each feeds. A table: it starts nothing and decides nothing.
+Table of the informers: watched kinds, and the event handlers that they feed. It starts nothing and decides nothing.
 
-Theory. With ``podSource: Kopf``, Kopf's handler reports pods that wait, a resync checks them, and an informer watches pods with a node: a
-bind is then a departure on one watch and an arrival on the other, in any order, and the scheduler copes with both. With ``Informer``,
-one informer watches all pods, and a bind is a single event. Kopf watches NodeResourceTopologies and RebindResources in either case.
-
-PriorityClasses are not watched: the API server writes their value and preemption policy into every pod on admission, and later changes
-of a class do not change its pods.
+With ``podSource: Kopf``, Kopf's handler reports waiting pods, a resync checks them, and an informer watches pods with a
+node. A bind is then a removal and an addition on two watches in any order, which the scheduler handles. With
+``Informer``, one informer watches all pods. Kopf always watches NodeResourceTopologies and RebindResources.
+PriorityClasses are not watched: the API server copies their value and preemption policy into pods on admission.
 """
 
 import asyncio
@@ -81,7 +79,7 @@ def _ignore(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Callbacks(Generic[T]):
-    """``ports.EventHandler`` put together from functions."""
+    """An implementation of ``ports.EventHandler`` by functions."""
 
     replace: Callable[[Iterable[T]], None]
     observe: Callable[[str | None, T], None]
@@ -89,14 +87,14 @@ class Callbacks(Generic[T]):
 
 
 def workload_informers(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
-    """One informer a kind; none where no profile spreads pods by default."""
+    """Return one informer per workload kind, or none if no profile has default spread constraints."""
     if not any(profile.pod_topology_spread.constraints for profile in scheduler.settings.profiles):
         return ()
     missing = set(WorkloadKind)
 
     def synced(kind: WorkloadKind) -> None:
         missing.discard(kind)
-        # Only all kinds together: a controller that is not known yet would leave its pods without a constraint.
+        # All kinds together: pods of an unknown controller would have no constraint.
         if not missing:
             scheduler.synced(Source.WORKLOADS)
 
@@ -114,7 +112,7 @@ def _informer(api: Api, scheduler: Scheduler, kind: WorkloadKind, synced: Callab
 
 
 class ClaimsCatchUp:
-    """``informer`` is ``None`` where claims are switched off."""
+    """Relist of ResourceClaims at the start of a leadership. ``informer`` is None if claims are disabled."""
 
     def __init__(self, informer: Informer[Any] | None, lister: ClaimLister) -> None:
         self._informer = informer
@@ -122,7 +120,7 @@ class ClaimsCatchUp:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Let pods with claims wait until a list that begins now is complete."""
+        """Start a list and delay pods with claims until it is complete."""
         if self._informer is None:
             return
         self.stop()
@@ -130,7 +128,7 @@ class ClaimsCatchUp:
         self._task = asyncio.create_task(self._relist(self._informer), name="relist of ResourceClaims")
 
     def stop(self) -> None:
-        """Wait for the list no longer."""
+        """Cancel the list."""
         if self._task is not None:
             self._task.cancel()
 
@@ -140,27 +138,29 @@ class ClaimsCatchUp:
 
 
 ALL_PODS: Final = "status.phase!=Succeeded"
-"""Failed pods are wanted too: among them are those that a kubelet rejected."""
+"""Failed pods are included, because some of them are pods that a kubelet rejected."""
 
 BOUND_PODS: Final = f"spec.nodeName!=,{ALL_PODS}"
 
 COMPLETED_PODS: Final = "status.phase=Succeeded"
 
 NOMINATED_PODS: Final = "spec.nodeName=,status.nominatedNodeName!="
-"""Pods for which nodes are being freed: hardly ever any."""
+"""Pods with a nominated node, for which preemption frees room. Rare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Informers:
     """
-    Nothing is decided before all ``essential`` informers and all resyncs are synced. Of ``other`` informers, only pods that need what
-    they show wait for them.
+    All informers and resyncs.
+
+    No decision is made before all ``essential`` informers and all resyncs are synced. Only pods that need the objects
+    of ``other`` informers wait for these.
     """
 
     essential: tuple[Informer[Any], ...]
     other: tuple[Informer[Any], ...]
     resyncs: tuple[Resync[Any], ...]
-    claims: Informer[Any] | None = None  # of ResourceClaims, one of ``other``
+    claims: Informer[Any] | None = None  # the informer of ResourceClaims, one of ``other``
 
     @property
     def all(self) -> tuple[Informer[Any], ...]:
@@ -168,25 +168,25 @@ class Informers:
         return self.essential + self.other
 
     def not_synced(self) -> Iterator[str]:
-        """What keeps the scheduler from knowing everything that it needs, a sentence each."""
+        """Yield the reasons why the scheduler is not synced, a sentence each."""
         for informer in self.essential:
             yield from _complaint(informer.kind.name, informer.synced, informer.problem)
         for resync in self.resyncs:
             yield from _complaint(resync.name, resync.synced, resync.problem)
 
     def needs_relist(self) -> None:
-        """Objects that Kopf watches may have vanished without an event."""
+        """Request a relist of objects that Kopf watches, because events may have been missed."""
         for resync in self.resyncs:
             resync.needs_relist()
 
 
 def informers_of(api: Api, scheduler: Scheduler, stores: KopfStores, parsers: KopfParsers) -> Informers:
-    """Everything that feeds this scheduler, by its ``podSource``."""
+    """Return all informers and resyncs of the scheduler, by its ``podSource``."""
     essential: tuple[Informer[Any], ...] = (_nodes(api, scheduler), _namespaces(api, scheduler))
     claims = _resource_claims(api, scheduler)
     other = (_budgets(api, scheduler), *_volumes(api, scheduler), *claims, *_pod_groups(api, scheduler))
     of_claims = claims[0] if claims else None
-    # Only where a default constraint may refuse a node does a decision need workloads.
+    # Decisions need workloads only if a default constraint may reject a node.
     if scheduler.settings.needs_workloads:
         essential += workload_informers(api, scheduler)
     else:
@@ -201,20 +201,20 @@ def informers_of(api: Api, scheduler: Scheduler, stores: KopfStores, parsers: Ko
 
 
 def all_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
-    """Every pod, waiting or not, ours or not, through one list and watch."""
+    """Return an informer of all pods: waiting or bound, of this and of other schedulers."""
     ours = frozenset(scheduler.settings.scheduler_names)
 
     def parse(raw: Mapping[str, Any]) -> Pod:
         if isinstance(raw, UnreadObject):
             identity = raw.identity
             known = scheduler.known(identity.uid)
-            # The same version: parsing a pod costs more than everything else about a relist.
+            # Parsing a pod is the most expensive part of a relist, so pods of the same version are reused.
             if known is not None and known.resource_version == identity.resource_version:
-                return known  # most of a new list
+                return known  # the common case in a relist
         return parse_pod(raw)
 
     def replace(pods: Iterable[Pod]) -> None:
-        # A list once, as it is handed to three handlers.
+        # A list, because three handlers iterate over the pods.
         found = list(pods)
         scheduler.handlers.bound_pods.replace(pod for pod in found if pod.node)
         scheduler.handlers.pending_pods.replace(pod for pod in found if not pod.node and pod.scheduler in ours)
@@ -244,7 +244,11 @@ def _bound_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
 
 
 def _counted(scheduler: Scheduler) -> Callable[[Mapping[str, Any]], Pod | None]:
-    """A pod as it is counted, by the uid of a raw one; not one that is assumed, whose bind its own object may not show yet."""
+    """
+    Return a lookup of cached pods by the uid of a raw pod.
+
+    Assumed pods are excluded, because their own object may not show the bind yet.
+    """
 
     def counted(raw: Mapping[str, Any]) -> Pod | None:
         uid = raw.identity.uid if isinstance(raw, UnreadObject) else meta(raw, "uid")
@@ -254,8 +258,8 @@ def _counted(scheduler: Scheduler) -> Callable[[Mapping[str, Any]], Pod | None]:
 
 
 def _nominated(api: Api, scheduler: Scheduler) -> Informer[Pod]:
-    """Pods of other schedulers for which nodes are being freed."""
-    # The server knows no "none of": one condition a name.
+    """Return an informer of pods of other schedulers with a nominated node."""
+    # Field selectors have no "not in" operator, so there is one condition per name.
     not_ours = "".join(f",spec.schedulerName!={name}" for name in scheduler.settings.scheduler_names)
     parser = ContainedParser("pod", parse_pod, scheduler)
     kind = ListedKind(PODS, parser, NOMINATED_PODS + not_ours, title="pods nominated by others")
@@ -276,7 +280,11 @@ def _budgets(api: Api, scheduler: Scheduler) -> Informer[Any]:
 
 
 def _volumes(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
-    """Pods with claims wait until claims, volumes and classes are synced; what CSI drivers tell of nodes may be absent."""
+    """
+    Return the informers of volume kinds.
+
+    Pods with claims wait until claims, volumes and classes are synced. The CSI kinds may be missing.
+    """
     lister = scheduler.volumes
     kinds: tuple[tuple[KindToList[Any], EventHandler[Any]], ...] = (
         (KindToList("claim", CLAIMS, parse_claim), lister.claims),
@@ -291,11 +299,15 @@ def _volumes(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
 
 
 def _resource_claims(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
-    """Pods with claims wait until all four kinds are synced; a cluster that does not serve them has none."""
+    """
+    Return the informers of DRA kinds.
+
+    Pods with claims wait until all four kinds are synced. A cluster without these kinds has empty lists.
+    """
     if scheduler.settings.dynamic_resources is DynamicResources.OFF:
         return ()
     lister = scheduler.claims
-    # Claims need all kinds: a decision without one would miss devices, classes or taints.
+    # All kinds are required: a decision without one would miss devices, classes or taints.
     missing = {RESOURCE_CLAIMS, RESOURCE_SLICES, DEVICE_CLASSES, TAINT_RULES[0]}
 
     def synced(resource: Resource) -> Callable[[], None]:
@@ -323,14 +335,18 @@ def _resource_claims(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...
 
 
 def _pod_groups(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
-    """One informer a dialect. Members of a PodGroup that is not known wait for it, so that no decision waits for these."""
+    """
+    Return one informer per PodGroup dialect.
+
+    Members of an unknown PodGroup wait for it, so other decisions do not wait for these informers.
+    """
     if scheduler.settings.pod_groups is PodGroupSupport.OFF:
         return ()
     return (_completed(api, scheduler), *(_pod_groups_of(api, scheduler, dialect) for dialect in Dialect))
 
 
 def _completed(api: Api, scheduler: Scheduler) -> Informer[Pod]:
-    """Pods of gangs that have succeeded, which the informers of pods leave out: they count as scheduled."""
+    """Return an informer of succeeded pods of gangs. Other pod informers exclude them, but they count as scheduled."""
     groups, ours = scheduler.groups, scheduler.settings.scheduler_names
 
     def parse(raw: Mapping[str, Any]) -> Pod | None:
@@ -371,7 +387,7 @@ def _slice(raw: Mapping[str, Any]) -> ResourceSlice | None:
 
 @dataclass(frozen=True, slots=True)
 class KindToList(Generic[T]):
-    """A kind that is listed and watched: what it is called, where it is served, how it is read, and whether it may be absent."""
+    """A listed and watched kind: its name, its resources, its parser, and whether the cluster may lack it."""
 
     name: str
     resource: Resource
@@ -381,7 +397,7 @@ class KindToList(Generic[T]):
 
 
 def _listed(api: Api, scheduler: Scheduler, kind: KindToList[T], handler: EventHandler[T]) -> Informer[T]:
-    """An informer whose parser and handler are contained: whatever one object breaks costs that object only."""
+    """Return an informer with a contained parser and handler: a broken object affects only itself."""
     parser = ContainedParser(kind.name, kind.parse, scheduler)
     listed = ListedKind(kind.resource, parser, optional=kind.optional, older=kind.older)
     return Informer(api, listed, _contained(kind.name, handler, scheduler))
@@ -397,7 +413,7 @@ def _waiting_pods(api: Api, stores: KopfStores, parsers: KopfParsers, scheduler_
 
 
 def _topologies(api: Api, stores: KopfStores, parsers: KopfParsers) -> Resync[NodeResourceTopology]:
-    # The newest version that the cluster serves; all of them are optional, as the kind may not be installed.
+    # The newest version that the cluster serves. All are optional, because the kind may not be installed.
     kinds = tuple(ListedKind(resource, parsers.topology, optional=True) for resource in TOPOLOGIES)
     return Resync("NodeResourceTopologies", stores.topologies, lambda: list_first_served(api, kinds))
 

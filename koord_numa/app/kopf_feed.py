@@ -1,4 +1,4 @@
-"""Parse objects on their way to the event handlers. What is broken about one object costs that object only."""
+"""Parsers and stores between Kopf or informers and the event handlers. A broken object affects only itself."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,16 +27,19 @@ from koord_numa.wire.rebinds import parse_rebind
 T = TypeVar("T")
 
 UNREADABLE: str = "Unreadable"
-"""The reason of the event on a pod that cannot be read."""
+"""Event reason for a pod that cannot be parsed."""
 
 MOST_TEXT: int = 300
 
 
 class ContainedParser(Generic[T]):
     """
-    One kind. Calling it gives the parsed object, ``None`` for one that is broken, and raises ``WireError`` for one without identity.
+    A parser of one kind that contains errors.
 
-    ``node_of`` names the node that an object is about, empty for none; ``gone`` must be called for objects that are deleted.
+    It returns None for a broken object and raises ``WireError`` for an object without identity.
+
+    ``node_of`` returns the name of the node that an object belongs to, or an empty string. ``gone`` must be called for
+    deleted objects.
     """
 
     def __init__(
@@ -46,8 +49,10 @@ class ContainedParser(Generic[T]):
         scheduler: Scheduler,
         node_of: Callable[[Mapping[str, Any]], str] = lambda _: "",
     ) -> None:
-        self._listings: list[set[str]] = []  # uids seen so far by each list under way
-        self.broken: dict[str, tuple[str, str]] = {}  # uid -> resourceVersion, the node that is closed for it
+        self._listings: list[set[str]] = []  # uids seen so far by each list in progress
+        self.broken: dict[
+            str, tuple[str, str]
+        ] = {}  # uid -> resourceVersion, the node that is closed because of the object
         self._kind = kind
         self._parse = parse
         self._scheduler = scheduler
@@ -55,23 +60,23 @@ class ContainedParser(Generic[T]):
 
     def __call__(self, raw: Mapping[str, Any]) -> T | None:
         """Parse one object."""
-        # Listed, whether it can be read or not: it exists.
+        # The object exists, whether it can be parsed or not.
         for listed in self._listings:
             listed.add(_text(raw, "uid"))
         try:
             found = self._parse(raw)
         except WireError:
             raise
-        except Exception as error:  # noqa: BLE001  (contained: it costs this object only)
+        except Exception as error:  # noqa: BLE001  (contained: it affects this object only)
             self._contain(raw, error)
             return None
-        # A look-up only where something is broken at all.
+        # The lookup is needed only if any object is broken.
         if self.broken:
             self.gone(raw)
         return found
 
     def gone(self, raw: Mapping[str, Any]) -> bool:
-        """The object is deleted, or well again. Returns whether it was broken."""
+        """Forget a broken object that is deleted or valid again. Returns whether it was broken."""
         known = self.broken.pop(_text(raw, "uid"), None)
         if known is not None and known[1]:
             self._scheduler.cache.set_broken(known[1], self._mark(raw), "")
@@ -79,14 +84,14 @@ class ContainedParser(Generic[T]):
 
     @contextmanager
     def listing(self) -> Iterator[None]:
-        """Objects that a complete list does not show are gone."""
-        # A copy: objects that turn out broken during the list are not gone.
+        """Forget broken objects that a complete list does not contain."""
+        # A copy: objects that become broken during the list still exist.
         before, listed = set(self.broken), set[str]()
-        # Most of the time nothing is broken, so that nothing can be found to be gone.
+        # Usually no object is broken, and nothing has to be checked.
         if before:
             self._listings.append(listed)
         try:
-            yield  # an exception means that the list is not complete: then nothing is known to be gone
+            yield  # an exception means that the list is incomplete, so no object is known to be deleted
         finally:
             self._listings = [each for each in self._listings if each is not listed]
         for uid in before - listed:
@@ -94,10 +99,10 @@ class ContainedParser(Generic[T]):
 
     def _contain(self, raw: Mapping[str, Any], error: Exception) -> None:
         uid, version, name = _text(raw, "uid"), _text(raw, "resourceVersion"), _text(raw, "name")
-        # The same version of the same object: said already.
+        # The same version of the same object has already been reported.
         if self.broken.get(uid, ("",))[0] == version and uid in self.broken:
-            return  # said already
-        # Another version: its node may be another one too.
+            return
+        # A new version may belong to another node.
         self.gone(raw)
         node = self._node_of(raw)
         self.broken[uid] = (version, node)
@@ -106,7 +111,7 @@ class ContainedParser(Generic[T]):
         why = shortened(f"{self._kind} {name} cannot be read: {type(error).__name__}: {error}", MOST_TEXT)
         if node:
             self._scheduler.cache.set_broken(node, self._mark(raw), why)
-        if self._kind == "pod":  # said by every replica: most pods are read before anyone leads
+        if self._kind == "pod":  # by every replica, because most pods are parsed before a leader is elected
             key = PodKey(_text(raw, "namespace"), name, uid)
             self._scheduler.dependencies.recorder.event(key, warning=True, reason=UNREADABLE, message=why)
 
@@ -116,42 +121,50 @@ class ContainedParser(Generic[T]):
 
 def _text(raw: Mapping[str, Any], key: str) -> str:
     metadata = raw.get("metadata")
-    # Cut to the longest name, as the object may hold anything.
+    # Cut to the maximum length of a name, because the object may contain anything.
     return str(metadata.get(key) or "")[:253] if isinstance(metadata, Mapping) else ""
 
 
 def own_name(raw: Mapping[str, Any]) -> str:
-    """The node of a Node or a NodeResourceTopology is called as the object."""
+    """Return the node of a Node or NodeResourceTopology, which has the name of the object."""
     return _text(raw, "name")
 
 
 def bound_to(raw: Mapping[str, Any]) -> str:
-    """The node of a pod."""
+    """Return the node of a pod, or an empty string."""
     spec = raw.get("spec")
     return str(spec.get("nodeName") or "")[:253] if isinstance(spec, Mapping) else ""
 
 
 TOPOLOGY_PAUSE: Final = 0.4
 """
-Seconds in which updates of topologies are gathered. Exporters publish once in 10 to 60 s what they have seen some time before, so that
-nothing waits for an update, and one of several costs half of one that comes alone.
+Seconds in which updates of topologies are batched.
+
+Exporters publish every 10 to 60 s with some delay, so a short wait is harmless. An update in a batch costs half as much
+as a single update.
 """
 
 POD_PAUSE: Final = 0.02
 """
-The same of pods, waiting or not. One that comes alone is taken in at once; of those that come in a crowd each takes half of the time when
-they are read, decided on and sent one behind the other.
+Seconds in which updates of pods are batched, waiting or not.
+
+A single update is handled immediately. In a burst each update takes half of the time when updates are parsed, decided
+and sent in batches.
 """
 
 
 def topologies_in_batches(scheduler: Scheduler) -> ClientMiddlewareType:
-    """For Kopf's session: watches of topologies are read in batches. Pods are handed on as they arrive, and binds wait for no batch."""
+    """
+    Return the middleware for Kopf's session that reads watches of topologies in batches.
+
+    Pods are passed on as they arrive, and binds do not wait for a batch.
+    """
     return in_batches(TOPOLOGY_PLURAL, TOPOLOGY_PAUSE, lambda: bool(scheduler.cache.assumed))
 
 
 @dataclass(frozen=True, slots=True)
 class KopfStores:
-    """What Kopf reports, by kind, each in front of its event handler."""
+    """The stores of objects from Kopf, by kind. Each store feeds its event handler."""
 
     waiting_pods: ResyncStore[Pod]
     topologies: ResyncStore[NodeResourceTopology]
@@ -160,7 +173,7 @@ class KopfStores:
 
 @dataclass(frozen=True, slots=True)
 class KopfParsers:
-    """``handlers.dispatch.Parsers``, the same for Kopf's events and for resyncs."""
+    """Implementation of ``handlers.dispatch.Parsers``, shared by Kopf's events and resyncs."""
 
     waiting_pod: ContainedParser[Pod]
     topology: ContainedParser[NodeResourceTopology]
@@ -168,14 +181,14 @@ class KopfParsers:
 
 
 def kopf_parsers(scheduler: Scheduler, stores: KopfStores) -> KopfParsers:
-    """Parsers that leave out pods of other schedulers, and reuse what was parsed from the same version."""
+    """Return parsers that skip pods of other schedulers and reuse parsed objects of the same version."""
     names = scheduler.settings.scheduler_names
 
     def waiting_pod(raw: Mapping[str, Any]) -> Pod | None:
-        # Before parsing: with several scheduler names the server selects pods of all schedulers.
+        # Checked before parsing: with several scheduler names the server selects pods of all schedulers.
         if (raw.get("spec") or {}).get("schedulerName") not in names:
             return None
-        # Kopf repeats objects after each lost connection; the version tells that nothing is new.
+        # Kopf repeats objects after each lost connection. An unchanged version is not parsed again.
         return known_version(stores.waiting_pods, meta(raw, "uid"), raw) or parse_pod(raw)
 
     def topology(raw: Mapping[str, Any]) -> NodeResourceTopology:
@@ -189,7 +202,7 @@ def kopf_parsers(scheduler: Scheduler, stores: KopfStores) -> KopfParsers:
 
 
 def kopf_stores(scheduler: Scheduler, rebinds: RebindController) -> KopfStores:
-    """Stores in front of this scheduler and this controller of rebinds."""
+    """Return the stores of the scheduler and of the rebind controller."""
     return KopfStores(
         ResyncStore(scheduler.handlers.pending_pods, lambda pod: pod.key.uid),
         ResyncStore(scheduler.handlers.topologies, lambda topology: topology.node),

@@ -36,7 +36,7 @@ from koord_numa.settings import RebindMode
 
 @dataclass(frozen=True, slots=True)
 class FreeCpus:
-    """Of one node, in whole CPUs: free in all, most free on one NUMA node, and the size of its largest NUMA node."""
+    """Free CPUs of one node in whole CPUs: total, maximum on one NUMA node, and the size of the largest NUMA node."""
 
     free: int
     largest: int
@@ -44,33 +44,37 @@ class FreeCpus:
 
     @property
     def fragmentation(self) -> float:
-        """0 where the free CPUs fill one NUMA node as far as they can, near 1 where they are scattered over many."""
-        # No more than the size of a NUMA node can be free together: that is the best case, not all free CPUs.
+        """0 if the free CPUs fill one NUMA node as far as possible, near 1 if they are scattered over many."""
+        # At most the size of a NUMA node can be free together. The best case is that size instead of all free CPUs.
         together = min(self.free, self.size)
         return 1 - self.largest / together if together else 0.0
 
 
 class FreeCpuCache:
-    """Free CPUs per node, counted again only for nodes that changed: a scrape must not hold up decisions."""
+    """Free CPUs per node, recomputed only for changed nodes, so that a scrape does not delay decisions."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[NodeInfo, int, FreeCpus | None]] = {}
 
     def of(self, nodes: Mapping[str, NodeInfo]) -> dict[str, FreeCpus]:
-        """By node, without those that have no topology; in the order of their names."""
+        """Return the free CPUs by node, sorted by name, without nodes that have no topology."""
         self._known = {name: self._current(name, nodes[name]) for name in sorted(nodes)}
         return {name: found for name, (_, _, found) in self._known.items() if found is not None}
 
     def _current(self, name: str, record: NodeInfo) -> tuple[NodeInfo, int, FreeCpus | None]:
         known = self._known.get(name)
-        # The revision grows with every change that a decision could notice.
+        # The revision increases with every change that affects decisions.
         if known is not None and known[0] is record and known[1] == record.revision:
             return known
         return record, record.revision, free_cpus(record)
 
 
 def free_cpus(record: NodeInfo) -> FreeCpus | None:
-    """By CPU ids where we choose them, by the published zones where a kubelet does; ``None`` without a topology."""
+    """
+    Return the free CPUs of a node, or None without a topology.
+
+    By CPU ids if the scheduler chooses CPUs, by published zones if a kubelet does.
+    """
     topology = record.topology
     if topology is None:
         return None
@@ -86,7 +90,7 @@ def free_cpus(record: NodeInfo) -> FreeCpus | None:
 
 
 def kubelet_metrics(scheduler: Scheduler, now: float) -> Iterator[Metric]:
-    """Three families; ``now`` is seconds since the epoch."""
+    """Yield the three metric families of kubelets. ``now`` is in seconds since the epoch."""
     found = [info.history.evidence for info in scheduler.cache.nodes.values()]
     explored = GaugeMetricFamily(
         "koord_numa_explored_nodes",
@@ -110,7 +114,7 @@ def kubelet_metrics(scheduler: Scheduler, now: float) -> Iterator[Metric]:
 
 
 _WAITING = "Waiting"
-"""The label of a RebindResource whose status is still empty."""
+"""Label value of a RebindResource with an empty status."""
 
 
 class RebindCollector(Collector):
@@ -121,7 +125,7 @@ class RebindCollector(Collector):
         self._controller = controller
 
     def collect(self) -> Iterable[Metric]:
-        """Every family, in a fixed order; series exist before their first count, so that a rate sees it."""
+        """Return every family in a fixed order. Series exist before their first count, so that ``rate`` includes it."""
         yield self._resources()
         yield from self._ended()
         yield from self._moves()
@@ -131,7 +135,7 @@ class RebindCollector(Collector):
         found = Counter(rebind.phase for rebind in self._controller.known())
         family = GaugeMetricFamily("koord_numa_rebind_resources", "RebindResources that exist.", labels=("phase",))
         for phase in RebindPhase:
-            # The phase of a new object is empty, and a label must not be.
+            # A new object has an empty phase, but a label must not be empty.
             family.add_metric((phase.value or _WAITING,), found[phase])
         return family
 
@@ -165,12 +169,14 @@ class RebindCollector(Collector):
 
 
 BIND_FAILURES: Final = ("Conflict", "Forbidden", "Gone", "Invalid", "NodeLeft", "Unavailable", "UnknownOutcome")
-"""Series that exist before their first count, so that a rate sees it; others come with theirs."""
+"""
+Series that exist before their first count, so that ``rate`` includes it. Other series start with their first count.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSources:
-    """What the collectors read."""
+    """The objects that the collectors read."""
 
     scheduler: Scheduler
     informers: Informers
@@ -180,7 +186,10 @@ class MetricSources:
     lease_conflicts: LeaseConflicts
 
     def topology_ages(self) -> dict[str, float]:
-        """Seconds since a node's topology was last seen to change, by node; since this process began to watch for older ones."""
+        """
+        Return the seconds since the last observed change of each node's topology, or since the start of the watch for
+        older ones.
+        """
         now = self.scheduler.dependencies.clock()
         nodes = self.scheduler.cache.nodes
         return {name: now - info.topology_seen for name, info in nodes.items() if info.published is not None}
@@ -428,7 +437,7 @@ def _counts(name: str, about: str, label: str, counts: Mapping[str, int]) -> Met
 
 
 def _histogram(name: str, about: str, labels: tuple[str, ...], found: Mapping[tuple[str, ...], Histogram]) -> Metric:
-    """``found`` has a histogram for every combination of label values."""
+    """Build a histogram family. ``found`` has a histogram for every combination of label values."""
     family = HistogramMetricFamily(name, about, labels=labels)
     for values, histogram in found.items():
         bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]

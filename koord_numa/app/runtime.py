@@ -1,7 +1,7 @@
 """
-The process less Kopf: connection, informers, leader election, event recorder, HTTP server and scheduler, put together once.
+The process without Kopf: connection, informers, leader election, event recorder, HTTP server and scheduler.
 
-It starts and stops them in order and notices when one of them dies. It decides nothing.
+It assembles, starts and stops them in order and detects tasks that die. It makes no decisions.
 """
 
 import asyncio
@@ -46,20 +46,22 @@ from koord_numa.settings import DynamicResources, LeaseSettings, RebindMode, Set
 from koord_numa.wire.pod.pod_annotations import resource_status
 
 AGENT: Final = f"koord-numa/{__version__} (scheduler)"
-"""The user agent of the scheduler's requests, as opposed to those of the command line."""
+"""User agent of the scheduler, different from that of the command line."""
 
 LOOPBACK: Final = "127.0.0.1"
 
 SETTLE: Final = 5.0
-"""Seconds that binds in flight get at the end, with the lease still ours."""
+"""Seconds for binds in flight at shutdown, while the lease is still held."""
 
 FLUSH: Final = 3.0
-"""Seconds in which events that still wait are posted at the end."""
+"""Seconds for posting queued events at shutdown."""
 
 STUCK: Final = 300.0
 """
-Seconds without progress of an informer before the process counts as unhealthy. A live watch brings a bookmark every minute, and a dead
-one is noticed after 70 s, so an API server that is down is no reason: only a restart helps.
+Seconds without progress of an informer before the process is unhealthy.
+
+A live watch has a bookmark every minute, and a dead watch is detected after 70 s. An unavailable API server is not a
+cause: only a restart helps.
 """
 
 _log = logging.getLogger(__name__)
@@ -67,7 +69,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SecureServing:
-    """The port with TLS and access control, on every interface. Without files the certificate is self-signed."""
+    """The TLS port with access control, on every interface. Without files the certificate is self-signed."""
 
     port: int
     certificate: Path | None = None
@@ -77,9 +79,9 @@ class SecureServing:
 @dataclass(frozen=True, slots=True)
 class Options:
     """
-    How one process is run, as opposed to what it decides.
+    Options of the process, as opposed to settings of its decisions.
 
-    ``port`` is plain HTTP on loopback; 0 takes any free port, ``None`` serves nothing.
+    ``port`` is plain HTTP on loopback. 0 selects any free port, None disables the server.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -91,7 +93,7 @@ class Options:
 
 
 class Runtime:
-    """``handlers.lifecycle.Host``. ``start`` once, ``stop`` once."""
+    """Implementation of ``handlers.lifecycle.Host``. ``start`` and ``stop`` are called once."""
 
     def __init__(self, options: Options, api: Api) -> None:
         settings = options.settings
@@ -141,12 +143,12 @@ class Runtime:
 
     @classmethod
     async def connect(cls, options: Options) -> "Runtime":
-        """Put everything together; nothing is sent yet. Raises ``NoCredentials``."""
+        """Create the runtime without sending anything. Raises ``NoCredentials``."""
         return cls(options, await Api.connect(options.kubeconfig, AGENT))
 
     @property
     def failure(self) -> asyncio.Future[BaseException]:
-        """Done when a task has died."""
+        """Future that is done when a task has died."""
         return self.tasks.failure
 
     @property
@@ -155,11 +157,11 @@ class Runtime:
         return self.api.server
 
     async def new_session(self) -> Any:
-        """A session for Kopf with the credentials of this moment; Kopf closes it."""
+        """Return a session for Kopf with the current credentials. Kopf closes the session."""
         return await self.api.new_session(topologies_in_batches(self.scheduler))
 
     async def start(self) -> None:
-        """Begin to watch, to compete for the lease, and to schedule as soon as everything is known."""
+        """Start to watch, to compete for the lease, and to schedule once everything is synced."""
         if self.options.port is not None:
             await self.http_server.start()
             _log.info(
@@ -187,14 +189,14 @@ class Runtime:
 
     async def stop(self) -> None:
         """
-        End in the order that loses nothing: decide no more and settle what is in flight, then let a standby lead, then go.
+        Shut down in an order that loses nothing: stop deciding, settle writes in flight, release the lease, then stop.
 
-        May be called again, and does nothing then.
+        Further calls do nothing.
         """
         if self._stopped:
             return
         self._stopped = True
-        self.api.cut_off = False  # of what was given up earlier, nothing is on its way any more
+        self.api.cut_off = False  # earlier requests that were cut off are no longer in flight
         await self.scheduler.stop()
         self.rebinds.stop()
         await self.tasks.finish(SETTLE, "scheduler", "rebinds")
@@ -213,13 +215,17 @@ class Runtime:
         await self.api.close()
 
     def _secure(self, providers: StatusProviders, serving: SecureServing) -> HttpServer:
-        """Raises ``OSError`` for a certificate that cannot be used."""
+        """Return the HTTPS server. Raises ``OSError`` for an unusable certificate."""
         guard = DelegatedAuth(self.api).middleware()
         protection = Protection(server_context(serving.certificate, serving.key), guard)
         return HttpServer(providers, serving.port, protection=protection)
 
     async def _end_leading(self, lease: LeaderElection) -> None:
-        """A write that was cut off may be carried out while the lease lasts: a standby that acts before could give the same CPUs away."""
+        """
+        Release the lease, unless a write was cut off.
+
+        The API server may still execute the write. A new leader that acts before could assign the same CPUs.
+        """
         if self.api.cut_off or self.scheduler.loop.binding.cut_off:
             lease.stop_acting()
             _log.warning("writes were in flight after %g s: the lease is not released, it runs out by itself", SETTLE)
@@ -251,7 +257,7 @@ class Runtime:
         )
 
     async def _catch_up(self) -> None:
-        """List once more: the leader before may have written what no watch has shown yet."""
+        """Relist, because the previous leader may have written changes that no watch has delivered yet."""
         self.informers.needs_relist()
         self._claims_catch_up.begin()
         await asyncio.gather(*(informer.refresh() for informer in self.informers.essential))
@@ -289,7 +295,7 @@ class Runtime:
                 yield f"{informer.kind}: neither an answer nor a failure for {informer.stuck:.0f} s"
 
     def _not_ready(self) -> Iterator[str]:
-        """What keeps this replica from scheduling, or from taking over at once. A warm standby is ready."""
+        """Yield the reasons why this replica cannot schedule or take over at once. A warm standby is ready."""
         yield from self._unhealthy()
         yield from self.informers.not_synced()
         if self.lease.problem:

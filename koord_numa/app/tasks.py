@@ -1,4 +1,4 @@
-"""Supervise long-running tasks, the event loop's delay and garbage collection."""
+"""Supervision of long-running tasks, event loop delay and garbage collection."""
 
 import asyncio
 import gc
@@ -9,11 +9,15 @@ EVERY: Final = 0.25
 """Seconds between two measurements."""
 
 BAD: Final = 1.0
-"""Seconds of lag that are worth a warning: the lease is renewed by this loop too."""
+"""Seconds of lag that cause a warning: this loop also renews the lease."""
 
 
 class LoopLag:
-    """``last`` and ``worst`` are seconds; ``told`` is called with each measurement."""
+    """
+    Measurement of the event loop lag.
+
+    ``last`` and ``worst`` are in seconds. ``told`` is called with each measurement.
+    """
 
     def __init__(self, told: Callable[[float], None] = lambda _: None) -> None:
         self.last = 0.0
@@ -26,7 +30,7 @@ class LoopLag:
         while True:
             asked = clock() + EVERY
             await asyncio.sleep(EVERY)
-            # Timers may fire a little early, which is no lag.
+            # Timers may fire slightly early, which is not a lag.
             self.last = max(0.0, clock() - asked)
             self.worst = max(self.worst, self.last)
             self._told(self.last)
@@ -34,20 +38,28 @@ class LoopLag:
 
 THRESHOLDS: Final = (1_000, 10, 10_000)
 """
-So many young objects, walks over them, and walks over what these left before the next older generation is walked over. The old one hardly
-ever is: its walk visits the whole cache. The others are small: every bind waits for a walk, which takes 80 ms for 100,000 objects, and a
-walk over objects that are still in the processor's cache takes a third less for each.
+Thresholds of the garbage collector: young objects, young collections and middle collections before the next older
+generation.
+
+The oldest generation is rarely collected, because that visits the whole cache. The other collections are small, because
+every bind waits for them: a collection takes 80 ms for 100,000 objects, and a third less per object that is still in
+the CPU cache.
 """
 
 LONGEST: Final = 60.0
-"""Seconds without any walk at most: where some kind cannot be listed for hours, garbage must not pile up meanwhile."""
+"""Maximum seconds without garbage collection, so that garbage does not accumulate while a kind cannot be listed."""
 
 LOOK: Final = 0.2
-"""Seconds between two looks whether everything has been read."""
+"""Seconds between two checks whether everything has been read."""
 
 
 class GarbageCollection:
-    """Made inside of the running loop: no walks until everything is ``known``, for ``longest`` seconds at most, or until ``resume``."""
+    """
+    Garbage collection that is paused during the initial lists.
+
+    Created inside the running loop. The pause ends when everything is ``known``, after ``longest`` seconds, or with
+    ``resume``.
+    """
 
     def __init__(self, known: Callable[[], bool], longest: float = LONGEST) -> None:
         self._known = known
@@ -58,13 +70,13 @@ class GarbageCollection:
         self._next = self._loop.call_later(LOOK, self._look)
 
     def resume(self) -> None:
-        """Walk again from now on."""
+        """Enable garbage collection."""
         self._next.cancel()
         gc.enable()
 
     def _look(self) -> None:
         if self._known():
-            # What was read stays: no later walk has to visit it.
+            # Objects that were read stay in memory, so later collections need not visit them.
             gc.freeze()
         elif self._loop.time() < self._end:
             self._next = self._loop.call_later(LOOK, self._look)
@@ -73,15 +85,15 @@ class GarbageCollection:
 
 
 CANCEL_AGAIN: Final = 5.0
-"""Seconds that a task gets to end before it is cancelled once more."""
+"""Seconds that a task gets to end before it is cancelled again."""
 
 
 class Ended(Exception):
-    """A task that should run for ever ended without an error."""
+    """A task that should run forever ended without an error."""
 
 
 class TaskSupervisor:
-    """Tasks by name. ``failure`` is done, with the error, when one of them has ended before ``stop``."""
+    """Tasks by name. ``failure`` is done, with the error, when a task ends before ``stop``."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -94,22 +106,22 @@ class TaskSupervisor:
         task.add_done_callback(self._ended)
 
     async def finish(self, seconds: float, *names: str) -> None:
-        """Wait until tasks that were asked to end do so; cancel after so many seconds those that have not."""
-        # All of them are popped first: one ends while another is waited for, and its end is expected.
+        """Wait for tasks that were asked to end. Tasks that still run after the given seconds are cancelled."""
+        # All are removed first, because a task may end while another is waited for, and its end is expected.
         tasks = {task for name in names if (task := self._tasks.pop(name, None)) is not None}
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
         await _cancelled(tasks)
 
     async def stop(self, *names: str) -> None:
-        """Cancel these tasks, or all when none is named, and wait until they are over."""
+        """Cancel the named tasks, or all tasks, and wait until they have ended."""
         await _cancelled({self._tasks.pop(name) for name in (names or tuple(self._tasks)) if name in self._tasks})
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        # A task that was taken out before it ended was asked to end.
+        # A task that was removed before it ended was asked to end.
         expected = task not in self._tasks.values()
         error = None if task.cancelled() else task.exception()
-        # The first failure counts; those that follow are its consequences.
+        # Only the first failure is recorded. Later failures are its consequences.
         if expected or self.failure.done():
             return
         self.failure.set_result(error or Ended(f"{task.get_name()} ended by itself"))
@@ -117,9 +129,9 @@ class TaskSupervisor:
 
 async def _cancelled(tasks: Set[asyncio.Task[None]]) -> None:
     """
-    Cancel tasks until all of them are over.
+    Cancel tasks until all of them have ended.
 
-    Once is not enough: a task that awaits another one never hears of it when that one ends otherwise at the same moment.
+    A single cancellation is not enough: a task that awaits another task misses it if the other ends at the same time.
     """
     left = tasks
     while left:
