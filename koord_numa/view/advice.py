@@ -1,4 +1,4 @@
-"""Advice for a waiting pod: the smallest change after which it fits."""
+"""Advice for a waiting pod: the smallest changes that make the pod fit."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -42,10 +42,10 @@ from koord_numa.view.text import short_amounts
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """
-    One change after which the pod fits on ``node``, verified by the scheduler's rules.
+    A change that makes the pod fit on ``node``, verified by the rules of the scheduler.
 
-    ``kind`` is ``size``, ``policy``, ``kubelet``, ``node``, ``leaves``, ``eviction``, ``rebind`` or ``repair``. The last one names what has
-    to be mended before the node can be judged at all, and is the only kind that is not verified.
+    ``kind`` is ``size``, ``policy``, ``kubelet``, ``node``, ``leaves``, ``eviction``, ``rebind`` or ``repair``. A
+    ``repair`` is a prerequisite for the evaluation of the node. It is the only kind that is not verified.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One waiting pod, every node's refusal, and the names of the nodes that came closest."""
+    """A waiting pod, the rejection of every node, and the names of the closest nodes."""
 
     scheduler: Scheduler
     pod: Pod
@@ -63,7 +63,7 @@ class Probe:
     closest: tuple[str, ...]
 
     def fits(self, request: PodRequest, node: str) -> Placement | None:
-        """The placement that a pod with this request would get on the node now."""
+        """Return the placement that a pod with the request would get on the node now, or None."""
         pod = replace(self.pod, request=request)
         request_class = self.scheduler.classes.of(pod)
         if request_class is None:
@@ -72,7 +72,7 @@ class Probe:
         return answer if isinstance(answer, Placement) else None
 
     def may_use(self, node: str) -> bool:
-        """Whether the pod may go to the node by its name, labels and taints. A cordon does not count."""
+        """Return whether name, labels and taints of the node permit the pod. A cordon is ignored."""
         info = self.scheduler.cache.nodes.get(node)
         if info is None or info.node is None:
             return False
@@ -86,18 +86,21 @@ class Probe:
         return refused is None
 
     def fits_on_one(self, request: PodRequest) -> Placement | None:
-        """The first of the closest nodes that takes a pod with this request."""
+        """Return the placement on the first of the closest nodes that fits a pod with the request, or None."""
         return next((found for node in self.closest if (found := self.fits(request, node)) is not None), None)
 
 
 def where(placement: Placement) -> str:
-    """``worker-1, NUMA 0``."""
+    """Return a placement as text: ``worker-1, NUMA 0``."""
     numa = [numa for numa, _ in placement.numa] or list(CpuSet(placement.mask or 0))
     return f"{placement.node}, NUMA {','.join(map(str, numa))}" if numa else placement.node
 
 
 def departures(probe: Probe) -> Iterator[Remedy]:
-    """A node that frees by itself, if there is one; else the least important single pod whose leaving suffices."""
+    """
+    Yield a node that becomes free when terminating pods end, otherwise the least important single pod whose removal
+    suffices.
+    """
     sites = [site for name in probe.closest if (site := _site(probe, name)) is not None]
     for site in sites:
         leaving = [uid for uid, pod in site.pods.items() if pod.deleting]
@@ -127,7 +130,7 @@ def _site(probe: Probe, name: str) -> PreemptionNode | None:
 
 
 def _without(probe: Probe, site: PreemptionNode, uids: list[str]) -> Placement | None:
-    """What the pod would get without these pods and what their claims hold, by preemption's dry run."""
+    """Return the placement without the given pods and the devices of their claims, by preemption's dry run."""
     request_class = probe.scheduler.classes.of(probe.pod)
     if request_class is None:
         return None
@@ -140,13 +143,13 @@ def _without(probe: Probe, site: PreemptionNode, uids: list[str]) -> Placement |
 
 
 def _least_important(entry: tuple[Pod, PreemptionNode]) -> tuple[int, float, str]:
-    """By priority, then the youngest first, as preemption picks victims."""
+    """Return the sort key of victims, as in preemption: by priority, then the youngest first."""
     pod, _ = entry
     return (pod.request.priority, -pod.created, str(pod.key))
 
 
 NODES: Final = 2
-"""Nodes that are tried. A node costs up to seven views of its kubelet's state."""
+"""Maximum number of evaluated nodes. A node costs up to seven predictions of its kubelet."""
 
 _FROM_STRICT: Final = (
     KubeletPolicy.SINGLE_NUMA_NODE,
@@ -160,7 +163,7 @@ _LAXER: Final = (NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED, NumaPolicy.
 
 
 def kubelet_settings(probe: Probe) -> Iterator[Remedy]:
-    """The least change of one node's kubelet after which the pod fits there: its scope, then its policy, then both."""
+    """Yield the smallest change of one node's kubelet that makes the pod fit: its scope, then its policy, then both."""
     tried = 0
     for name in probe.closest:
         info = probe.scheduler.cache.nodes.get(name)
@@ -179,7 +182,10 @@ def kubelet_settings(probe: Probe) -> Iterator[Remedy]:
 
 
 def node_policies(probe: Probe) -> Iterator[Remedy]:
-    """The least relaxation of one node's own NUMA policy after which the pod fits there, where the scheduler chooses CPUs."""
+    """
+    Yield the smallest relaxation of one node's NUMA policy that makes the pod fit, on nodes where the scheduler chooses
+    CPUs.
+    """
     tried = 0
     for name in probe.closest:
         info = probe.scheduler.cache.nodes.get(name)
@@ -228,7 +234,7 @@ def _change(before: KubeletConfig, after: KubeletConfig) -> str:
 
 
 def _fits(probe: Probe, info: NodeInfo, node: Node | None, topology: NodeResourceTopology) -> Placement | None:
-    """The placement on a copy of the node that is described by these objects, with the pods that are counted there."""
+    """Return the placement on a copy of the node with the given objects and the same pods, or None."""
     request_class = probe.scheduler.classes.of(probe.pod)
     if request_class is None:
         return None
@@ -250,7 +256,7 @@ def _fits(probe: Probe, info: NodeInfo, node: Node | None, topology: NodeResourc
 
 
 def relaxed_policies(probe: Probe) -> Iterator[Remedy]:
-    """The least relaxation of each policy alone after which the pod fits."""
+    """Yield, for each policy of the pod, the smallest relaxation that alone makes the pod fit."""
     for way in (_numa_policies, _bind_policies, _exclusivity):
         for text, request in way(probe.pod.request):
             placement = probe.fits_on_one(request)
@@ -292,11 +298,11 @@ def _exclusivity(request: PodRequest) -> Iterator[tuple[str, PodRequest]]:
         yield "with singleNUMANodeExclusive Preferred", replace(request, numa=spec)
 
 
-"""So many nodes are planned for: a plan takes 0.06 s on average and 0.6 s at worst."""
+"""Maximum number of planned nodes. A plan takes 0.06 s on average and at most 0.6 s."""
 
 
 async def one_rebind(probe: Probe, planner: Callable[[NodeLayout], Awaitable[RebindPlan]]) -> Remedy | None:
-    """The first of the closest nodes on which the pod fits after a rebind."""
+    """Return the first of the closest nodes on which the pod fits after a rebind, or None."""
     planned = 0
     for name in probe.closest:
         layout = layout_of_node(probe.scheduler.cache, name, probe.scheduler.settings)
@@ -332,10 +338,10 @@ def _after(probe: Probe, name: str, plan: RebindPlan) -> Remedy | None:
 
 
 ZONES_MISSING: Final = "publish the NUMA nodes of {node} as zones of its NodeResourceTopology: {detail}"
-"""The repair for ``NO_TOPOLOGY`` where the node has a NodeResourceTopology."""
+"""Repair for ``NO_TOPOLOGY`` on a node with a NodeResourceTopology."""
 
 PERMISSIVE: Final = ", or set nodesWithoutTopology: Permissive"
-"""Another repair for ``NO_TOPOLOGY``, which gives no pod CPUs of its own."""
+"""Alternative repair for ``NO_TOPOLOGY``, which gives no pod exclusive CPUs."""
 
 REPAIRS: Final[Mapping[Reason, str]] = {
     Reason.NO_TOPOLOGY: "publish a NodeResourceTopology for {node} (is its node agent running?)",
@@ -352,7 +358,7 @@ REPAIRS: Final[Mapping[Reason, str]] = {
 
 
 def situations(probe: Probe) -> Iterator[Remedy]:
-    """Topologies that lag behind, then one line for each such reason, about the first node in order that has it."""
+    """Yield outdated topologies, then one repair per reason, for the first node with the reason."""
     yield from _lagging(probe)
     told: set[Reason] = set()
     for name, rejection in sorted(probe.rejections.items()):
@@ -372,9 +378,10 @@ def _is_published(probe: Probe, node: str) -> bool:
 
 def _lagging(probe: Probe) -> Iterator[Remedy]:
     """
-    A kubelet-owned node whose topology shows more CPUs in use than all pods known there ask for: pods have left, and it does not show it.
+    Yield a kubelet-owned node whose topology shows more CPUs in use than its known pods request.
 
-    Decisions take the published amounts, as another scheduler's pod may have come that no watch has shown yet.
+    Pods have ended, but the topology still includes them. Decisions use the published amounts, because a pod of another
+    scheduler may have been bound without a watch event yet.
     """
     for name in probe.closest:
         info = probe.scheduler.cache.nodes.get(name)
@@ -393,14 +400,21 @@ def _lagging(probe: Probe) -> Iterator[Remedy]:
 
 
 TRIES: Final = 12
-"""So many sizes are tried downwards from the largest that may fit."""
+"""Number of CPU counts that are tried downwards from the upper bound."""
 
 LARGER: Final = 7
-"""So many CPUs more are tried: kubelets with ``full-pcpus-only`` take whole cores only, of up to eight threads."""
+"""
+Number of additional CPUs that are tried.
+
+Kubelets with ``full-pcpus-only`` allocate whole cores only, of up to eight threads.
+"""
 
 
 def changed_sizes(probe: Probe) -> Iterator[Remedy]:
-    """A few CPUs more, where whole cores are missing; the most CPUs that fit; the most memory or devices that fit with all CPUs."""
+    """
+    Yield other sizes that fit: a few more CPUs to fill whole cores, the most CPUs, or the most memory or devices with
+    all CPUs.
+    """
     container = _largest(probe.pod.request.containers, CPU)
     if container is not None:
         yield from _cpus(probe, container)
@@ -461,7 +475,7 @@ def _say(container: Container, cpus: int, asked: int) -> str:
 
 
 def _bound(probe: Probe, resource: str, unit: int) -> int:
-    """The most of a resource that the refusals speak of, 0 where none does."""
+    """Return the largest amount of a resource in the rejections, in units, or 0."""
     spoken = [probe.rejections[node].largest.get(resource, 0) for node in probe.closest if node in probe.rejections]
     free = [
         one.free
@@ -473,13 +487,13 @@ def _bound(probe: Probe, resource: str, unit: int) -> int:
 
 
 def _largest(containers: Sequence[Container], resource: str) -> Container | None:
-    """The application container that asks for most of a resource."""
+    """Return the application container with the largest request for a resource, or None."""
     apps = [one for one in containers if one.kind is ContainerKind.APP and one.requests.get(resource)]
     return max(apps, key=lambda one: one.requests[resource], default=None)
 
 
 def _with(request: PodRequest, container: Container, resource: str, amount: int) -> PodRequest:
-    """The request with another size of one container; a limit that equalled the request stays equal."""
+    """Return the request with another amount for one container. A limit that equals the request is changed with it."""
     limits = dict(container.limits)
     if limits.get(resource) == container.requests.get(resource):
         limits[resource] = amount
@@ -489,11 +503,11 @@ def _with(request: PodRequest, container: Container, resource: str, amount: int)
 
 
 TAINTED_NODES: Final = 64
-"""Tainted nodes that are tried at most."""
+"""Maximum number of evaluated tainted nodes."""
 
 
 def tainted_nodes(probe: Probe) -> Iterator[Remedy]:
-    """One tainted node that has room."""
+    """Yield one tainted node with enough room."""
     for name in _refused_for(probe, Reason.TAINT):
         info = probe.scheduler.cache.nodes.get(name)
         taints = () if info is None or info.node is None else info.node.taints
@@ -520,10 +534,10 @@ def _tolerating(taint: Taint) -> Toleration:
 __all__ = ["REMEDIES", "Remedy", "advise", "plan_here", "plan_in_thread"]
 
 CLOSEST: Final = 8
-"""So many nodes are tried, those that came closest."""
+"""Maximum number of evaluated nodes: the closest ones."""
 
 SHOWN: Final = 6
-"""At most so many remedies are given for one pod."""
+"""Maximum number of remedies for one pod."""
 
 REMEDIES: Final = (
     changed_sizes,
@@ -534,27 +548,33 @@ REMEDIES: Final = (
     departures,
     situations,
 )
-"""Each takes a probe and yields remedies that were verified; a rebind comes on top, as planning it may take a while."""
+"""
+Functions that take a probe and yield verified remedies.
+
+A rebind is handled separately, because its planning may take long.
+"""
 
 Planner = Callable[[NodeLayout], Awaitable[RebindPlan]]
 
 
 async def plan_here(layout: NodeLayout) -> RebindPlan:
-    """Plan on the spot: for a command, which has nothing else to do."""
+    """Plan in the current thread, for commands."""
     return plan_rebind(layout)
 
 
 async def plan_in_thread(layout: NodeLayout) -> RebindPlan:
-    """Plan beside the event loop: a layout is immutable, and scheduling goes on meanwhile."""
+    """Plan in a thread. A layout is immutable, and scheduling continues meanwhile."""
     return await asyncio.to_thread(plan_rebind, layout)
 
 
 async def advise(
     scheduler: Scheduler, pod: Pod, rejections: Mapping[str, Rejection], planner: Planner = plan_here
 ) -> Sequence[Remedy]:
-    """Remedies for a pod that every node refuses, the most useful kinds first. Gives way to other tasks in between."""
+    """
+    Return remedies for a pod that every node rejects, the most useful kinds first. Yields to other tasks in between.
+    """
     probe = Probe(scheduler, pod, rejections, tuple(closest_nodes(rejections, CLOSEST)))
-    # By its text: two remedies may come to the same sentence.
+    # Keyed by text, because two remedies may have the same text.
     found = {remedy.text: remedy async for remedy in _all(probe, planner)}
     return list(found.values())[:SHOWN]
 

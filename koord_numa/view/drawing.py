@@ -1,4 +1,4 @@
-"""Draw one machine: sockets, NUMA nodes, caches, cores and threads, as data and for terminals."""
+"""Drawing of one machine as data and for terminals: sockets, NUMA nodes, caches, cores and threads."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 @dataclass(frozen=True, slots=True)
 class CpuHolder:
     """
-    A pod that holds CPUs of its own. ``note`` goes into the legend.
+    A pod with exclusive CPUs. ``note`` is shown in the legend.
 
-    ``observed`` are the CPUs that the pod runs on by the node agent's report; ``None`` where nothing reports them.
+    ``observed`` are the CPUs on which the pod runs as reported by the node agent, or None without a report.
     """
 
     name: str
@@ -36,7 +36,11 @@ class CacheBox:
 
 @dataclass(frozen=True, slots=True)
 class NumaBox:
-    """One NUMA node on one socket. ``cpus`` counts logical CPUs, ``free`` those that are neither held nor reserved."""
+    """
+    One NUMA node on one socket.
+
+    ``cpus`` is the number of logical CPUs, ``free`` the number of CPUs that are neither held nor reserved.
+    """
 
     id: int
     caches: tuple[CacheBox, ...]
@@ -46,7 +50,7 @@ class NumaBox:
 
 @dataclass(frozen=True, slots=True)
 class SocketBox:
-    """One socket; ``id`` is ``None`` for NUMA nodes without CPUs, which are on no known socket."""
+    """One socket. ``id`` is None for NUMA nodes without CPUs, whose socket is unknown."""
 
     id: int | None
     numa: tuple[NumaBox, ...]
@@ -55,9 +59,9 @@ class SocketBox:
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """
-    One machine, the pods on it, and the CPUs that no pod is given. ``notes`` has further words for a NUMA node, by id.
+    One machine, its pods, and the reserved CPUs. ``notes`` contains additional text per NUMA node, by id.
 
-    A CPU of two holders is drawn as such by every renderer: it must never happen, so it must be visible.
+    Every renderer marks a CPU with two holders, because such a conflict must be visible.
     """
 
     machine: CpuTopology
@@ -66,16 +70,16 @@ class Drawing:
     notes: Mapping[int, str] = field(default_factory=dict)
 
     def holders_of(self, cpu: int) -> list[int]:
-        """Positions in ``holders`` of the pods that hold this CPU."""
+        """Return the positions in ``holders`` of the pods that hold the CPU."""
         return [at for at, holder in enumerate(self.holders) if holder.cpus.bits >> cpu & 1]
 
     def observed_on(self, cpu: int) -> list[int] | None:
-        """Positions of the pods observed on this CPU; ``None`` where no pod's CPUs are reported."""
+        """Return the positions of the pods observed on the CPU, or None if no CPUs are reported."""
         reported = [(at, one.observed) for at, one in enumerate(self.holders) if one.observed is not None]
         return [at for at, cpus in reported if cpus.bits >> cpu & 1] if reported else None
 
     def sockets(self) -> Iterator[SocketBox]:
-        """Sockets with their NUMA nodes, ascending; NUMA nodes without CPUs come last, without a socket."""
+        """Yield the sockets with their NUMA nodes, ascending. NUMA nodes without CPUs come last, without a socket."""
         socket_of = {core.numa: core.socket for core in reversed(self.machine.cores)}
         placed = sorted(self.machine.numa_ids, key=lambda numa: (numa not in socket_of, socket_of.get(numa, 0), numa))
         for socket, ids in groupby(placed, key=socket_of.get):
@@ -109,11 +113,11 @@ _STYLES: Final = (
 )
 _FREE, _RESERVED, _SHARED = "·", "#", "*"
 _GROUP: Final = 4
-"""Cores stand in groups of four, so that a reader can count them."""
+"""Number of cores per visual group."""
 
 
 def lines(drawing: Drawing, width: int = 100) -> Iterator[Text]:
-    """The CPUs of each NUMA node, then the legend. ``width`` is the number of characters of a line."""
+    """Yield the lines with the CPUs of each NUMA node, then the legend. ``width`` is the line width in characters."""
     cells = _cells(drawing)
     for socket in drawing.sockets():
         for numa in socket.numa:
@@ -122,7 +126,7 @@ def lines(drawing: Drawing, width: int = 100) -> Iterator[Text]:
 
 
 def _cells(drawing: Drawing) -> dict[int, tuple[str, str]]:
-    """Per CPU its symbol and style."""
+    """Return the symbol and style of each CPU."""
     cells = {}
     for cpu in drawing.machine.by_id:
         holders = drawing.holders_of(cpu)
@@ -146,7 +150,7 @@ def _numa_lines(
         title += f"; {note}"
     yield Text(title, style="bold")
     cores = sorted((core for cache in numa.caches for core in cache.cores), key=lambda core: (core.id, core.socket))
-    # A core takes two columns and each group one more; whole groups only, so that lines stay comparable.
+    # A core takes two columns and each group one more. Lines contain whole groups, so that they are comparable.
     per_line = max(_GROUP, (width - 8) * _GROUP // (2 * _GROUP + 1) // _GROUP * _GROUP)
     for start in range(0, len(cores), per_line):
         yield from _core_lines(cores[start : start + per_line], cells)
@@ -168,13 +172,13 @@ def _legend(drawing: Drawing) -> Iterator[Text]:
 
 
 def _core_lines(cores: Sequence[Core], cells: Mapping[int, tuple[str, str]]) -> Iterator[Text]:
-    """One line per hardware thread; the first CPU id of each group of cores stands above it."""
+    """Yield one line per hardware thread, after a line with the first CPU id of each group of cores."""
     threads = [list(CpuSet(core.bits)) for core in cores]
     head = "  cpu   "
     for index in range(0, len(threads), _GROUP):
         head += f"{threads[index][0]:<{2 * _GROUP + 1}}"
     yield Text(head.rstrip(), style="dim")
-    # Cores of one machine may have different numbers of threads: the shorter ones leave a gap.
+    # Cores of one machine may have different numbers of threads. Smaller cores leave a gap.
     for row, cpus in enumerate(zip_longest(*threads)):
         line = Text(f"  t{row:<4} ", style="dim")
         for index, cpu in enumerate(cpus):

@@ -1,4 +1,7 @@
-"""The edge to terminals and logs: texts from objects may contain characters that control a terminal or change the order of a line."""
+"""
+Sanitization for terminals and logs: texts of objects may contain characters that control a terminal or change the text
+direction.
+"""
 
 import unicodedata
 from functools import lru_cache
@@ -7,7 +10,10 @@ from typing import Final
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _KEPT: Final = frozenset("\n\t")
 _HARMFUL: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
-"""Controls, format characters, unassigned and private characters, lone surrogates, line and paragraph separators."""
+"""
+Unicode categories: controls, format characters, unassigned and private characters, surrogates, line and paragraph
+separators.
+"""
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,8 @@
-"""A drawing as a self-contained SVG image: boxes in boxes as hwloc's lstopo draws them, one colour a pod. No script, no external font."""
+"""
+Rendering of a drawing as a self-contained SVG image: nested boxes as in hwloc's lstopo, one color per pod.
+
+The image contains no script and no external font.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,26 +24,30 @@ _ROWS_OF_LEGEND: Final = 18
 
 @dataclass(slots=True)
 class _Box:
-    """A box of known size whose elements are drawn relative to its upper left corner."""
+    """A box of known size. Its elements are positioned relative to its upper left corner."""
 
     width: float
     height: float
     elements: list[str] = field(default_factory=list)
 
     def put(self, other: "_Box", x: float, y: float) -> None:
-        """Draw another box inside this one and grow to its size."""
+        """Draw another box inside this box and grow to include it."""
         self.elements.append(f'<g transform="translate({x:g} {y:g})">{"".join(other.elements)}</g>')
         self.width = max(self.width, x + other.width)
         self.height = max(self.height, y + other.height)
 
 
 def colour(index: int) -> str:
-    """The colour of the pod at this position: hues a golden angle apart, dark enough for white text (4.5 to 1)."""
+    """
+    Return the color of the pod at this position.
+
+    Hues are a golden angle apart and dark enough for white text (contrast 4.5 to 1).
+    """
     return f"hsl({round(index * 137.508) % 360} 62% 27%)"
 
 
 def svg(drawing: Drawing, title: str) -> str:
-    """The image of one node. ``title`` is its heading and its accessible name."""
+    """Return the image of one node. ``title`` is its heading and its accessible name."""
     page = _Box(0, 0)
     page.put(_text(title, size=16, bold=True), _GAP, 0)
     x: float = _GAP
@@ -84,7 +92,7 @@ def _core(drawing: Drawing, core: Core) -> _Box:
 def _cpu(drawing: Drawing, cpu: int) -> _Box:
     holders = drawing.holders_of(cpu)
     names = " and ".join(drawing.holders[at].name for at in holders)
-    # CPUs held twice are wrong, and stand out from every colour of a pod.
+    # A CPU with two holders is an error and has a color that no pod has.
     if len(holders) > 1:
         fill, ink = "#8c1d18", "#ffffff"
     elif holders:
@@ -124,7 +132,7 @@ def _entries(drawing: Drawing) -> Iterator[_Box]:
 
 
 def _stack(name: str, boxes: Sequence[_Box], fill: str) -> _Box:
-    """Boxes below one another, framed, with a heading."""
+    """Return a framed box with a heading and the boxes below one another."""
     inside = _Box(0, 0)
     y: float = _GAP
     if name:
@@ -150,7 +158,7 @@ def _row(boxes: Sequence[_Box]) -> _Box:
 def _text(text: str, size: int = 12, *, bold: bool = False) -> _Box:
     weight = ' font-weight="bold"' if bold else ""
     element = f'<text y="{size + 2}" fill="#212529" font-size="{size}"{weight}>{escape(text)}</text>'
-    # An estimate, as no font is at hand: 0.56 em is what a letter of the usual sans-serif fonts takes on average.
+    # An estimate without font metrics: the average width of a letter in common sans-serif fonts is 0.56 em.
     return _Box(len(text) * size * 0.56, size + 4, [element])
 
 

@@ -1,4 +1,4 @@
-"""Short texts for tables: what a pod asks for, which policies it named, which NUMA nodes. Nothing here decides."""
+"""Short texts for tables: requests, policies and NUMA nodes of pods."""
 
 from collections.abc import Iterable, Iterator
 
@@ -15,11 +15,15 @@ NONE = "-"
 _FIRST = (CPU, MEMORY)
 
 SHOWN_CPU_DEVICES = 4
-"""Devices of dra.cpu that are named for one claim; individual CPUs are a device each."""
+"""Maximum number of dra.cpu devices that are listed for one claim. Individual CPUs are separate devices."""
 
 
 def short_amounts(amounts: ResourceList) -> str:
-    """``12 CPU 48Gi 1 gpu``: CPUs and memory first, then the others without their domain; ``-`` for nothing."""
+    """
+    Return amounts as ``12 CPU 48Gi 1 gpu``.
+
+    CPUs and memory come first, then other resources without their domain. The text is ``-`` for no amounts.
+    """
     parts = []
     for name in sorted(amounts, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)):
         number, _, unit = amounts_text({name: amounts[name]}).partition(" ")
@@ -30,12 +34,12 @@ def short_amounts(amounts: ResourceList) -> str:
 
 
 def asked(pod: Pod) -> str:
-    """What the pod asks for."""
+    """Return the requests of the pod as text."""
     return short_amounts(effective_requests(pod.request))
 
 
 def policies(pod: Pod) -> str:
-    """The CPU bind policy and the NUMA policy that the pod names."""
+    """Return the CPU bind policy and the NUMA policy of the pod as text."""
     bind = pod.request.bind
     named = [str(bind.required if bind.required is not CpuBindPolicy.NONE else bind.preferred)]
     if pod.request.numa.policy is not NumaPolicy.NONE:
@@ -44,12 +48,12 @@ def policies(pod: Pod) -> str:
 
 
 def numa_text(numa: Iterable[int]) -> str:
-    """``0,1``, or ``-`` where it is unknown."""
+    """Return NUMA nodes as ``0,1``, or ``-`` if they are unknown."""
     return ",".join(map(str, numa)) or NONE
 
 
 def count(number: int, noun: str) -> str:
-    """``1 pod``, ``2 pods``."""
+    """Return a number with a noun: ``1 pod``, ``2 pods``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -58,7 +62,7 @@ def _bare(resource: str) -> str:
 
 
 def claimed_devices(placement: Placement) -> Iterator[str]:
-    """What claims get by the placement: ``gpu.example.com gpu-1``, ``CPUs 4-7 by claim``."""
+    """Yield the devices and CPUs of claims in a placement: ``gpu.example.com gpu-1``, ``CPUs 4-7 by claim``."""
     for allocation in placement.allocations:
         yield from (
             f"{it.device.driver} {it.device.device}" for it in allocation.results if not is_cpu_device(it.device)
@@ -70,7 +74,11 @@ def claimed_devices(placement: Placement) -> Iterator[str]:
 
 
 def cpus_by_driver(allocation: Allocation) -> str:
-    """Return ``4 CPUs of cpudevnuma000`` for CPUs whose ids the driver chooses, and names for individual CPUs; empty without CPUs."""
+    """
+    Return the CPUs of devices where the driver chooses the ids, such as ``4 CPUs of cpudevnuma000``.
+
+    Empty without CPUs.
+    """
     groups: dict[str, int] = {}
     for result in allocation.results:
         if is_cpu_device(result.device):

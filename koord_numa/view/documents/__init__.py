@@ -1,8 +1,9 @@
 """
-The documents of ``/api/v1``: plain values ready for JSON, the same for the page, the command line's ``-o json`` and files.
+Documents of ``/api/v1`` as JSON-compatible values, shared by the page, ``-o json`` of the command line, and files.
 
-CPUs are cpu lists (``0-3,8``) or lists of ids, CPU counts are whole or decimal CPUs, memory is bytes, other resources are counts.
-Fields are added within a version and neither removed nor given another meaning; ``docs/api.md`` has every field.
+CPUs are CPU lists (``0-3,8``) or lists of ids. CPU counts are whole or decimal CPUs, memory is in bytes, other
+resources are counts. Within a version, fields may be added but not removed or redefined. ``docs/api.md`` describes
+every field.
 """
 
 from typing import Any, Final, TypeAlias
@@ -13,5 +14,5 @@ Document: TypeAlias = dict[str, Any]
 
 
 def document(kind: str, **fields: Any) -> Document:
-    """A document with its kind and version first."""
+    """Return a document that starts with its version and kind."""
     return {"apiVersion": API_VERSION, "kind": kind, **fields}

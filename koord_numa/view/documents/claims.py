@@ -1,4 +1,4 @@
-"""Resource claims on one node: the devices and CPUs that each holds and on which NUMA nodes, and what claims of waiting pods ask for."""
+"""Resource claims on one node: their devices, CPUs and NUMA nodes, and the requests of claims of waiting pods."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,17 +21,21 @@ from koord_numa.view.documents import Document
 
 @dataclass(frozen=True, slots=True)
 class HeldClaim:
-    """A claim with devices on a node, and the pods there that use it. ``assumed``: decided on and not written yet."""
+    """
+    A claim with devices on a node, and the pods on the node that use it.
+
+    ``assumed`` marks an allocation that is not written yet.
+    """
 
     claim: ResourceClaim
     allocation: Allocation
     assumed: bool
     pods: tuple[Pod, ...]
-    cpus: CpuSet = EMPTY  # of dra.cpu, where they are known by id
+    cpus: CpuSet = EMPTY  # of dra.cpu, if known by id
 
 
 def node_claims(lister: ClaimLister, info: NodeInfo) -> list[HeldClaim]:
-    """Claims that pods of the node use, and those whose devices are on it alone, by name."""
+    """Return the claims that pods of the node use or whose devices are on the node only, sorted by name."""
     users: dict[ClaimKey, list[Pod]] = {}
     for pod in info.pods.values():
         for name in (*(entry.claim for entry in pod.resource_claims), pod.extended_claim):
@@ -49,13 +53,13 @@ def _held(lister: ClaimLister, node: str, users: Mapping[ClaimKey, Sequence[Pod]
 
 
 def _is_tied_to(terms: tuple[NodeTerm, ...] | None, node: str) -> bool:
-    """Does the allocation name this node, as those of devices that one node has?"""
+    """Return whether the allocation is tied to the node, as for devices of a single node."""
     fields = [field for term in terms or () for field in term.fields]
     return any((field.operator, tuple(field.values)) == (Operator.IN, (node,)) for field in fields)
 
 
 def cpus_by_pod(claims: Iterable[HeldClaim]) -> dict[str, CpuSet]:
-    """The CPUs that pods have by claim, by uid of the pod."""
+    """Return the CPUs that pods have by claim, by pod uid."""
     found: dict[str, CpuSet] = {}
     for held in claims:
         for pod in held.pods if held.cpus else ():
@@ -65,7 +69,7 @@ def cpus_by_pod(claims: Iterable[HeldClaim]) -> dict[str, CpuSet]:
 
 @dataclass(frozen=True, slots=True)
 class PublishedDevice:
-    """A device that a driver publishes for a node, and its physical NUMA node, None where it is unknown."""
+    """A device that a driver publishes for a node, and its physical NUMA node, or None if it is unknown."""
 
     device: Device
     numa: int | None
@@ -86,12 +90,14 @@ def published_devices(lister: ClaimLister, info: NodeInfo) -> PublishedDevices:
 def claim_entries(
     claims: Iterable[HeldClaim], devices: PublishedDevices, machine: CpuTopology | None
 ) -> list[Document]:
-    """Return an entry for each claim: its devices with their NUMA nodes (null where none is known), its CPUs and theirs."""
+    """
+    Return an entry for each claim: its devices with their NUMA nodes (null if unknown), its CPUs and their NUMA nodes.
+    """
     return [_entry(held, devices, machine) for held in claims]
 
 
 def _entry(held: HeldClaim, devices: PublishedDevices, machine: CpuTopology | None) -> Document:
-    # CPU ids are shown instead of the device where they are known.
+    # If CPU ids are known, they are shown instead of the devices.
     results = [it for it in held.allocation.results if not held.cpus or not is_cpu_device(it.device)]
     places = {it.device: devices[it.device].numa for it in results if it.device in devices}
     numa = set(places.values()) - {None}
@@ -118,7 +124,11 @@ def _entry(held: HeldClaim, devices: PublishedDevices, machine: CpuTopology | No
 
 
 def device_entries(claims: Iterable[HeldClaim], devices: PublishedDevices) -> list[Document]:
-    """Return an entry for each device but CPUs, with its taints and the claims that hold it; admin access holds nothing."""
+    """
+    Return an entry for each device except CPUs, with its taints and the claims that hold it.
+
+    Admin access holds nothing.
+    """
     holders: dict[DeviceId, list[str]] = {}
     for held in claims:
         for result in held.allocation.results:
@@ -139,7 +149,7 @@ def device_entries(claims: Iterable[HeldClaim], devices: PublishedDevices) -> li
 
 
 def wanted_claims(lister: ClaimLister, pod: Pod) -> list[Document]:
-    """The claims of a pod without a node: what each asks for, and whether it has devices already."""
+    """Return the claims of a pod without a node: their requests, and whether they have devices."""
     found = [_wanted(lister, pod, entry.name, entry.claim) for entry in pod.resource_claims if entry.needed]
     resources = extended_requests(pod.request)
     served = lister.extended.served(resources) if lister.serves_extended else ()
@@ -149,7 +159,7 @@ def wanted_claims(lister: ClaimLister, pod: Pod) -> list[Document]:
 
 
 def _extended(lister: ClaimLister, pod: Pod, served: Served) -> Document:
-    """The claim that is made for extended resources, where the node does not advertise them."""
+    """Return the claim for extended resources, used on nodes that do not advertise them."""
     made, amounts = lister.extended.of(pod.key.uid), effective_requests(pod.request)
     asks = [f"{resource}: {amounts[resource]} of {name}" for resource, name in served]
     if made is not None:

@@ -1,4 +1,4 @@
-"""The cluster at a glance: one entry a node, with what each of its NUMA nodes still has."""
+"""Overview of the cluster: one entry per node with the free amounts of its NUMA nodes."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,11 @@ from koord_numa.view.text import short_amounts
 
 
 def cluster_document(entries: Iterable[Document], waiting: int, now: str, moves: Iterable[DeviceMove] = ()) -> Document:
-    """All node entries, by name, their sums, and moves that gather devices. ``now`` is the time of the state, RFC 3339."""
+    """
+    Return all node entries, sorted by name, their sums, and moves that gather devices.
+
+    ``now`` is the current time in RFC 3339.
+    """
     nodes = sorted(entries, key=lambda entry: str(entry["name"]))
     return document(
         "ClusterView",
@@ -30,7 +34,7 @@ def cluster_document(entries: Iterable[Document], waiting: int, now: str, moves:
 
 
 def move_entry(move: DeviceMove) -> Document:
-    """One move that gathers free devices."""
+    """Return the entry of one move that gathers free devices."""
     return {
         "pod": str(move.pod.key),
         "node": move.node,
@@ -42,7 +46,7 @@ def move_entry(move: DeviceMove) -> Document:
 
 
 def summary(nodes: Iterable[Document], waiting: int) -> Document:
-    """Counts and sums over node entries; ``largest`` is the largest aligned request that some node still takes."""
+    """Return counts and sums over node entries. ``largest`` is the largest aligned request that fits on any node."""
     totals: Counter[str] = Counter()
     best: tuple[float, str] = (0.0, "")
     for node in nodes:
@@ -58,7 +62,7 @@ def summary(nodes: Iterable[Document], waiting: int) -> Document:
 
 
 def node_entry(info: NodeInfo) -> Document | None:
-    """One node; ``None`` while there is no Node object of that name."""
+    """Return the entry of a node, or None without a Node object."""
     seen = info.candidate()
     if seen is None:
         return None
@@ -80,7 +84,7 @@ def node_entry(info: NodeInfo) -> Document | None:
 
 
 def rule_of(seen: NodeSnapshot) -> tuple[str, str, str]:
-    """The owner of the CPUs (``scheduler``, ``kubelet``, ``none``), the policies in force, and the scope they hold for."""
+    """Return the owner of the CPUs (``scheduler``, ``kubelet``, ``none``), the effective policies, and their scope."""
     offer = seen.offer
     if isinstance(offer, KubeletView):
         config = offer.state.node.config
@@ -91,14 +95,14 @@ def rule_of(seen: NodeSnapshot) -> tuple[str, str, str]:
 
 
 def state_of(info: NodeInfo, seen: NodeSnapshot) -> tuple[str, str]:
-    """A word to filter by, and the reason in words: whether the node takes pods that need NUMA alignment."""
+    """Return the state of the node for NUMA-aligned pods as a keyword for filters, and the reason as text."""
     if seen.node.unschedulable and closed_by(seen) is None:
         return "cordoned", "the node is cordoned"
     return trust_in(info, seen)
 
 
 def trust_in(info: NodeInfo, seen: NodeSnapshot) -> tuple[str, str]:
-    """As ``state_of``, whether or not the node is cordoned."""
+    """Return the state as in ``state_of``, without regard to a cordon."""
     closed = closed_by(seen)
     if closed is not None:
         words = {Reason.LOCKED: "rebind", Reason.UNTRUSTED: "untrusted"}
@@ -107,7 +111,7 @@ def trust_in(info: NodeInfo, seen: NodeSnapshot) -> tuple[str, str]:
     if info.topology is None:
         return "no-topology", gap or "no NodeResourceTopology is published"
     if isinstance(seen.offer, KubeletView) and (seen.offer.problem or not seen.offer.groups_known):
-        # A misspelled attribute may be the reason.
+        # A misspelled attribute may be the cause.
         return "uncertain", "; ".join((seen.offer.problem or "memory in use is unexplained", *unread_of(info)))
     if isinstance(seen.offer, KubeletView) and seen.offer.overlooked:
         return "uncertain", seen.offer.overlooked.text
@@ -117,18 +121,20 @@ def trust_in(info: NodeInfo, seen: NodeSnapshot) -> tuple[str, str]:
 
 
 def closed_by(seen: NodeSnapshot) -> Rejection | None:
-    """Why the node takes no pods at all."""
+    """Return the reason why the node accepts no pods, or None."""
     return seen.barred or (seen.offer if isinstance(seen.offer, Rejection) else None)
 
 
 def largest_text(amounts: Mapping[str, int]) -> str:
-    """``20 CPU 80Gi 1 gpu``: CPUs, memory and devices; empty for nothing."""
+    """Return CPUs, memory and devices as ``20 CPU 80Gi 1 gpu``, or an empty string for no amounts."""
     shown = {name: amount for name, amount in amounts.items() if name in (CPU, MEMORY) or "/" in name}
     return short_amounts(shown) if any(shown.values()) else ""
 
 
 def numa_amounts(usage: NumaUsage) -> Document:
-    """Amounts of one NUMA node: CPUs in CPUs, memory in bytes, devices and huge pages by resource name."""
+    """
+    Return the amounts of one NUMA node: CPUs as decimals, memory in bytes, devices and huge pages by resource name.
+    """
     others = sorted(
         name for name, amount in usage.total.items() if amount and name not in (CPU, MEMORY, PODS) and _countable(name)
     )
@@ -147,7 +153,12 @@ def _countable(name: str) -> bool:
 
 
 def _numa_entries(seen: NodeSnapshot, largest: int) -> Iterator[dict[str, Any]]:
-    """``fits`` is the most CPUs that one aligned pod could get on this NUMA node, bounded by what the whole node has left."""
+    """
+    Yield an entry per NUMA node.
+
+    ``fits`` is the maximum number of CPUs that one aligned pod could get there, limited by the free amounts of the
+    node.
+    """
     for usage in rooms(seen):
         amounts = numa_amounts(usage)
         yield {**amounts, "fits": min(int(amounts["free"]), largest // MILLI)}

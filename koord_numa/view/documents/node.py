@@ -1,4 +1,4 @@
-"""One node in full: the machine as a drawing, the pods that hold something, and the plan of a rebind that works on it."""
+"""Details of one node: the machine as a drawing, the pods with holdings, and the plan of a rebind."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ from koord_numa.view.text import asked, policies, short_amounts
 def node_document(
     info: NodeInfo, claims: ClaimLister, now: str, rebinds: Iterable[RebindRequest] = ()
 ) -> Document | None:
-    """All that is known of one node; ``None`` while there is no Node object of that name."""
+    """Return the details of a node, or None without a Node object."""
     entry, seen = node_entry(info), info.candidate()
     if entry is None or seen is None:
         return None
@@ -52,14 +52,14 @@ def node_document(
 
 
 def with_claimed_cpus(seen: NodeSnapshot, claims: Iterable[HeldClaim]) -> list[Holding]:
-    """What pods hold, the CPUs that they have by claim included, in the order of the CPUs."""
+    """Return the holdings of pods including their CPUs by claim, sorted by CPUs."""
     by_claim = cpus_by_pod(claims)
     found = [replace(one, cpus=one.cpus | by_claim.get(one.pod.uid, EMPTY)) for one in seen.ledger]
     return sorted(found, key=lambda one: (one.cpus.bits or 1 << 4096, str(one.pod)))
 
 
 def _rebind(node: str, rebinds: Iterable[RebindRequest]) -> Document | None:
-    """The newest RebindResource of the node that has a plan; ``done`` when its pods have moved already."""
+    """Return the newest RebindResource of the node with a plan, or None. ``done`` is true after its pods have moved."""
     planned = [one for one in rebinds if one.node == node and one.plan]
     if not planned:
         return None
@@ -77,12 +77,12 @@ def _ids(cpus: str) -> list[int]:
 
 
 def unused_cpus(claims: Iterable[HeldClaim]) -> list[HeldClaim]:
-    """Return the claims that hold CPUs, known by id, and that no pod of the node uses."""
+    """Return the claims that hold CPUs with known ids and that no pod of the node uses."""
     return [held for held in claims if held.cpus and not held.pods]
 
 
 def claim_holders(unused: Iterable[HeldClaim]) -> list[CpuHolder]:
-    """Return the holders that stand for claims without a pod in a drawing."""
+    """Return drawing holders for claims without a pod."""
     return [CpuHolder(f"claim {held.claim}", held.cpus) for held in unused]
 
 
@@ -93,9 +93,9 @@ def drawing_of(
     unused: Iterable[HeldClaim] = (),
 ) -> Drawing | None:
     """
-    Return the machine with its pods, in the order of ``held``, and then the claims without a pod.
+    Return the machine with its pods, in the order of ``held``, followed by the claims without a pod.
 
-    ``None`` where CPUs are not known by id.
+    None if CPUs are not known by id.
     """
     if not isinstance(seen.offer, Inventory) or seen.offer.machine is None:
         return None
@@ -106,7 +106,7 @@ def drawing_of(
 
 
 def _observed(info: NodeInfo | None) -> dict[str, CpuSet]:
-    """CPUs by pod uid as the node agent reports them."""
+    """Return the CPUs by pod uid as reported by the node agent."""
     if info is None or info.topology is None:
         return {}
     return {pod.uid: pod.cpus for pod in info.topology.kubelet_pods}
@@ -145,9 +145,10 @@ def _machine(
     seen: NodeSnapshot, info: NodeInfo, held: Sequence[Holding], unused: Iterable[HeldClaim]
 ) -> Document | None:
     """
-    Sockets, NUMA nodes, caches, cores and CPUs; CPUs refer to pods by position, and after these to claims without a pod.
+    Return sockets, NUMA nodes, caches, cores and CPUs.
 
-    Where CPUs are not known by id there is one socket without an id, whose NUMA nodes have no caches.
+    CPUs refer to pods by position. Claims without a pod follow the pods. If CPUs are not known by id, there is one
+    socket without an id, whose NUMA nodes have no caches.
     """
     usage = {one.numa: numa_amounts(one) for one in rooms(seen)}
     drawing = drawing_of(seen, info, held, unused)

@@ -1,4 +1,4 @@
-"""Pods that wait, by shape: the reason with its numbers on each NUMA node, and what would make them fit."""
+"""Waiting pods by shape: the reason with figures per NUMA node, and remedies."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from koord_numa.view.text import asked, claimed_devices, policies
 
 
 def decisions_document(decisions: Iterable[Decision], now: str) -> Document:
-    """The newest first; ``decisions`` come oldest first."""
+    """Return the decisions, newest first. ``decisions`` are oldest first."""
     return document("DecisionsView", generatedAt=now, decisions=[_entry(one) for one in reversed([*decisions])])
 
 
@@ -39,7 +39,7 @@ def _entry(one: Decision) -> Document:
 
 
 def _runner_up(other: RunnerUp, best: int) -> Document:
-    """``why`` names the scorers that made the difference, the largest first."""
+    """Return the entry of a runner-up. ``why`` lists the scorers that made the difference, the largest first."""
     ranked = sorted(other.differences.items(), key=lambda entry: (-abs(entry[1]), entry[0]))
     parts = ", ".join(f"{name} {points:+d}" for name, points in ranked)
     why = f"score {other.score}: {parts}" if other.score != best else f"the same score {other.score}; names decide"
@@ -47,20 +47,21 @@ def _runner_up(other: RunnerUp, best: int) -> Document:
 
 
 SHAPES: Final = 200
-"""At most so many shapes are listed, those with most pods first."""
+"""Maximum number of listed shapes. Shapes with most pods come first."""
 
 PODS: Final = 50
-"""At most so many pods of one shape are named."""
+"""Maximum number of listed pods per shape."""
 
 CLOSEST: Final = 5
-"""So many nodes are described for one shape."""
+"""Maximum number of described nodes per shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingShape:
     """
-    Pods that every node treats alike, the oldest first. ``seconds`` is how long the oldest has waited,
-    ``claims`` are its resource claims.
+    Pods that all nodes treat alike, oldest first.
+
+    ``seconds`` is the waiting time of the oldest pod. ``claims`` are its resource claims.
     """
 
     pods: Sequence[Pod]
@@ -72,7 +73,7 @@ class WaitingShape:
 
 
 def waiting_document(shapes: Iterable[WaitingShape], now: str) -> Document:
-    """All shapes, those with most pods first; ``more`` counts shapes that are not listed."""
+    """Return all shapes, those with most pods first. ``more`` is the number of shapes that are not listed."""
     ranked = sorted(shapes, key=lambda shape: (-len(shape.pods), str(shape.pods[0].key)))
     return document(
         "WaitingView",
@@ -83,7 +84,7 @@ def waiting_document(shapes: Iterable[WaitingShape], now: str) -> Document:
 
 
 def shape_entry(shape: WaitingShape) -> Document:
-    """One shape."""
+    """Return the entry of one shape."""
     pod = shape.pods[0]
     return {
         "pods": [str(each.key) for each in shape.pods[:PODS]],
@@ -93,7 +94,7 @@ def shape_entry(shape: WaitingShape) -> Document:
         "policies": policies(pod),
         "qos": str(pod.request.qos),
         "waitedSeconds": round(shape.seconds, 3),
-        # The sentence only: the lines about single nodes are in ``closest``, as data.
+        # Only the sentence. The lines about single nodes are in ``closest``, as data.
         "why": shape.why.partition("\n")[0],
         "reasons": reasons(shape.rejections),
         "closest": [_node(name, shape.rejections[name]) for name in closest_nodes(shape.rejections, CLOSEST)],
@@ -103,12 +104,12 @@ def shape_entry(shape: WaitingShape) -> Document:
 
 
 def remedy_entry(remedy: Remedy) -> Document:
-    """One remedy."""
+    """Return the entry of one remedy."""
     return {"kind": remedy.kind, "node": remedy.node, "text": remedy.text}
 
 
 def reasons(rejections: Mapping[str, Rejection]) -> list[Document]:
-    """Reasons with the number of nodes each holds for, the most frequent first."""
+    """Return the reasons with their numbers of nodes, the most frequent first."""
     texts = sorted((rejection.reason.value, rejection.message) for rejection in rejections.values())
     counted = [(len(list(group)), reason, message) for (reason, message), group in groupby(texts)]
     ranked = sorted(counted, key=lambda entry: (-entry[0], entry[1:]))
@@ -127,7 +128,7 @@ def _node(name: str, rejection: Rejection) -> Document:
 
 
 def _numbers(one: NumaNumbers) -> Document:
-    """Amounts as numbers in our units (milli-CPU, bytes, counts) and as texts for people."""
+    """Return amounts in internal units (milli-CPU, bytes, counts) and as text."""
     free, total = (amounts_text({one.resource: amount}) for amount in (one.free, one.total))
     return {
         "numa": one.numa,

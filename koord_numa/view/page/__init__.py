@@ -1,7 +1,7 @@
 """
-The page: one HTML document with its style and script inside, without any external resource.
+The page: one HTML document with inline style and script and no external resources.
 
-Served, it reads ``/api/v1`` and follows it live. Written to a file, it carries the documents with it and works offline.
+The served page reads ``/api/v1`` and receives live updates. A page in a file contains its documents and works offline.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,25 +17,25 @@ from koord_numa.view.documents import Document
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """A document inside the page, found there by the path under which the API serves it."""
+    """A document inside the page, identified by its API path."""
 
     path: str
     json: Markup
 
 
 def served_page(nonce: str) -> str:
-    """The page that reads the API; ``nonce`` is the one that the Content-Security-Policy header allows."""
+    """Return the page that reads the API. ``nonce`` must match the Content-Security-Policy header."""
     return _template().render(source="api", nonce=nonce, documents=())
 
 
 def written_page(documents: Mapping[str, Document]) -> str:
-    """A self-contained page that shows these documents, by API path."""
+    """Return a self-contained page with the given documents, by API path."""
     return _template().render(source="file", nonce="", documents=tuple(_embedded(documents.items())))
 
 
 def _embedded(documents: Iterable[tuple[str, Document]]) -> Iterable[Embedded]:
     for path, document in documents:
-        # "<" never occurs in JSON outside of strings; escaped, no text of an object can end the script element.
+        # "<" occurs in JSON only within strings. It is escaped, so that no text can end the script element.
         text = orjson.dumps(document).decode().replace("<", "\\u003c")
         yield Embedded(path, Markup(text))  # noqa: S704  (escaped above)
 
