@@ -1,1 +1,1 @@
-"""Topology hints and the policies that merge them: which NUMA nodes should a pod use?"""
+"""Topology hints and the policies that merge them to the NUMA nodes of a pod."""

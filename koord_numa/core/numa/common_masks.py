@@ -1,7 +1,6 @@
-"""
-Sets of NUMA nodes that several counted resources accept alike, without listing what each accepts alone.
+"""Find sets of NUMA nodes that several counted resources accept, without lists per resource.
 
-It answers for one size at a time, because the policies ask for the narrowest size only.
+Sets of one size at a time: the policies only need the narrowest size.
 """
 
 from collections.abc import Sequence
@@ -16,20 +15,20 @@ from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hints import mask_of, numa_ids
 
 WIDEST_TABLE: Final = 16
-"""Up to so many NUMA nodes all sets are tabulated: 65,536 of them."""
+"""Maximum NUMA nodes for a table of all sets (65,536)."""
 
 STEPS: Final = 20_000
-"""Beyond the table the search gives up after so many branches: adding up to enough is a knapsack in the worst case."""
+"""Maximum branches of the search above the table's limit. The sum condition is a knapsack problem in the worst case."""
 
 
 def common_masks(families: Sequence[Counted], size: int, within: int = -1) -> list[int]:
-    """
-    The sets of ``size`` NUMA nodes out of ``within`` that all accept, ascending; at least one family is given.
+    """Return the sets of ``size`` NUMA nodes in ``within`` that all families accept, ascending. Needs at least one family.
 
-    Beyond ``WIDEST_TABLE`` NUMA nodes only the numerically smallest one, or none when ``STEPS`` branches show none.
+    Above ``WIDEST_TABLE`` NUMA nodes, return only the numerically smallest set, or none if ``STEPS`` branches find
+    none.
     """
     nodes = _shared_nodes(families) & within
-    # An empty set holds nothing, and a size beyond the shared NUMA nodes has no set.
+    # An empty set holds nothing, and there are no sets above the number of shared NUMA nodes.
     if not 0 < size <= nodes.bit_count():
         return []
     ids = numa_ids(nodes)
@@ -39,7 +38,7 @@ def common_masks(families: Sequence[Counted], size: int, within: int = -1) -> li
     for family in families[1:]:
         accepted = accepted & family.table(ids)
     found: list[int] = np.flatnonzero(accepted & (_sizes(len(ids)) == size)).tolist()
-    # Tables are indexed by position; with ids 0…n-1 the position is the id and no translation is needed.
+    # Tables are indexed by position. For ids 0…n-1 the position is the id.
     if ids == tuple(range(len(ids))):
         return found
     return [mask_of(ids[i] for i in numa_ids(mask)) for mask in found]
@@ -52,7 +51,7 @@ def _shared_nodes(families: Sequence[Counted]) -> int:
     return nodes
 
 
-# One array a machine width, at most 65,536 bytes: entry s is the number of bits of s.
+# One array per machine width, at most 65,536 bytes. Entry s is the number of bits of s.
 @lru_cache(maxsize=WIDEST_TABLE + 1)
 def _sizes(bits: int) -> NDArray[np.int8]:
     sizes = np.zeros(1, dtype=np.int8)
@@ -62,10 +61,9 @@ def _sizes(bits: int) -> NDArray[np.int8]:
 
 
 class _Search:
-    """
-    Depth first from the highest NUMA id down, leaving out before taking in: the first set found is the smallest number.
+    """Depth-first search from the highest NUMA id down, exclusion before inclusion: the first set found is the smallest number.
 
-    A branch dies when, for some resource, even the largest amounts among the NUMA nodes still open do not reach.
+    A branch is cut if the largest amounts of the remaining NUMA nodes are not enough for a resource.
     """
 
     def __init__(self, families: Sequence[Counted], ids: Sequence[int]) -> None:
@@ -74,7 +72,7 @@ class _Search:
         for family in families:
             self.covering |= family.covering
         amounts = [[family.free[numa] for numa in ids] for family in families]
-        # largest[f][open][count]: the most that ``count`` of the first ``open`` NUMA nodes offer of resource f
+        # largest[f][open][count]: the maximum that ``count`` of the first ``open`` NUMA nodes offer of resource f
         self.largest = [
             [list(accumulate(sorted(row[:end], reverse=True), initial=0)) for end in range(len(ids) + 1)]
             for row in amounts
@@ -82,25 +80,25 @@ class _Search:
         self.amounts = list(zip(*amounts, strict=True))
 
     def first(self, size: int) -> list[int]:
-        # A NUMA node that must be covered but may not take part leaves no set at all.
+        # A NUMA node that must be covered but is not eligible excludes all sets.
         if self.covering & ~mask_of(self.ids):
             return []
         found = self._descend(len(self.ids), size, [family.needed for family in self.families])
         return [] if found is None else [found]
 
     def _descend(self, open_ids: int, size: int, missing: list[int]) -> int | None:
-        # A budget of branches and not of time keeps the answer the same on every machine.
+        # A limit of branches instead of time, so that the result is the same on every machine.
         self.steps -= 1
         if self.steps < 0 or size > open_ids:
             return None
-        # The bound: no choice of ``size`` among the open NUMA nodes offers more than the ``size`` largest do.
+        # Upper bound: no choice of ``size`` remaining NUMA nodes offers more than the ``size`` largest.
         if any(rows[open_ids][size] < rest for rows, rest in zip(self.largest, missing, strict=True)):
             return None
         if not open_ids:
             return 0
         highest = open_ids - 1
         bit = 1 << self.ids[highest]
-        # Leaving a high id out first makes the first set found the smallest number, which is the one upstream prefers.
+        # Excluding high ids first finds the smallest number first, which upstream prefers.
         if not self.covering & bit:
             found = self._descend(highest, size, missing)
             if found is not None:

@@ -1,7 +1,6 @@
-"""
-A resource that is merely counted: it accepts every set of NUMA nodes whose free amounts add up to enough.
+"""A counted resource: it accepts every set of NUMA nodes whose free amounts add up to the needed amount.
 
-Sixteen NUMA nodes have 65,535 sets; none of them is written down here. It knows amounts, not policies or other resources.
+Sets are not enumerated: sixteen NUMA nodes have 65,535. Independent of policies and other resources.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,27 +16,26 @@ from koord_numa.core.value_objects import value_object
 Flags = NDArray[np.bool_]
 
 _WIDEST_KEPT: Final = 10
-"""NUMA nodes up to which the sets are kept as a matrix; a table of 8 NUMA nodes takes 20 microseconds with it and 100 without."""
+"""Maximum NUMA nodes for a cached matrix of sets. A table of 8 NUMA nodes takes 20 microseconds with it and 100 without."""
 
 _EXACT: Final = 2**56
-"""Up to here a sum over 64 NUMA nodes fits into a machine integer; beyond it amounts are added as Python integers."""
+"""Amounts below this fit into a 64-bit sum over 64 NUMA nodes. Larger amounts are added as Python integers."""
 
 
 @value_object
 class Counted:
-    """
-    Accepts the sets within ``free`` that cover ``covering`` and whose free amounts reach ``needed``.
+    """Accepts the sets within ``free`` that contain ``covering`` and whose free amounts reach ``needed``.
 
-    Every set must include the NUMA nodes in ``covering``, such as those of a pod's still reusable init CPUs. Amounts are not negative.
-    An instance with nothing acceptable is false, like an empty list of hints.
+    ``covering`` are mandatory NUMA nodes, such as those of a pod's reusable init CPUs. Amounts are not negative. An
+    instance that accepts no set is false, like an empty list of hints.
     """
 
-    free: Mapping[int, int]  # NUMA id -> free amount; NUMA nodes that may not take part are absent
+    free: Mapping[int, int]  # NUMA id -> free amount; ineligible NUMA nodes are absent
     needed: int
     covering: int = 0
     nodes: int = field(init=False, compare=False)
 
-    # Frozen, so that the derived mask is set past the dataclass; it is read for every mask that is judged.
+    # The instance is frozen, so the derived mask is set directly. It is read for every evaluated mask.
     def __post_init__(self) -> None:
         nodes = 0
         for numa in self.free:
@@ -48,17 +46,17 @@ class Counted:
         return self.accepts(self.nodes)
 
     def accepts(self, mask: int) -> bool:
-        """Could this set of NUMA nodes serve the request now?"""
+        """Return whether this set of NUMA nodes could serve the request now."""
         if mask & ~self.nodes or self.covering & ~mask or not mask:
             return False
         return sum(free for numa, free in self.free.items() if mask >> numa & 1) >= self.needed
 
     @property
     def narrowest(self) -> int:
-        """The size of the smallest set that could serve the request now; 0 when none can."""
+        """Return the size of the smallest set that could serve the request now, 0 if there is none."""
         if not self:
             return 0
-        # NUMA nodes to be covered count whether or not they add anything; only the others are chosen, largest first.
+        # Mandatory NUMA nodes count even if they add nothing. Only the others are chosen, largest first.
         taken = [free for numa, free in self.free.items() if self.covering >> numa & 1]
         others = sorted((free for numa, free in self.free.items() if not self.covering >> numa & 1), reverse=True)
         missing, size = self.needed - sum(taken), len(taken)
@@ -70,7 +68,7 @@ class Counted:
         return size
 
     def table(self, ids: Sequence[int]) -> Flags:
-        """``table[s]``: is the set of the NUMA nodes ``ids[i]``, i a bit of s, accepted? 2^len(ids) entries, by doubling."""
+        """Return whether each set is accepted. Entry s is the set of the NUMA nodes ``ids[i]`` with bit i in s. 2^len(ids) entries."""
         width = len(ids)
         if 0 <= self.needed < _EXACT and width <= _WIDEST_KEPT and ids == tuple(range(width)):
             masks, members = _masks_of(width)
@@ -79,18 +77,18 @@ class Counted:
             accepted: Flags = within & (members @ np.array(frees, dtype=np.int64) >= self.needed)
             accepted[0] = False
             return accepted
-        # Beyond int64 the dtype is ``object``: Python integers add exactly, only slower.
+        # Beyond int64 the dtype is ``object``: Python integers are exact, only slower.
         exact = 0 <= self.needed < _EXACT
         sums = np.zeros(1, dtype=np.int64 if exact else object)
         allowed = np.ones(1, dtype=np.bool_)
         for numa in ids:
-            # More than what is needed never matters, so that sums stay small.
+            # Amounts above the need are irrelevant, and limiting them keeps sums small.
             free = min(self.free.get(numa, 0), max(self.needed, 0))
             sums = np.concatenate((sums, sums + free))
             without = not self.covering >> numa & 1
             allowed = np.concatenate((allowed & without, allowed & (numa in self.free)))
         result: Flags = allowed & (sums >= self.needed).astype(np.bool_)
-        # The empty set reaches a need of 0 but is no set of NUMA nodes.
+        # The empty set reaches a need of 0 but is not a set of NUMA nodes.
         if not self.covering & ~sum(1 << numa for numa in ids):
             result[0] = False
             return result
@@ -99,13 +97,13 @@ class Counted:
 
 @lru_cache(maxsize=_WIDEST_KEPT + 1)
 def _masks_of(width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return all sets of so many NUMA nodes as masks, and as rows of 0 and 1."""
+    """Return all sets of ``width`` NUMA nodes as masks, and as rows of 0 and 1."""
     masks = np.arange(1 << width, dtype=np.int64)
     return masks, masks[:, None] >> np.arange(width) & 1
 
 
 def fewest_that_reach(amounts: Mapping[int, int], needed: int) -> int:
-    """How many NUMA nodes it takes at least to gather ``needed``; all of them when they never do. At least one."""
+    """Return the smallest number of NUMA nodes whose amounts reach ``needed``, or all if they do not. At least one."""
     gathered = 0
     for count, amount in enumerate(sorted(amounts.values(), reverse=True), start=1):
         gathered += amount

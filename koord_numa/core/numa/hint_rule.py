@@ -1,8 +1,7 @@
-"""
-Hints by rule instead of by list: which sets of NUMA nodes could serve one resource, and which of them are preferred.
+"""Hints as a rule instead of a list: the sets of NUMA nodes that could serve a resource, and the preferred ones.
 
-The kubelet's managers enumerate every mask into a list of hints. A ``HintRule`` answers the same questions about one mask at a time, so
-that a merge looks only at the few masks that can win.
+The kubelet's managers enumerate every mask into a list of hints. A ``HintRule`` evaluates single masks, so a merge only
+evaluates the few masks that can win.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,20 +14,20 @@ from koord_numa.core.numa.hints import Hint, masks_of_size
 from koord_numa.core.value_objects import ValueObject
 
 _LOOKED_AT: Final = 500
-"""More masks of one size than these are not looked at one by one."""
+"""Above this number of masks of a size, masks are not evaluated one by one."""
 
 EVERY_MASK: Final = 64
-"""No set of NUMA nodes is wider than this."""
+"""Maximum width of a set of NUMA nodes."""
 
 
 class HintRule(ValueObject):
-    """
-    The hints of one resource over the NUMA nodes in ``nodes``.
+    """The hints of a resource over the NUMA nodes in ``nodes``.
 
-    ``fits`` tells whether a mask could serve the request now. ``size`` is the smallest number of NUMA nodes that could serve it on an
-    empty machine: fitting masks of exactly that size are preferred, and those that ``also`` names (``align-by-socket``). ``grows``:
-    whatever contains a fitting mask fits too. ``candidates`` are the only masks that may fit, by size, where there are few of them;
-    ``counted`` says the same as ``fits`` by arithmetic. A rule without any fitting mask is false, like the kubelet's empty list of hints.
+    ``fits`` returns whether a mask could serve the request now. ``size`` is the smallest number of NUMA nodes that
+    could serve it on an empty machine: fitting masks of exactly that size are preferred, and those of ``also``
+    (``align-by-socket``). ``grows``: every superset of a fitting mask fits. ``candidates`` are the only masks that may
+    fit, by size, if there are few. ``counted`` is equivalent to ``fits`` by arithmetic. A rule without a fitting mask
+    is false, like the kubelet's empty list of hints.
     """
 
     nodes: int
@@ -40,7 +39,7 @@ class HintRule(ValueObject):
     counted: Counted | None = None
 
     def __bool__(self) -> bool:
-        # A rule that grows is satisfiable exactly when its widest mask is; any other has to be searched.
+        # A rule that grows is satisfiable exactly if its widest mask is. Other rules need a search.
         if self.grows:
             return bool(self.nodes) and self.fits(self.nodes)
         for size in range(1, self.nodes.bit_count() + 1):
@@ -50,15 +49,15 @@ class HintRule(ValueObject):
         return False
 
     def prefers(self, mask: int) -> bool:
-        """Is this mask a hint, and a preferred one?"""
+        """Return whether this mask is a preferred hint."""
         if mask & ~self.nodes or not mask:
             return False
-        # ``fits`` is last, since it may have to add amounts up; the size is one machine instruction.
+        # ``fits`` last, since it may add amounts. The size is a single machine instruction.
         return (mask.bit_count() == self.size or (self.also is not None and self.also(mask))) and self.fits(mask)
 
     def preferred(self) -> Iterator[int]:
-        """All preferred masks, narrow ones first."""
-        # ``also`` may name masks of any size, so all sizes are listed.
+        """Return all preferred masks, narrowest first."""
+        # ``also`` may include masks of any size, so all sizes are listed.
         if (also := self.also) is not None:
             sizes = range(1, self.nodes.bit_count() + 1)
             masks = (mask for size in sizes for mask in self._of_size(size) if size == self.size or also(mask))
@@ -68,15 +67,15 @@ class HintRule(ValueObject):
         return (mask for mask in self._of_size(self.size) if self.fits(mask))
 
     def hints(self, widest: int = EVERY_MASK) -> Iterator[Hint]:
-        """The list that this stands for, up to sets of ``widest`` NUMA nodes: by size, then lexicographic in the ids."""
-        # By size and then lexicographic: the order in which the kubelet's IterateBitMasks yields, and on which ties depend.
+        """Yield the equivalent list, up to sets of ``widest`` NUMA nodes: by size, then lexicographic in the ids."""
+        # The order of the kubelet's IterateBitMasks, on which ties depend.
         for size in range(1, min(widest, self.nodes.bit_count()) + 1):
             for mask in self._of_size(size):
                 if self.fits(mask):
                     yield Hint(mask, size == self.size or (self.also is not None and self.also(mask)))
 
     def _are_many(self, size: int) -> bool:
-        """Would a table of all sums be cheaper than a look at every mask of this size?"""
+        """Return whether a table of all sums is cheaper than evaluating every mask of this size."""
         width = self.nodes.bit_count()
         return self.candidates is None and width <= WIDEST_TABLE and comb(width, size) > _LOOKED_AT
 
@@ -87,7 +86,7 @@ class HintRule(ValueObject):
 
     @property
     def narrowest(self) -> int:
-        """The size of the smallest mask that could serve the request now; 0 when none can."""
+        """Return the size of the smallest mask that could serve the request now, 0 if there is none."""
         if self.counted is not None:
             return self.counted.narrowest
         # Rules without arithmetic are few and narrow: the first hint has the smallest size by the order above.
@@ -95,4 +94,4 @@ class HintRule(ValueObject):
 
 
 IMPOSSIBLE: Final = HintRule(nodes=0, size=0, fits=lambda _: False)
-"""No set of NUMA nodes will do: the kubelet's empty list of hints."""
+"""No set of NUMA nodes is possible: the kubelet's empty list of hints."""

@@ -1,7 +1,6 @@
-"""
-Hints: sets of NUMA nodes that could serve a resource, as bit masks, and the orders in which sets are listed.
+"""Hints: sets of NUMA nodes that could serve a resource, as bit masks, and the order of sets.
 
-It holds words only; who gives hints is the providers' business, which hint wins the merge's, who is admitted the policies'.
+Providers create hints, the merge chooses a hint, and policies admit pods.
 """
 
 from collections.abc import Iterable
@@ -13,11 +12,11 @@ from koord_numa.core.bit_sets import members
 
 
 class Hint(NamedTuple):
-    """
-    A set of NUMA nodes that could serve one resource, or the merged set for all of them.
+    """A set of NUMA nodes that could serve a resource, or the merged set for all resources.
 
-    ``mask`` has bit i for NUMA node i; ``None`` is "any". ``preferred``: no smaller set could ever serve it. Koordinator adds
-    ``unsatisfied`` (the request would not wholly fit) and ``score`` (decides between equally narrow sets).
+    ``mask`` has bit i for NUMA node i. ``None`` is "any". ``preferred``: no smaller set could ever serve it.
+    Koordinator adds ``unsatisfied`` (the request would not completely fit) and ``score`` (decides between equally
+    narrow sets).
     """
 
     mask: int | None
@@ -32,12 +31,12 @@ NOWHERE: Final = Hint(None, preferred=False, unsatisfied=True)
 
 @lru_cache(maxsize=1024)
 def mask_of_ids(numa_ids: tuple[int, ...]) -> int:
-    """As ``mask_of``, of the NUMA nodes of a machine: the same few tuples again and again."""
+    """Return the mask of a machine's NUMA nodes. Cached, since there are few different tuples."""
     return mask_of(numa_ids)
 
 
 def mask_of(numa_ids: Iterable[int]) -> int:
-    """The set of these NUMA nodes."""
+    """Return the mask of these NUMA nodes."""
     mask = 0
     for numa in numa_ids:
         mask |= 1 << numa
@@ -45,10 +44,10 @@ def mask_of(numa_ids: Iterable[int]) -> int:
 
 
 numa_ids: Final = members
-"""The NUMA nodes of a set, ascending."""
+"""Return the NUMA nodes of a set, ascending."""
 
 
 @lru_cache(maxsize=1024)
 def masks_of_size(nodes: int, size: int) -> tuple[int, ...]:
-    """All sets of ``size`` out of ``nodes``, lexicographic in the ascending ids: {0,1} {0,2} {1,2}. As bitmask.IterateBitMasks."""
+    """Return all sets of ``size`` of ``nodes``, lexicographic in the ids: {0,1} {0,2} {1,2}. As bitmask.IterateBitMasks."""
     return tuple(sum(bits) for bits in combinations([1 << numa for numa in numa_ids(nodes)], size))

@@ -1,17 +1,17 @@
-"""
-Koordinator's merge: as the kubelet's, but hints carry scores, and the answer depends on the order of the lists.
+"""Koordinator's merge: as the kubelet's, but hints have scores, and the result depends on the order of the lists.
 
-Theory. Koordinator walks every combination of one hint per resource, the last resource fastest. A candidate replaces the
-best so far if it is preferred and the best is not; else if it is narrower; else, at equal size, if its mask is a smaller
-number *or* its score is higher. So among the narrowest candidates of the better class the winner is the first one that no
-later candidate beats: whatever stood before it is beaten by it or would itself be such a one. A value (mask, score) wins
-if its last occurrence comes after the last occurrence of every smaller mask and of every higher score. Last occurrences
-need no walk: a hint equal to the merged mask adds its score, wider ones add nothing, and once one hint equals it, all
-others only have to contain it, so each takes its last place in its list. Only a mask met by wider hints alone is searched.
+Koordinator iterates over every combination of one hint per resource, the last resource fastest. A candidate replaces
+the best so far if it is preferred and the best is not, else if it is narrower, else, at equal size, if its mask is a
+smaller number *or* its score is higher. So among the narrowest candidates of the better class, the winner is the first
+that no later candidate beats. A value (mask, score) wins if its last occurrence comes after the last occurrence of
+every smaller mask and of every higher score. Last occurrences need no iteration: a hint equal to the merged mask adds
+its score, wider ones add nothing, and once one hint equals it, all others only have to contain it, so each takes its
+last place in its list. Only masks that result from wider hints alone need a search.
 
-Example. CPU has the hints {0} (score 10), {1} (score 30), memory has {0} (20), {1} (5); none is preferred. Combinations in order: {0}{0}
-with mask {0} and score 30; {0}{1} and {1}{0}, which merge into nothing; {1}{1} with mask {1} and score 35. The last one has the larger
-mask but the higher score, so it replaces the first: NUMA node 1 wins. Were its score 25, neither reason would hold, and {0} would stay.
+Example. CPU has the hints {0} (score 10), {1} (score 30), memory has {0} (20), {1} (5). None is preferred. Combinations
+in order: {0}{0} with mask {0} and score 30, {0}{1} and {1}{0} with an empty mask, {1}{1} with mask {1} and score 35.
+The last has a larger mask but a higher score, so it replaces the first: NUMA node 1 wins. With a score of 25, {0} would
+win.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ NOT_LISTED: Final[Mapping[int, int]] = {}
 
 
 class Option(NamedTuple):
-    """One hint seen from the mask that is to come out: what it leaves of the NUMA nodes and what it adds to the score."""
+    """A hint relative to the merged mask: the NUMA nodes that it keeps and the score that it adds."""
 
     place: int
     mask: int
@@ -41,36 +41,35 @@ class Option(NamedTuple):
 
 
 def merge_scored(takes: Sequence[Takes], nodes: int, denied: Callable[[int], int] = nothing_denied) -> Hint:
-    """
-    The best hint for all resources together; a set with NUMA nodes ``denied`` to its size can only win as not preferred.
+    """Return the best hint for all resources. A set with NUMA nodes ``denied`` for its size can only win as not preferred.
 
-    Masks lie within ``nodes``, scores are not negative. When nothing can be merged the answer is all NUMA nodes, not
-    preferred. As Koordinator's topologymanager/policy.go, mergeFilteredHints.
+    Masks are within ``nodes``, scores are not negative. If nothing can be merged, the result is all NUMA nodes, not
+    preferred. As mergeFilteredHints in Koordinator's topologymanager/policy.go.
     """
     takes = takes or [(ANYWHERE,)]  # no provider was asked
     preferred = narrowest(preferred_masks(takes, nodes, denied))
     if preferred:
-        # Only preferred hints on a winning mask can make a preferred result, so all others leave the lists before the walk.
+        # Only preferred hints on a winning mask can give a preferred result, so all others are removed first.
         lists = [_preferring(take, preferred) for take in takes]
         return _last_standing(lists, nodes, preferred)._replace(preferred=True)
-    first = Hint(nodes, preferred=False)  # what the walk starts with
+    first = Hint(nodes, preferred=False)  # the initial best of the iteration
     reachable = narrowest(reachable_masks(takes, nodes))
     if not reachable:
         return first
     best = _last_standing([list(hints_of(take)) for take in takes], nodes, reachable)
-    # Upstream's walk starts with "all NUMA nodes, not preferred", which only a higher score replaces.
+    # Upstream starts with "all NUMA nodes, not preferred", which only a higher score replaces.
     return best if best.mask != nodes or best.score > 0 else first
 
 
 def _preferring(take: Takes, level: Sequence[int]) -> list[Hint]:
-    # A hint for anything joins every mask, so it stays.
+    # A hint for any NUMA nodes matches every mask, so it stays.
     wanted = {None, *level}
     return [hint for hint in hints_of(take) if hint.preferred and hint.mask in wanted]
 
 
 def _last_standing(lists: Sequence[Sequence[Hint]], nodes: int, level: Sequence[int]) -> Hint:
-    """Of the combinations that merge into one of ``level`` (ascending, equally narrow) the first that no later one beats."""
-    # Without scores a later equal-sized mask never wins, unless it is smaller: the smallest is the answer at once.
+    """Return the first combination that merges into a mask of ``level`` (ascending, equally narrow) and that no later one beats."""
+    # Without scores a later mask of equal size wins only if it is smaller: the smallest mask is the result.
     if not any(hint.score for hints in lists for hint in hints):
         level = level[:1]  # nothing beats the smallest mask
     size = level[0].bit_count()
@@ -83,10 +82,11 @@ def _last_standing(lists: Sequence[Sequence[Hint]], nodes: int, level: Sequence[
         for score in sorted(last, reverse=True):
             beaten = max(smaller, higher[score])
             if last[score] > beaten:
-                # The winner is unbeaten: its last occurrence is later than that of every smaller mask and of every higher score.
+                # The winner is unbeaten: its last occurrence is later than that of every smaller mask and of every
+                # higher score.
                 return _first_after(beaten, lists, nodes, (mask, score))
         wide = _last_of_wider(lists, nodes, mask)
-        # Masks met by wider hints only have score 0, so that every scored combination counts as higher.
+        # Masks that result only from wider hints have score 0, so every scored combination counts as higher.
         beaten = max(smaller, higher[0])
         if wide > beaten:
             return _first_after(beaten, lists, nodes, (mask, 0))
@@ -96,7 +96,7 @@ def _last_standing(lists: Sequence[Sequence[Hint]], nodes: int, level: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
-    """Where the sets of one list are: those of the size that is to come out by mask and score, and the rest from the end."""
+    """Positions of the sets of a list: sets of the merged size by mask and score, and the others from the end."""
 
     equal: Mapping[int, Mapping[int, int]]  # mask -> score -> last place
     others: Sequence[tuple[int, int]]  # (wider mask, or -1 for "any"; place), last first
@@ -104,7 +104,7 @@ class Occurrences:
     @classmethod
     def of(cls, hints: Sequence[Hint], size: int) -> "Occurrences":
         equal: dict[int, dict[int, int]] = {}
-        # By position, as this loop runs once a hint of every list.
+        # By position, since this loop runs for every hint of every list.
         others: list[tuple[int, int]] = []
         for place, hint in enumerate(hints):
             mask = hint[0]
@@ -121,17 +121,17 @@ class Occurrences:
         return cls(equal, others)
 
     def last_wider(self, mask: int) -> int | None:
-        """The last set that contains the mask and is not equal to it."""
+        """Return the position of the last set that contains the mask and is not equal to it."""
         return next((place for wider, place in self.others if wider & mask == mask), None)
 
 
 def _last_by_score(lists: Sequence[Occurrences], mask: int) -> dict[int, Place]:
-    """The last combination for each score that the mask can have with at least one hint equal to it."""
+    """Return the last combination for each score that the mask can have with at least one hint equal to it."""
     found: dict[tuple[bool, int], Place] = {(False, 0): ()}
     for occurrences in lists:
         adds = [(True, score, place) for score, place in occurrences.equal.get(mask, NOT_LISTED).items()]
         wider = occurrences.last_wider(mask)
-        # The last place is enough: of equal contributions a later place makes a later combination.
+        # The last place is sufficient: of equal contributions, a later place gives a later combination.
         if wider is not None:
             adds.append((False, 0, wider))
         longer: dict[tuple[bool, int], Place] = {}
@@ -145,7 +145,7 @@ def _last_by_score(lists: Sequence[Occurrences], mask: int) -> dict[int, Place]:
 
 
 def _last_of_higher(lasts: Iterable[Mapping[int, Place]]) -> dict[int, Place]:
-    """For every score, the last combination that has a higher one."""
+    """Return the last combination with a higher score, for every score."""
     by_score: dict[int, Place] = {0: ()}
     for last in lasts:
         for score, place in last.items():
@@ -160,14 +160,14 @@ def _last_of_higher(lasts: Iterable[Mapping[int, Place]]) -> dict[int, Place]:
 
 
 def _last_of_wider(lists: Sequence[Sequence[Hint]], nodes: int, mask: int) -> Place:
-    """The last combination of wider hints alone that merges into the mask; ``()`` when there is none."""
-    # Reversed, so that the first combination found depth first is the last one of the walk.
+    """Return the last combination of wider hints alone that merges into the mask, ``()`` if there is none."""
+    # Reversed, so that the first combination found is the last one of the iteration.
     options = [[option for option in _options(hints, nodes, mask) if not option.equal][::-1] for hints in lists]
     return tuple(option.place for option in _Walk(options, mask, score=0).first(nodes, ()))
 
 
 def _first_after(after: Place, lists: Sequence[Sequence[Hint]], nodes: int, value: tuple[int, int]) -> Hint:
-    """The winner, given its mask and score: the first such combination after that place, as equals do not replace it."""
+    """Return the winner for its mask and score: the first combination after that place, since equal ones do not replace it."""
     mask, score = value
     options = [_options(hints, nodes, mask) for hints in lists]
     chosen = _Walk(options, mask, score).first(nodes, after)
@@ -183,18 +183,19 @@ def _options(hints: Sequence[Hint], nodes: int, mask: int) -> list[Option]:
             options.append(Option(index, has, score, equal=True, satisfied=not unsatisfied))
         elif has & mask == mask:
             options.append(Option(index, has, 0, equal=False, satisfied=False))
-    # A wider hint that is cut down to the mask counts as unsatisfied: the resource gets fewer NUMA nodes than it named.
+    # A wider hint that is reduced to the mask counts as unsatisfied: the resource gets fewer NUMA nodes than in its
+    # hint.
     return options
 
 
 class _Walk:
-    """Depth first through the options of all lists for the first combination that merges into ``mask`` with ``score``."""
+    """Depth-first search in the options of all lists for the first combination with this ``mask`` and ``score``."""
 
     def __init__(self, options: Sequence[Sequence[Option]], mask: int, score: int) -> None:
         self.options, self.mask, self.score = options, mask, score
-        # Only states without a lower bound are remembered: with one, the same state may lead elsewhere later.
-        self.dead: set[tuple[int, int, int]] = set()  # (list, intersection so far, score so far) that lead nowhere
-        self.rest = [-1]  # what remains if every option from this list on were taken
+        # Only states without a lower bound are cached: with a bound, the same state may succeed later.
+        self.dead: set[tuple[int, int, int]] = set()  # dead ends: (list, intersection so far, score so far)
+        self.rest = [-1]  # intersection of all options from this list on
         for choices in reversed(options):
             common = self.rest[-1]
             for option in choices:
@@ -203,13 +204,13 @@ class _Walk:
         self.rest.reverse()
 
     def first(self, nodes: int, after: Place) -> list[Option]:
-        """In the order of the options, and later than ``after`` when that is not empty; nothing if there is none."""
+        """Return the first combination after ``after`` (if not empty) in the order of the options, empty if there is none."""
         return self._descend(0, nodes, 0, after) or []
 
     def _descend(self, at: int, merged: int, score: int, after: Place) -> list[Option] | None:
         if at == len(self.options):
             return [] if merged == self.mask and score == self.score and not after else None
-        # Even with every option that is left the intersection stays wider than the mask: this branch cannot reach it.
+        # Even with all remaining options the intersection stays wider than the mask: this branch cannot reach it.
         if merged & self.rest[at] != self.mask or (not after and (at, merged, score) in self.dead):
             return None
         for option in self.options[at]:
@@ -225,10 +226,9 @@ class _Walk:
 
 
 def _bound_below(place: int, after: Place) -> Place | None:
-    """
-    What the rest of a combination has to come after when this list takes the hint at ``place``; ``None`` if it cannot any more.
+    """Return the lower bound for the rest of a combination if this list takes the hint at ``place``, ``None`` if impossible.
 
-    The last list has to go beyond its part of ``after``, the others may stay on theirs; beyond it nothing bounds the rest.
+    The last list must be after its part of ``after``, the others may be equal. After that, the rest is unbounded.
     """
     if not after or place > after[0]:
         return ()

@@ -1,10 +1,9 @@
-"""
-The kubelet's merge: one set of NUMA nodes out of what all resources would take. It knows no policy and no scores.
+"""The kubelet's merge of the hints of all resources to a set of NUMA nodes. Independent of policies and scores.
 
-Theory. The kubelet walks every combination of one hint per resource and keeps the best. Its comparison is a total order,
-so the winner can be looked up instead. A preferred result needs one set that every resource prefers: an intersection of
-lists. Only when there is none do unequal sets matter, and then only which intersections can be reached, not by how many
-combinations.
+The kubelet iterates over every combination of one hint per resource and keeps the best. Its comparison is a total
+order, so the winner can be looked up. A preferred result needs a set that every resource prefers: an intersection of
+lists. Only without such a set, different sets are combined, and then only the possible intersections matter, not the
+number of their combinations.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -17,30 +16,29 @@ from koord_numa.core.numa.reachable import reachable_masks
 
 
 def merge(takes: Sequence[Takes], nodes: int, distances: Distances | None = None) -> Hint:
-    """
-    The best hint for all resources together on a machine with the NUMA nodes ``nodes``.
+    """Return the best hint for all resources on a machine with the NUMA nodes ``nodes``.
 
-    With ``distances`` the closest set wins among equally narrow ones, else the numerically smallest. As topologymanager/policy.go,
-    HintMerger.
+    With ``distances``, the closest of equally narrow sets wins, else the numerically smallest. As HintMerger in
+    topologymanager/policy.go.
     """
-    # Most machines have a set that all prefer, and looking it up is far cheaper than what all intersections cost.
+    # Most machines have a set that all resources prefer, and the look-up is much cheaper than all intersections.
     return preferred_hint(takes, nodes, distances) or compromise(takes, nodes, distances)
 
 
 def preferred_hint(takes: Sequence[Takes], nodes: int, distances: Distances | None = None) -> Hint | None:
-    """The merged hint when some set of NUMA nodes is preferred by every resource, else ``None``."""
+    """Return the merged hint if a set of NUMA nodes is preferred by every resource, else ``None``."""
     level = narrowest(preferred_masks(takes, nodes))
     return Hint(_choose(level, distances), preferred=True) if level else None
 
 
 def preferred_by_rules(rules: Sequence[HintRule], widest: int, distances: Distances | None = None) -> Hint | None:
-    """As ``preferred_hint`` where every resource has a rule, of sets of up to ``widest`` NUMA nodes: only the first's are listed."""
+    """Return ``preferred_hint`` if every resource has a rule, for sets of up to ``widest`` NUMA nodes. Lists only the first rule."""
     first, others = rules[0], rules[1:]
     level: list[int] = []
     size = widest + 1
     for mask in first.preferred():
         width = mask.bit_count()
-        # Narrow sets come first: wider ones than the best so far do not count.
+        # Narrow sets come first: sets wider than the best so far are skipped.
         if width > min(size, widest):
             break
         for rule in others:
@@ -55,13 +53,12 @@ def preferred_by_rules(rules: Sequence[HintRule], widest: int, distances: Distan
 
 
 def compromise(takes: Sequence[Takes], nodes: int, distances: Distances | None = None) -> Hint:
-    """
-    The merged hint when no set is preferred by all: the best intersection of one hint per resource.
+    """Return the merged hint without a set that all resources prefer: the best intersection of one hint per resource.
 
-    Its width is that of the narrowest hint of the resource that needs most NUMA nodes, as far as it can be reached. When nothing can
-    be merged the answer is all NUMA nodes.
+    Its width is that of the narrowest hint of the resource that needs most NUMA nodes, as far as it is possible. If
+    nothing can be merged, the result is all NUMA nodes.
     """
-    # ``takes`` may merge into nothing, as {0} and {1} do; the kubelet then answers with its default affinity.
+    # ``takes`` may have only empty intersections, such as {0} and {1}. The kubelet then returns its default affinity.
     reachable = reachable_masks(takes, nodes)
     if not reachable:
         return Hint(nodes, preferred=False)
@@ -70,15 +67,15 @@ def compromise(takes: Sequence[Takes], nodes: int, distances: Distances | None =
 
 
 def nothing_denied(_: int) -> int:
-    """No size of set is kept away from any NUMA node."""
+    """Return the empty mask: no NUMA node is denied for any size."""
     return 0
 
 
 def preferred_masks(takes: Sequence[Takes], nodes: int, denied: Callable[[int], int] = nothing_denied) -> set[int]:
-    """
-    The non-empty sets that every resource prefers alike; one that prefers "any" goes along with each of them.
+    """Return the non-empty sets that every resource prefers. A resource that prefers "any" matches each of them.
 
-    When all prefer "any", so do all NUMA nodes together. ``denied`` names NUMA nodes that sets of a size must not contain.
+    If all prefer "any", the result includes the set of all NUMA nodes. ``denied`` returns NUMA nodes that sets of a
+    size must not contain.
     """
     listed: list[set[int | None]] = []
     rules: list[HintRule] = []
@@ -87,7 +84,7 @@ def preferred_masks(takes: Sequence[Takes], nodes: int, denied: Callable[[int], 
             rules.append(take)
         else:
             listed.append({hint[0] for hint in take if hint[1]})
-    # A list that prefers "any" restricts nothing, so that it is left out of the intersection.
+    # A list that prefers "any" restricts nothing, so it is omitted from the intersection.
     strict = [masks for masks in listed if None not in masks]
     found: Iterable[int]
     if strict:
@@ -99,7 +96,7 @@ def preferred_masks(takes: Sequence[Takes], nodes: int, denied: Callable[[int], 
         found = (mask for mask in rules[0].preferred() if _all_prefer(mask, others))
     else:
         found = (nodes, *(mask for masks in listed for mask in masks if mask is not None))
-    # Masks are cut to the machine's NUMA nodes first: hints may name ones that the policy was not given.
+    # Masks are first restricted to the machine's NUMA nodes: hints may contain others.
     return {mask & nodes for mask in found if mask & nodes and not mask & denied(mask.bit_count())}
 
 
@@ -108,7 +105,7 @@ def _all_prefer(mask: int, rules: Sequence[HintRule]) -> bool:
 
 
 def narrowest(masks: Collection[int]) -> list[int]:
-    """Those of the smallest size, ascending."""
+    """Return the masks of the smallest size, ascending."""
     if not masks:
         return []
     size = min(mask.bit_count() for mask in masks)
@@ -126,10 +123,11 @@ def _narrowest_of(take: Takes) -> int:
 
 
 def best_size(sizes: set[int], wanted: int) -> int:
-    """
-    Which size wins among results that are not preferred: the widest "narrowest" of all resources, else the next smaller, else wider.
+    """Return the winning size of results that are not preferred.
 
-    As HintMerger.compare with bestNonPreferredAffinityCount: a narrower set could not hold the most demanding resource.
+    ``wanted`` is the width of the widest "narrowest" hint of all resources. If it is impossible, the next smaller size
+    wins, else the next wider. As HintMerger.compare with bestNonPreferredAffinityCount: a narrower set could not hold
+    the most demanding resource.
     """
     if wanted in sizes:
         return wanted

@@ -1,11 +1,10 @@
-"""
-Which merged sets are possible at all when one hint is taken of every resource.
+"""Merged sets that are possible if one hint is taken of every resource.
 
-Theory. A merged set is the intersection of one set from every resource. There are as many combinations as the product of
-the lists' lengths, but at most 2^n sets. Write each list as a 0/1 array over all sets; replace every entry by the sum over
-its supersets; multiply the arrays entry by entry; undo the sums. The result counts, for every set, the combinations that
-intersect to it: n·2^n additions a resource, however long the lists. Below ``NARROWEST_TABLE`` and beyond ``WIDEST_TABLE`` NUMA nodes
-the sets are intersected pair by pair, and equal ones are kept once.
+A merged set is the intersection of one set of every resource. The number of combinations is the product of the lists'
+lengths, but there are at most 2^n sets. Each list is a 0/1 array over all sets. Every entry is replaced by the sum over
+its supersets, the arrays are multiplied by entry, and the sums are undone. The result is the number of combinations
+with this intersection, for every set: n·2^n additions per resource, regardless of the lists' lengths. Below
+``NARROWEST_TABLE`` and above ``WIDEST_TABLE`` NUMA nodes, sets are intersected pair by pair, without duplicates.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,43 +22,42 @@ from koord_numa.core.numa.hints import Hint, mask_of, numa_ids
 Counts = NDArray[np.int64]
 
 NARROWEST_TABLE: Final = 6
-"""NUMA nodes from which a table costs less than pairs of sets: at 4 NUMA nodes a table takes 220 microseconds and pairs take 26."""
+"""Minimum NUMA nodes for a table instead of pairs of sets. At 4 NUMA nodes a table takes 220 microseconds and pairs take 26."""
 
 WIDEST_MATRIX: Final = 8
-"""NUMA nodes up to which sums are a product of matrices."""
+"""Maximum NUMA nodes for sums as a product of matrices."""
 
 _EXACT_FLOAT: Final = 2.0**44
-"""Combinations up to which sums of counts are exact in floats."""
+"""Maximum combinations for which sums of counts are exact in floats."""
 
 _EXACT: Final = 2**62
-"""Counts of combinations stay below this; else they are cut down to "some" and "none" in between."""
+"""Upper bound of counts of combinations. Larger counts are reduced to 0 and 1 in between."""
 
 
 def reachable_masks(takes: Sequence[Takes], nodes: int) -> list[int]:
-    """
-    Every non-empty merged set within ``nodes``, ascending.
+    """Return every non-empty merged set within ``nodes``, ascending.
 
-    By table from ``NARROWEST_TABLE`` to ``WIDEST_TABLE`` NUMA nodes, else by intersecting the sets of the lists pair by pair.
+    Uses a table from ``NARROWEST_TABLE`` to ``WIDEST_TABLE`` NUMA nodes, else intersects the sets of the lists pair by
+    pair.
     """
     ids = numa_ids(nodes)
     if NARROWEST_TABLE <= len(ids) <= WIDEST_TABLE:
         return _by_table(takes, ids)
     found = {nodes}
     for dimension in takes:
-        # Sets are kept once after each resource: at most 2^n of them, however many combinations made them.
+        # Without duplicates after each resource: at most 2^n sets, regardless of the number of combinations.
         masks = listed_masks(hints_of(dimension), nodes)
         found = {have & mask for have in found for mask in masks}
     return sorted(found - {0})
 
 
 def listed_masks(hints: Iterable[Hint], nodes: int) -> set[int]:
-    """The sets that these hints leave of ``nodes``; "any" leaves them all."""
+    """Return the sets that these hints leave of ``nodes``. "Any" leaves all."""
     return {nodes if hint[0] is None else nodes & hint[0] for hint in hints}
 
 
 def _by_matrix(takes: Sequence[Takes], ids: tuple[int, ...]) -> list[int] | None:
-    """
-    As ``_by_table``, with all sums in one product of matrices. Return ``None`` where the counts exceed what a float holds exactly.
+    """Return the result of ``_by_table``, with all sums in one matrix product. ``None`` if counts exceed the exact floats.
 
     At 8 NUMA nodes a table takes 250 microseconds and matrices take 70.
     """
@@ -104,7 +102,7 @@ def _by_table(takes: Sequence[Takes], ids: tuple[int, ...]) -> list[int]:
         if total is None:
             total = sums
         else:
-            # Counts multiply; before they can overflow int64 they are cut to 0 and 1, which keeps "reachable" exact.
+            # Counts multiply. Before they overflow int64 they are reduced to 0 and 1, which keeps "reachable" exact.
             if combinations * longest >= _EXACT:
                 some = (_undo_sums(total) != 0).astype(np.int64)
                 combinations = int(some.sum())
@@ -138,7 +136,8 @@ def _spread_out(mask: int, ids: tuple[int, ...]) -> int:
 def _sum_over_supersets(counts: Counts) -> Counts:
     sums = counts.copy()
     for half in _halves(len(sums)):
-        # Axis 1 is the bit of weight ``half``: [:, 0] are the sets without it, [:, 1] those with it, and each gains its superset.
+        # Axis 1 is the bit of weight ``half``: [:, 0] are the sets without it, [:, 1] those with it. Each set adds its
+        # superset.
         view = sums.reshape(-1, 2, half)
         view[:, 0] += view[:, 1]
     return sums
@@ -147,7 +146,7 @@ def _sum_over_supersets(counts: Counts) -> Counts:
 def _undo_sums(sums: Counts) -> Counts:
     counts = sums.copy()
     for half in _halves(len(counts)):
-        # The same steps with the opposite sign; their order does not matter, because the bits are independent.
+        # The same steps with the opposite sign. Their order does not matter, since the bits are independent.
         view = counts.reshape(-1, 2, half)
         view[:, 0] -= view[:, 1]
     return counts

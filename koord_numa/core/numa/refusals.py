@@ -1,7 +1,6 @@
-"""
-Why a Koordinator policy said no, in Koordinator's words. Texts are made only when they are read.
+"""Reasons of rejections by a Koordinator policy, with Koordinator's texts, which are created when they are read.
 
-It explains hints; numbers of what is free and what was needed are explained elsewhere.
+Explains hints. Numbers of free and needed amounts are explained elsewhere.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,28 +12,28 @@ from koord_numa.core.numa.hint_providers import Hints, ResourceHints, hints_of
 
 @dataclass(frozen=True, slots=True)
 class NumaRejection:
-    """Either resources that are ``impossible``, or all ``wishes`` that could not be brought together."""
+    """The reason of a rejection: the ``impossible`` resources, or all ``wishes`` that could not be merged."""
 
     impossible: tuple[str, ...] = ()
     wishes: Sequence[ResourceHints] = ()
     joins: str = ""
 
     def reasons(self) -> list[str]:
-        """The sentences. As Koordinator's topologymanager, NUMATopologyUnsatisfied and NUMATopologyUnaligned messages."""
+        """Return the sentences. As NUMATopologyUnsatisfied and NUMATopologyUnaligned of Koordinator's topologymanager."""
         if self.impossible:
             return [f"Unsatisfied NUMA {resource}" for resource in self.impossible]
-        # Sorted, as Koordinator's message is: map order must not make the same refusal look new.
+        # Sorted as in Koordinator: map order must not change the message.
         wanted = sorted(f"{wish.resource} {_wanted(wish.stated)}" for wish in self.wishes if wish.stated is not None)
         return [f"Unaligned NUMA Hint cause {self.joins.join(wanted)}"]
 
 
 def refuse_impossible(wishes: Iterable[ResourceHints]) -> NumaRejection:
-    """No set of NUMA nodes could serve some resources."""
+    """Return a rejection for resources that no set of NUMA nodes could serve."""
     return NumaRejection(impossible=tuple(sorted(wish.resource for wish in wishes if wish.impossible)))
 
 
 def refuse_unaligned(wishes: Sequence[ResourceHints], joins: str) -> NumaRejection:
-    """Every resource could be served, but not all of them as the policy wants."""
+    """Return a rejection for resources that are possible, but not together under the policy."""
     return NumaRejection(wishes=wishes, joins=joins)
 
 
@@ -46,10 +45,9 @@ def _wanted(stated: Hints) -> str:
 
 @lru_cache(maxsize=4096)
 def mask_text(mask: int | None) -> str:
-    """
-    A set in binary, padded to pairs of digits, as Koordinator's bitmask prints it.
+    """Return a set in binary, padded to pairs of digits, as Koordinator's bitmask prints it.
 
-    Its width is compared with powers of four inclusively, so that an exact power has one digit more: 4 is ``100``, 5 ``0101``.
+    The comparison with powers of four is inclusive, so an exact power has one digit more: 4 is ``100``, 5 ``0101``.
     """
     if mask is None:
         return "<nil>"

@@ -1,8 +1,7 @@
-"""
-Spreading or packing the pods of one workload over the NUMA nodes or sockets of a node (annotation ``numa-spread``).
+"""Spread or pack the pods of a workload over the NUMA nodes or sockets of a node (annotation ``numa-spread``).
 
-A domain is a set of NUMA nodes as a mask. A pod counts in every domain that it touches. The rule compares sets of NUMA nodes that could
-hold the pod; which sets these are is not its matter.
+A domain is a set of NUMA nodes as a mask. A pod counts in every domain that it uses. The rule compares sets of NUMA
+nodes that could hold the pod, which other modules determine.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,23 +20,22 @@ from koord_numa.core.value_objects import ValueObject
 
 MAX_POINTS: Final = 100
 MAX_KEPT: Final = 64
-"""Counts that one ledger keeps. Bounds what pods with ever new selectors can fill; a pod has one selector."""
+"""Maximum counts per ledger. Bounds the memory for pods with many different selectors. A pod has one selector."""
 _STEP: Final = 25
-"""Points that each further pod in the same domain costs a node."""
+"""Points that each further pod in the same domain subtracts from the score of a node."""
 
 
 class WorkloadSpread(ValueObject, gc=False):
-    """What a pod asks for, and how many pods that its selector picks are in each domain of the node."""
+    """The spread of a pod, and the number of pods in each domain of the node that its selector matches."""
 
     spread: NumaSpread
     counts: tuple[tuple[int, int], ...] = ()  # by domain: its NUMA nodes, and the pods
 
     def allows(self, mask: int) -> bool:
-        """
-        Whether ``DoNotSchedule`` permits the set.
+        """Return whether ``DoNotSchedule`` permits the set.
 
-        Spread: afterwards no domain of the pod has two pods more than another domain. Pack: every domain of the pod has such pods already,
-        if any domain has.
+        Spread: with the pod, none of its domains has two pods more than another domain. Pack: every domain of the pod
+        has matching pods, if any domain has.
         """
         if not self.spread.required:
             return True
@@ -48,7 +46,7 @@ class WorkloadSpread(ValueObject, gc=False):
         return all(count - fewest <= 1 for domain, count in after if domain & mask)
 
     def best(self, masks: list[int]) -> list[int]:
-        """The sets that meet the wish best, in their order."""
+        """Return the best sets for the mode, in their order."""
         if len(masks) < 2 or not self.counts:
             return masks
         costs = [self._cost(mask) for mask in masks]
@@ -56,7 +54,7 @@ class WorkloadSpread(ValueObject, gc=False):
         return [mask for mask, cost in zip(masks, costs, strict=True) if cost == least]
 
     def points(self, mask: int) -> int:
-        """Score from 0 to 100 how well this set of NUMA nodes spreads or packs the workload."""
+        """Return a score from 0 to 100 of how well this set of NUMA nodes spreads or packs the workload."""
         touched = [count for _, count in self._touched(mask)]
         if not touched:
             return 0
@@ -65,7 +63,7 @@ class WorkloadSpread(ValueObject, gc=False):
         return max(0, MAX_POINTS - _STEP * max(touched))
 
     def refusal(self) -> Rejection:
-        """The node has room for the pod, and not where its wish permits it."""
+        """Return a rejection: the node has room for the pod, but not on NUMA nodes that its spread permits."""
         verb = "pack" if self.spread.mode is NumaSpreadMode.PACK else "spread"
         what = "sockets" if self.spread.scope is NumaSpreadScope.SOCKET else "NUMA nodes"
         here = ", ".join(f"{count} on NUMA node {_ids(domain)}" for domain, count in self.counts)
@@ -88,10 +86,9 @@ class WorkloadSpread(ValueObject, gc=False):
 def workload_spread(
     spread: NumaSpread, inventory: Inventory, ledger: Ledger, wanted: Iterable[str] = ()
 ) -> WorkloadSpread:
-    """
-    Count the pods of the node that the selector picks. ``wanted`` are the resources of the pod.
+    """Count the pods of the node that the selector matches. ``wanted`` are the resources of the pod.
 
-    A domain without any of a resource that the pod needs could never take the pod, and is not compared with the others.
+    A domain without any amount of a resource that the pod needs is not compared, since it could never hold the pod.
     """
     known: dict[Any, WorkloadSpread] = ledger.derived.setdefault("numa_spread", {})
     key = (spread, inventory.numa_ids, tuple(wanted))
@@ -112,7 +109,7 @@ def workload_spread(
 
 
 def _domains(scope: NumaSpreadScope, inventory: Inventory) -> list[int]:
-    """The domains of a node as masks. The PCIe roots of a NUMA node cannot be told apart by a choice of NUMA nodes."""
+    """Return the domains of a node as masks. PCIe roots of a NUMA node are not distinguished by a choice of NUMA nodes."""
     machine = inventory.machine
     ids = inventory.numa_ids
     if scope is not NumaSpreadScope.SOCKET or machine is None:
