@@ -1,1 +1,1 @@
-"""Picking logical CPUs by Koordinator's orchestration policies."""
+"""Pick logical CPUs by Koordinator's orchestration policies."""

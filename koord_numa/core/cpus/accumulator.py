@@ -1,7 +1,6 @@
-"""
-The state of one choice of CPUs, and the shapes in which free CPUs can be offered: whole cores, one CPU per core, spread.
+"""The state of a pick of CPUs, and shapes of free CPUs: whole cores, one CPU per core, spread.
 
-The order in which shapes are tried is ``take.py``'s.
+``take.py`` defines the order in which shapes are tried.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from koord_numa.core.ordering import by_use, tightness
 
 
 class CpuAccumulator:
-    """The state of one choice. All sets are CPU bits."""
+    """The state of a pick. All sets are CPU bits."""
 
     __slots__ = (
         "free",
@@ -39,32 +38,32 @@ class CpuAccumulator:
         self.machine = machine
         self.layout: Layout = layout_of(machine)
         self.threads = machine.threads_per_core
-        # +1 or -1: a factor on free counts turns "fullest first" into "emptiest first" without a second set of keys.
+        # +1 or -1: the factor on free counts reverses the order "fullest first" without a second set of keys.
         self.sign = tightness(request.strategy)
         self.free = free
         self.taken = 0
         self.need = count
-        # With a limit of one no free CPU is held by any pod: use counts would all be equal.
+        # With a limit of 1 no free CPU is held by any pod, so all use counts are equal.
         self.references: Mapping[int, int] = occupancy.references if occupancy.limit > 1 else {}
         self.repelled_cores = 0
         self.repelled_numas = 0
-        # Only pods of the same exclusive policy repel each other.
+        # Only pods with the same exclusive policy repel each other.
         if request.exclusive is PCPU_LEVEL:
             self._repel(occupancy.pcpu_level.bits & machine.bits)
         elif request.exclusive is NUMA_NODE_LEVEL:
             self._repel(occupancy.numa_level.bits & machine.bits)
 
     def take(self, bits: int) -> None:
-        """Move CPUs from free to taken; they repel the pod's own later picks too."""
+        """Move CPUs from free to taken. They also repel later picks of the same pod."""
         self.free &= ~bits
         self.taken |= bits
         self.need -= bits.bit_count()
-        # After the last CPU there is no later pick to repel.
+        # No later pick exists after the last CPU.
         if self.need > 0:
             self._repel(bits)
 
     def take_first(self, cpus: Sequence[int]) -> None:
-        """Take what is needed of these, in the given order."""
+        """Take as many of these CPUs as needed, in the given order."""
         self.take(sum(1 << cpu for cpu in cpus[: self.need]))
 
     def _repel(self, bits: int) -> None:
@@ -78,11 +77,11 @@ class CpuAccumulator:
                     self.repelled_numas |= place.bits
 
     def in_order(self, bits: int) -> list[int]:
-        """CPUs ascending by id; where CPUs are shared, the least used first."""
+        """Return CPUs ascending by id. If CPUs are shared, the least used come first."""
         return by_use(CpuSet(bits), self.references) if self.references else list(CpuSet(bits))
 
     def whole_cores(self, place: TopologyDomain, usable: int) -> list[int]:
-        """The place's cores with all threads usable, by use and then by id: each as CPU bits."""
+        """Return the cores of the domain with all threads usable, as CPU bits, by use and id."""
         if self.layout.uniform:
             whole = [core for core in place.cores if core & usable == core]
         else:
@@ -93,18 +92,18 @@ class CpuAccumulator:
         return whole
 
     def of_whole(self, cores: Sequence[int]) -> int:
-        """As many CPUs of these whole cores as are needed: cores in the given order, the last one perhaps in part."""
+        """Return the needed CPUs of these whole cores in the given order. The last core may be split."""
         whole, rest = divmod(self.need, self.threads)
         bits = union(cores[:whole])
-        # What is no whole core takes the lowest CPUs of one more.
+        # The rest takes the lowest CPUs of another core.
         return bits | sum(1 << cpu for cpu in islice(CpuSet(cores[whole]), rest)) if rest else bits
 
     def uses(self, bits: int) -> int:
-        """By how many pods these CPUs are held, all together."""
+        """Return the number of pods that hold these CPUs, summed over the CPUs."""
         return sum(self.references.get(cpu, 0) for cpu in CpuSet(bits)) if self.references else 0
 
     def layers(self, cpus: Iterable[int]) -> list[list[int]]:
-        """Deal CPUs out by core: the first CPU of every core, then the second of every core, …, each layer in the given order."""
+        """Distribute CPUs by core: the first CPU of every core, then the second of every core, and so on. Layers keep the given order."""
         core_of = self.layout.core_of
         layers: list[list[int]] = []
         depth: dict[int, int] = {}
@@ -118,13 +117,13 @@ class CpuAccumulator:
         return layers
 
     def spread(self, cpus: Sequence[int]) -> Sequence[int]:
-        """The same CPUs, siblings as far apart as possible; no more CPUs than one core has keep their order."""
-        # A handful of CPUs that one core could hold is not dealt out: upstream's spreadCPUs leaves it alone too.
+        """Return the CPUs with siblings as far apart as possible. At most one core's number of CPUs keeps its order."""
+        # CPUs that one core could hold are not distributed, as in upstream's spreadCPUs.
         return cpus if len(cpus) <= self.threads else list(chain.from_iterable(self.layers(cpus)))
 
 
 def union(sets: Iterable[int]) -> int:
-    """The CPU bits of all these."""
+    """Return the union of the CPU bits."""
     bits = 0
     for each in sets:
         bits |= each

@@ -1,7 +1,6 @@
-"""
-One pod's CPUs with everything that stands above the take: required policies, downgrades, even distribution, machines without SMT.
+"""Pick CPUs for a pod with required policies, downgrades, even distribution, and on machines without SMT.
 
-Each rule changes the question and leaves the choosing to ``take.py`` and ``distribute_evenly.py``.
+Each rule changes the request. ``take.py`` and ``distribute_evenly.py`` choose the CPUs.
 """
 
 from enum import Enum
@@ -34,14 +33,14 @@ NUMA_LEVEL_DOWNGRADED: Final = (
 
 
 class Downgrade(Enum):
-    """What happens to a NUMANodeLevel that cannot be honoured: the proposal's way, or Koordinator's."""
+    """The treatment of a NUMANodeLevel that cannot be honored: as in the proposal, or as in Koordinator."""
 
     TO_PCPU_LEVEL = "take PCPULevel instead"
     NONE = "ignore it"
 
 
 class CpuPolicies(ValueObject, gc=False):
-    """What a pod asks for and how firmly. ``required``: the bind policy is a demand, not a preference."""
+    """The CPU request of a pod. ``required``: the bind policy is required, not preferred."""
 
     request: CpuRequest
     required: bool = False
@@ -49,7 +48,7 @@ class CpuPolicies(ValueObject, gc=False):
 
 
 class CpuPick(ValueObject, gc=False):
-    """The chosen CPUs, the exclusive policy that they were chosen by, and what had to be given up for them."""
+    """The picked CPUs, the effective exclusive policy, and notes about downgrades."""
 
     cpus: CpuSet
     exclusive: CpuExclusivePolicy = NOT_EXCLUSIVE
@@ -63,24 +62,23 @@ def pick_cpus(
     occupancy: CpuOccupancy = UNOCCUPIED,
     preferred: CpuSet = EMPTY,
 ) -> CpuPick | NotEnoughCpus:
-    """
-    Choose ``wish.request.count`` of the available CPUs, preferred ones first, or say how many of the right shape there are.
+    """Pick ``wish.request.count`` available CPUs, preferred ones first, or return the number of CPUs of the right shape.
 
-    A required FullPCPUs never splits a core and a required SpreadByPCPUs never takes two CPUs of one.
+    A required FullPCPUs never splits a core, and a required SpreadByPCPUs never takes two CPUs of a core.
     """
     wish, notes = _without_smt(wish, machine)
     pool = CpuSet(available.bits & machine.bits)
-    # Shape the pool first: the take only prefers shapes, so that a demand has to hold for every CPU it may touch.
+    # Shape the pool first: the take only prefers shapes, but a requirement must hold for every CPU.
     if wish.required:
         pool = shaped(wish.request.bind, machine, available, preferred)
-        # A preferred CPU counts only where it is part of an allowed shape.
+        # A preferred CPU counts only if it is part of an allowed shape.
         preferred = shaped(wish.request.bind, machine, preferred & pool)
     if wish.request.count > len(pool):
         return NotEnoughCpus(wish.request.count, len(pool), _shortage(wish))
     found = _exclusively(wish, machine, pool, occupancy, preferred)
     if isinstance(found, NotEnoughCpus):
         return found
-    # Only machines with unequal cores get here: the take counts in cores of average size and may split a large one.
+    # Only for machines with unequal cores: the take counts in cores of average size and may split a large core.
     if wish.required and not has_shape(wish.request.bind, machine, found.cpus):
         whole = exactly_whole_cores(machine, pool, wish.request.count, tightness(wish.request.strategy))
         if whole is None:
@@ -90,7 +88,7 @@ def pick_cpus(
 
 
 def _without_smt(wish: CpuPolicies, machine: CpuTopology) -> tuple[CpuPolicies, tuple[str, ...]]:
-    """On machines without SMT (ARM) only FullPCPUs and NUMANodeLevel have a meaning, as the proposal says."""
+    """Replace policies without meaning on machines without SMT (ARM): only FullPCPUs and NUMANodeLevel apply there (proposal)."""
     if layout_of(machine).smt:
         return wish, ()
     notes: list[str] = []
@@ -107,19 +105,19 @@ def _without_smt(wish: CpuPolicies, machine: CpuTopology) -> tuple[CpuPolicies, 
 def _exclusively(
     wish: CpuPolicies, machine: CpuTopology, pool: CpuSet, occupancy: CpuOccupancy, preferred: CpuSet
 ) -> CpuPick | NotEnoughCpus:
-    """Choose by the exclusive policy; where the choice breaks NUMANodeLevel, use only NUMA nodes that no pod holds, or downgrade."""
+    """Pick by the exclusive policy. If the pick violates NUMANodeLevel, use only NUMA nodes without such pods, or downgrade."""
     request = wish.request
     found = _choose(request, machine, pool, occupancy, preferred)
     if isinstance(found, NotEnoughCpus):
         return found
     if request.exclusive is not NUMA_NODE_LEVEL or wish.downgrade is Downgrade.NONE:
         return CpuPick(found, request.exclusive)
-    # A NUMA node with any such pod is forbidden as a whole; that is what the NUMA level means.
+    # A NUMA node with such a pod is closed as a whole, by definition of NUMANodeLevel.
     forbidden = CpuSet(sum(bits for bits in machine.numa_bits.values() if bits & occupancy.numa_level.bits))
     if not found & forbidden:
         return CpuPick(found, request.exclusive)
     elsewhere = _choose(request, machine, pool - forbidden, occupancy, preferred)
-    # Preferred CPUs (of a rebind) on forbidden NUMA nodes cannot be moved, so that the downgrade applies.
+    # Preferred CPUs (of a rebind) on closed NUMA nodes cannot be moved, so the downgrade applies.
     if isinstance(elsewhere, CpuSet) and not preferred & forbidden:
         return CpuPick(elsewhere, request.exclusive)
     below = PCPU_LEVEL if layout_of(machine).smt else NOT_EXCLUSIVE

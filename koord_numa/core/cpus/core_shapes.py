@@ -1,7 +1,6 @@
-"""
-What a required bind policy demands of a set of CPUs: whole cores only, or one CPU per core.
+"""Shapes of CPU sets for required bind policies: whole cores only, or one CPU per core.
 
-A core is whole when *all* its CPUs are there, however many that core has: cores may differ on one machine.
+A core is whole if *all* its CPUs are in the set. Cores of a machine may have different numbers of CPUs.
 """
 
 from typing import NamedTuple
@@ -14,11 +13,10 @@ from koord_numa.core.ordering import socket_key
 
 
 def shaped(bind: CpuBindPolicy, machine: CpuTopology, available: CpuSet, preferred: CpuSet = EMPTY) -> CpuSet:
-    """
-    Those of the available CPUs that a pod requiring this policy may be given.
+    """Return the available CPUs that a pod with this required policy may use.
 
-    FullPCPUs: CPUs of wholly available cores. SpreadByPCPUs: of every core the lowest available CPU, a preferred one if
-    there is one. As Koordinator's ``filterAvailableCPUsByRequiredCPUBindPolicy``, which knows no preference here.
+    FullPCPUs: CPUs of completely available cores. SpreadByPCPUs: the lowest available CPU of every core, or a preferred
+    one if available. As Koordinator's ``filterAvailableCPUsByRequiredCPUBindPolicy``, which has no preference.
     """
     if bind not in (FULL_PCPUS, SPREAD_BY_PCPUS):
         return CpuSet(available.bits & machine.bits)
@@ -30,20 +28,20 @@ def shaped(bind: CpuBindPolicy, machine: CpuTopology, available: CpuSet, preferr
     bits = 0
     for core in machine.cores:
         mine = core.bits & available.bits
-        # A preferred CPU first, else the core's lowest free one; ``mine & -mine`` keeps a single bit.
+        # A preferred CPU first, else the lowest free one of the core. ``mine & -mine`` keeps a single bit.
         mine = mine & preferred.bits or mine
         bits |= mine & -mine
     return CpuSet(bits)
 
 
 class Pairs(NamedTuple):
-    """A machine whose cores all have two CPUs, with ids that differ by the same number. ``low`` has the lower CPU of each core."""
+    """A machine whose cores have two CPUs with a constant difference of ids. ``low`` has the lower CPU of each core."""
 
     distance: int
     low: int
 
 
-# A walk over the cores takes 10 us on 64 of them, which every decision on a changed node would pay: 8 % of the engine's rate.
+# A loop over 64 cores takes 10 us, which every decision on a changed node would need: 8 % of the engine's rate.
 def _shaped_pairs(bind: CpuBindPolicy, pairs: Pairs, free: int) -> int:
     low = free & pairs.low
     if bind is FULL_PCPUS:
@@ -53,7 +51,7 @@ def _shaped_pairs(bind: CpuBindPolicy, pairs: Pairs, free: int) -> int:
 
 
 def _pairs_of(machine: CpuTopology) -> Pairs | None:
-    """``None`` where cores have other numbers of CPUs, or their ids differ irregularly."""
+    """Return the pairs, ``None`` if cores have other numbers of CPUs or irregular ids."""
     known: Pairs | tuple[()] | None = machine.derived.get(Pairs)
     if known is None:
         known = machine.derived[Pairs] = _found_pairs(machine) or ()
@@ -69,10 +67,10 @@ def _found_pairs(machine: CpuTopology) -> Pairs | None:
 
 
 def has_shape(bind: CpuBindPolicy, machine: CpuTopology, cpus: CpuSet) -> bool:
-    """Would a pod requiring this policy accept these CPUs?"""
+    """Return whether the CPUs satisfy the policy if it is required."""
     parts = ((core.bits, core.bits & cpus.bits) for core in machine.cores)
     if bind is FULL_PCPUS:
-        # A core is in the set as a whole or not at all.
+        # Every core is in the set completely or not at all.
         return all(mine in (0, core) for core, mine in parts)
     if bind is SPREAD_BY_PCPUS:
         return all(mine.bit_count() <= 1 for _, mine in parts)
@@ -80,15 +78,14 @@ def has_shape(bind: CpuBindPolicy, machine: CpuTopology, cpus: CpuSet) -> bool:
 
 
 def exactly_whole_cores(machine: CpuTopology, pool: CpuSet, count: int, sign: int) -> CpuSet | None:
-    """
-    Whole cores out of the pool with exactly ``count`` CPUs together, or ``None`` when no choice of cores adds up to it.
+    """Return whole cores of the pool with exactly ``count`` CPUs, or ``None`` if no combination of cores adds up.
 
-    For machines whose cores differ in size, where taking core after core may miss the sum. One NUMA node is better
-    than one socket, and that better than the whole machine; inside a place, cores with low ids are.
+    For machines with cores of different sizes, where taking cores one by one may miss the sum. A single NUMA node is
+    preferred over a socket, and a socket over the whole machine. Within a domain, cores with low ids are preferred.
     """
     layout = layout_of(machine)
     everywhere = [core.bits for core in machine.cores if not core.bits & ~pool.bits]
-    # Places ascend in size, so the first that adds up is the tightest; only then cores across places are combined.
+    # Domains ascend in size, so the first match is the tightest. Cores across domains come last.
     for places in (layout.numas, layout.sockets):
         for place in sorted(places, key=lambda place: socket_key(sign, (place.bits & pool.bits).bit_count(), place.id)):
             found = _adding_up([core for core in everywhere if core & place.bits == core], count)
@@ -98,9 +95,9 @@ def exactly_whole_cores(machine: CpuTopology, pool: CpuSet, count: int, sign: in
     return None if found is None else CpuSet(found)
 
 
-# Subset sums as bits of one integer: adding a core is one shift, and the table is walked back for the choice.
+# Subset sums as bits of an integer: adding a core is a shift. The choice is read backwards from the table.
 def _adding_up(cores: list[int], count: int) -> int | None:
-    """A subset of the cores with this many CPUs in sum; bit s of ``reachable[i]``: the first i cores can make s."""
+    """Return a subset of the cores with exactly ``count`` CPUs. Bit s of ``reachable[i]``: the first i cores can have s CPUs."""
     reachable = [1]
     for core in cores:
         reachable.append(reachable[-1] | reachable[-1] << core.bit_count())
@@ -108,7 +105,7 @@ def _adding_up(cores: list[int], count: int) -> int | None:
         return None
     bits, missing = 0, count
     for position in range(len(cores) - 1, -1, -1):
-        # Cores with high ids are used only where the sum cannot be made without them.
+        # Cores with high ids are used only if the sum is impossible without them.
         if not reachable[position] >> missing & 1:
             bits |= cores[position]
             missing -= cores[position].bit_count()

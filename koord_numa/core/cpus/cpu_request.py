@@ -1,4 +1,4 @@
-"""A request for CPUs of one node, who holds CPUs there already, and the answer that there are not enough."""
+"""A request for CPUs of a node, the CPUs held there already, and the result for too few CPUs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from koord_numa.core.value_objects import ValueObject
 
 
 class CpuRequest(ValueObject, gc=False):
-    """How many CPUs one pod wants and of which shape. Every bind policy but ``FULL_PCPUS`` means spreading."""
+    """The number and shape of CPUs for a pod. Every bind policy except ``FULL_PCPUS`` means spreading."""
 
     count: int
     bind: CpuBindPolicy = CpuBindPolicy.NONE
@@ -20,10 +20,9 @@ class CpuRequest(ValueObject, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class CpuOccupancy:
-    """
-    Who already holds CPUs of the node: CPUs of pods with an exclusive policy, and by how many pods each CPU is held.
+    """The held CPUs of a node: those of pods with an exclusive policy, and the number of pods per CPU.
 
-    ``limit`` is how many pods may share one CPU; use counts matter only when it is above one.
+    ``limit`` is the maximum number of pods per CPU. Use counts matter only if it is above 1.
     """
 
     pcpu_level: CpuSet = EMPTY
@@ -33,7 +32,7 @@ class CpuOccupancy:
 
     @classmethod
     def of(cls, holdings: Iterable[tuple[CpuSet, CpuExclusivePolicy]], limit: int = 1) -> "CpuOccupancy":
-        """The occupancy that these pods' CPUs and policies make."""
+        """Return the occupancy by the CPUs and policies of these pods."""
         pcpu = numa = 0
         references: dict[int, int] = {}
         for cpus, exclusive in holdings:
@@ -41,7 +40,7 @@ class CpuOccupancy:
                 pcpu |= cpus.bits
             elif exclusive is CpuExclusivePolicy.NUMA_NODE_LEVEL:
                 numa |= cpus.bits
-            # One entry a held CPU and pod: on large nodes this is most of the cost, and unused where CPUs are not shared.
+            # One entry per held CPU and pod: most of the cost on large nodes, and unused if CPUs are not shared.
             if limit > 1:
                 for cpu in cpus:
                     references[cpu] = references.get(cpu, 0) + 1
@@ -53,7 +52,7 @@ UNOCCUPIED: Final = CpuOccupancy()
 
 @dataclass(frozen=True, slots=True)
 class NotEnoughCpus:
-    """The answer no: ``found`` CPUs of the right shape where ``wanted`` were asked for."""
+    """The result for too few CPUs: ``found`` CPUs of the right shape instead of ``wanted``."""
 
     wanted: int
     found: int

@@ -1,8 +1,7 @@
-"""
-The NUMA strategy DistributeEvenly: the same share from every NUMA node, in whole cores when full cores are asked for.
+"""The NUMA strategy DistributeEvenly: an equal share of every NUMA node, in whole cores if full cores are requested.
 
-Koordinator names the strategy and treats it as LeastAllocated; the fine-grained CPU orchestration proposal describes it. It
-stands above the take, which chooses inside each NUMA node.
+Koordinator defines the name but treats it as LeastAllocated. The fine-grained CPU orchestration proposal describes it.
+``take.py`` chooses the CPUs in each NUMA node.
 """
 
 from collections.abc import Mapping
@@ -24,11 +23,11 @@ def take_evenly(
     occupancy: CpuOccupancy = UNOCCUPIED,
     preferred: CpuSet = EMPTY,
 ) -> CpuSet | NotEnoughCpus:
-    """Take exactly ``request.count`` of the available CPUs, as many from each NUMA node as from any other, preferred ones first."""
+    """Take exactly ``request.count`` available CPUs, an equal number from each NUMA node, preferred ones first."""
     usable = available & machine.all
     if request.count > len(usable):
         return NotEnoughCpus(request.count, len(usable))
-    # Preferred CPUs are dealt first on their own; what they cannot give comes from the rest by the same rule.
+    # Preferred CPUs are distributed first. The remaining CPUs follow the same rule.
     first = usable & preferred
     taken = _evenly(replace(request, count=min(request.count, len(first))), machine, first, occupancy)
     rest = replace(request, count=request.count - len(taken))
@@ -36,17 +35,16 @@ def take_evenly(
 
 
 def even_shares(capacity: Mapping[int, int], units: int) -> dict[int, int]:
-    """
-    How many units each NUMA node gives: equal shares, except where less is left.
+    """Return the number of units of each NUMA node: equal shares, except where less is left.
 
-    What does not divide comes from the NUMA nodes with most. No more units are dealt than there are.
+    The remainder comes from the NUMA nodes with the most units. The sum is at most the total capacity.
     """
     shares = dict.fromkeys(capacity, 0)
     left = min(units, sum(capacity.values()))
     while left > 0:
         able = [numa for numa in emptiest_first(capacity) if shares[numa] < capacity[numa]]
-        # Equal steps to all that are able, as large as the smallest remaining capacity: rounds are bounded by the NUMA nodes, not
-        # the CPUs.
+        # Equal steps, as large as the smallest remaining capacity: the number of rounds is bounded by the NUMA nodes,
+        # not the CPUs.
         step = max(1, min(left // len(able), *(capacity[numa] - shares[numa] for numa in able)))
         for numa in able[:left]:
             shares[numa] += step
@@ -57,7 +55,7 @@ def even_shares(capacity: Mapping[int, int], units: int) -> dict[int, int]:
 def _evenly(request: CpuRequest, machine: CpuTopology, free: CpuSet, occupancy: CpuOccupancy) -> CpuSet:
     taken = EMPTY
     threads = machine.threads_per_core
-    # Whole cores first over all NUMA nodes; single CPUs only for what whole cores could not cover.
+    # Whole cores first over all NUMA nodes. Single CPUs only for the rest.
     if request.bind is CpuBindPolicy.FULL_PCPUS and threads > 1:
         whole = CpuSet(sum(mine for core in machine.cores if (mine := core.bits & free.bits).bit_count() == threads))
         taken = _from_each(request, machine, whole, occupancy, threads)
@@ -66,7 +64,7 @@ def _evenly(request: CpuRequest, machine: CpuTopology, free: CpuSet, occupancy: 
 
 
 def _from_each(request: CpuRequest, machine: CpuTopology, free: CpuSet, occupancy: CpuOccupancy, unit: int) -> CpuSet:
-    """Equal shares of up to ``request.count`` free CPUs, in multiples of ``unit``."""
+    """Take equal shares of up to ``request.count`` free CPUs, in multiples of ``unit``."""
     pools = {place.id: CpuSet(place.bits & free.bits) for place in layout_of(machine).numas}
     shares = even_shares({numa: len(pool) // unit for numa, pool in pools.items()}, request.count // unit)
     taken = EMPTY
@@ -74,6 +72,6 @@ def _from_each(request: CpuRequest, machine: CpuTopology, free: CpuSet, occupanc
         found = take_cpus(replace(request, count=share * unit), machine, pools[numa], occupancy)
         if isinstance(found, NotEnoughCpus):
             why = f"NUMA node {numa} was counted on for {share * unit} CPUs: {found}"
-            raise RuntimeError(why)  # noqa: TRY004  (an answer that contradicts the count, not an argument of a wrong type)
+            raise RuntimeError(why)  # noqa: TRY004  (contradicts the count; not an argument of a wrong type)
         taken |= found
     return taken

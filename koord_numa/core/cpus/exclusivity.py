@@ -1,4 +1,4 @@
-"""Who holds which CPUs already, as exclusivity sees it. It reads the ledger and judges nothing."""
+"""The CPUs held by pods with an exclusive policy, from the ledger."""
 
 from koord_numa.core.cpus.cpu_request import CpuOccupancy
 from koord_numa.core.cpuset import CpuSet
@@ -7,11 +7,12 @@ from koord_numa.core.state.ledger import Ledger
 
 
 def cpu_occupancy(ledger: Ledger, limit: int = 1) -> CpuOccupancy:
-    """Which CPUs are held under which exclusive policy; where pods share a CPU, the one counted last decides."""
+    """Return the CPUs held under each exclusive policy. If pods share a CPU, the last one decides."""
     levels = {CpuExclusivePolicy.PCPU_LEVEL: 0, CpuExclusivePolicy.NUMA_NODE_LEVEL: 0}
     for holding in ledger:
         for policy in levels:
-            # A later pod on the same CPU overwrites the level, as in Koordinator's cpu details, which have one policy a CPU.
+            # A later pod on the same CPU overwrites the level, as in Koordinator's cpu details, which have one policy
+            # per CPU.
             levels[policy] &= ~holding.cpus.bits
         if holding.exclusive in levels:
             levels[holding.exclusive] |= holding.cpus.bits

@@ -1,4 +1,4 @@
-"""Tables of one machine in the shape that picking CPUs needs, made once per machine. They say nothing about what is free."""
+"""Tables of a machine for the pick of CPUs, created once per machine. Independent of free CPUs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ from typing import Final
 from koord_numa.core.cpu_topology import Core, CpuTopology
 
 _REMEMBERED: Final = 1024
-"""Distinct machines in a cluster are few: nodes come in models."""
+"""Maximum cached machines. A cluster has few distinct machines."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyDomain:
-    """A NUMA node, a socket or an uncore cache: its CPUs, its cores ascending by id, and the socket around it."""
+    """A NUMA node, a socket or an uncore cache: its CPUs, its cores ascending by id, and its socket."""
 
     id: int
     bits: int
-    cores: tuple[int, ...]  # CPU bits of each
+    cores: tuple[int, ...]  # CPU bits per core
     socket: int
     socket_bits: int
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where cores sit. ``uniform``: every core has the same number of CPUs."""
+    """The positions of cores. ``uniform``: every core has the same number of CPUs."""
 
     numas: tuple[TopologyDomain, ...]  # only those with CPUs, ascending by id
     sockets: tuple[TopologyDomain, ...]
@@ -32,12 +32,12 @@ class Layout:
     cores: tuple[tuple[int, int, int], ...]  # (CPU bits, NUMA id, socket id), ascending by (socket, core id, NUMA id)
     core_of: dict[int, int]  # CPU -> position in cores
     uniform: bool
-    smt: bool  # some core has more than one CPU
+    smt: bool  # a core has more than one CPU
 
 
 def layout_of(machine: CpuTopology) -> Layout:
-    """The tables of this machine."""
-    # First by attribute of the machine, then by equality: hashing a machine of 256 CPUs on each choice would dominate it.
+    """Return the tables of this machine."""
+    # First by attribute of the machine, then by equality: hashing a machine of 256 CPUs would dominate each pick.
     known: Layout | None = machine.derived.get(Layout)
     if known is None:
         known = machine.derived[Layout] = _shared_layout(machine)
@@ -46,7 +46,7 @@ def layout_of(machine: CpuTopology) -> Layout:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _shared_layout(machine: CpuTopology) -> Layout:
-    """The same object for equal machines; finding it compares all their CPUs, too slow for every choice."""
+    """Return the same object for equal machines. The comparison of all CPUs is too slow for every pick."""
     cores = sorted(machine.cores, key=lambda core: (core.socket, core.id, core.numa))
     sizes = {core.bits.bit_count() for core in cores}
     return Layout(
@@ -71,7 +71,7 @@ def _places(machine: CpuTopology, cores: Sequence[Core], place_of: Callable[[Cor
             id=place,
             bits=sum(core.bits for core in inside),
             cores=tuple(core.bits for core in inside),
-            socket=inside[0].socket,  # what lies across sockets counts with the lowest one
+            socket=inside[0].socket,  # domains across sockets count for the lowest socket
             socket_bits=machine.socket_bits[inside[0].socket],
         )
         for place, inside in sorted(members.items())

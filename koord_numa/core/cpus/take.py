@@ -1,12 +1,11 @@
-"""
-Koordinator's choice of CPUs for one pod: which of the available CPUs to take so that the pod gets the shape it asked for.
+"""Koordinator's choice of CPUs for a pod among the available CPUs, by the preferred shape.
 
-Theory. A ``CpuAccumulator`` moves CPUs from ``free`` to ``taken`` in stages, from the most compact shape to the least: one
-NUMA node, one socket, many sockets, scattered CPUs. A stage takes all that is needed, takes a part, or changes nothing;
-the last one takes whatever is left, so that a request fails only when fewer CPUs are available than wanted. Exclusive
-policies are wishes: a stage first looks at places that honour them and then at all.
+A ``CpuAccumulator`` moves CPUs from ``free`` to ``taken`` in stages, from the most to the least compact shape: one NUMA
+node, one socket, many sockets, scattered CPUs. A stage takes all needed CPUs, a part, or none. The last stage takes any
+CPUs, so a request fails only if too few are available. Exclusive policies are preferences: a stage first tries domains
+that honor them, then all.
 
-This module prefers and never demands: required policies, downgrades and even distribution are ``bind_policies.py``'s.
+This module has only preferences. ``bind_policies.py`` handles required policies, downgrades and even distribution.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,16 +27,15 @@ def take_cpus(
     occupancy: CpuOccupancy = UNOCCUPIED,
     preferred: CpuSet = EMPTY,
 ) -> CpuSet | NotEnoughCpus:
-    """
-    Take exactly ``request.count`` of the available CPUs, those of ``preferred`` first.
+    """Take exactly ``request.count`` available CPUs, those of ``preferred`` first.
 
-    As Koordinator's ``takePreferredCPUs`` and ``takeCPUs`` (cpu_accumulator.go), except that a request over three or more
-    sockets never gets a CPU more than it asked for.
+    As Koordinator's ``takePreferredCPUs`` and ``takeCPUs`` (cpu_accumulator.go), except that a request over three or
+    more sockets never gets an extra CPU.
     """
     usable = available.bits & machine.bits
     if request.count > usable.bit_count():
         return NotEnoughCpus(request.count, usable.bit_count())
-    # Preferred CPUs are a pick of their own, so that none of them is passed over for a better shape elsewhere.
+    # Preferred CPUs are picked separately, so that none of them is skipped for a better shape elsewhere.
     first = usable & preferred.bits
     early = min(request.count, first.bit_count())
     taken = _take(request, early, machine, first, occupancy) if early > 0 else 0
@@ -56,11 +54,12 @@ def _take(request: CpuRequest, count: int, machine: CpuTopology, free: int, occu
 
 
 def _whole_cores_on_one_numa(picking: CpuAccumulator) -> None:
-    """Whole cores of one NUMA node; an odd rest splits the last of them."""
-    # The averages of the machine bound a place: upstream compares with CPUsPerNode and CPUsPerSocket, not with each place.
+    """Take whole cores of one NUMA node. An odd rest splits the last core."""
+    # Bounded by the averages of the machine: upstream compares with CPUsPerNode and CPUsPerSocket, not with each
+    # domain.
     if picking.need > picking.machine.cpus_per_numa:
         return
-    # First without repelled NUMA nodes, then with them: the exclusive policy is a wish.
+    # First without repelled NUMA nodes, then with them: the exclusive policy is a preference.
     for repelled in _honouring_then_not(picking.repelled_numas):
         usable = picking.free & ~repelled
         offers = [
@@ -85,7 +84,7 @@ def _whole_cores_on_one_numa(picking: CpuAccumulator) -> None:
 
 
 def _whole_cores_on_one_socket(picking: CpuAccumulator) -> None:
-    """Whole cores of one socket."""
+    """Take whole cores of one socket."""
     if picking.need > picking.machine.cpus_per_socket:
         return
     for cores in _socket_offers(picking):
@@ -95,31 +94,31 @@ def _whole_cores_on_one_socket(picking: CpuAccumulator) -> None:
 
 
 def _whole_cores_of_many_sockets(picking: CpuAccumulator) -> None:
-    """All whole cores of the sockets that offer most; then core by core from the ones that offer least."""
+    """Take all whole cores of the sockets with the most, then core by core from the sockets with the least."""
     aside: list[list[int]] = []
     for cores in sorted(_socket_offers(picking), key=len, reverse=True):
-        # Taking more than the need here would round the pod up to a whole socket.
+        # Taking more than needed would round the pod up to a whole socket.
         if picking.need < len(cores) * picking.threads:
             aside.append(cores)
             continue
         picking.take(union(cores))
         if picking.need < 1:
             return
-    # Smallest offers first: they leave the larger sockets whole for later pods.
+    # Smallest first, to keep the larger sockets whole for later pods.
     aside.sort(key=len)
     for core in chain.from_iterable(aside):
-        # Koordinator goes on with the next socket here and may take a whole core for a smaller rest.
+        # Koordinator continues with the next socket here and may take a whole core for a smaller rest.
         if picking.need < picking.threads:
             return
         picking.take(core)
 
 
 def _spread_on_one_numa(picking: CpuAccumulator) -> None:
-    """CPUs of one NUMA node: of different cores that no pod repels, else of any."""
+    """Take CPUs of one NUMA node: on different cores that no pod repels, else any."""
     if picking.need > picking.machine.cpus_per_numa:
         return
     repelled = picking.repelled_numas | picking.repelled_cores
-    # Different cores first and only where no pod repels; the second pass gives both up at once, as upstream does.
+    # First different cores that no pod repels. The second pass drops both conditions at once, as upstream.
     for usable, one_per_core in ((picking.free & ~repelled, True), (picking.free, False)):
         places = sorted(
             (place for place in picking.layout.numas if (place.bits & usable).bit_count() >= picking.need),
@@ -139,8 +138,8 @@ def _spread_on_one_numa(picking: CpuAccumulator) -> None:
 
 
 def _spread_on_one_socket(picking: CpuAccumulator) -> None:
-    # Upstream's socket stage filters by repelled cores only.
-    """CPUs of one socket, likewise; NUMA nodes that repel do not matter any more."""
+    # Upstream's socket stage only filters by repelled cores.
+    """Take CPUs of one socket in the same way. Repelled NUMA nodes do not matter here."""
     if picking.need > picking.machine.cpus_per_socket:
         return
     for usable, one_per_core in ((picking.free & ~picking.repelled_cores, True), (picking.free, False)):
@@ -156,7 +155,7 @@ def _spread_on_one_socket(picking: CpuAccumulator) -> None:
 
 
 def _scattered(picking: CpuAccumulator) -> None:
-    """Whatever is left: near what was taken, cores with the fewest free CPUs first, of different cores as long as possible."""
+    """Take any CPUs: near the taken ones, cores with the fewest free CPUs first, on different cores as long as possible."""
     for repelled in _honouring_then_not(picking.repelled_numas | picking.repelled_cores):
         picking.take_first(picking.spread(_by_neighbourhood(picking, picking.free & ~repelled)))
         if picking.need < 1:
@@ -175,7 +174,7 @@ _SPREAD: Final[tuple[_Stage, ...]] = (_spread_on_one_numa, _spread_on_one_socket
 def _stages(bind: CpuBindPolicy, threads: int) -> tuple[_Stage, ...]:
     if bind is FULL_PCPUS:
         return (*_WHOLE, _scattered)
-    # Without SMT full cores and single CPUs are the same thing, so whole places come first for spreading pods too.
+    # Without SMT full cores and single CPUs are the same, so compact domains also come first for spreading pods.
     return (*_WHOLE, *_SPREAD, _scattered) if threads == 1 else (*_SPREAD, _scattered)
 
 
@@ -202,8 +201,7 @@ def _by_neighbourhood(picking: CpuAccumulator, usable: int) -> list[int]:
         }
     )
     cores = [
-        # The sort key in upstream's order: NUMA rank, cores with fewer free CPUs, socket, use, and position as the last tie-
-        # break.
+        # Upstream's order: NUMA rank, cores with fewer free CPUs, socket, use, and position as the last tie-break.
         (rank[numa], mine.bit_count(), socket, picking.uses(mine), position, mine)
         for position, (core, numa, socket) in enumerate(picking.layout.cores)
         if (mine := core & usable)
