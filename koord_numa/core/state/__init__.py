@@ -1,1 +1,1 @@
-"""What a node has, who holds it, and what is free."""
+"""The state of a node: its resources, their holders, and free amounts."""

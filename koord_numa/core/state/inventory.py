@@ -1,7 +1,6 @@
-"""
-What a node with scheduler-owned CPUs offers for allocation, derived once per (Node, NodeResourceTopology) pair.
+"""Resources and settings of a node with scheduler-owned CPUs, derived once per (Node, NodeResourceTopology) pair.
 
-It knows nothing of who holds what: that is the ledger.
+Held resources are in the ledger.
 """
 
 from collections.abc import Mapping
@@ -29,9 +28,10 @@ PerNuma = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeTraits:
-    """
-    What the rules of allocation ask about a node, apart from amounts: nodes of one model under one configuration share one object. Its
-    fields are those of ``Inventory``; ``ratio`` is that of CPUs, and ``has_zones`` whether NUMA nodes publish amounts.
+    """The inputs of allocation rules from a node, except amounts. Nodes with equal machine and configuration share an object.
+
+    Its fields are those of ``Inventory``. ``ratio`` is the ratio of CPUs, and ``has_zones`` whether NUMA nodes publish
+    amounts.
     """
 
     machine: CpuTopology | None
@@ -51,19 +51,18 @@ class NodeTraits:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """
-    A node as an allocation sees it. ``zones`` is what each NUMA node offers, ascending by id: amplified, without reserved CPUs.
+    """A node as input of an allocation. ``zones`` are the offers of NUMA nodes by id: amplified, without reserved CPUs.
 
-    ``machine`` is ``None`` where CPU ids are unknown, and then ``problem`` may say why. ``gap`` says which part of a readable topology is
-    missing. ``policy`` and ``bind`` are already
-    merged from the node's labels and its kubelet's settings; ``strategy`` is the label's. ``spans_evenly``: the kubelet
-    distributes CPUs over NUMA nodes where one is not enough, and no label says otherwise. ``ratios`` are the amplification
-    ratios in force for NUMA nodes, ``node_ratios`` those of the Node object. ``kept_from_pools`` are CPUs that belong to no
-    shared pool although no pod in the ledger holds them. ``kubelet_pods`` are pods (by uid) whose CPUs the kubelet chose: they
-    are already missing from ``zones``. ``kubelet_whole_cores``: a static kubelet with full-pcpus-only refuses what splits a core,
-    whatever the label says; ``kubelet_unknown``: a kubelet chooses CPUs here, by settings that cannot be read; ``never_aligned``: the
-    label says ``None``. ``cpus_by_claim``: a driver hands out the CPUs, to pods with claims and to no others.
-    ``aligner`` is the node's kubelet where it might refuse pods for their NUMA nodes all the same.
+    ``machine`` is ``None`` if CPU ids are unknown. ``problem`` is the reason, if known. ``gap`` is the missing part of
+    a readable topology. ``policy`` and ``bind`` combine the node's labels and its kubelet's settings. ``strategy`` is
+    from the label. ``spans_evenly``: the kubelet distributes CPUs over NUMA nodes if one is not enough, and no label
+    overrides it. ``ratios`` are the effective amplification ratios for NUMA nodes, ``node_ratios`` those of the Node
+    object. ``kept_from_pools`` are CPUs outside the shared pools that no pod in the ledger holds. ``kubelet_pods`` are
+    pods (by UID) with CPUs chosen by the kubelet: they are already subtracted from ``zones``. ``kubelet_whole_cores``:
+    a static kubelet with full-pcpus-only rejects split cores, whatever the label. ``kubelet_unknown``: a kubelet with
+    unreadable settings chooses CPUs. ``never_aligned``: the label is ``None``. ``cpus_by_claim``: a driver allocates
+    the CPUs, only to pods with claims. ``aligner`` models the node's kubelet if it might nevertheless reject pods for
+    their NUMA nodes.
     """
 
     node: str
@@ -87,11 +86,13 @@ class Inventory:
     aligner: Aligner | None = None
     problem: str = ""
     gap: str = ""
-    numa_ids: tuple[int, ...] = field(init=False, repr=False, compare=False)  # those that publish amounts, ascending
+    numa_ids: tuple[int, ...] = field(
+        init=False, repr=False, compare=False
+    )  # NUMA nodes that publish amounts, ascending
     totals: Mapping[str, PerNuma] = field(
         init=False, repr=False, compare=False
     )  # ``zones`` by resource, sorted by name
-    cpus: CpuSet = field(init=False, repr=False, compare=False)  # every CPU that may ever be given to a pod
+    cpus: CpuSet = field(init=False, repr=False, compare=False)  # all CPUs that pods may get
     traits: NodeTraits = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -109,7 +110,7 @@ def _traits_of(node: Inventory) -> NodeTraits:
         node.policy,
         node.bind,
         node.strategy,
-        # A ratio below one would make CPUs lighter than they are; the annotation only amplifies.
+        # A ratio below one would reduce the weight of CPUs. The annotation only amplifies.
         max(1, node.ratios.get(CPU, 1)),
         bool(node.zones),
         node.spans_evenly,
@@ -122,29 +123,29 @@ def _traits_of(node: Inventory) -> NodeTraits:
     )
 
 
-# Nodes come in models. Those that were forgotten are made again, which costs a look at each class's rules.
+# Nodes have few different models. An evicted entry is created again, at the cost of evaluating the rules once per
+# request class.
 _shared_traits: Final = lru_cache(maxsize=1024)(NodeTraits)
 
 
 def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | Rejection:
-    """
-    The inventory of a node whose CPUs the scheduler owns, or why the node takes no pods.
+    """Return the inventory of a node with scheduler-owned CPUs, or a rejection if the node takes no pods.
 
-    Without a (readable) topology the node still takes pods that need none. A kubelet-owned topology is a ``ValueError``:
-    there the kubelet model decides.
+    Without a readable topology the node still takes pods that need none. Raises ``ValueError`` for a kubelet-owned
+    topology: the kubelet model handles it.
     """
-    # A node whose labels cannot be read may forbid what would be placed: nothing goes there.
+    # Unreadable labels may forbid the pod: nothing is placed there.
     if node.problem:
         return Rejection(
             Reason.BAD_NODE, "node(s) had malformed labels or annotations", detail=node.problem, resolvable=False
         )
-    # Before the topology, as amounts of the Node object are known in any case.
+    # Before the topology, since the amounts of the Node object are always known.
     allocatable = reserve(node.allocatable, node.reservation)
     if topology is None or topology.problem or not topology.describes_nodes:
         return Inventory(
             node=node.name,
             allocatable=allocatable,
-            # Without a topology there are no zones, so that ratios weigh in the node's own amounts only.
+            # Without a topology there are no zones, so ratios only affect the node's own amounts.
             ratios=node.amplification,
             node_ratios=node.amplification,
             policy=node.numa_policy or NumaPolicy.NONE,
@@ -159,7 +160,7 @@ def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | 
         raise ValueError(f"the CPUs of node {node.name} are not the scheduler's to give")
     static = topology.kubelet.cpu_policy == STATIC
     reserved = topology.reserved | node.reservation.cpus
-    # An NRT with ratios replaces the node's: it was amplified by these.
+    # Ratios of an NRT replace the node's: its amounts were amplified by them.
     ratios = node.amplification if topology.amplification is None else topology.amplification
     return Inventory(
         node=node.name,
@@ -169,7 +170,7 @@ def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | 
         allocatable=allocatable,
         ratios=ratios,
         node_ratios=node.amplification,
-        # A label ``None`` is a policy of its own and wins over the kubelet's setting.
+        # A label ``None`` is a policy of its own and overrides the kubelet's setting.
         policy=topology.numa_policy if node.numa_policy is None else node.numa_policy,
         never_aligned=node.numa_policy is NumaPolicy.NONE,
         bind=_bind_policy(node, topology),
@@ -185,25 +186,23 @@ def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | 
 
 
 def with_kubelet_reserved_cpus(topology: NodeResourceTopology) -> NodeResourceTopology:
-    """
-    The topology with the kubelet's reserved CPUs among those that pods may be given, and among the amounts of their NUMA nodes.
+    """Return the topology with the kubelet's reserved CPUs available to pods, also in the amounts of their NUMA nodes.
 
-    Fine-grained CPU orchestration, "Take over kubelet CPU management policies". The node's allocatable stays as it is and bounds what all
-    pods together get.
+    Fine-grained CPU orchestration, "Take over kubelet CPU management policies". The node's allocatable is unchanged and
+    bounds all pods together.
     """
     return replace(topology, reserved=topology.reserved - topology.kubelet_reserved)
 
 
 def reserve(allocatable: ResourceList, reservation: NodeReservation) -> ResourceList:
-    """
-    Allocatable less the node's own reservation: the count of reserved CPUs when ids are given, else the amounts.
+    """Return allocatable minus the node's own reservation: the count of reserved CPUs if ids are given, else the amounts.
 
-    Batch amounts are computed from what is left over and stay as they are (Koordinator's node transformer).
+    Batch amounts are computed from unused resources and are unchanged (Koordinator's node transformer).
     """
     if reservation.reserved_cpus_only:
         return allocatable
     kept = dict(reservation.amounts)
-    # Reserved CPUs by id say more than an amount: both together would reserve twice.
+    # CPU ids replace the amount: both together would reserve twice.
     if reservation.cpus:
         kept[CPU] = MILLI * len(reservation.cpus)
     if not any(kept.values()):
@@ -213,21 +212,24 @@ def reserve(allocatable: ResourceList, reservation: NodeReservation) -> Resource
 
 
 def _offer(zone: Zone, reserved: CpuSet, node: Node, topology: NodeResourceTopology) -> ResourceList:
-    """As Koordinator's topology options: reserved CPUs leave ``cpu`` before amplification; an NRT with ratios is amplified already."""
+    """Return the offer of a zone, as Koordinator's topology options: ``cpu`` without reserved CPUs, then amplified.
+
+    Amounts of an NRT with ratios are amplified already.
+    """
     offer = dict(zone.allocatable)
     if topology.machine:
         here = topology.machine.numa_bits.get(zone.numa, 0)
         if not any(CPU in other.allocatable for other in topology.zones):
-            # CPUs are known by id though not as an amount: a zone offers those that it has.
+            # CPUs are known by id, but not as an amount: a zone offers its CPUs.
             offer[CPU] = MILLI * here.bit_count()
         if offer.get(CPU):
-            # Reserved before amplification: a reserved CPU takes ``ratio`` CPUs off the amplified amount.
+            # Subtracted before amplification: a reserved CPU reduces the amplified amount by ``ratio`` CPUs.
             offer[CPU] = max(0, offer[CPU] - MILLI * (here & reserved.bits).bit_count())
     return offer if topology.amplification is not None else amplify_all(offer, node.amplification)
 
 
 def _bind_policy(node: Node, topology: NodeResourceTopology) -> NodeBindPolicy:
-    """The label's policy, ``None`` among them; the kubelet's option where no label says anything (CPU orchestration, "Compatible")."""
+    """Return the label's policy, including ``None``, by default the kubelet's option (CPU orchestration, "Compatible")."""
     if node.bind_policy is not None:
         return node.bind_policy
     return NodeBindPolicy.FULL_PCPUS_ONLY if _kubelet_whole_cores(topology) else NodeBindPolicy.NONE
@@ -239,7 +241,7 @@ def _kubelet_whole_cores(topology: NodeResourceTopology) -> bool:
 
 
 def _kept_from_pools(node: Node, topology: NodeResourceTopology) -> CpuSet:
-    """Kubelet-reserved CPUs stay in the shared pool; everything else that is reserved does not (fine-grained CPU orchestration)."""
+    """Return the reserved CPUs outside the shared pool: all except those of the kubelet (fine-grained CPU orchestration)."""
     by_kubelet = CpuSet(0)
     for pod in topology.kubelet_pods:
         if pod.managed_by_kubelet:

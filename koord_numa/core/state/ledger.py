@@ -1,7 +1,6 @@
-"""
-The ledger of one node: which pod holds which CPUs, and which amounts on which NUMA node.
+"""The ledger of a node: the CPUs and the amounts by NUMA node that each pod holds.
 
-``hold`` and ``release`` are inverse; a ledger rebuilt from the same holdings is equal. Nothing here decides anything.
+``hold`` and ``release`` are inverse. A ledger rebuilt from the same holdings is equal. The ledger makes no decisions.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,11 +19,10 @@ _compared: Final = attrgetter("pod", "amounts", "cpus", "exclusive", "numa", "cr
 
 
 class Holding(ValueObject, eq=False, gc=False):
-    """
-    What one pod holds on one node: ``amounts`` of the whole node (its effective request), CPUs of its own, amounts per NUMA node.
+    """The resources of a pod on a node: ``amounts`` of the whole node (its effective request), exclusive CPUs, amounts by NUMA node.
 
-    A pod without NUMA amounts has an empty ``numa``: it is accounted for by the node-wide amounts. ``unplaced`` and ``mask`` follow from
-    the others, whatever the constructor is given.
+    A pod without NUMA amounts has an empty ``numa``: it counts with the node-wide amounts. ``unplaced`` and ``mask``
+    are derived, arguments for them are ignored.
     """
 
     pod: PodKey
@@ -32,16 +30,18 @@ class Holding(ValueObject, eq=False, gc=False):
     cpus: CpuSet = EMPTY
     exclusive: CpuExclusivePolicy = NOT_EXCLUSIVE
     numa: tuple[tuple[int, ResourceList], ...] = ()
-    request: PodRequest | None = None  # only carried along, and not compared; binding fills in its policies
+    request: PodRequest | None = None  # not compared, since binding fills in its policies
     created: float = 0.0
-    unplaced: ResourceList = NOTHING  # what it holds without a known NUMA node
+    unplaced: ResourceList = NOTHING  # amounts without a known NUMA node
     mask: int = 0  # the NUMA nodes of its amounts
 
     def __post_init__(self) -> None:
         amounts, numa = self.amounts, self.numa
-        if len(numa) == 1 and numa[0][1] == amounts:  # as of most pods that have NUMA amounts
+        if len(numa) == 1 and numa[0][1] == amounts:  # common case with NUMA amounts
             mask, unplaced = 1 << numa[0][0], NOTHING
-        elif not numa and not self.cpus.bits and min(amounts.values(), default=0) > 0:  # as of most that have none
+        elif (
+            not numa and not self.cpus.bits and min(amounts.values(), default=0) > 0
+        ):  # common case without NUMA amounts
             mask, unplaced = 0, amounts
         else:
             mask, unplaced = self._split()
@@ -52,44 +52,43 @@ class Holding(ValueObject, eq=False, gc=False):
         return isinstance(other, Holding) and _compared(self) == _compared(other)
 
     def __ne__(self, other: object) -> bool:
-        # A struct brings its own, which knows nothing of ``__eq__``.
+        # msgspec structs define their own, which ignores ``__eq__``.
         return not self == other
 
     def __hash__(self) -> int:
         return hash(self.pod)
 
     def _split(self) -> tuple[int, ResourceList]:
-        """``mask`` and ``unplaced`` of any pod."""
+        """Return ``mask`` and ``unplaced`` in the general case."""
         mask, rest = 0, dict(self.amounts)
         if self.cpus.bits:
-            rest.pop(CPU, None)  # CPUs of its own are known by their ids
+            rest.pop(CPU, None)  # exclusive CPUs are known by id
         for numa, amounts in self.numa:
             mask |= 1 << numa
             for name, amount in amounts.items():
                 if name in rest:
                     rest[name] -= amount
-        # ``NOTHING`` is one shared empty mapping: most holdings have no such rest.
+        # ``NOTHING`` is a shared empty mapping: most holdings have no such rest.
         return mask, {name: amount for name, amount in rest.items() if amount > 0} or NOTHING
 
     @property
     def is_unrecorded(self) -> bool:
-        """Does it hold CPUs of its own that no NUMA amount speaks of?"""
+        """Return whether the pod holds exclusive CPUs that no NUMA amount includes."""
         return bool(self.cpus) and not any(amounts.get(CPU) for _, amounts in self.numa)
 
 
 def holding_of(pod: Pod, assignment: Assignment | None = None) -> Holding:
-    """
-    What a pod holds: its effective request, and what ``assignment`` (else its own annotation) says it was given.
+    """Return the holding of a pod: its effective request, and ``assignment``, by default that of its annotation.
 
-    The same for a placement just decided and for one read back, so a rebuilt ledger equals the live one.
+    A new placement and one that was read back give equal results, so a rebuilt ledger equals the live one.
     """
-    # The new placement first: the pod's own annotation is from before it.
+    # The new placement first: the pod's own annotation is older.
     given = assignment or pod.assignment or Assignment()
     return Holding(
         pod=pod.key,
         amounts=effective_requests(pod.request),
         cpus=given.cpus,
-        # Exclusivity means nothing for a pod without own CPUs.
+        # Exclusivity has no meaning for a pod without exclusive CPUs.
         exclusive=pod.request.bind.exclusive if given.cpus.bits else NOT_EXCLUSIVE,
         numa=given.numa,
         request=pod.request,
@@ -98,19 +97,18 @@ def holding_of(pod: Pod, assignment: Assignment | None = None) -> Holding:
 
 
 class RunningSum(Protocol):
-    """Something that is summed over the pods of one ledger."""
+    """A sum over the pods of a ledger."""
 
     def count(self, holding: Holding, sign: int) -> None:
-        """A pod came (1) or went (-1)."""
+        """Add (1) or remove (-1) a pod."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """
-    Holdings by pod uid with running totals. ``revision`` grows with every change, so results can be remembered by it.
+    """Holdings by pod UID with running totals. ``revision`` grows with every change, as key for cached results.
 
-    ``unplaced`` sums what is held without a known NUMA node; ``unrecorded`` has, by uid, the CPUs that no NUMA amount speaks of.
-    Both let an allocation count every pod, also those that were placed without a NUMA policy.
+    ``unplaced`` sums the amounts without a known NUMA node. ``unrecorded`` has, by UID, the CPUs that no NUMA amount
+    includes. Both let an allocation count every pod, including those that were placed without a NUMA policy.
     """
 
     holdings: dict[str, Holding] = field(default_factory=dict)
@@ -121,17 +119,17 @@ class Ledger:
     bits: int = 0  # CPUs held by at least one pod
     more: list[int] = field(default_factory=list)  # CPUs held by at least two pods, by at least three, and so on
     revision: int = field(default=0, compare=False)
-    numa_revision: int = field(default=0, compare=False)  # the same of ``numa`` alone
+    numa_revision: int = field(default=0, compare=False)  # revision of ``numa`` alone
     derived: dict[str, Any] = field(
         default_factory=dict, repr=False, compare=False
-    )  # what was computed from this revision
+    )  # results derived from this revision
     sums: dict[str, RunningSum] = field(
         default_factory=dict, repr=False, compare=False
-    )  # by name, what is brought up to date with each pod
+    )  # sums updated with each pod, by name
 
     @classmethod
     def of(cls, holdings: Iterable[Holding]) -> "Ledger":
-        """A ledger with these holdings."""
+        """Return a ledger with these holdings."""
         ledger = cls()
         for holding in holdings:
             ledger.hold(holding)
@@ -148,17 +146,17 @@ class Ledger:
 
     @property
     def cpus(self) -> CpuSet:
-        """CPUs that some pod holds as its own."""
+        """Return the CPUs that pods hold exclusively."""
         return CpuSet(self.bits)
 
     @property
     def shared(self) -> CpuSet:
-        """CPUs that more than one pod holds."""
+        """Return the CPUs that more than one pod holds."""
         return CpuSet(self.more[0]) if self.more else EMPTY
 
     @property
     def references(self) -> dict[int, int]:
-        """By how many pods each held CPU is held."""
+        """Return the number of holders of each held CPU."""
         counts: dict[int, int] = {}
         for bits in (self.bits, *self.more):
             for cpu in CpuSet(bits):
@@ -166,10 +164,10 @@ class Ledger:
         return counts
 
     def hold(self, holding: Holding) -> None:
-        """Count a pod in, replacing what the same pod held before."""
+        """Add a pod, replacing its previous holding."""
         uid = holding.pod.uid
         if uid in self.holdings:
-            # Replacing is release and hold, so that sums are right whatever the same pod held before.
+            # Release first, so that sums are correct.
             self.release(uid)
         self.holdings[uid] = holding
         self._count_amounts(holding, _add)
@@ -180,7 +178,7 @@ class Ledger:
         self._changed(holding, 1)
 
     def release(self, uid: str) -> None:
-        """Give back everything a pod holds; a pod that holds nothing is no error."""
+        """Remove a pod. A pod without a holding is not an error."""
         holding = self.holdings.pop(uid, None)
         if holding is None:
             return
@@ -192,7 +190,7 @@ class Ledger:
 
     def _count_cpus(self, bits: int) -> None:
         again = self.bits & bits
-        # Level n keeps CPUs held by more than n pods; what was on a level already goes up by one.
+        # Level n has the CPUs held by more than n pods. CPUs already on a level move up by one.
         self.bits |= bits
         for place, held in enumerate(self.more):
             self.more[place] = held | again
@@ -201,7 +199,7 @@ class Ledger:
             self.more.append(again)
 
     def _discount_cpus(self, bits: int) -> None:
-        # From the highest level down: a holder less takes the CPU off the last level that it is on.
+        # From the highest level down: the CPU is removed from the highest level that it is on.
         for place in reversed(range(len(self.more))):
             last = self.more[place] & bits
             self.more[place] ^= last
@@ -211,7 +209,7 @@ class Ledger:
         self.bits &= ~bits
 
     def _count_amounts(self, holding: Holding, change: Callable[[dict[str, int], ResourceList], None]) -> None:
-        """Amounts of the node and of NUMA nodes; many pods have but the first of the three."""
+        """Update the amounts of the node and of NUMA nodes. Many pods only have the first of the three."""
         change(self.amounts, holding.amounts)
         if holding.unplaced:
             change(self.unplaced, holding.unplaced)
@@ -229,13 +227,13 @@ class Ledger:
         self.revision += 1
         for running in self.sums.values():
             running.count(holding, sign)
-        # What was derived from the former revision would be wrong from here on.
+        # Results derived from the previous revision are no longer valid.
         self.derived.clear()
 
 
 def _add(totals: dict[str, int], amounts: ResourceList) -> None:
     for name, amount in amounts.items():
-        # Zeros are left out, and removed, so that a ledger that held and released equals one that never did.
+        # Zeros are omitted and removed, so that a ledger after hold and release equals the original one.
         if amount:
             totals[name] = totals.get(name, 0) + amount
 

@@ -1,4 +1,4 @@
-"""One node as a decision sees it: the Node, what it offers, who holds what, and whether it is barred. Facts only, no rules."""
+"""The snapshot of a node for a decision: the Node, its offer, its holders, and whether it is barred. Facts without rules."""
 
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.constraints import HostPort
@@ -12,14 +12,15 @@ from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import ValueObject, replace, value_field
 
 Offer = Inventory | KubeletView | Rejection
-"""What a node has to give: CPUs that are ours to choose, or a kubelet that chooses, or nothing and why."""
+"""The offer of a node: CPUs that the scheduler chooses, CPUs that a kubelet chooses, or a rejection."""
 
 
 class NodeSnapshot(ValueObject):
-    """
-    A node in the state of one moment. ``allocatable`` is without the node's own reservation. ``barred`` says why nothing may go
-    there although the node itself is fine: locked by a rebind, not trusted. ``pods`` are those counted there; ``nominated`` are those for
-    which room is kept there.
+    """A node at one time.
+
+    ``allocatable`` excludes the node's own reservation. ``barred`` is the reason why nothing may be placed on an
+    otherwise valid node: a rebind has locked it, or it is not trusted. ``nominated`` are pods for which room is
+    reserved there.
     """
 
     node: Node
@@ -31,18 +32,18 @@ class NodeSnapshot(ValueObject):
     nominated: tuple[Pod, ...] = ()
 
     def with_ledger(self, ledger: Ledger) -> "NodeSnapshot":
-        """The same node if these pods held what this ledger says."""
+        """Return the node with another ledger."""
         return replace(self, ledger=ledger)
 
     @property
     def room(self) -> int:
-        """Milli-CPU that no pod has asked for yet."""
+        """Return the milli-CPU that no pod has requested."""
         return self.allocatable.get(CPU, 0) - self.ledger.amounts.get(CPU, 0)
 
 
 def inventory_of(node: Node, topology: NodeResourceTopology | None) -> Inventory | Rejection | None:
-    """What the objects of a node offer when its CPUs are ours; ``None`` where a kubelet chooses them."""
-    # A kubelet's topology that is broken, or that describes no NUMA nodes, is judged as a node without topology, with the reason.
+    """Return the inventory by the objects of a node, ``None`` if a kubelet chooses the CPUs."""
+    # An unusable kubelet topology, or one without NUMA nodes, counts as a missing topology, with its reason.
     if (
         topology is not None
         and topology.owner is CpuOwner.KUBELET
@@ -54,10 +55,10 @@ def inventory_of(node: Node, topology: NodeResourceTopology | None) -> Inventory
 
 
 def allocatable_of(node: Node, offer: Offer | None) -> ResourceList:
-    """What a node has for pods, without its own reservation."""
+    """Return the resources of a node for pods, without its own reservation."""
     return offer.allocatable if isinstance(offer, Inventory) else reserve(node.allocatable, node.reservation)
 
 
 def candidate(node: Node, offer: Offer, ledger: Ledger, ports: tuple[HostPort, ...] = ()) -> NodeSnapshot:
-    """A node that nothing bars."""
+    """Return the snapshot of a node that is not barred."""
     return NodeSnapshot(node, offer, ledger, allocatable_of(node, offer), ports)

@@ -1,4 +1,4 @@
-"""Free and used amounts and CPUs on each NUMA node of one node."""
+"""Free and used amounts and CPUs on each NUMA node of a node."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,15 +25,14 @@ from koord_numa.core.value_objects import value_object
 
 LEFT: Final = "left"
 USERS: Final = "users"
-"""What they are called among the sums of a ledger."""
+"""Keys of the sums of a ledger."""
 
 
 @dataclass(slots=True, eq=False)
 class NumaLeft:
-    """
-    ``left[resource][place]`` is what no recorded amount covers of ``totals``, below zero where more is recorded than there is.
+    """``left[resource][place]`` is the part of ``totals`` without recorded amounts, negative if more is recorded.
 
-    ``places`` are the places of NUMA ids in both.
+    ``places`` are the positions of NUMA ids in both.
     """
 
     totals: Mapping[str, PerNuma]
@@ -44,12 +43,12 @@ class NumaLeft:
         self.left = {name: list(amounts) for name, amounts in self.totals.items()}
 
     def count(self, holding: Holding, sign: int) -> None:
-        """A pod came (1) or went (-1)."""
+        """Add (1) or remove (-1) a pod."""
         for numa, amounts in holding.numa:
             self.take(numa, amounts, sign)
 
     def take(self, numa: int, amounts: ResourceList, sign: int = 1) -> None:
-        """So much more of a NUMA node is covered, or less. What no NUMA node lists is left out."""
+        """Add or remove recorded amounts of a NUMA node. Amounts that no NUMA node lists are ignored."""
         left, place = self.left, self.places.get(numa)
         if place is None:
             return
@@ -60,11 +59,11 @@ class NumaLeft:
 
 @dataclass(slots=True, eq=False)
 class NumaUsers:
-    """
-    By set of NUMA nodes (a mask), how many pods span it (``several``), and how many sit on it alone and name SingleNUMANode (``single``).
+    """Number of pods by set of NUMA nodes (a mask): ``several`` for pods on several NUMA nodes, ``single`` for pods on one.
 
-    Pods with CPUs of their own and pods that share a pool count alike, by where their CPUs and amounts are (pod-level NUMA
-    policy, "Goal"). Koordinator's node_allocation.go counts pods with own CPUs only, whatever policy they name.
+    ``single`` only has pods with the policy SingleNUMANode. Pods with exclusive CPUs and pods on shared CPUs count
+    alike, by the NUMA nodes of their CPUs and amounts (pod-level NUMA policy, "Goal"). Koordinator's node_allocation.go
+    only counts pods with exclusive CPUs, whatever their policy.
     """
 
     machine: CpuTopology | None
@@ -72,12 +71,12 @@ class NumaUsers:
     several: dict[int, int] = field(default_factory=dict)
 
     def count(self, holding: Holding, sign: int) -> None:
-        """A pod came (1) or went (-1)."""
+        """Add (1) or remove (-1) a pod."""
         if not (holding.mask or holding.cpus.bits):
-            return  # on whichever NUMA nodes it is, nothing tells
+            return  # its NUMA nodes are unknown
         mask = numa_mask(holding, self.machine)
         if mask & (mask - 1):
-            # Several bits set: the pod spans NUMA nodes, whatever policy it names.
+            # Several bits: the pod spans NUMA nodes, whatever its policy.
             users = self.several
         elif holding.request is not None and holding.request.numa.policy is SINGLE_NUMA_NODE:
             users = self.single
@@ -89,14 +88,14 @@ class NumaUsers:
 
 
 def numa_left(inventory: Inventory, ledger: Ledger) -> Mapping[str, list[int]]:
-    """What no recorded amount covers on each NUMA node, by resource, in the order of ``numa_ids``. Not to be changed."""
+    """Return the amounts without record on each NUMA node, by resource, in the order of ``numa_ids``. Must not be modified."""
     known = ledger.sums.get(LEFT)
-    # By identity: the totals are replaced when anything of the node changes.
+    # By identity: the totals are replaced whenever the node changes.
     if isinstance(known, NumaLeft) and known.totals is inventory.totals:
         return known.left
     places = {numa: place for place, numa in enumerate(inventory.numa_ids)}
     made = NumaLeft(inventory.totals, places)
-    # The ledger has added up already what is recorded.
+    # The ledger has already summed the recorded amounts.
     for numa, amounts in ledger.numa.items():
         made.take(numa, amounts)
     ledger.sums[LEFT] = made
@@ -104,7 +103,7 @@ def numa_left(inventory: Inventory, ledger: Ledger) -> Mapping[str, list[int]]:
 
 
 def numa_occupancy(ledger: Ledger, machine: CpuTopology | None) -> NumaOccupancy:
-    """Which NUMA nodes have pods that name SingleNUMANode and sit on one NUMA node, and which have pods over several."""
+    """Return the NUMA nodes with pods on a single NUMA node under SingleNUMANode, and those with pods on several."""
     known = ledger.sums.get(USERS)
     if not isinstance(known, NumaUsers) or known.machine is not machine:
         known = ledger.sums[USERS] = NumaUsers(machine)
@@ -114,18 +113,18 @@ def numa_occupancy(ledger: Ledger, machine: CpuTopology | None) -> NumaOccupancy
 
 
 def numa_mask(holding: Holding, machine: CpuTopology | None) -> int:
-    """The NUMA nodes of what the pod holds: of its CPUs, and of its amounts."""
+    """Return the NUMA nodes of the pod's CPUs and amounts."""
     if machine is None or not holding.cpus.bits:
         return holding.mask
     return holding.mask | machine.numa_of(holding.cpus)
 
 
 ACCOUNTS: Final = "accounts"
-"""What they are called among what is remembered of a ledger."""
+"""Key of the derived results of a ledger."""
 
 
 class Accounting(Enum):
-    """Who counts against a NUMA node: every pod on the node, or only recorded NUMA amounts (as Koordinator, which overcommits)."""
+    """The pods that count on a NUMA node: every pod, or only recorded NUMA amounts (as Koordinator, which overcommits)."""
 
     EVERY_POD = "every pod"
     RECORDED_AMOUNTS = "recorded amounts"
@@ -133,7 +132,7 @@ class Accounting(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NumaAccounting:
-    """How the accounts are kept: who counts, and how many pods may share one CPU (more than one only for embedding code)."""
+    """The rules of accounting: the pods that count, and the maximum pods per CPU (above 1 only for embedding code)."""
 
     accounting: Accounting = Accounting.EVERY_POD
     references: int = 1
@@ -144,11 +143,10 @@ EVERY_POD: Final = NumaAccounting()
 
 @value_object
 class NumaFree:
-    """
-    Totals and free amounts per NUMA node, by resource; a NUMA node that does not publish a resource has 0 of it.
+    """Totals and free amounts per NUMA node, by resource. 0 for a NUMA node that does not publish the resource.
 
-    ``free_cpus`` are the CPUs that may be given to a pod now. ``unplaced`` is what pods hold without a known NUMA node, of resources
-    that some NUMA node publishes.
+    ``free_cpus`` are the CPUs that pods may get now. ``unplaced`` are the amounts that pods hold without a known NUMA
+    node, for resources that a NUMA node publishes.
     """
 
     numa_ids: tuple[int, ...]
@@ -160,25 +158,24 @@ class NumaFree:
     counted: dict[CpuBindPolicy, PerNuma] = field(default_factory=dict, compare=False, repr=False)
 
     def takeable(self, policy: CpuBindPolicy) -> PerNuma:
-        """
-        How many free CPUs of each NUMA node a *required* bind policy can use; any other policy can use them all.
+        """Return the number of free CPUs of each NUMA node usable under a *required* bind policy.
 
-        FullPCPUs: those of cores that are free as a whole; SpreadByPCPUs: one of each core with a free CPU. As
-        Koordinator's filterAvailableCPUsByRequiredCPUBindPolicy. Counted once, then remembered.
+        FullPCPUs: CPUs of completely free cores. SpreadByPCPUs: one CPU of each core with a free CPU. Other policies:
+        all. As Koordinator's filterAvailableCPUsByRequiredCPUBindPolicy. The result is cached.
         """
         if policy not in self.counted:
             self.counted[policy] = _takeable(self, policy)
         return self.counted[policy]
 
     def unclaimed(self, resource: str) -> int:
-        """What all NUMA nodes together have free and no pod without a known NUMA node may be using."""
+        """Return the free amount of all NUMA nodes minus the amount of pods without a known NUMA node."""
         return sum(self.free.get(resource, ())) - self.unplaced.get(resource, 0)
 
 
 def accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting = EVERY_POD) -> NumaFree:
-    """The accounts of this moment, remembered until the ledger changes."""
+    """Return the current accounts, cached until the ledger changes."""
     known: tuple[Inventory, NumaAccounting, NumaFree] | None = ledger.derived.get(ACCOUNTS)
-    # By identity of the inventory: it is replaced when anything of the node changes.
+    # By identity of the inventory: it is replaced whenever the node changes.
     if known is not None and known[0] is inventory and (known[1] is accounting or known[1] == accounting):
         return known[2]
     made = _accounts(inventory, ledger, accounting)
@@ -188,12 +185,12 @@ def accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting = 
 
 def _accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting) -> NumaFree:
     free = {
-        # Never below zero: amounts that were recorded before the node shrank do not make other NUMA nodes' sums wrong.
+        # Never negative: amounts recorded before the node shrank must not affect the sums of other NUMA nodes.
         name: tuple(amounts) if min(amounts) >= 0 else tuple([max(0, amount) for amount in amounts])
         for name, amounts in numa_left(inventory, ledger).items()
     }
     if CPU in free and inventory.machine is not None and (ledger.unrecorded or inventory.ratios.get(CPU, 1) > 1):
-        # Otherwise recorded amounts are all that is held of CPUs.
+        # Otherwise, the recorded amounts include all held CPUs.
         held = _held_cpu(inventory, inventory.machine, ledger, accounting)
         free[CPU] = tuple([max(0, there - taken) for there, taken in zip(inventory.totals[CPU], held, strict=True)])
     return NumaFree(
@@ -207,9 +204,9 @@ def _accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting) 
 
 
 def _held_cpu(inventory: Inventory, machine: CpuTopology, ledger: Ledger, accounting: NumaAccounting) -> list[int]:
-    """Milli-CPU by NUMA node: recorded amounts, and CPUs that none of these speaks of."""
+    """Return the held milli-CPU by NUMA node: recorded amounts, and CPUs that they do not include."""
     every_pod = accounting.accounting is Accounting.EVERY_POD
-    # One union: CPUs that two pods hold count once, as they are taken once.
+    # A union, since CPUs of two pods are only taken once.
     unrecorded = 0
     if every_pod:
         for bits in ledger.unrecorded.values():
@@ -222,7 +219,7 @@ def _held_cpu(inventory: Inventory, machine: CpuTopology, ledger: Ledger, accoun
         if unrecorded:
             amount += MILLI * (unrecorded & here).bit_count()
         if ratio > 1 and (every_pod or numa in ledger.numa):
-            # CPUs of their own are recorded as they are, but weigh amplified: one CPU less is `ratio` CPUs less.
+            # Exclusive CPUs are recorded unamplified, but weigh amplified: each reduces the amount by `ratio` CPUs.
             own = MILLI * (ledger.bits & here).bit_count()
             amount += amplify(own, ratio) - own
         held.append(amount)
@@ -231,15 +228,15 @@ def _held_cpu(inventory: Inventory, machine: CpuTopology, ledger: Ledger, accoun
 
 def _free_cpus(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting) -> CpuSet:
     if accounting.references == 1:
-        # CPUs may be shared only by embedding code; without sharing the set of held CPUs is enough.
+        # Only embedding code may share CPUs. Without sharing, the set of held CPUs is sufficient.
         return CpuSet(inventory.cpus.bits & ~ledger.bits)
     full = CpuSet.of(cpu for cpu, count in ledger.references.items() if count >= accounting.references)
     return inventory.cpus - full
 
 
 def _unplaced(inventory: Inventory, ledger: Ledger) -> dict[str, int]:
-    """Held without a NUMA node, on one that no pod publishes any more, or as CPUs that the machine does not list."""
-    # Unplaced amounts have no NUMA node, so that all of them together must leave room for these.
+    """Return the amounts held without a NUMA node, on an unpublished NUMA node, or as CPUs that the machine does not list."""
+    # Unplaced amounts have no NUMA node, so all NUMA nodes together must leave room for them.
     held, ids = ledger.unplaced, inventory.numa_ids
     for numa, amounts in ledger.numa.items():
         if numa not in ids:
@@ -248,12 +245,12 @@ def _unplaced(inventory: Inventory, ledger: Ledger) -> dict[str, int]:
         known = inventory.machine.bits if inventory.machine else 0
         unlisted = sum((bits & ~known).bit_count() for bits in ledger.unrecorded.values())
         held = add(held, {CPU: MILLI * unlisted})
-    # Only resources that NUMA nodes publish can be short on them.
+    # Only published resources can be scarce on NUMA nodes.
     unplaced = {name: held[name] for name in inventory.totals if held.get(name)}
     for uid in inventory.kubelet_pods:
         holding = ledger.holdings.get(uid)
         if holding and CPU in unplaced:
-            # The kubelet chose its CPUs: they are reserved and have left the zones already.
+            # The kubelet chose its CPUs: they are reserved and already subtracted from the zones.
             unplaced[CPU] = max(0, unplaced[CPU] - holding.unplaced.get(CPU, 0))
     return unplaced
 
@@ -268,7 +265,7 @@ def _takeable(accounts: NumaFree, policy: CpuBindPolicy) -> PerNuma:
 
 @dataclass(frozen=True, slots=True)
 class NumaUsage:
-    """One NUMA node: what it has for pods at all, and what is left of it. In our units."""
+    """The total and free amounts of a NUMA node for pods, in internal units."""
 
     numa: int
     total: ResourceList
@@ -276,7 +273,7 @@ class NumaUsage:
 
 
 def rooms(candidate: NodeSnapshot) -> tuple[NumaUsage, ...]:
-    """Every NUMA node of the node, ascending; none where no topology is published or the node takes no pods at all."""
+    """Return the usage of every NUMA node, ascending. Empty without a topology, or if the node takes no pods."""
     offer = candidate.offer
     if isinstance(offer, Rejection):
         return ()
@@ -286,11 +283,10 @@ def rooms(candidate: NodeSnapshot) -> tuple[NumaUsage, ...]:
 
 
 def largest_aligned(candidate: NodeSnapshot) -> dict[str, int]:
-    """
-    The CPUs, memory and devices of the NUMA node with most CPUs left, then memory: the largest request that one could serve.
+    """Return the largest request that a single NUMA node could serve: that with the most free CPUs, then memory.
 
-    CPUs are whole, in whole cores where the node gives nothing else, and no more than the node as a whole has left. Empty
-    without a known NUMA node.
+    Contains CPUs, memory and devices. CPUs are whole, or in whole cores if the node allocates only these, and limited
+    by the free CPUs of the whole node. Empty without a known NUMA node.
     """
     found = rooms(candidate)
     if not found:
@@ -299,7 +295,7 @@ def largest_aligned(candidate: NodeSnapshot) -> dict[str, int]:
     left = {name: amount - candidate.ledger.amounts.get(name, 0) for name, amount in candidate.allocatable.items()}
 
     def usable(room: NumaUsage) -> dict[str, int]:
-        # The node as a whole may have less left than its NUMA nodes say: pods without NUMA amounts hold the rest.
+        # The whole node may have less left than its NUMA nodes: pods without NUMA amounts hold the rest.
         free = {name: max(0, min(amount, left.get(name, amount))) for name, amount in room.free.items()}
         return {**free, CPU: free.get(CPU, 0) // unit * unit}
 
@@ -308,7 +304,7 @@ def largest_aligned(candidate: NodeSnapshot) -> dict[str, int]:
 
 def _own_rooms(inventory: Inventory, ledger: Ledger) -> Iterator[NumaUsage]:
     accounting = accounts(inventory, ledger)
-    # Cores that are half taken serve no pod where cores are given whole.
+    # Partly used cores serve no pod if cores are allocated completely.
     whole = accounting.takeable(CpuBindPolicy.FULL_PCPUS) if _whole_cores(inventory) and inventory.machine else None
     for at, numa in enumerate(accounting.numa_ids):
         free = {name: row[at] for name, row in accounting.free.items()}
@@ -331,7 +327,7 @@ def _whole_cores(inventory: Inventory) -> bool:
 def _unit(candidate: NodeSnapshot) -> int:
     offer = candidate.offer
     if isinstance(offer, KubeletView):
-        # A kubelet's node whose options are unknown counts in the cores that a pod would have to fill.
+        # A kubelet node with unknown options counts in whole cores.
         return MILLI * max(1, offer.cores.threads)
     if isinstance(offer, Inventory) and offer.machine and _whole_cores(offer):
         return MILLI * max(1, offer.machine.threads_per_core)
@@ -339,10 +335,10 @@ def _unit(candidate: NodeSnapshot) -> int:
 
 
 def shared_pools(inventory: Inventory, ledger: Ledger) -> tuple[SharedPool, ...]:
-    """
-    The pools of LS and Burstable pods, by socket and then NUMA node: every CPU that no pod has for itself.
+    """Return the pools of LS and Burstable pods, by socket and NUMA node: all CPUs that no pod holds exclusively.
 
-    CPUs reserved for the kubelet belong to them (fine-grained CPU orchestration, "Basic CPU orchestration principles").
+    They include the CPUs reserved for the kubelet (fine-grained CPU orchestration, "Basic CPU orchestration
+    principles").
     """
     return _pools(inventory, ledger.cpus)
 
@@ -361,7 +357,7 @@ def _pools(inventory: Inventory, taken: CpuSet) -> tuple[SharedPool, ...]:
 
 
 def socket_of(inventory: Inventory, numa: int) -> int:
-    """The socket of a NUMA node: the lowest that any of its CPUs is in; 0 when it has none or none are known."""
+    """Return the socket of a NUMA node: the lowest socket of its CPUs. 0 if it has no CPUs or they are unknown."""
     machine = inventory.machine
     if machine is None:
         return 0
