@@ -1,8 +1,7 @@
-"""
-Allocation on a node whose CPUs the scheduler owns: from one pod and one node to a placement, or a refusal with numbers.
+"""Allocate a pod on a node with scheduler-owned CPUs: return a placement, or a rejection with numbers.
 
-Pure and repeatable: same request, inventory, ledger and options, same answer. The order of the rules is Koordinator's
-(NodeNUMAResource: Filter, then Reserve), with one difference: whatever would fail late there is refused here.
+Pure and deterministic: equal request, inventory, ledger and options give equal results. The order of rules is
+Koordinator's (NodeNUMAResource: Filter, then Reserve), except that failures in Reserve are rejections here.
 """
 
 from typing import Final
@@ -70,26 +69,29 @@ _NOTHING_TO_ALIGN: Final = (
 )
 
 REMEMBERED: Final = 256
-"""For so many traits a demand keeps its rules. They quote what is wrong with a topology, which may be anything."""
+"""Maximum traits per demand with cached rules. Rules contain the problem of a topology, which is arbitrary text."""
 
 _NO_NUMA_NODES: Final = "node(s) publish no NUMA nodes over which pods could be spread (numa-spread)"
 
 _DISTURBS: Final = "it shares a NUMA node with pods of the other kind (singleNUMANodeExclusive: Preferred)"
 
 _POOLED: Final = frozenset({NumaPolicy.RESTRICTED, SINGLE_NUMA_NODE})
-"""Under these a pod without own CPUs is told which shared pools are its (fine-grained CPU orchestration, "Resource status")."""
+"""Policies under which the status of a pod without exclusive CPUs has its shared pools.
+
+Source: fine-grained CPU orchestration, "Resource status".
+"""
 
 
 def allocate(
     request: PodRequest, inventory: Inventory, ledger: Ledger, options: AllocateOptions
 ) -> Placement | Rejection:
-    """Place one pod on one node, or say with numbers why not. A caller that asks many nodes makes the demand once."""
+    """Place a pod on a node, or return a rejection with numbers. For many nodes, use ``demand_of`` and ``allocate_demand``."""
     demand = demand_of(request, options)
     return demand if isinstance(demand, Rejection) else allocate_demand(demand, inventory, ledger)
 
 
 def policy_in_force(demand: AllocationDemand, inventory: Inventory) -> NumaPolicy:
-    """The NUMA policy that the pod is placed by on this node; ``NONE`` also where their rules keep them apart."""
+    """Return the effective NUMA policy of the pod on this node, ``NONE`` if the rules reject the pod."""
     rules = node_rules(demand, inventory.traits)
     return NO_NUMA_POLICY if isinstance(rules, Rejection) else rules.policy
 
@@ -97,11 +99,10 @@ def policy_in_force(demand: AllocationDemand, inventory: Inventory) -> NumaPolic
 def allocate_demand(
     demand: AllocationDemand, inventory: Inventory, ledger: Ledger, devices: DeviceHints | None = None
 ) -> Placement | Rejection:
-    """
-    As ``allocate``, for a demand that is known already.
+    """Return the result of ``allocate`` for a demand that is known already.
 
-    ``devices`` of the pod's claims join the merge: the set of NUMA nodes must hold them too. BestEffort does without them where no set
-    as narrow as an empty node would allow holds everything.
+    ``devices`` of the pod's claims take part in the merge: the set of NUMA nodes must also hold them. BestEffort
+    ignores them if no set that is as narrow as on an empty node holds everything.
     """
     rules = _rules(demand, inventory.traits)
     if isinstance(rules, Rejection):
@@ -131,7 +132,7 @@ def allocate_demand(
 
 
 def _rules(demand: AllocationDemand, traits: NodeTraits) -> NodeRules | Rejection:
-    """As ``node_rules``, worked out once for all nodes that share their traits."""
+    """Return the result of ``node_rules``, cached for all nodes with equal traits."""
     known: NodeRules | Rejection | None = demand.derived.get(traits)
     if known is None:
         if len(demand.derived) >= REMEMBERED:
@@ -146,11 +147,10 @@ def _numa_offers(rules: NodeRules, free: NumaFree, ledger: Ledger) -> NumaOffers
 
 
 def _numa_exclusivity(rules: NodeRules, inventory: Inventory, ledger: Ledger) -> NumaExclusivity:
-    """
-    Which NUMA nodes the pod keeps away from (pod-level NUMA policy, "SingleNUMANodeExclusive").
+    """Return the NUMA nodes that the pod avoids (pod-level NUMA policy, "SingleNUMANodeExclusive").
 
-    Pods over several NUMA nodes keep away from SingleNUMANode pods, whatever policy they have themselves; the other way round
-    only a pod that is aligned by SingleNUMANode is protected.
+    Pods on several NUMA nodes avoid SingleNUMANode pods, whatever their own policy. In the other direction, only a pod
+    that is aligned by SingleNUMANode is protected.
     """
     if rules.exclusive is NumaExclusive.NONE:
         return UNCONSTRAINED
@@ -169,7 +169,7 @@ def _aligned(
     if offered.devices is not None and rules.policy is NumaPolicy.BEST_EFFORT:
         offered, decision = _with_or_without_devices(rules, offered, decision, (exclusivity, distances))
     if not decision.admitted:
-        # The wish is named only where it is the reason.
+        # The spread is the reason only if the pod fits without it.
         without = replace(offered, workload=None)
         if offered.workload is not None and select_numa_nodes(rules, without, exclusivity, distances).admitted:
             return offered.workload.refusal()
@@ -194,10 +194,9 @@ def _aligned(
 def _with_or_without_devices(
     rules: NodeRules, offered: NumaOffers, joint: Decision, context: tuple[NumaExclusivity, Distances]
 ) -> tuple[NumaOffers, Decision]:
-    """
-    The joint decision unless it spreads the pod over more NUMA nodes than it and its devices need.
+    """Return the joint decision, unless it uses more NUMA nodes than the pod and its devices need.
 
-    Devices that are free elsewhere are no reason to split CPUs and memory: those are then aligned among themselves.
+    Free devices on other NUMA nodes are no reason to split CPUs and memory, which are then aligned without the devices.
     """
     alone = replace(offered, devices=None)
     apart = select_numa_nodes(rules, alone, *context)
@@ -209,7 +208,7 @@ def _with_or_without_devices(
 
 
 def _alignment(rules: NodeRules, offered: NumaOffers, decision: Decision) -> Alignment:
-    """Aligned is a pod on as few NUMA nodes as it would need if the node were empty (KEP-693, "Topology Hints")."""
+    """Return whether the pod is on as few NUMA nodes as it would need on an empty node (KEP-693, "Topology Hints")."""
     mask = decision.hint.mask
     if not decision.hint.preferred:
         return Alignment.UNALIGNED
@@ -221,10 +220,9 @@ def _alignment(rules: NodeRules, offered: NumaOffers, decision: Decision) -> Ali
 def _into_one_pool(
     demand: AllocationDemand, rules: NodeRules, inventory: Inventory, offered: NumaOffers, ledger: Ledger
 ) -> Placement | Rejection:
-    """
-    ConstrainedBurst: one NUMA node whose shared pool is as large as the pod's limit and that has room for its requests.
+    """Place a ConstrainedBurst pod: a NUMA node with a shared pool as large as the pod's limit, and room for its requests.
 
-    From the fine-grained CPU orchestration proposal; the constant is inert upstream.
+    From the fine-grained CPU orchestration proposal. Upstream does not implement the policy.
     """
     exclusivity = _numa_exclusivity(rules, inventory, ledger)
     rules = replace(rules, policy=SINGLE_NUMA_NODE)
@@ -243,5 +241,5 @@ def _into_one_pool(
 
 
 def _pools(inventory: Inventory, mask: int) -> tuple[SharedPool, ...]:
-    """The pools by socket and NUMA node; the agent fills in the CPUs, which change with every pod (same section)."""
+    """Return the pools by socket and NUMA node. The agent fills in the CPUs, which change with every pod (same section)."""
     return tuple(SharedPool(socket_of(inventory, numa), numa, EMPTY) for numa in numa_ids(mask))

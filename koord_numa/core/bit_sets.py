@@ -1,4 +1,4 @@
-"""Sets of small numbers as bits of one integer: NUMA nodes, CPUs, devices."""
+"""Sets of small numbers as bits of an integer: NUMA nodes, CPUs, devices."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -6,7 +6,7 @@ from functools import lru_cache
 
 @lru_cache(maxsize=8192)
 def members(bits: int) -> tuple[int, ...]:
-    """The numbers in the set, ascending."""
+    """Return the numbers in the set, ascending."""
     found = []
     while bits:
         low = bits & -bits
@@ -16,7 +16,7 @@ def members(bits: int) -> tuple[int, ...]:
 
 
 def each(bits: int) -> Iterator[int]:
-    """The members, each as a set of its own, ascending."""
+    """Yield every member as a set of its own, ascending."""
     while bits:
         low = bits & -bits
         yield low
@@ -24,7 +24,7 @@ def each(bits: int) -> Iterator[int]:
 
 
 def lowest(bits: int, count: int) -> int:
-    """The ``count`` smallest members, all of them where there are no more."""
+    """Return the ``count`` smallest members, or all members if there are fewer."""
     if bits.bit_count() <= count:
         return bits
     rest = bits
@@ -34,7 +34,10 @@ def lowest(bits: int, count: int) -> int:
 
 
 def from_each(groups: Sequence[int], count: int) -> Iterator[int]:
-    """Every way of taking so many members from these sets, which have none in common; of each set the lowest, as its members are alike."""
+    """Yield every choice of ``count`` members of these disjoint sets.
+
+    Takes the lowest members of each set, since members of a set are equivalent.
+    """
     if not count:
         yield 0
     elif groups:

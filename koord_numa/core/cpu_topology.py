@@ -1,7 +1,6 @@
-"""
-The CPUs of one node: which logical CPUs share a core, an uncore cache, a NUMA node and a socket, and how far NUMA nodes are apart.
+"""The CPUs of a node: their cores, uncore caches, NUMA nodes and sockets, and the distances between NUMA nodes.
 
-Odd machines are data, not exceptions: sparse ids, offline CPUs, unequal or CPU-less NUMA nodes, mixed core sizes, one to 64 NUMA nodes.
+Supports sparse ids, offline CPUs, unequal or CPU-less NUMA nodes, mixed core sizes, and 1 to 64 NUMA nodes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,18 +10,18 @@ from typing import Any, Final
 from koord_numa.core.cpuset import CpuSet
 
 MAX_NUMA: Final = 64
-"""So many NUMA nodes a machine may have: masks of the kubelet and of Koordinator are 64 bits wide."""
+"""Maximum NUMA nodes of a machine: masks of the kubelet and of Koordinator have 64 bits."""
 
 MAX_NUMA_ID: Final = 1023
-"""The highest NUMA id of a Linux machine (MAX_NUMNODES). Ids may have gaps: GPU memory is often numbered from 64 or so on."""
+"""Highest NUMA id of a Linux machine (MAX_NUMNODES). Ids may have gaps: ids of GPU memory often start at 64."""
 
 UNKNOWN_DISTANCE: Final = 255
-"""The distance of NUMA nodes whose cost is not published, as in the LeastNUMANodes scoring proposal."""
+"""Distance of NUMA nodes without a published distance, as in the LeastNUMANodes scoring proposal."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cpu:
-    """One logical CPU and where it sits. ``core`` is unique together with ``socket`` and ``numa``."""
+    """A logical CPU and its place. ``core`` is unique together with ``socket`` and ``numa``."""
 
     id: int
     core: int
@@ -33,7 +32,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """One physical core and its logical CPUs."""
+    """A physical core and its logical CPUs."""
 
     id: int
     numa: int
@@ -44,7 +43,7 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class TopologyCounts:
-    """The totals of a machine, from which Koordinator and the kubelet take their averages (CPUs per core and the like)."""
+    """The totals of a machine, from which Koordinator and the kubelet compute averages (such as CPUs per core)."""
 
     cpus: int
     cores: int
@@ -55,16 +54,15 @@ class TopologyCounts:
 
 @dataclass(frozen=True, slots=True)
 class CpuTopology:
-    """
-    An immutable machine. Two machines are equal when their CPUs, NUMA nodes and distances are.
+    """An immutable machine. Machines are equal if their CPUs, NUMA nodes and distances are equal.
 
-    ``numa_ids`` may name NUMA nodes without CPUs. ``distances`` maps ``(from, to)`` to the ACPI SLIT cost; a pair that is
-    absent is ``UNKNOWN_DISTANCE``. The mappings by core, NUMA node and socket hold CPU bits (``CpuSet.bits``).
-    ``declared`` replaces the counted totals where a source states its own, as a kubelet with offline CPUs may.
+    ``numa_ids`` may include NUMA nodes without CPUs. ``distances`` maps ``(from, to)`` to the ACPI SLIT distance, by
+    default ``UNKNOWN_DISTANCE``. The mappings by core, NUMA node and socket hold CPU bits (``CpuSet.bits``).
+    ``declared`` replaces the counted totals if a source has its own, such as a kubelet with offline CPUs.
     """
 
     cpus: tuple[Cpu, ...]  # ascending by id, ids unique
-    numa_ids: tuple[int, ...] = ()  # ascending; always includes those of the CPUs
+    numa_ids: tuple[int, ...] = ()  # ascending; includes those of the CPUs
     distances: Mapping[tuple[int, int], int] = field(default_factory=dict)
     declared: TopologyCounts | None = None
     counts: TopologyCounts = field(init=False, repr=False, compare=False)
@@ -75,10 +73,10 @@ class CpuTopology:
     socket_bits: Mapping[int, int] = field(init=False, repr=False, compare=False)
     bits: int = field(init=False, repr=False, compare=False)
     numa_mask: int = field(init=False, repr=False, compare=False)  # all NUMA nodes
-    derived: dict[type, Any] = field(
+    derived: dict[type, Any] = field(init=False, repr=False, compare=False)  # tables of other modules, by type
+    _hash: int = field(
         init=False, repr=False, compare=False
-    )  # tables that others made of it, by their type
-    _hash: int = field(init=False, repr=False, compare=False)  # machines are keys of caches; walking the CPUs is slow
+    )  # cached: machines are cache keys, and hashing all CPUs is slow
 
     def __post_init__(self) -> None:
         cpus = tuple(sorted(self.cpus))
@@ -108,35 +106,35 @@ class CpuTopology:
 
     @property
     def all(self) -> CpuSet:
-        """Every CPU of the machine."""
+        """Return every CPU of the machine."""
         return CpuSet(self.bits)
 
     @property
     def threads_per_core(self) -> int:
-        """Integer average over the whole machine, as Koordinator and the kubelet count; 0 without CPUs."""
+        """Return the integer average over the whole machine, as Koordinator and the kubelet. 0 without CPUs."""
         return self.counts.cpus // self.counts.cores if self.counts.cores else 0
 
     @property
     def cpus_per_numa(self) -> int:
-        """Integer average over the NUMA nodes that have CPUs; 0 without CPUs."""
+        """Return the integer average over the NUMA nodes that have CPUs. 0 without CPUs."""
         return self.counts.cpus // self.counts.numa if self.counts.numa else 0
 
     @property
     def cpus_per_socket(self) -> int:
-        """Integer average over the sockets; 0 without CPUs."""
+        """Return the integer average over the sockets. 0 without CPUs."""
         return self.counts.cpus // self.counts.sockets if self.counts.sockets else 0
 
     @property
     def cpus_per_uncore(self) -> int:
-        """Integer average over the uncore caches; 0 without CPUs."""
+        """Return the integer average over the uncore caches. 0 without CPUs."""
         return self.counts.cpus // self.counts.uncores if self.counts.uncores else 0
 
     def distance(self, start: int, end: int) -> int:
-        """The cost of reaching NUMA node ``end`` from ``start``."""
+        """Return the distance from NUMA node ``start`` to ``end``."""
         return self.distances.get((start, end), UNKNOWN_DISTANCE)
 
     def numa_of(self, cpus: CpuSet) -> int:
-        """The mask of NUMA nodes that these CPUs sit on."""
+        """Return the mask of the NUMA nodes of these CPUs."""
         mask = 0
         for numa, bits in self.numa_bits.items():
             if bits & cpus.bits:
@@ -145,7 +143,7 @@ class CpuTopology:
 
 
 def _checked_numa_ids(ids: Iterable[int]) -> tuple[int, ...]:
-    """The ids ascending. Raises ``ValueError`` where Linux could not have them or a mask of 64 bits could not hold so many."""
+    """Return the ids ascending. Raises ``ValueError`` for ids outside of Linux's range or more than 64 NUMA nodes."""
     numa_ids = tuple(sorted(ids))
     if numa_ids and not 0 <= numa_ids[0] <= numa_ids[-1] <= MAX_NUMA_ID:
         raise ValueError(f"NUMA ids must be 0 to {MAX_NUMA_ID}, found {numa_ids[0]} to {numa_ids[-1]}")
@@ -155,7 +153,7 @@ def _checked_numa_ids(ids: Iterable[int]) -> tuple[int, ...]:
 
 
 def _cores_of(cpus: Sequence[Cpu]) -> tuple[Core, ...]:
-    """The cores by (core id, NUMA node, socket). Its lowest CPU says in which uncore cache a core is; ``cpus`` ascend by id."""
+    """Return the cores by (core id, NUMA node, socket). The lowest CPU defines the uncore cache. ``cpus`` ascend by id."""
     bits: dict[tuple[int, int, int], int] = {}
     uncores: dict[tuple[int, int, int], int] = {}
     for cpu in cpus:
@@ -169,7 +167,7 @@ def _cores_of(cpus: Sequence[Cpu]) -> tuple[Core, ...]:
 
 
 def _united(ids: Iterable[int], parts: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """By each id, in the order given, the union of the CPU bits that belong to it; 0 without any."""
+    """Return the union of CPU bits by id, in the order given. 0 for an id without CPUs."""
     united = dict.fromkeys(ids, 0)
     for owner, bits in parts:
         united[owner] |= bits
@@ -192,10 +190,9 @@ def cpu_topology_of(
     numa_ids: Iterable[int] = (),
     distances: Sequence[Sequence[int]] = (),
 ) -> CpuTopology:
-    """
-    Build a machine from rows ``(cpu, core, socket, numa[, uncore])``; without an uncore id the socket stands for it.
+    """Return a machine of rows ``(cpu, core, socket, numa[, uncore])``. The socket is the default of the uncore id.
 
-    ``distances[i][j]`` is the cost from the i-th to the j-th NUMA node in ascending order of their ids.
+    ``distances[i][j]`` is the distance from the i-th to the j-th NUMA node in ascending order of their ids.
     """
     rows = [tuple(row) for row in cpus]
     built = tuple(
@@ -210,10 +207,9 @@ def cpu_topology_of(
 
 
 def regular_topology(sockets: int, numa_per_socket: int, cores_per_numa: int, threads_per_core: int) -> CpuTopology:
-    """
-    The machine ``sockets x NUMA nodes x cores x threads`` with consecutive ids: siblings are neighbours, ``(0, 1)``, ``(2, 3)``, …
+    """Return a machine of ``sockets x NUMA nodes x cores x threads``. Ids of siblings are adjacent: ``(0, 1)``, ``(2, 3)``, ….
 
-    Distances are 10 to itself, 16 inside a socket and 32 across sockets, the usual two-level costs.
+    Distances are 10 locally, 16 in a socket and 32 across sockets, the usual values for two levels.
     """
     numa_count = sockets * numa_per_socket
     rows = [

@@ -1,4 +1,4 @@
-"""Sets of logical CPUs as single integers: every union, difference and count is one machine operation per 30 CPUs."""
+"""Sets of logical CPUs as single integers: union, difference and count cost one machine operation per 30 CPUs."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final, Self
@@ -6,17 +6,17 @@ from typing import Final, Self
 from koord_numa.core.value_objects import ValueObject
 
 MAX_CPU: Final = 4096
-"""The largest CPU id accepted from outside, as in the cpuset parser of Koordinator and the kubelet."""
+"""Largest accepted CPU id, as in the cpuset parser of Koordinator and the kubelet."""
 
 
 class CpuSet(ValueObject, gc=False):
-    """An immutable set of logical CPU ids; its text form is a Linux cpu list: ``0-3,8``."""
+    """An immutable set of logical CPU ids. Its text is a Linux cpu list: ``0-3,8``."""
 
     bits: int = 0  # bit i is CPU i
 
     @classmethod
     def of(cls, cpus: Iterable[int]) -> Self:
-        """The set of these ids. Repeats are harmless; a negative id is a ``ValueError``."""
+        """Return the set of these ids. Repetitions are allowed. Raises ``ValueError`` for a negative id."""
         bits = 0
         for cpu in cpus:
             bits |= 1 << cpu
@@ -24,11 +24,10 @@ class CpuSet(ValueObject, gc=False):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """
-        Read a cpu list such as ``0-3,8``; the empty text is the empty set.
+        """Parse a cpu list such as ``0-3,8``. The empty text is the empty set.
 
-        Raises ``ValueError`` naming the offending item: a word, a negative or reversed range, an id above
-        ``MAX_CPU``, an empty item.
+        Raises ``ValueError`` with the wrong item: a word, a negative or reversed range, an id above ``MAX_CPU``, an
+        empty item.
         """
         bits = 0
         if not text:
@@ -46,7 +45,7 @@ class CpuSet(ValueObject, gc=False):
         return cls(bits)
 
     def __iter__(self) -> Iterator[int]:
-        """Ascending, so that every pick is repeatable."""
+        """Yield the CPUs in ascending order, so that every pick is deterministic."""
         bits = self.bits
         while bits:
             low = bits & -bits
@@ -75,11 +74,11 @@ class CpuSet(ValueObject, gc=False):
         return CpuSet(self.bits ^ other.bits)
 
     def __le__(self, other: "CpuSet") -> bool:
-        """Is every CPU of this set in the other one?"""
+        """Return whether every CPU of this set is in the other set."""
         return not self.bits & ~other.bits
 
     def __str__(self) -> str:
-        """The cpu list: ascending, runs of two or more as ``a-b``."""
+        """Return the cpu list: ascending, runs of two or more as ``a-b``."""
         parts: list[str] = []
         bits, base = self.bits, 0
         while bits:

@@ -1,7 +1,6 @@
-"""
-Turns refusals into the sentence that kube-scheduler's readers know, and into a bounded number of lines with numbers.
+"""Convert rejections to the message of kube-scheduler and a bounded number of lines with numbers.
 
-Every count is of nodes, each node counts once, and the counts add up to all nodes.
+Counts are numbers of nodes. Each node counts once, and the counts add up to all nodes.
 """
 
 from collections import Counter
@@ -15,28 +14,27 @@ from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
 from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, NOTHING, ResourceList, is_hugepages
 
 LINES: Final = 3
-"""So many nodes are described one by one."""
+"""Maximum nodes that are described individually."""
 
 LENGTH: Final = 1000
-"""The longest text, in characters: an Event's message may have 1,024 bytes."""
+"""Maximum characters of the text. The message of an Event may have 1,024 bytes."""
 
 SHOWN_NUMA: Final = 4
-"""So many NUMA nodes of one node are listed; the others have less free and are counted."""
+"""Maximum NUMA nodes listed per node. The others have less free and are only counted."""
 
 REASONS: Final = 6
-"""So many different reasons are named; the rest are counted together."""
+"""Maximum reasons that are named. The rest is counted together."""
 
 ELSEWHERE: Final = frozenset({Reason.NODE_NAME, Reason.NODE_AFFINITY, Reason.TAINT, Reason.UNSCHEDULABLE})
-"""The pod does not mean such a node, or the node no such pods: it is counted, and described only when no other is there."""
+"""Reasons of nodes that are not intended for the pod: they are counted, and described only if there are no other nodes."""
 
 _BINARY: Final = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
 def explain(rejections: Mapping[str, Rejection], *, lines: int = LINES, length: int = LENGTH) -> str:
-    """
-    ``0/8 nodes are available: 3 Insufficient cpu, 5 node(s) ....`` and then lines about the nodes that came closest.
+    """Return ``0/8 nodes are available: 3 Insufficient cpu, 5 node(s) ....``, then lines about the nodes that came closest.
 
-    Reasons are sorted as kube-scheduler sorts them: as texts, their count included.
+    Reasons are sorted as in kube-scheduler: as texts that include their count.
     """
     text = f"0/{len(rejections)} nodes are available"
     if not rejections:
@@ -52,18 +50,17 @@ def explain(rejections: Mapping[str, Rejection], *, lines: int = LINES, length: 
 
 
 def closest_nodes(rejections: Mapping[str, Rejection], count: int) -> list[str]:
-    """
-    Names of at most so many nodes, those that came closest to taking the pod first; ties by name.
+    """Return the names of at most ``count`` nodes, the closest to a fit first, ties by name.
 
-    Nodes that the pod does not mean, or that are too small even when empty, are left out as long as there are others.
+    Nodes that are not intended for the pod, or too small even when empty, are omitted if there are others.
     """
     meant = [name for name, rejection in rejections.items() if _is_meant(rejection)] or list(rejections)
-    # Not sorted: of thousands of nodes a few are shown.
+    # Not sorted: only a few of thousands of nodes are shown.
     return nsmallest(count, meant, key=lambda name: (*_distance(rejections[name]), name))
 
 
 def describe(rejection: Rejection) -> str:
-    """One node's refusal with its numbers: ``NUMA 0 has 4 of 8 CPUs free, NUMA 1 has 6 of 8; needs 8 in one``."""
+    """Return a rejection with its numbers: ``NUMA 0 has 4 of 8 CPUs free, NUMA 1 has 6 of 8; needs 8 in one``."""
     parts = [_numbers(resource, list(group)) for resource, group in groupby(rejection.numbers, lambda n: n.resource)]
     if rejection.detail:
         parts.append(rejection.detail)
@@ -81,13 +78,13 @@ def _counted(rejections: Mapping[str, Rejection]) -> Iterator[str]:
 
 
 def _is_meant(rejection: Rejection) -> bool:
-    """A node that is too small even when it is empty has nothing to tell either, as one without any GPU."""
+    """Return whether the node could be intended for the pod. Excludes nodes too small even when empty, such as without GPUs."""
     too_small = rejection.reason is Reason.RESOURCES and not rejection.resolvable
     return rejection.reason not in ELSEWHERE and not too_small
 
 
 def _distance(rejection: Rejection) -> tuple[bool, bool, float]:
-    """Nodes with numbers first, those that others could make room on first, and then those that lack least."""
+    """Return a sort key: nodes with numbers first, then resolvable rejections, then the smallest shortage."""
     if not rejection.numbers:
         return (True, not rejection.resolvable, 1.0)
     lack = max((1 - n.free / n.needed for n in rejection.numbers if n.needed), default=1.0)
@@ -108,31 +105,30 @@ def _numbers(resource: str, numbers: Sequence[NumaNumbers]) -> str:
 
 
 def amounts_text(amounts: ResourceList) -> str:
-    """What there is, as ``8 CPUs, 16Gi memory``, by resource name. Rounded down."""
+    """Return available amounts as ``8 CPUs, 16Gi memory``, by resource name. Rounded down."""
     return ", ".join(f"{bare_amount(name, amount)} {_unit(name, amount)}" for name, amount in sorted(amounts.items()))
 
 
 def needs_text(amounts: ResourceList) -> str:
-    """What is needed, as ``amounts_text``. Rounded up, so that it never reads as an amount that is free."""
+    """Return needed amounts as ``amounts_text``. Rounded up, so that they never equal a smaller free amount."""
     return ", ".join(
         f"{bare_amount(name, amount, up=True)} {_unit(name, amount)}" for name, amount in sorted(amounts.items())
     )
 
 
 def cpus_text(cpus: int) -> str:
-    """``1 CPU``, ``2 CPUs``."""
+    """Return a text such as ``1 CPU`` or ``2 CPUs``."""
     return amounts_text({CPU: cpus * MILLI})
 
 
 def largest_that_fits(
     wanted: ResourceList, rooms: Iterable[ResourceList], units: ResourceList = NOTHING
 ) -> dict[str, int]:
-    """
-    The largest size of a request that one of the rooms holds, in the shape of the request: with some of each resource that it wants.
+    """Return the largest part of a request that a room holds, with some of each requested resource.
 
-    ``units`` are the smallest shares of resources, such as a whole core; 1 otherwise. Of several rooms the one wins whose scarcest resource
-    covers most of what is wanted, and of equal ones the first. Empty where no room has some of each, and where one holds the whole
-    request, which is then rejected for another reason than its size.
+    ``units`` are the smallest shares of resources, such as a whole core, by default 1. The room with the highest
+    coverage of its scarcest resource wins, then the first. Empty if no room has some of each, and if a room holds the
+    whole request, which then has another reason of rejection.
     """
     best, covered = {}, Fraction(0)
     for room in rooms:
@@ -153,7 +149,7 @@ def _unit(resource: str, amount: int) -> str:
 
 
 def bare_amount(resource: str, amount: int, *, up: bool = False) -> str:
-    """``3.5`` CPUs, ``12.2Gi``, ``4``: for people, bytes rounded to one decimal."""
+    """Return an amount for users: ``3.5`` CPUs, ``12.2Gi``, ``4``. Bytes are rounded to one decimal."""
     if resource == CPU:
         whole, rest = divmod(amount, MILLI)
         return f"{whole}.{rest:03}".rstrip("0") if rest else str(whole)

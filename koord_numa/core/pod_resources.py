@@ -1,7 +1,6 @@
-"""
-What a pod costs as a whole, and the quality of service that Kubernetes derives from its containers. Nothing about nodes.
+"""The total resources of a pod, and the Kubernetes QoS class of its containers. Independent of nodes.
 
-Amplification: a node may count one CPU as more than one. Ratios of 1 or less, and resources without a ratio, change nothing.
+Amplification: a node may count one CPU as more than one. Ratios up to 1, and resources without a ratio, change nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,12 +16,11 @@ _QOS_RESOURCES: Final = (CPU, MEMORY)
 
 @once_per_request
 def effective_requests(request: PodRequest) -> ResourceList:
-    """
-    What the pod may need at the same time: the amounts that the scheduler and the kubelet count.
+    """Return the maximum of resources that the pod needs at a time, as the scheduler and the kubelet count them.
 
-    The larger of what runs together for good (app containers and sidecars) and of any moment of the start, when one init
-    container runs beside the sidecars started before it; pod-level amounts replace that for cpu, memory and huge pages;
-    overhead comes on top. As ``PodRequests`` of Kubernetes' component helpers.
+    This is the maximum of the long-running containers (app containers and sidecars) and of each init container together
+    with the sidecars started before it. Pod-level amounts replace it for cpu, memory and huge pages. Overhead is added.
+    As ``PodRequests`` of Kubernetes' component helpers.
     """
     if request.counted is not None:
         return request.counted
@@ -32,10 +30,9 @@ def effective_requests(request: PodRequest) -> ResourceList:
 
 @once_per_request
 def effective_limits(request: PodRequest) -> ResourceList:
-    """
-    The pod's limits as a whole. A container without a limit adds nothing, so ask ``is_limited`` before trusting a sum.
+    """Return the limits of the whole pod. A container without a limit adds nothing, so check ``is_limited`` first.
 
-    Overhead raises only what is limited at all, as ``PodLimits`` of Kubernetes' component helpers.
+    Overhead is only added to limited resources, as ``PodLimits`` of Kubernetes' component helpers.
     """
     limits = _with_pod_level(
         _over_time((container.kind, container.limits) for container in request.containers), request.pod_limits
@@ -46,7 +43,7 @@ def effective_limits(request: PodRequest) -> ResourceList:
 
 
 def is_limited(request: PodRequest, resource: str) -> bool:
-    """Does every container that runs for good (or the pod itself) have a limit on this resource?"""
+    """Return whether every long-running container (or the pod itself) has a limit for this resource."""
     if request.pod_limits and request.pod_limits.get(resource):
         return True
     lasting = [container for container in request.containers if container.kind is not ContainerKind.INIT]
@@ -55,10 +52,10 @@ def is_limited(request: PodRequest, resource: str) -> bool:
 
 @once_per_request
 def kube_qos(request: PodRequest) -> KubeQos:
-    """
-    Guaranteed: every container limits cpu and memory and requests exactly that. BestEffort: no container asks for either.
+    """Return the QoS class of Kubernetes.
 
-    Init containers count too; pod-level amounts, when there are any, decide alone. As Kubernetes' ``ComputePodQOS``.
+    Guaranteed: every container has limits for cpu and memory and equal requests. BestEffort: no container has either.
+    Init containers count, too. Pod-level amounts, if there are any, decide alone. As Kubernetes' ``ComputePodQOS``.
     """
     pod = Container(
         name="", kind=ContainerKind.APP, requests=request.pod_requests or {}, limits=request.pod_limits or {}
@@ -94,12 +91,12 @@ def _with_pod_level(amounts: dict[str, int], pod_level: ResourceList | None) -> 
 
 
 def _is_pod_level(resource: str) -> bool:
-    """Only these can be asked for at the level of the pod (Kubernetes' PodLevelResources)."""
+    """Return whether the resource is supported at pod level (Kubernetes' PodLevelResources)."""
     return resource in _QOS_RESOURCES or is_hugepages(resource)
 
 
 def has_pod_level(request: PodRequest) -> bool:
-    """Does ``spec.resources`` name a resource that may be asked for there (IsPodLevelResourcesSet of Kubernetes' component helpers)?"""
+    """Return whether ``spec.resources`` has a pod-level resource (IsPodLevelResourcesSet of Kubernetes' component helpers)."""
     return any(_is_pod_level(name) for name in (*(request.pod_requests or ()), *(request.pod_limits or ())))
 
 
@@ -109,12 +106,12 @@ def _qos_amounts(parts: Iterable[ResourceList]) -> dict[str, int]:
 
 
 def amplify(amount: int, ratio: float | None) -> int:
-    """``amount * ratio``, rounded up to the whole unit (Koordinator's ``extension.Amplify``)."""
+    """Return ``amount * ratio``, rounded up to the whole unit (Koordinator's ``extension.Amplify``)."""
     return amount if ratio is None or ratio <= 1 else ceil(amount * ratio)
 
 
 def amplify_all(amounts: ResourceList, ratios: Mapping[str, float]) -> ResourceList:
-    """Every amount by the ratio of its resource."""
+    """Return every amount multiplied by the ratio of its resource."""
     if not ratios:
         return amounts
     return {name: amplify(amount, ratios.get(name)) for name, amount in amounts.items()}

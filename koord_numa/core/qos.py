@@ -1,7 +1,6 @@
-"""
-Koordinator's quality of service: which class a pod counts as, and from that, whether its CPUs are its own.
+"""Koordinator's quality of service: the class of a pod, and whether its CPUs are exclusive.
 
-Rules only; nothing here looks at free CPUs.
+Rules only, independent of free CPUs.
 """
 
 from typing import Final
@@ -12,7 +11,7 @@ from koord_numa.core.pod_resources import effective_requests, is_limited, kube_q
 from koord_numa.core.resources import CPU, MEMORY, MILLI
 
 OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})
-"""Classes whose whole CPUs no pod shares (LSE), or only best-effort pods share (LSR)."""
+"""Classes whose whole CPUs are shared with no pod (LSE), or only with best-effort pods (LSR)."""
 
 _FROM_KUBERNETES: Final = {
     KubeQos.GUARANTEED: QosClass.LSR,
@@ -28,12 +27,12 @@ _BANDS: Final = (
 
 
 def default_qos(request: PodRequest) -> QosClass:
-    """The labelled class, else the one that Koordinator derives from the Kubernetes class (``GetPodQoSClassWithDefault``)."""
+    """Return the class of the label, by default the class for the Kubernetes class (``GetPodQoSClassWithDefault``)."""
     return request.qos if request.qos is not QosClass.NONE else _FROM_KUBERNETES[kube_qos(request)]
 
 
 def priority_class(request: PodRequest) -> PriorityClass:
-    """The labelled band, else that of the numeric priority, else that of the QoS class (``GetPodPriorityClassWithDefault``)."""
+    """Return the band of the label, else of the priority value, else of the QoS class (``GetPodPriorityClassWithDefault``)."""
     if request.priority_class is not PriorityClass.NONE:
         return request.priority_class
     for low, high, band in _BANDS:
@@ -44,8 +43,7 @@ def priority_class(request: PodRequest) -> PriorityClass:
 
 @once_per_request
 def may_use_cpuset(request: PodRequest) -> bool:
-    """
-    May the pod have CPUs of its own by its label? Only a labelled LSE or LSR pod of the production band.
+    """Return whether the label allows exclusive CPUs: only for a pod labeled LSE or LSR of the production band.
 
     A Guaranteed pod without the label is treated as LS (fine-grained CPU orchestration, "Koordinator QoS CPU
     orchestration principles").
@@ -54,16 +52,15 @@ def may_use_cpuset(request: PodRequest) -> bool:
 
 
 def has_whole_cpus(request: PodRequest) -> bool:
-    """Does the pod ask for a whole, positive number of CPUs?"""
+    """Return whether the pod requests a whole, positive number of CPUs."""
     cpu = effective_requests(request).get(CPU, 0)
     return cpu > 0 and cpu % MILLI == 0
 
 
 def bursts(request: PodRequest) -> bool:
-    """
-    Does some container limit its CPU above what it requests?
+    """Return whether a container has a CPU limit above its request.
 
-    No limit at all is no burst in this sense: CPUs of its own end what such a pod can use.
+    A missing limit does not count: exclusive CPUs limit such a pod.
     """
     if request.pod_limits and CPU in request.pod_limits:
         return request.pod_limits[CPU] > (request.pod_requests or {}).get(CPU, 0)
@@ -75,10 +72,9 @@ def bursts(request: PodRequest) -> bool:
 
 
 def unequal_limits(request: PodRequest) -> list[str]:
-    """
-    Of CPU and memory those that an LSE or LSR pod limits above what it requests ("MUST BE equal", CPU orchestration principles).
+    """Return which of CPU and memory an LSE or LSR pod limits above its request ("MUST BE equal", CPU orchestration principles).
 
-    A limit that is not set is no such limit.
+    A missing limit does not count.
     """
     if not may_use_cpuset(request):
         return []
@@ -94,11 +90,10 @@ def unequal_limits(request: PodRequest) -> list[str]:
 
 
 def is_exclusive_by_policy(request: PodRequest) -> bool:
-    """
-    Does the pod's own SingleNUMANode policy give it CPUs of its own?
+    """Return whether the pod's own SingleNUMANode policy gives it exclusive CPUs.
 
-    Yes when its CPU limit equals its request and is whole; a pod that may burst goes to the shared pool, and so does one
-    labelled LS, BE or SYSTEM (pod-level NUMA topology policy, "Examples").
+    True if its CPU limit equals its request and is whole. A pod that may burst gets the shared pool, and so does a pod
+    labeled LS, BE or SYSTEM (pod-level NUMA topology policy, "Examples").
     """
     return (
         request.numa.policy is NumaPolicy.SINGLE_NUMA_NODE
@@ -111,10 +106,9 @@ def is_exclusive_by_policy(request: PodRequest) -> bool:
 
 @once_per_request
 def pinned_by_static_kubelet(request: PodRequest) -> tuple[int, ...]:
-    """
-    How many CPUs a static CPU manager would pin for each container that it pins, init containers among them.
+    """Return the CPUs of each container that a static CPU manager would pin, including init containers.
 
-    Containers of whole CPUs in Guaranteed pods are pinned, whatever label the pod has (kubelet policy_static.go).
+    It pins containers of whole CPUs in Guaranteed pods, whatever the pod's label (kubelet policy_static.go).
     """
     if kube_qos(request) is not KubeQos.GUARANTEED:
         return ()
@@ -123,5 +117,5 @@ def pinned_by_static_kubelet(request: PodRequest) -> tuple[int, ...]:
 
 
 def is_pinned_by_static_kubelet(request: PodRequest) -> bool:
-    """Would a static CPU manager pin any container of this pod?"""
+    """Return whether a static CPU manager would pin any container of this pod."""
     return bool(pinned_by_static_kubelet(request))

@@ -1,4 +1,4 @@
-"""Kubernetes quantities: exact parsing of ``2500m``, ``8Gi``, ``1e3``, and the canonical text of the amounts that we write."""
+"""Kubernetes quantities: exact parsing of ``2500m``, ``8Gi``, ``1e3``, and the canonical text of written amounts."""
 
 import re
 from fractions import Fraction
@@ -32,9 +32,9 @@ _BINARY: Final = (("Ei", 2**60), ("Pi", 2**50), ("Ti", 2**40), ("Gi", 2**30), ("
 
 
 def parse_quantity(text: str | int | float) -> Fraction:
-    """The exact value of a Kubernetes quantity. Raises ``ValueError`` when it is not one."""
+    """Return the exact value of a Kubernetes quantity. Raises ``ValueError`` if it is malformed."""
     if isinstance(text, bool) or not isinstance(text, str | int | float):
-        raise ValueError(f"{text!r} is not a quantity")  # noqa: TRY004  (one error type for whatever is malformed)
+        raise ValueError(f"{text!r} is not a quantity")  # noqa: TRY004  (one error type for all malformed values)
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
         raise ValueError(f"{str(text)[:40]!r} is not a quantity")
@@ -45,19 +45,19 @@ def parse_quantity(text: str | int | float) -> Fraction:
 
 
 def amount(resource: str, text: str | int | float) -> int:
-    """A request in our units: milli-CPU for ``cpu``, whole units else, rounded **up** as Kubernetes rounds requests."""
+    """Return a request in internal units: milli-CPU for ``cpu``, else whole units, rounded **up** as Kubernetes rounds requests."""
     value = parse_quantity(text)
     return ceil(value * MILLI) if resource == CPU else ceil(value)
 
 
 def supply(resource: str, text: str | int | float) -> int:
-    """What there is of a resource in our units, rounded **down**: a fraction of a unit can never be handed out."""
+    """Return a supplied amount in internal units, rounded **down**: a fraction of a unit cannot be allocated."""
     value = parse_quantity(text)
     return floor(value * MILLI) if resource == CPU else floor(value)
 
 
 def format_amount(resource: str, value: int) -> str:
-    """The canonical quantity text of an amount: ``2500m``, ``4``, ``8Gi`` for byte resources when that is exact."""
+    """Return the canonical quantity text of an amount: ``2500m``, ``4``, or ``8Gi`` for byte resources if exact."""
     if resource == CPU:
         whole, rest = divmod(value, MILLI)
         return f"{value}m" if rest else str(whole)
@@ -69,7 +69,7 @@ def format_amount(resource: str, value: int) -> str:
 
 
 def format_nano(value: int) -> str:
-    """Return the canonical quantity text of an amount in 10^-9 units: with a binary suffix where that is exact, else decimal."""
+    """Return the canonical quantity text of an amount in 10^-9 units: with a binary suffix if exact, else decimal."""
     whole, rest = divmod(value, 10**9)
     if rest:
         suffix, size = next((suffix, size) for suffix, size in _SMALL if value % size == 0)

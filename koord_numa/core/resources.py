@@ -1,8 +1,7 @@
-"""
-Arithmetic on amounts of resources: plain mappings from resource name to integer.
+"""Arithmetic on amounts of resources: mappings from resource name to integer.
 
-``cpu`` is counted in milli-CPU, everything else in whole base units (bytes, pieces; ``kubernetes.io/batch-cpu`` in
-milli-CPU as its definition says). Amounts are changed in place only by the code that made them.
+``cpu`` is in milli-CPU, all other resources in whole base units (bytes, pieces; ``kubernetes.io/batch-cpu`` in
+milli-CPU by its definition). Only the code that created amounts may modify them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,13 +15,13 @@ EPHEMERAL_STORAGE: Final = "ephemeral-storage"
 PODS: Final = "pods"
 HUGEPAGES_PREFIX: Final = "hugepages-"
 MILLI: Final = 1000
-"""One whole CPU in the unit of ``cpu`` amounts."""
+"""One CPU in the unit of ``cpu`` amounts."""
 
 NOTHING: Final[ResourceList] = {}
 
 
 def add(left: ResourceList, right: ResourceList) -> dict[str, int]:
-    """Every resource of either, summed."""
+    """Return the sum by resource, with every resource of either."""
     total = dict(left)
     for name, amount in right.items():
         total[name] = total.get(name, 0) + amount
@@ -30,7 +29,7 @@ def add(left: ResourceList, right: ResourceList) -> dict[str, int]:
 
 
 def total(parts: Iterable[ResourceList]) -> dict[str, int]:
-    """The sum of all parts."""
+    """Return the sum of all parts."""
     result: dict[str, int] = {}
     for part in parts:
         for name, amount in part.items():
@@ -39,7 +38,7 @@ def total(parts: Iterable[ResourceList]) -> dict[str, int]:
 
 
 def subtract(left: ResourceList, right: ResourceList) -> dict[str, int]:
-    """``left - right``; may go negative, and a resource known only on the right appears as its negative."""
+    """Return ``left - right``. May be negative, also for a resource that is only in ``right``."""
     rest = dict(left)
     for name, amount in right.items():
         rest[name] = rest.get(name, 0) - amount
@@ -47,7 +46,7 @@ def subtract(left: ResourceList, right: ResourceList) -> dict[str, int]:
 
 
 def subtract_to_zero(left: ResourceList, right: ResourceList) -> dict[str, int]:
-    """``left - right``, floored at zero; a resource known only on the right is present with 0 (Koordinator's SubtractNonNegative)."""
+    """Return ``left - right``, at least zero. Includes resources that are only in ``right`` (Koordinator's SubtractNonNegative)."""
     rest = {name: max(0, amount - right.get(name, 0)) for name, amount in left.items()}
     for name in right:
         rest.setdefault(name, 0)
@@ -55,7 +54,7 @@ def subtract_to_zero(left: ResourceList, right: ResourceList) -> dict[str, int]:
 
 
 def largest(left: ResourceList, right: ResourceList) -> dict[str, int]:
-    """Per resource the larger of the two."""
+    """Return the maximum by resource."""
     result = dict(left)
     for name, amount in right.items():
         result[name] = max(amount, result.get(name, amount))
@@ -63,20 +62,20 @@ def largest(left: ResourceList, right: ResourceList) -> dict[str, int]:
 
 
 def without_zeros(amounts: ResourceList) -> dict[str, int]:
-    """Only the resources of which there is any."""
+    """Return the resources with a non-zero amount."""
     return {name: amount for name, amount in amounts.items() if amount}
 
 
 def is_native(resource: str) -> bool:
-    """Kubernetes' own resources: no slash in the name, or the ``kubernetes.io/`` domain."""
+    """Return whether this is a native resource: no slash in the name, or the ``kubernetes.io/`` domain."""
     return "/" not in resource or "kubernetes.io/" in resource
 
 
 def is_hugepages(resource: str) -> bool:
-    """Is this one of the ``hugepages-<size>`` resources?"""
+    """Return whether this is a ``hugepages-<size>`` resource."""
     return resource.startswith(HUGEPAGES_PREFIX)
 
 
 def is_batch(resource: str) -> bool:
-    """Is this one of Koordinator's resources for batch pods, which are computed from what others leave over?"""
+    """Return whether this is a resource of Koordinator for batch pods, which is computed from unused resources."""
     return "/batch-" in resource

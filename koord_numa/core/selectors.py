@@ -1,4 +1,4 @@
-"""Label selectors and node selector terms: does a set of labels meet a set of requirements?"""
+"""Match labels against label selectors and node selector terms."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -33,7 +33,7 @@ def _less(value: str | None, values: tuple[str, ...]) -> bool:
     return left is not None and right is not None and left < right
 
 
-# As apimachinery's labels.Requirement.Matches: NotIn and DoesNotExist hold for an absent key, Gt and Lt compare integers.
+# As labels.Requirement.Matches in apimachinery: NotIn and DoesNotExist match absent keys, Gt and Lt compare integers.
 _TESTS: Final[Mapping[Operator, _Test]] = {
     Operator.IN: lambda value, values: value is not None and value in values,
     Operator.NOT_IN: lambda value, values: value is None or value not in values,
@@ -45,17 +45,17 @@ _TESTS: Final[Mapping[Operator, _Test]] = {
 
 
 def meets(labels: Labels, requirements: Iterable[Requirement]) -> bool:
-    """Do the labels meet every requirement?"""
+    """Return whether the labels meet every requirement."""
     return all(_TESTS[need.operator](labels.get(need.key), need.values) for need in requirements)
 
 
 def selects(selector: LabelSelector | None, labels: Labels) -> bool:
-    """Does the selector pick an object with these labels? No selector picks nothing, an empty one everything."""
+    """Return whether the selector matches these labels. ``None`` matches nothing, an empty selector everything."""
     return selector is not None and meets(labels, selector.requirements)
 
 
 def matches_term(term: NodeTerm, node: str, labels: Labels) -> bool:
-    """Does a node of this name and these labels match the term? An empty term matches no node."""
+    """Return whether a node with this name and these labels matches the term. An empty term matches no node."""
     if not term.labels and not term.fields:
         return False
     return meets(labels, term.labels) and meets({"metadata.name": node}, term.fields)

@@ -1,23 +1,23 @@
-"""Edit distance, for keys and words that people misspell."""
+"""Edit distance, for misspelled keys and words."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
 NEAR: Final = 2
-"""Largest edit distance of a misspelled key: one letter swapped with its neighbor, or two single mistakes."""
+"""Largest edit distance of a misspelled key: two letters swapped, or two single mistakes."""
 
 _LONGEST: Final = 128
-"""Longer words are not compared: the distance costs the product of the lengths."""
+"""Longer words are not compared: the cost is the product of the lengths."""
 
 
 def plain(word: str) -> str:
-    """The word in lower case without separators, with "policy" for "policies": ``qos-class`` and ``qosClass`` are equal."""
+    """Return the word in lower case without separators, with "policy" for "policies": ``qos-class`` and ``qosClass`` are equal."""
     return word.lower().replace("-", "").replace("_", "").replace(".", "").replace("policies", "policy")
 
 
 def is_near(word: str, other: str, limit: int = NEAR) -> bool:
-    """Whether at most ``limit`` insertions, deletions and replacements of one character turn ``word`` into ``other``."""
+    """Return whether at most ``limit`` insertions, deletions and replacements of a character turn ``word`` into ``other``."""
     if abs(len(word) - len(other)) > limit or max(len(word), len(other)) > _LONGEST:
         return False
     row = list(range(len(other) + 1))
@@ -31,7 +31,7 @@ def is_near(word: str, other: str, limit: int = NEAR) -> bool:
 
 
 def closest(word: str, words: Iterable[str]) -> str:
-    """The word that a person most probably meant; empty where none is similar."""
+    """Return the word that was most probably meant. Empty if none is similar."""
     by_plain = {plain(known): known for known in words}
     found = get_close_matches(plain(word[:_LONGEST]), by_plain, n=1)
     return by_plain[found[0]] if found else ""
