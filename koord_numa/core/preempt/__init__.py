@@ -1,1 +1,1 @@
-"""Preemption: whom a pod may displace on a node so that it fits there with its NUMA wishes met. Pure; it evicts no pod."""
+"""Selection of preemption victims on a node, with NUMA alignment. Pure functions; no pod is evicted here."""

@@ -1,4 +1,4 @@
-"""Try a node without some of its pods: would the pending pod fit by the rules of a real decision?"""
+"""Dry run of a pod on a node without some of its pods, by the rules of a real decision."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -29,15 +29,15 @@ from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import replace
 
 ClaimId = tuple[str, str, str]
-"""Namespace, name and uid of a ResourceClaim."""
+"""Namespace, name and UID of a ResourceClaim."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nominee:
     """
-    A pod for which a node is being freed, and what it is to hold there.
+    Pod for which a node is being freed, with its holding there.
 
-    ``counted``: the pod counts for affinity and spreading, as one that is there.
+    ``counted``: the pod counts for affinity and spreading, like a placed pod.
     """
 
     pod: Pod
@@ -48,10 +48,10 @@ class Nominee:
 @dataclass(frozen=True, slots=True)
 class PreemptionNode:
     """
-    A node with all its pods. ``seen`` counts the pods there and the ``nominees``.
+    Node with all its pods. ``seen`` counts the pods there and the ``nominees``.
 
-    ``pods`` and ``nominees`` are by uid. ``unpublished`` are uids of which the node's topology shows nothing yet, nominees among them;
-    ``assumed`` are uids of pods whose bind is not confirmed: they are not there to be evicted.
+    ``pods`` and ``nominees`` are by UID. ``unpublished`` are UIDs that the node's topology does not show yet, including nominees.
+    ``assumed`` are UIDs of pods whose bind is not confirmed; they cannot be evicted.
     """
 
     seen: NodeSnapshot
@@ -63,7 +63,7 @@ class PreemptionNode:
 
     @property
     def trusted(self) -> bool:
-        """Is what is known of the node good enough to evict pods for? Nothing barred, malformed or unusable is."""
+        """Whether pods may be evicted from the node: it is not barred, malformed or unusable."""
         return (
             self.seen.barred is None
             and not isinstance(self.seen.offer, Rejection)
@@ -74,15 +74,16 @@ class PreemptionNode:
 
 def without_pods(followed: KubeletView, uids: Collection[str], published: KubeletView) -> KubeletView:
     """
-    The view of a followed node without these pods; others stay where they are foreseen. ``published`` is what its amounts say without them,
-    which counts requests and whole cores.
+    Return the view of a tracked node without these pods. Other pods keep their predicted NUMA nodes.
+
+    ``published`` is the view from published amounts without the pods; its requests and whole-core rule are used.
     """
     requested = published.state.requested
     states = (after for one in followed.hypotheses for after in without_left(one, uids))
     return replace(
         followed,
         hypotheses=tuple([replace(one, state=replace(one.state, requested=requested)) for one in states]),
-        rooms=(),  # as many as there are states: which of them leave the same room is found out where they are asked about
+        rooms=(),  # one per state; equal rooms are determined on demand
         on_their_way=None,
         cores=published.cores,
     )
@@ -90,16 +91,16 @@ def without_pods(followed: KubeletView, uids: Collection[str], published: Kubele
 
 def numa_of(followed: KubeletView, uid: str, foreseen: Collection[int]) -> int | None:
     """
-    The NUMA node on which all that the pod holds is, as its kubelet is followed; ``None`` where that is not one, or not certain.
+    Return the NUMA node that certainly has all amounts of the pod in the tracked states; ``None`` otherwise.
 
-    ``foreseen`` are those on which it was to be when it was placed: wrong where a pod that was decided on before it came later, or never.
+    ``foreseen`` are the NUMA nodes predicted at placement. The prediction is wrong if a pod decided earlier arrived later or not at all.
     """
     masks = (_mask_in(one, uid) for one in followed.hypotheses)
     first = next(masks)
     if first.bit_count() != 1:
         return None
     numa = first.bit_length() - 1
-    # The likeliest state says what was foreseen, as of nearly every pod: the others are not worth a look.
+    # The most likely state matches the prediction, as for nearly all pods: the other states are not evaluated.
     if {*foreseen} == {numa}:
         return numa
     return numa if all(mask == first for mask in masks) else None
@@ -113,7 +114,7 @@ def _mask_in(one: Hypothesis, uid: str) -> int:
 def request_without(
     ask: SchedulingRequest, node: Node, gone: Sequence[Pod], namespaces: Namespaces
 ) -> SchedulingRequest:
-    """The ask as it will be when these pods have left this node. Preferences stay as they are: only what must hold is recounted."""
+    """Return the request as if these pods had left this node. Preferences are unchanged: only requirements are recounted."""
     near, even, storage = ask.neighbours, ask.spread, ask.storage
     # Pods that do not depend on others have nothing to recount.
     if not gone or (near is None and even is None and storage is None):
@@ -129,7 +130,7 @@ def request_without(
 
 
 def _fewer(view: PodAffinityCounts, part: PodAffinityCounts) -> PodAffinityCounts:
-    # A difference of Counters drops what is zero; a domain without pods must not look like one with pods.
+    # A difference of Counters drops zeros: a domain without pods must not count as a domain with pods.
     return replace(
         view,
         affine=view.affine - part.affine,
@@ -139,7 +140,7 @@ def _fewer(view: PodAffinityCounts, part: PodAffinityCounts) -> PodAffinityCount
 
 
 def _less_crowded(view: SpreadCounts, part: SpreadCounts) -> SpreadCounts:
-    """A domain stays a domain, even when no pod is left in it."""
+    """Subtract the counts. Domains without pods are kept."""
     counts = {}
     for index, counted in view.counts.items():
         left = Counter(counted)
@@ -149,32 +150,32 @@ def _less_crowded(view: SpreadCounts, part: SpreadCounts) -> SpreadCounts:
 
 
 Place = Mapping[int, ResourceList]
-"""What a pod uses, by NUMA node. Empty for a pod that is tied to none."""
+"""Amounts of a pod by NUMA node. Empty for a pod that is not bound to NUMA nodes."""
 
 
 def locate(holding: Holding, topology: NodeResourceTopology, followed: int | None = None) -> Place | None:
     """
-    Where a pod that the topology shows sits, by NUMA node; ``None`` when that is not certain.
+    Return the amounts by NUMA node of a pod that the topology shows; ``None`` when they are not certain.
 
-    Known from ``followed``, the one NUMA node on which its kubelet is known to have it, if that is known; else from what was foreseen when
-    it was placed, if that says one thing only; else where one NUMA node alone has that much in use and the policy allows one only. What
-    init containers have left behind lies no pod knows where.
+    Known from ``followed``, the certain NUMA node in the tracked state of the kubelet; else from the prediction at placement if it is
+    unambiguous; else if the policy requires a single NUMA node and only one has that amount in use. The NUMA nodes of amounts that init
+    containers left are unknown.
     """
-    # A pod that is only known by name has no amounts to give back.
+    # A pod that is known by name only has no amounts to return.
     if holding.request is None:
         return None
     demand = pod_demand(holding.request)
     tied = _tied(demand, topology.zones)
     if not tied:
         return {}
-    # CPUs and devices of init containers stay held somewhere in the pod's NUMA nodes.
+    # CPUs and devices of init containers remain held on some of the pod's NUMA nodes.
     if _leaves_something_behind(demand):
         return None
     foreseen = {numa: _only(amounts, tied) for numa, amounts in holding.numa}
     if followed is not None:
         foreseen = {followed: tied}
     if foreseen:
-        # Charged on several NUMA nodes, the sum is more than the pod has: no single place follows.
+        # If charged on several NUMA nodes, the sum exceeds the pod's amounts: the place is ambiguous.
         certain = without_zeros(total(foreseen.values())) == tied
         shown = all(_uses(zone, foreseen.get(zone.numa, {})) for zone in topology.zones)
         return foreseen if certain and shown else None
@@ -183,9 +184,9 @@ def locate(holding: Holding, topology: NodeResourceTopology, followed: int | Non
 
 def credited(topology: NodeResourceTopology, places: Iterable[Place]) -> NodeResourceTopology | None:
     """
-    The topology as it will be published when the pods of these places are gone.
+    Return the topology as it will be published when the pods of these places are gone.
 
-    ``None`` when that is more than is in use anywhere: then the places, or what is published, cannot be right.
+    ``None`` if the amounts exceed the amounts in use: then the places or the published amounts are wrong.
     """
     back: dict[int, list[ResourceList]] = {}
     for place in places:
@@ -195,7 +196,7 @@ def credited(topology: NodeResourceTopology, places: Iterable[Place]) -> NodeRes
         return topology
     zones = []
     for zone in topology.zones:
-        # ``pop``: what is left at the end names NUMA nodes that the topology does not have.
+        # ``pop``: remaining keys are NUMA nodes that the topology does not have.
         more = total(back.pop(zone.numa, []))
         if not _uses(zone, more):
             return None
@@ -204,9 +205,9 @@ def credited(topology: NodeResourceTopology, places: Iterable[Place]) -> NodeRes
 
 
 def _tied(demand: PodDemand, zones: Sequence[Zone]) -> dict[str, int]:
-    """What the pod asks for of resources that some zone lists; exporters list exactly what a kubelet ties to NUMA nodes."""
+    """Return the requested amounts of resources that any zone lists. Exporters list the resources that a kubelet binds to NUMA nodes."""
     wanted = {CPU: demand.pod.cpus * MILLI, **demand.pod.devices, **(demand.pod.memory or {})}
-    # Only what some zone lists; the rest is not bound to NUMA nodes.
+    # Only listed resources; others are not bound to NUMA nodes.
     return {name: amount for name, amount in wanted.items() if amount and any(z.allocatable.get(name) for z in zones)}
 
 
@@ -234,7 +235,7 @@ def _deduced(demand: PodDemand, tied: ResourceList, topology: NodeResourceTopolo
 
 
 def _one_numa_only(demand: PodDemand, topology: NodeResourceTopology) -> bool:
-    """Must everything that the pod holds be on one NUMA node, whichever it is?"""
+    """Return whether the kubelet requires all amounts of the pod on a single NUMA node."""
     kubelet = topology.kubelet
     if kubelet.topology_policy is not KubeletPolicy.SINGLE_NUMA_NODE:
         return False
@@ -243,7 +244,7 @@ def _one_numa_only(demand: PodDemand, topology: NodeResourceTopology) -> bool:
 
 
 class FreedDevices(Protocol):
-    """Devices for the claims of the newcomer, where the claims of pods that are away are free."""
+    """Devices for the claims of the preemptor, with the claims of removed pods freed."""
 
     def place(
         self, node: PreemptionNode, seen: NodeSnapshot, placement: Placement, gone: Collection[str]
@@ -260,7 +261,7 @@ class FreedDevices(Protocol):
 @dataclass(frozen=True, slots=True)
 class EvictionTerms:
     """
-    By what rules a pod is placed, which budgets are to be spared, and the labels of all namespaces.
+    Rules for an eviction: the profile of the pod, the budgets, and the labels of all namespaces.
 
     ``devices`` is ``None`` for a pod without claims.
     """
@@ -272,54 +273,55 @@ class EvictionTerms:
 
 
 def answer_of(ask: SchedulingRequest, candidate: NodeSnapshot, rules: Profile) -> ScoredPlacement | Rejection:
-    """The whole rule: what stands against the pod everywhere, and what this node says."""
+    """Return the result of all rules: pre-filters, then the node."""
     return refuse_everywhere(ask) or evaluate(ask, candidate, rules)
 
 
 class DryRun:
-    """One pending pod on one node. ``gone`` are the uids of those who are away at the moment."""
+    """Dry run of a pending pod on a node. ``gone`` are the UIDs of the pods currently removed."""
 
     def __init__(self, ask: SchedulingRequest, node: PreemptionNode, terms: EvictionTerms) -> None:
         self._ask = ask
         self._node = node
         self._terms = terms
         self._holdings: Mapping[str, Holding] = dict(node.seen.ledger.holdings)
-        # A ledger of its own: it is changed for every try.
+        # A separate ledger, because it is changed by every attempt.
         self._ledger = Ledger.of(self._holdings.values())
         self._places: dict[str, Place | None] = {}
-        # A dict for its order: pods are credited in the order in which they were sent away.
+        # A dict preserves the order: pods are credited in the order of their removal.
         self.gone: dict[str, None] = {}
         self._amounts = on_node(ask, node.seen.node).amounts
-        self._known: tuple[Placement | None] | None = None  # the last answer, until a pod goes or comes back
+        self._known: tuple[Placement | None] | None = None  # the last result, until a pod is removed or restored
 
     def is_movable(self, uid: str) -> bool:
-        """Is it certain what this pod gives back when it goes? Always, where CPUs are ours to give."""
+        """Return whether the amounts that this pod would release are certain. Always true where the scheduler allocates CPUs."""
         return self._place(uid) is not None
 
     def send_away(self, uids: Iterable[str]) -> None:
-        """As if these were not there."""
+        """Remove these pods."""
         self._known = None
         for uid in uids:
             self._ledger.release(uid)
             self.gone[uid] = None
 
     def let_back(self, uid: str) -> None:
-        """As if this one had stayed."""
+        """Restore a removed pod."""
         self._known = None
         self._ledger.hold(self._holdings[uid])
         del self.gone[uid]
 
     def lacks_amounts_with(self, uid: str) -> bool:
         """
-        Would amounts of the whole node not suffice for the newcomer if this one were back? Then it has to stay away, whatever other pods
-        come back beside it: a filter that looks at nothing else (NodeResourcesFit) refuses the newcomer.
+        Return whether the amounts of the whole node are insufficient for the preemptor if this pod is restored.
+
+        The pod then has to be removed, whatever other pods are restored, because NodeResourcesFit rejects the preemptor.
         """
         ledger, back = self._ledger, self._holdings[uid].amounts
         held = {name: ledger.amounts.get(name, 0) + back.get(name, 0) for name in self._amounts}
         return not has_room(self._amounts, self._node.seen.allocatable, held, len(ledger) + 1)
 
     def answer(self) -> Placement | None:
-        """What the newcomer gets now; ``None`` when it does not fit, or when it cannot be known."""
+        """Return the placement of the preemptor; ``None`` when it does not fit or that is not certain."""
         if self._known is None:
             self._known = (self._answer(),)
         return self._known[0]
@@ -344,7 +346,8 @@ class DryRun:
 
     def _candidate(self) -> NodeSnapshot | None:
         seen = replace(self._node.seen, ledger=self._ledger, ports=self._ports())
-        # Where the scheduler chooses CPUs, releasing a holding says all; a kubelet's node has to be inferred again.
+        # Where the scheduler allocates CPUs, releasing a holding is sufficient; a kubelet's state has to be inferred
+        # again.
         if not isinstance(seen.offer, KubeletView):
             return seen
         topology = self._node.topology
@@ -353,13 +356,14 @@ class DryRun:
         after = credited(topology, [place for uid in self.gone if (place := self._place(uid)) is not None])
         if after is None:
             return None
-        # Not ``without_hidden``: the worst case would let a pod look unplaceable and its victims be evicted for nothing.
+        # Not ``without_hidden``: with the worst case a pod could seem unplaceable and its victims be evicted without
+        # benefit.
         hidden = [held for uid, held in self._ledger.holdings.items() if uid in self._node.unpublished]
         after = replace(after, zones=shown_where_foreseen(after.zones, hidden))
         return replace(seen, offer=kubelet_view(seen.node, after, self._ledger, (), seen.offer))
 
     def _followed(self, candidate: NodeSnapshot) -> NodeSnapshot | None:
-        """As the decision after the evictions will see the node: by the states that its kubelet is followed into, where it is."""
+        """Return the node with the tracked states of its kubelet, as the decision after the evictions will evaluate it."""
         now = self._node.seen.offer
         if not isinstance(now, KubeletView) or not now.followed or not isinstance(candidate.offer, KubeletView):
             return None
@@ -367,16 +371,16 @@ class DryRun:
 
     def _ports(self) -> tuple[HostPort, ...]:
         node = self._node
-        # Without host ports in the request nothing asks for them.
+        # Without host ports in the request they are not evaluated.
         if not self._ask.request.constraints.host_ports:
             return node.seen.ports
         there = [*node.pods.items(), *((uid, nominee.pod) for uid, nominee in node.nominees.items())]
         return tuple(port for uid, pod in there if uid not in self.gone for port in pod.request.constraints.host_ports)
 
     def _place(self, uid: str) -> Place | None:
-        """What NUMA nodes get back from a pod, in so far as the topology shows the pod at all."""
+        """Return what NUMA nodes get back from a pod, if the topology shows the pod."""
         node, offer = self._node, self._node.seen.offer
-        # Pods that no topology shows are not in its amounts, so that nothing comes back from them.
+        # Amounts of pods that no topology shows are not included in it, so that nothing is returned.
         if not isinstance(offer, KubeletView) or uid in node.unpublished:
             return {}
         if uid not in self._places:

@@ -1,4 +1,4 @@
-"""Choose the pods to evict on a node, and the node to evict from, within PodDisruptionBudgets."""
+"""Selection of the pods to evict on a node, and of the node, with respect to PodDisruptionBudgets."""
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ from koord_numa.core.scheduling.request import SchedulingRequest, on_node
 from koord_numa.core.selectors import selects
 
 LIFT: Final = 1 << 31
-"""Added to every priority before they are summed, so that negative ones do not make many victims look cheap (as kube-scheduler)."""
+"""Added to priorities before summing, so that negative priorities do not make many victims cheap (as kube-scheduler)."""
 
 Price = tuple[int, int, int, int]
 
 
 def price(victims: Sequence[Pod], violations: int) -> Price:
-    """What these victims cost: violations, highest priority, sum of priorities, number. No victim at all is cheapest."""
+    """Return the cost of the victims: violations, highest priority, sum of priorities, number. No victims cost least."""
     priorities = [pod.request.priority for pod in victims]
-    # Below every possible priority: no victim costs less than any.
+    # Below every possible priority, so that no victims cost least.
     return (violations, max(priorities, default=-LIFT - 1), sum(each + LIFT for each in priorities), len(victims))
 
 
 def latest_start(victims: Sequence[Pod]) -> float:
-    """When the oldest of the most important victims was created; later is better, and none is best."""
+    """Return the earliest creation time of the victims with the highest priority. Later is better; infinite without victims."""
     if not victims:
         return float("inf")
     highest = max(pod.request.priority for pod in victims)
@@ -38,11 +38,11 @@ def latest_start(victims: Sequence[Pod]) -> float:
 
 def violating(victims: Iterable[Pod], budgets: Sequence[DisruptionBudget]) -> frozenset[str]:
     """
-    The uids of those whose eviction breaks a budget when all of these are evicted in this order.
+    Return the UIDs of the pods whose eviction violates a budget if all of these pods are evicted in this order.
 
-    As kube-scheduler's ``filterPodsWithPDBViolation``: every covered victim uses up one allowed disruption of its budget, unless
-    its eviction is counted already. Beyond that as the API server's ``registry/core/pod/storage/eviction.go``: a pod under two budgets
-    breaks one in any case, one that is still Pending breaks none, and one that is not ready none that lets it go.
+    As in ``filterPodsWithPDBViolation`` of kube-scheduler, each covered victim uses an allowed disruption of its budget unless its eviction
+    is counted already. In addition, as in ``registry/core/pod/storage/eviction.go`` of the API server: a pod under two budgets always
+    violates them, a Pending pod violates none, and a pod that is not ready does not violate a budget that permits its eviction.
     """
     allowed = [budget.allowed for budget in budgets]
     broken = set()
@@ -50,11 +50,12 @@ def violating(victims: Iterable[Pod], budgets: Sequence[DisruptionBudget]) -> fr
         covering = [index for index, budget in enumerate(budgets) if covers(budget, pod)]
         if pod.phase == "Pending":
             continue
-        # The eviction API refuses a pod under two budgets ("does not support"), so it always counts as a violation.
+        # The Eviction API rejects a pod under two budgets ("does not support"), so that it always counts as a
+        # violation.
         if len(covering) > 1:
             broken.add(pod.key.uid)
         for index in covering:
-            # Named in ``disruptedPods``: the eviction controller has counted it, and its status will follow.
+            # Listed in ``disruptedPods``: the eviction is counted, and the budget's status will follow.
             if pod.key.name in budgets[index].disrupted or (len(covering) == 1 and lets_go(budgets[index], pod)):
                 continue
             allowed[index] -= 1
@@ -64,17 +65,17 @@ def violating(victims: Iterable[Pod], budgets: Sequence[DisruptionBudget]) -> fr
 
 
 def protected(pod: Pod, budgets: Iterable[DisruptionBudget]) -> bool:
-    """Does any budget cover this pod?"""
+    """Return whether any budget covers this pod."""
     return any(covers(budget, pod) for budget in budgets)
 
 
 def covers(budget: DisruptionBudget, pod: Pod) -> bool:
-    """Is the pod one of those that the budget protects?"""
+    """Return whether the budget covers the pod."""
     return budget.namespace == pod.key.namespace and selects(budget.selector, dict(pod.labels))
 
 
 def lets_go(budget: DisruptionBudget, pod: Pod) -> bool:
-    """May a pod that is not ready be evicted whatever the budget still allows?"""
+    """Return whether a pod that is not ready may be evicted whatever the budget allows."""
     return not pod.ready and (budget.unhealthy_always or budget.healthy)
 
 
@@ -84,9 +85,11 @@ Suits = Callable[[Placement], bool]
 @dataclass(frozen=True, slots=True)
 class PreemptionCandidate:
     """
-    One node and what it takes to have the pod there. ``victims`` are to be evicted, the most important first; ``violations`` of them break
-    a budget. ``displaced`` are pods of lower priority that lose their nomination to the node. ``awaited`` are the uids of all
-    that must be gone before the pod fits: victims, and pods that are leaving anyway. ``claims`` lose their devices then.
+    Node with the pods to evict.
+
+    ``victims`` are to be evicted, the most important first; ``violations`` of them violate a budget. ``displaced`` are pods of lower
+    priority that lose their nomination to the node. ``awaited`` are the UIDs of all pods that must be gone before the pod fits: victims and
+    terminating pods. ``claims`` lose their devices then.
     """
 
     node: str
@@ -102,19 +105,21 @@ def select_victims_on_node(
     ask: SchedulingRequest, node: PreemptionNode, terms: EvictionTerms
 ) -> PreemptionCandidate | None:
     """
-    The least harm by which the pod fits on this node, or ``None``: no pod's leaving helps, the pod fits as things are, or what is known of
-    the node is not certain enough to evict anyone.
+    Return the cheapest candidate on this node.
+
+    ``None`` if no eviction helps, the pod fits without evictions, or the state of the node is not certain enough to evict pods.
     """
     if not node.trusted:
         return None
-    # First as things are: a pod that fits needs no eviction, and one that no eviction helps costs no trial.
+    # Without evictions first: a pod that fits needs none, and a rejection that evictions cannot resolve needs no dry
+    # run.
     standing: ScoredPlacement | Placement | Rejection = answer_of(ask, node.seen, terms.rules)
     if isinstance(standing, ScoredPlacement) and terms.devices is not None:
         standing = terms.devices.place(node, node.seen, standing.placement, ())
     if not isinstance(standing, Rejection) or not standing.resolvable or not may_help(ask, node, terms.devices):
         return None
     first = _clear(ask, node, terms, _any)
-    # Only where alignment is lost is a second search for an aligned place worth its cost.
+    # A second search for an aligned placement is only worthwhile if the first placement is not aligned.
     if first is None or first.placement.alignment is Alignment.ALIGNED:
         return first
     better = _clear(ask, node, terms, _aligned)
@@ -125,10 +130,10 @@ def still_right(
     ask: SchedulingRequest, node: PreemptionNode, terms: EvictionTerms, candidate: PreemptionCandidate
 ) -> bool:
     """
-    Is a candidate that was found before still right for this node? The last look before an eviction.
+    Return whether a candidate found before is still valid for this node. Checked last before an eviction.
 
-    Right means: the pod fits when every awaited pod is gone, each victim that is not leaving yet may and must go, and no more budgets are
-    broken than was known.
+    Valid means: the pod fits when every awaited pod is gone, each victim that is not terminating may and must be evicted, and no more
+    budgets are violated than known.
     """
     if not node.trusted:
         return False
@@ -138,25 +143,25 @@ def still_right(
     victims = {victim.key.uid for victim in candidate.victims}
     left = [pod for pod in there if pod.key.uid in victims and not pod.deleting]
     if not all(trial.is_movable(pod.key.uid) for pod in there) or not all(_may_go(p, priority, node) for p in left):
-        # Every awaited pod must still give back what was counted on, and every victim must still be one.
+        # Every awaited pod must still release the expected amounts, and every victim must still be eligible.
         return False
     suits = _aligned if candidate.placement.alignment is Alignment.ALIGNED else _any
     trial.send_away([*_lower_nominees(node, priority), *_uids(there)])
-    # Each victim is tried on its own: one that could stay is not evicted.
+    # Each victim is tested separately: a pod that could stay is not evicted.
     needed = _suited(trial, suits) and len(_let_back(trial, left, suits)) == len(left)
     return needed and len(violating(left, terms.budgets)) <= candidate.violations
 
 
 def may_help(ask: SchedulingRequest, node: PreemptionNode, devices: FreedDevices | None = None) -> bool:
     """
-    Is there a pod to evict, and would the node's amounts and devices suffice without them, and the pod's volumes be free?
+    Return whether there are pods to evict whose removal leaves sufficient amounts and devices, and frees the pod's volumes.
 
-    Cheap, and necessary but not sufficient.
+    Inexpensive; a necessary condition, not a sufficient condition.
     """
     priority = ask.request.priority
     away = {uid for uid, pod in node.pods.items() if _may_go(pod, priority, node) or pod.deleting}
     away.update(_lower_nominees(node, priority))
-    # Amounts of all together are an upper bound of what evictions free.
+    # The total amounts of all these pods are an upper bound of what evictions free.
     if not away or not _frees_claims(ask, node, away):
         return False
     left: ResourceList = subtract(node.seen.allocatable, node.seen.ledger.amounts)
@@ -168,15 +173,17 @@ def may_help(ask: SchedulingRequest, node: PreemptionNode, devices: FreedDevices
 
 
 def _may_go(pod: Pod, priority: int, node: PreemptionNode) -> bool:
-    """Only pods of lower priority whose eviction means something: a kubelet runs its static pods whatever the API server says."""
+    """
+    Return whether the pod is a possible victim: lower priority, confirmed, and not a static pod, which the kubelet would keep running.
+    """
     return pod.request.priority < priority and not pod.mirror and pod.key.uid not in node.assumed
 
 
 def _frees_claims(ask: SchedulingRequest, node: PreemptionNode, away: Iterable[str]) -> bool:
-    """A claim for one pod only, held on another node, is not freed here (kube-scheduler's VolumeRestrictions)."""
+    """Return whether the pod's claims can be freed on this node (VolumeRestrictions of kube-scheduler)."""
     if ask.storage is None:
         return True
-    # A claim is freed where its users are on this node; users elsewhere keep it.
+    # A claim is freed if its users are on this node; users elsewhere keep it.
     storage = storage_without(ask.storage, node.seen.node.name, [node.pods[uid] for uid in away if uid in node.pods])
     return refuse_claims(ask.request, storage) is None
 
@@ -197,12 +204,15 @@ def _clear(
     ask: SchedulingRequest, node: PreemptionNode, terms: EvictionTerms, suits: Suits
 ) -> PreemptionCandidate | None:
     """
-    Waiting for pods that are leaving anyway comes first, whatever their priority. Where that is not enough, only those of lower priority
-    are counted on beside victims: evictions would be in vain if one that is as important stayed.
+    Return the cheapest candidate with a suitable placement.
+
+    Waiting for terminating pods is preferred, whatever their priority. If victims are needed too, only terminating pods of lower priority
+    count: the evictions would have no effect while a terminating pod of equal or higher priority remains.
     """
     found = _clear_with(ask, node, terms, suits)
     priority = ask.request.priority
-    # Pods that leave and are as important hold their room until they are gone; evicting others would not shorten that.
+    # Terminating pods that are equally important hold their amounts until they are gone, and evictions do not shorten
+    # that.
     important = {uid for uid, pod in node.pods.items() if pod.deleting and pod.request.priority >= priority}
     if found is None or not found.victims or found.awaited.isdisjoint(important):
         return found
@@ -244,9 +254,9 @@ def _clear_with(
 
 
 def _stay_away(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
-    """Those who cannot come back, each of whom the newcomer needs gone: repeated until no more can."""
+    """Return the pods that cannot be restored, repeated until no more can be restored."""
     away = _let_back(trial, pods, suits)
-    # Until nothing changes: one pod back may make room for another by exclusivity or the choice of NUMA nodes, though not by amounts.
+    # Repeated: a restored pod may allow another by exclusivity or the choice of NUMA nodes, though not by amounts.
     while not all(trial.lacks_amounts_with(pod.key.uid) for pod in away):
         fewer = _let_back(trial, away, suits)
         if len(fewer) == len(away):
@@ -256,7 +266,7 @@ def _stay_away(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
 
 
 def _let_back(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
-    """Let every pod back in without whose absence the newcomer still fits; those who must stay away."""
+    """Restore every pod with which the preemptor still fits. Return the other pods."""
     away = []
     for pod in pods:
         if trial.lacks_amounts_with(pod.key.uid):
@@ -264,7 +274,7 @@ def _let_back(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
             continue
         trial.let_back(pod.key.uid)
         if not _suited(trial, suits):
-            # It stays away, and the pods after it are tried without it.
+            # It stays removed, and the remaining pods are tested without it.
             trial.send_away([pod.key.uid])
             away.append(pod)
     return away
@@ -287,10 +297,10 @@ Rank = tuple[Price, bool, bool, float, str]
 
 
 def rank(candidate: PreemptionCandidate) -> Rank:
-    """Sort key of a candidate, the best first."""
+    """Return the sort key of a candidate, best first."""
     return candidate_order(
         price(candidate.victims, candidate.violations),
-        # More awaited than evicted: pods there are leaving anyway, so that waiting may be all that is needed.
+        # More awaited than evicted: pods are terminating, so that waiting may be sufficient.
         is_waited_for=len(candidate.awaited) > len(candidate.victims),
         is_aligned=candidate.placement.alignment is Alignment.ALIGNED,
         latest_start=latest_start(candidate.victims),

@@ -1,1 +1,1 @@
-"""Making room for a pod of higher priority: candidate nodes, victims, evictions."""
+"""Preemption for pods of higher priority: candidate nodes, victims, evictions."""

@@ -1,7 +1,7 @@
 """
-Finds out what it takes to have a waiting pod somewhere: tries nodes out, one by one, and remembers where that was in vain.
+Evaluation of preemption candidates for a waiting pod: dry runs on single nodes, with cached results.
 
-It changes nothing and makes no request. What it found may be old as soon as another task had a turn: ``confirms`` looks again.
+It changes nothing and makes no requests. Results may be outdated after any other task has run: ``confirms`` checks them again.
 """
 
 import asyncio
@@ -46,12 +46,12 @@ from koord_numa.settings import Budgets
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of the searches for devices while preemption is planned for one pod. A step takes about 2 us."""
+    """Limits of the device searches while preemption is planned for a pod. A step takes about 2 us."""
 
     node: int = MOST_STEPS
-    """Steps on one node, for all sets of victims together: as many as one decision may take there."""
+    """Steps on a node for all sets of victims together: as many as a decision may take there."""
     plan: int = 5 * MOST_STEPS
-    """Steps on all nodes together; nodes after that are passed over."""
+    """Steps on all nodes together; later nodes are skipped."""
 
 
 LIMITS: Final = Limits()
@@ -59,14 +59,14 @@ LIMITS: Final = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Freeable:
-    """A claim with devices of one node, and the uids of all pods that use it."""
+    """Claim with devices of a node, and the UIDs of all pods that use it."""
 
     claim: ResourceClaim
     users: frozenset[str]
 
 
 class FreedDevices:
-    """``core.preempt.dry_run.FreedDevices`` for one plan for one pod. ``evicted`` are uids of evicted pods that may have left already."""
+    """``core.preempt.dry_run.FreedDevices`` for one plan. ``evicted`` are UIDs of evicted pods that may have left already."""
 
     def __init__(
         self, handle: Handle, pod: Pod, ask: SchedulingRequest, check: ClaimCheck, evicted: Collection[str]
@@ -86,7 +86,7 @@ class FreedDevices:
     def of(
         cls, handle: Handle, pod: Pod, request_class: RequestClass, evicted: Collection[str]
     ) -> "FreedDevices | None":
-        """For a pod of this class; ``None`` without claims."""
+        """Return the devices for a pod of this class; ``None`` without claims."""
         check = handle.selector.claims_for(request_class)
         ask = handle.selector.requirements_now(request_class) if check is not None else None
         return None if check is None or ask is None else cls(handle, pod, ask, check, evicted)
@@ -94,7 +94,7 @@ class FreedDevices:
     def place(
         self, node: PreemptionNode, seen: NodeSnapshot, placement: Placement, gone: Collection[str]
     ) -> Placement | Rejection:
-        """Return the placement with devices when the pods ``gone`` have left. What is kept for the pod itself is free for it."""
+        """Return the placement with devices when the pods ``gone`` have left. Devices reserved for the pod itself are free for it."""
         self._turn_to(node)
         if self._left <= 0:
             return Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, "the search for victims has used its steps")
@@ -129,7 +129,7 @@ class FreedDevices:
         return [it for it in self._freeable if all(uid in away or self._has_left(uid) for uid in it.users)]
 
     def _has_left(self, uid: str) -> bool:
-        """Whether the pod is neither on a node nor waiting: its reservation is about to be removed."""
+        """Return whether the pod is neither on a node nor waiting: its reservation is about to be removed."""
         return uid not in self._handle.cache.node_of and uid not in self._handle.pending
 
     def _freeable_on(self, node: PreemptionNode) -> list[Freeable]:
@@ -150,7 +150,7 @@ class FreedDevices:
         ]
 
     def _is_given_up(self, claim: ResourceClaim) -> bool:
-        """Whether the claim loses its devices when its users have left."""
+        """Return whether the claim loses its devices when its users have left."""
         if claim.other_consumers or claim.uid in self._lister.assumed or not (claim.protected or claim.extended):
             return False
         # A pod that waits for the claim may reserve it before it loses its devices.
@@ -166,11 +166,11 @@ def _has_device_in(claim: ResourceClaim, pools: Collection[PoolId]) -> bool:
 
 
 NODES: Final = 16
-"""So many nodes are freed at a time."""
+"""Maximum number of nodes that are freed concurrently."""
 
 
 class NodesBeingFreed:
-    """One task a node. What it runs handles its own errors."""
+    """Tasks that free nodes, at most one per node. The task handles its own errors."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -182,13 +182,13 @@ class NodesBeingFreed:
         return node in self._tasks
 
     async def start(self, node: str, free: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Begin as soon as it is this node's turn; returns when it has begun."""
+        """Start the task when the node is not being freed and the limit permits; return after the start."""
         while node in self._tasks or len(self._tasks) >= NODES:
             await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
         self._tasks[node] = asyncio.create_task(self._run(node, free))
 
     async def wait_for(self, node: str) -> None:
-        """Return when the node is not being freed (any more)."""
+        """Return when the node is not being freed."""
         while (task := self._tasks.get(node)) is not None:
             await asyncio.wait([task])
 
@@ -198,14 +198,14 @@ class NodesBeingFreed:
             await asyncio.wait(self._tasks.values())
 
     async def cancel(self) -> None:
-        """Stop at once. An eviction that was asked for may still happen."""
+        """Cancel all tasks. An eviction that was requested may still happen."""
         for task in (tasks := list(self._tasks.values())):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._tasks.clear()
 
     async def _run(self, node: str, free: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        # Here and not in a callback of the task: when the task has ended, its node is free.
+        # Here instead of a done callback: when the task has ended, its node is free.
         try:
             await free()
         finally:
@@ -218,14 +218,15 @@ Found = tuple[Rank, PreemptionCandidate]
 @dataclass(slots=True)
 class KnownNodes:
     """
-    What was found for one class: the nodes on which evictions may help, with their free milli-CPU, the emptiest first; ``helpful`` are
-    those of them of which that is known, the others have to be asked; and what came of trying one out.
+    Cached results of a class.
 
-    All of it holds as of a ``position`` in the journal of changed nodes, except for ``unsettled`` nodes: what was found of them may become
-    wrong without a change of the node, as when the bind of a pod is confirmed, which can be evicted from then on. With them are the uids
-    of their pods whose bind was not confirmed when they were looked at; ``None``: they have to be looked at again. ``refused`` are
-    nodes on which no eviction helps by the ``verdict`` of that time. ``rebuilt`` are nodes that were tried out with a rebuilt state of
-    their kubelets too.
+    The iteration yields the nodes on which evictions may help, those with the most free CPU first. ``helpful`` are the nodes of them that
+    were checked; ``tried`` are the results of dry runs.
+
+    Results are valid for a ``position`` in the journal of changed nodes, except for ``unsettled`` nodes, whose results may change without a
+    change of the node, for example when a bind is confirmed and the pod can be evicted. The values are the UIDs of their pods with
+    unconfirmed binds; ``None`` requires a new check. ``refused`` are nodes where no eviction helps by the ``verdict`` at that time.
+    ``rebuilt`` are nodes that were also tried with a rebuilt state of their kubelets.
     """
 
     position: int | None = None
@@ -236,20 +237,22 @@ class KnownNodes:
     refused: dict[str, None] = field(default_factory=dict)
     verdict: Unschedulable | None = None
     _room: dict[str, int] = field(default_factory=dict)
-    _emptiest: list[tuple[int, str]] = field(default_factory=list)  # sorted: a plan costs what changed, not what exists
+    _emptiest: list[tuple[int, str]] = field(
+        default_factory=list
+    )  # sorted, so that a plan costs what changed and not what exists
 
     def __iter__(self) -> Iterator[str]:
-        """Nodes on which evictions may help: those with most CPU free first, then by name. Nodes may be dismissed meanwhile."""
+        """Iterate over the nodes on which evictions may help: most free CPU first, then by name. Nodes may be dismissed meanwhile."""
         return (name for _, name in self._emptiest[:])
 
     def add(self, node: str, room: int) -> None:
-        """Evictions may help on this node, which was not known."""
+        """Add a node on which evictions may help."""
         self._room[node] = room
-        # Negative, as most CPU free comes first.
+        # Negative, so that the most free CPU comes first.
         insort(self._emptiest, (-room, node))
 
     def forget(self, node: str) -> None:
-        """Nothing is known of this node any more."""
+        """Drop all results of a node."""
         self.tried.pop(node, None)
         self.refused.pop(node, None)
         self.rebuilt.discard(node)
@@ -257,21 +260,21 @@ class KnownNodes:
         self.dismiss(node)
 
     def dismiss(self, node: str) -> None:
-        """No eviction helps on this node, until it is added again."""
+        """Exclude a node where no eviction helps, until it is added again."""
         self.helpful.discard(node)
         room = self._room.pop(node, None)
         if room is not None:
             del self._emptiest[bisect_left(self._emptiest, (-room, node))]
 
     def resolvable_by_now(self, verdict: Unschedulable) -> list[str]:
-        """Nodes that were passed over by an older verdict, and by this one need not be: they may have changed before it and not since."""
+        """Return the nodes that an older verdict excluded and this verdict does not. They may have changed before it and not since."""
         if verdict is self.verdict:
             return []
         found = ((name, verdict.rejections.get(name)) for name in self.refused)
         return [name for name, rejection in found if rejection is not None and rejection.resolvable]
 
     def clear(self) -> None:
-        """Nothing is known of any node."""
+        """Drop all results."""
         self.tried.clear()
         self.refused.clear()
         self.helpful.clear()
@@ -282,19 +285,19 @@ class KnownNodes:
 
 
 CHUNK: Final = 64
-"""So many nodes are glanced at before others get their turn."""
+"""Number of nodes that are checked before other tasks run."""
 REMEMBERED: Final = 64
-"""Of so many classes it is remembered what trying nodes out has shown."""
+"""Maximum number of classes with cached results."""
 
 _LACKS_DEVICES: Final = frozenset({Reason.RESOURCE_CLAIMS, Reason.CLAIM_ALIGNMENT})
 
 SYSTEM_CRITICAL: Final = 2_000_000_000
-"""The least priority of ``system-cluster-critical`` and ``system-node-critical`` pods (``scheduling.SystemCriticalPriority``)."""
+"""Minimum priority of ``system-cluster-critical`` and ``system-node-critical`` pods (``scheduling.SystemCriticalPriority``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """For whom room is to be made, and by what rules."""
+    """Preemptor with its class, request, and eviction terms."""
 
     pod: Pod
     request_class: RequestClass
@@ -304,8 +307,10 @@ class Asking:
 
 class Evaluator:
     """
-    Plans for one pod at a time. ``budgets`` are ``None`` until they are known; ``evicted`` are the uids of victims that may still be
-    counted; ``outdated`` has, by node, the version of a topology that did not follow when pods left.
+    Preemption planner, for one pod at a time.
+
+    ``budgets`` is ``None`` until the budgets are listed. ``evicted`` are the UIDs of victims that may still be counted. ``outdated`` has,
+    by node, the version of a topology that did not follow when pods left.
     """
 
     def __init__(self, handle: Handle) -> None:
@@ -317,8 +322,8 @@ class Evaluator:
         self._known: LRUCache[RequestClass, KnownNodes] = LRUCache(maxsize=REMEMBERED)
 
     def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
-        """A PodDisruptionBudget came, changed or went."""
-        # Before the first list every pod might be protected: nothing is known, nothing remembered.
+        """Process an added, changed or deleted PodDisruptionBudget."""
+        # Before the first list any pod may be protected: there are no results to drop.
         if self.budgets is None:
             return
         self._known.clear()
@@ -329,13 +334,13 @@ class Evaluator:
             self.budgets[place] = budget
 
     def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
-        """All PodDisruptionBudgets that exist."""
+        """Replace the PodDisruptionBudgets by this complete list."""
         self._known.clear()
         self.budgets = {(budget.namespace, budget.name): budget for budget in budgets}
 
     def forget_the_gone(self) -> None:
-        """Victims that have left need not be remembered."""
-        # By what was evicted and not by what is there: that would be every pod of the cluster.
+        """Drop the victims that have left."""
+        # Iterates over the evicted pods, because the cached pods are all pods of the cluster.
         nodes, claims = self._handle.cache.node_of, self._handle.selector.claims
         # Claims lose their devices after their pods have left.
         self.evicted = {uid for uid in self.evicted if uid in nodes or any(True for _ in claims.reserved_for(uid))}
@@ -344,13 +349,13 @@ class Evaluator:
         self, pod: Pod, request_class: RequestClass, verdict: Unschedulable, only: Collection[str] | None = None
     ) -> PreemptionCandidate | None:
         """
-        The best of those nodes (or ``only`` of these) that were refused for something that evictions can lift.
+        Return the best candidate among the nodes (only ``only`` if given) with rejections that evictions can resolve.
 
-        No more than ``candidateNodes`` are tried out: of those whose amounts would suffice, the ones with most CPU free, then by name.
-        What was found of a node is remembered until the node changes, so the pods of one class share it.
+        At most ``candidateNodes`` nodes get a dry run: of those with sufficient amounts, the nodes with the most free CPU, then by name.
+        Results are cached until the node changes, so that the pods of a class share them.
         """
         ask, terms = self._handle.selector.requirements_now(request_class), self.terms(pod, request_class)
-        # Refused everywhere for what evictions cannot lift: no node needs a look.
+        # Rejected everywhere for reasons that evictions cannot resolve.
         everywhere = refuse_everywhere(ask)
         if everywhere is not None and not everywhere.resolvable:
             return None
@@ -362,11 +367,11 @@ class Evaluator:
         best: Found | None = None
         asking = Asking(pod, request_class, ask, terms)
         for name in await self._candidates(known, asking, asked):
-            # Its victims are counted as leaving once their evictions are accepted.
+            # Its victims count as terminating once their evictions are accepted.
             if name in self.freeing:
                 await self.freeing.wait_for(name)
             if name not in known.tried:
-                # One node's trial takes milliseconds: the scheduling loop must go on between two.
+                # A dry run takes milliseconds: the scheduling loop runs in between.
                 await asyncio.sleep(0)
                 node = self._preemption_node(pod, request_class, name)
                 candidate = None if node is None else select_victims_on_node(ask, node, terms)
@@ -380,9 +385,9 @@ class Evaluator:
 
     async def _found_after_rebuilding(self, known: KnownNodes, asking: Asking, asked: Container[str]) -> Found | None:
         """
-        Try out the nodes again whose kubelets' states were followed, each with a state that is rebuilt from what is published.
+        Repeat the dry runs with a kubelet state that is rebuilt from published data, on nodes with a tracked state.
 
-        The first state that helps is kept. It may place the pod without evictions, and then the class is tried again.
+        The first state that helps is kept. It may allow a placement without evictions; then the class is retried.
         """
 
         def helps() -> bool:
@@ -404,13 +409,13 @@ class Evaluator:
         return None
 
     async def _look_at_changed(self, known: KnownNodes, pod: Pod, verdict: Unschedulable) -> None:
-        """Put the nodes that have changed where their free CPU puts them, apart from those on which no eviction can help."""
+        """Update the changed nodes in the order of free CPU, without nodes where no eviction can help."""
         changed, position = self._handle.selector.changed_since(known.position)
         if changed is None:
             known.clear()
             changed = list(verdict.rejections)
         elif known.unsettled:
-            # Nodes whose answer may change without an event of the node: asked again when binds there were confirmed.
+            # Nodes whose result may change without an event: checked again when binds there were confirmed.
             again = (name for name, assumed in known.unsettled.items() if assumed != self._assumed_on(name))
             changed = list(dict.fromkeys((*changed, *sorted(again))))
         changed += known.resolvable_by_now(verdict)
@@ -420,26 +425,26 @@ class Evaluator:
             known.forget(name)
             rejection = verdict.rejections.get(name)
             if rejection is None or not rejection.resolvable:
-                known.refused[name] = None  # no eviction helps there, as far as this verdict tells
+                known.refused[name] = None  # no eviction helps there, by this verdict
                 continue
             record = self._handle.cache.nodes.get(name)
             seen = None if record is None else record.candidate()
             if record is not None and seen is not None:
-                own = record.nominees.get(pod.key.uid)  # what is kept for this very pod is free for it
+                own = record.nominees.get(pod.key.uid)  # amounts reserved for this pod are free for it
                 known.add(name, seen.room + (0 if own is None else own.holding.amounts.get(CPU, 0)))
-        # Only now: an exception leaves all nodes to be looked at again.
+        # Set last: after an exception all nodes are processed again.
         known.position, known.verdict = position, verdict
 
     async def _candidates(self, known: KnownNodes, asking: Asking, asked: Container[str]) -> list[str]:
-        """Of the nodes asked for those to try out, in the order in which they are compared."""
+        """Return the nodes for dry runs among those asked for, in the order of comparison."""
         chosen: list[str] = []
         glances = 0
-        # Looked up once: a plan goes over a hundred nodes by default.
+        # Read once: a plan iterates over a hundred nodes by default.
         nodes, most = self._handle.cache.nodes, self._handle.settings.preemption.candidate_nodes
         for name in known:
             if name not in asked or name not in nodes:
                 continue
-            # The emptiest come first, so that few nodes are glanced at for a class, however many there are.
+            # Emptiest first, so that few nodes are checked for a class, however many there are.
             if name not in known.helpful:
                 glances += 1
                 if glances % CHUNK == 0:
@@ -462,38 +467,38 @@ class Evaluator:
         return True
 
     def _known_of(self, request_class: RequestClass, ask: SchedulingRequest) -> KnownNodes:
-        """Nothing is remembered for a class whose answers depend on more than the node."""
-        # An answer that depends on other nodes, or on claims, becomes wrong without a change of this one.
+        """Return the cached results of the class; empty for classes that depend on more than the node."""
+        # A result that depends on other nodes or on claims may become invalid without a change of this node.
         if ask.neighbours or ask.spread or ask.storage or request_class.claims is not None:
             return KnownNodes()
         return self._known.setdefault(request_class, KnownNodes())
 
     def repeats(self, pod: Pod, request_class: RequestClass, candidate: PreemptionCandidate) -> bool:
-        """Does the same node, in the state of this moment, give the same answer?"""
+        """Return whether the node gives the same candidate in the current state."""
         ask = self._handle.selector.requirements_now(request_class)
         known = self._known_of(request_class, ask)
         changed, _ = self._handle.selector.changed_since(known.position)
         found = known.tried.get(candidate.node)
-        # The very object that was found, in an unchanged node.
+        # The same cached object, and the node is unchanged.
         if changed is not None and candidate.node not in changed and found is not None and found[1] is candidate:
             return True
         node = self._preemption_node(pod, request_class, candidate.node)
         return node is not None and select_victims_on_node(ask, node, self.terms(pod, request_class)) == candidate
 
     def may_carry_out(self, pod: Pod, candidate: PreemptionCandidate) -> bool:
-        """No budget is broken, or the settings let this pod break one as the last resort."""
+        """Return whether no budget is violated, or the settings permit this pod to violate budgets as the last resort."""
         budgets = self._handle.settings.preemption.budgets
         critical = pod.request.priority >= SYSTEM_CRITICAL
         breaks = budgets is Budgets.LIKE_KUBE_SCHEDULER or (budgets is Budgets.BREAK_FOR_SYSTEM_CRITICAL and critical)
         return not candidate.violations or breaks
 
     def note_evicted(self, node: str, uid: str) -> None:
-        """This pod of the node is leaving from now on, though the watch may not have shown it yet."""
+        """Record that this pod of the node is terminating, though the watch may not have shown it yet."""
         self.evicted.add(uid)
         self._forget(node)
 
     def note_outdated(self, node: str, version: str) -> None:
-        """The node's topology did not follow when pods left: as long as it stays at this version, no pod is evicted there."""
+        """Exclude a node whose topology did not follow when pods left, until it has another version."""
         self.outdated[node] = version
         self._forget(node)
 
@@ -503,18 +508,20 @@ class Evaluator:
             known.unsettled[node] = None
 
     def concerns_its_node_alone(self, nomination: Nomination) -> bool:
-        """Is the plan right whatever becomes of plans for other nodes: no rule counts pods elsewhere, and no budget covers a victim?"""
+        """
+        Return whether the plan does not depend on plans for other nodes: no rule counts pods elsewhere, and no budget covers a victim.
+        """
         budgets = self.disruption_budgets()
         covered = any(protected(victim, budgets) for victim in nomination.candidate.victims)
         return _looks_at_its_node_alone(nomination.request_class) and not covered
 
     def still_confirms(self, nomination: Nomination) -> bool:
-        """As ``confirms``, asked again only when the node has changed since, or when more than the node matters."""
+        """Return the same as ``confirms``, evaluated only if the node has changed or more than the node matters."""
         info = self._handle.cache.nodes.get(nomination.node)
         if info is None:
             return False
         alone = _looks_at_its_node_alone(nomination.request_class)
-        # Nothing that the answer depends on has changed, apart from bars, which time may lift.
+        # Nothing relevant has changed, except for bars, which may expire.
         if alone and nomination.confirmed == info.revision:
             return not self._handle.selector.bars_of(nomination.request_class)(nomination.node)
         if not self.confirms(nomination.pod, nomination.request_class, nomination.candidate):
@@ -523,39 +530,39 @@ class Evaluator:
         return True
 
     def confirms(self, pod: Pod, request_class: RequestClass, candidate: PreemptionCandidate) -> bool:
-        """Is it still right to evict those victims who have not been evicted yet?"""
+        """Return whether it is still valid to evict the victims that have not been evicted yet."""
         node = self._preemption_node(pod, request_class, candidate.node)
         ask = self._handle.selector.requirements_now(request_class)
         return node is not None and still_right(ask, node, self.terms(pod, request_class), candidate)
 
     def _preemption_node(self, pod: Pod, request_class: RequestClass, name: str) -> PreemptionNode | None:
         """
-        The node, if what is known of it can be trusted and nothing bars it for this class.
+        Return the node, if it is trusted and not barred for this class.
 
-        Who has been evicted counts as leaving, though the watch may not have shown it yet.
+        Evicted pods count as terminating, though the watch may not have shown it yet.
         """
         record = self._handle.cache.nodes.get(name)
         if record is None or self._handle.selector.bars_of(request_class)(name):
             return None
         if record.unreported.speaks_of_others(record.topology) or self._is_outdated(record):
             return None
-        # Assumed pods may turn out not to be there: they are no victims.
+        # Assumed pods may not be bound: they are no victims.
         node = record.site_for(pod, self._assumed_on(name))
         if node is None or not node.trusted:
             return None
         if self.evicted.isdisjoint(node.pods):
             return node
-        # Evicted already: it counts as leaving, so that it costs nothing more.
+        # Already evicted: counts as terminating and has no further cost.
         there = {uid: replace(it, deleting=it.deleting or uid in self.evicted) for uid, it in node.pods.items()}
         return replace(node, pods=there)
 
     def _assumed_on(self, name: str) -> frozenset[str]:
-        """Uids of the node's pods whose bind is not confirmed."""
+        """Return the UIDs of the node's pods with unconfirmed binds."""
         record, assumed = self._handle.cache.nodes.get(name), self._handle.cache.assumed
         return frozenset(() if record is None else (uid for uid in record.pods if uid in assumed))
 
     def _with_devices(self, pod: Pod, verdict: Unschedulable, asked: Collection[str]) -> frozenset[str]:
-        """Return those of the nodes that lack more than devices, or have pods of lower priority with devices."""
+        """Return the nodes that lack more than devices, or have pods of lower priority with devices."""
         nodes, node_of = self._handle.cache.nodes, self._handle.cache.node_of
         found = {
             node
@@ -570,16 +577,16 @@ class Evaluator:
     def _is_outdated(self, record: NodeInfo) -> bool:
         known = self.outdated.get(record.name)
         if known is not None and known != record.version:
-            # Another version: the topology has followed, so that the mark is over.
+            # Another version: the topology has followed.
             del self.outdated[record.name]
         return known is not None and known == record.version
 
     def disruption_budgets(self) -> list[DisruptionBudget]:
-        """The budgets of this moment, by name."""
+        """Return the current budgets by name."""
         return [budget for _, budget in sorted((self.budgets or {}).items())]
 
     def terms(self, pod: Pod, request_class: RequestClass) -> EvictionTerms:
-        """The rules for a pod of the class, and the budgets of this moment."""
+        """Return the eviction terms for a pod of the class with the current budgets."""
         return EvictionTerms(
             self._handle.selector.profile_of(request_class),
             self.disruption_budgets(),

@@ -1,7 +1,7 @@
 """
-Frees one node for one pod: names the node in the pod's status and evicts the victims, as long as that is right.
+Eviction of the victims on a node: sets the nominated node in the pod's status and evicts, as long as the plan is valid.
 
-Everything is checked once more before each request. What fails raises; what then becomes of the nomination is for the executor to say.
+Everything is checked again before each request. Failures are raised; the executor decides about the nomination.
 """
 
 import asyncio
@@ -22,31 +22,31 @@ PREEMPTED: Final = "Preempted"
 
 
 class Evictor:
-    """For one nomination at a time."""
+    """Evictor for one nomination at a time."""
 
     def __init__(self, handle: Handle, evaluator: Evaluator) -> None:
         self._handle = handle
         self._evaluator = evaluator
 
     async def free(self, nomination: Nomination) -> None:
-        """Raises ``ClusterError``: ``Gone`` when the pod waits no longer, ``Conflict`` when the node has changed."""
+        """Free the node. Raises ``ClusterError``: ``Gone`` when the pod does not wait any more, ``Conflict`` when the node has changed."""
         self._check(nomination)
-        # The status first: readers of it see for which pod the victims go.
+        # The status first, so that users see for which pod the victims are evicted.
         seen = await self.nominate(nomination.pod.key, nomination.node)
         if seen.node or seen.deleting or seen.gated or seen.finished:
-            # What its status says of the node is not true any more.
+            # The nominated node in its status is not valid any more.
             with suppress(ClusterError):
                 await self._handle.dependencies.binder.nominate(nomination.pod.key, "")
             raise Gone(f"pod {nomination.pod.key} waits no longer")
         await self._evict(nomination)
 
     async def nominate(self, pod: PodKey, node: str) -> Pod:
-        """Name the node in the pod's status (an empty one: none) together with the condition that is due; returns the pod as it is then."""
+        """Write the nominated node (empty: none) to the pod's status together with a due condition. Return the updated pod."""
         with self._handle.conditions.lent(pod.uid) as why:
             return await self._handle.dependencies.binder.nominate(pod, node, why)
 
     async def withdraw(self, pod: PodKey) -> None:
-        """What a status says about a node that is not kept any more does no harm; that of a pod that is bound is left alone."""
+        """Clear the nominated node in the status of a waiting pod. A failure is logged, because an outdated nomination is harmless."""
         if not self._handle.dependencies.lease.fresh() or not self.still_waits(pod):
             return
         try:
@@ -55,25 +55,27 @@ class Evictor:
             log.info("the nomination of pod %s cannot be taken back now: %s", pod, error)
 
     def still_waits(self, pod: PodKey) -> bool:
-        """Does the pod wait for a node, and is no bind of it under way?"""
+        """Return whether the pod waits for a node and is not being bound."""
         pending = self._handle.pending.get(pod.uid)
         return pending is not None and not pending.binding
 
     async def _evict(self, nomination: Nomination) -> None:
         """
-        Evict the victims. Those under a budget come first, one by one: if the API server refuses one, the others are spared. The others are
-        evicted together, as by kube-scheduler.
+        Evict the victims.
+
+        Victims under a budget are evicted first and sequentially: if the API server rejects an eviction, the other pods are spared. The
+        others are evicted concurrently, as in kube-scheduler.
         """
         victims = nomination.candidate.victims
         budgets = self._evaluator.disruption_budgets()
-        # Only a plan that is allowed to break budgets has any that are broken.
+        # Budgets are only violated by a plan that is allowed to.
         broken = violating(victims, budgets) if nomination.candidate.violations else frozenset()
         unprotected = []
         for victim in victims:
             if not protected(victim, budgets):
                 unprotected.append(victim)
                 continue
-            # Before every single eviction: each is a request, and the node may change meanwhile.
+            # Before each eviction: the node may change during the requests.
             self._check(nomination)
             await self._evict_one(nomination, victim, broken)
         if not unprotected:
@@ -82,7 +84,7 @@ class Evictor:
         ends = await asyncio.gather(
             *(self._evict_one(nomination, victim, broken) for victim in unprotected), return_exceptions=True
         )
-        # After all have ended: an exception must not leave evictions running unseen.
+        # After all have ended: an exception must not leave evictions running unobserved.
         for end in ends:
             if isinstance(end, BaseException):
                 raise end
@@ -92,7 +94,7 @@ class Evictor:
         message = f"Preempted by pod {nomination.pod.key.uid} on node {nomination.node}"
         with suppress(Gone):
             if victim.key.uid in broken:
-                # An eviction would be refused; kube-scheduler deletes all of its victims.
+                # An eviction would be rejected; kube-scheduler deletes all its victims.
                 await handle.dependencies.binder.delete(victim.key)
             else:
                 await handle.dependencies.binder.evict(victim.key, message)
@@ -101,7 +103,7 @@ class Evictor:
         self._evaluator.note_evicted(nomination.node, victim.key.uid)
 
     def _check(self, nomination: Nomination) -> None:
-        """The last look before an eviction. Raises ``NotLeader``, ``Gone`` or ``Conflict`` when it must not happen."""
+        """Check the nomination before an eviction. Raises ``NotLeader``, ``Gone`` or ``Conflict`` when it must not happen."""
         handle, pod = self._handle, nomination.pod
         if not handle.dependencies.lease.fresh():
             raise NotLeader("the lease is not held any more")

@@ -1,12 +1,10 @@
 """
-Makes room for pods that fit nowhere: chooses a node and victims, says so, checks everything once more, and evicts.
+Execution of preemption for unschedulable pods: choose a node and victims, publish, check again, and evict.
 
-Theory: one plan at a time, beside the scheduling loop. Planning looks at nodes one by one and lets the loop go on in between, so
-what was found may be old by the end; it is never acted on before the same node, asked again, names the same victims. From then on
-room is kept for the pod, and before evictions are asked for the node is looked at again if anything about it has changed. Nodes are freed
-beside each other and beside further plans (``freeing``), but for plans that more than their node has a say in: those come alone. Whatever
-fails takes the nomination back, and the pod waits as before. Victims that have gone in vain are not brought back: the pod that needed
-their room is tried first when they have left.
+Plans are made sequentially, concurrently with the scheduling loop. A plan may be outdated at its end, so it is executed only if the same
+node gives the same victims again. Then the amounts are reserved for the pod, and the node is checked again before evictions if it has
+changed. Nodes are freed concurrently (``freeing``), except for plans that depend on more than their node. A failure ends the nomination.
+Victims evicted without benefit are not restored: the pod that needed their resources is tried first when they have left.
 """
 
 import asyncio
@@ -35,35 +33,36 @@ from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.ports import ClusterError, Forbidden, Gone
 
 Nodes = frozenset[str] | None
-"""Names of the nodes to look at; ``None``: all."""
+"""Names of the nodes to evaluate; ``None``: all."""
 
 
 class Agenda:
-    """One class is looked at at a time, inside ``next``. What nothing helped is looked at again on nodes that have changed since."""
+    """Queue of classes to evaluate, one at a time inside ``next``. Classes that nothing helped are evaluated again on changed nodes."""
 
     def __init__(self) -> None:
         self._current: RequestClass | None = None
         self._due: dict[RequestClass, Nodes] = {}
-        self._hopeless: dict[RequestClass, None] = {}  # nothing helped them when all nodes were looked at
-        # Nodes of which something has changed since the last look that may make evictions help.
+        self._hopeless: dict[RequestClass, None] = {}  # no candidate when all nodes were evaluated
+        # Nodes that have changed since the last evaluation in a way that may make evictions helpful.
         self._changed: set[str] = set()
 
     def __bool__(self) -> bool:
         return bool(self._due)
 
     def __contains__(self, request_class: object) -> bool:
-        """Is the class being looked at, or about to be?"""
+        """Return whether the class is being evaluated or queued."""
         return request_class in self._due or (request_class is not None and request_class is self._current)
 
     def add(self, *request_classes: RequestClass) -> None:
-        """All nodes are to be looked at for these classes."""
+        """Queue these classes for an evaluation of all nodes."""
         self._due.update(dict.fromkeys(request_classes))
 
     @contextmanager
     def next(self) -> Iterator[tuple[RequestClass, Nodes]]:
         """
-        The class to look at, and on which nodes: the highest priority first, as it may displace what the others are given. It is being
-        looked at until the block ends, in whatever way.
+        Yield the class to evaluate and its nodes: the highest priority first, because it may displace the nominations of others.
+
+        The class counts as being evaluated until the block ends.
         """
         self._current = min(self._due, key=lambda request_class: (-request_class.priority, request_class.number))
         try:
@@ -72,23 +71,24 @@ class Agenda:
             self._current = None
 
     def note_helped(self, request_class: RequestClass) -> None:
-        """A node was found for a pod of this class."""
+        """Record that a node was found for a pod of this class."""
         self._hopeless.pop(request_class, None)
 
     def note_hopeless(self, request_class: RequestClass, again: Iterable[str]) -> None:
-        """Nothing helps this class by now, but these nodes are worth another look soon."""
+        """Record that no eviction helps this class now. The nodes ``again`` are evaluated again soon."""
         self._hopeless[request_class] = None
         self._changed.update(again)
 
     def nodes_changed(self, *nodes: str) -> None:
-        """Pods have left these, or more is known of them: too little for those that wait, perhaps, but others may be worth evicting now."""
-        # Also for a class that is being looked at: it may have passed the node already.
+        """Record changed nodes: pods left or more is known of them. Evictions there may help now."""
+        # Also for a class that is being evaluated: it may have passed the node already.
         if self._hopeless or self._current is not None:
             self._changed.update(nodes)
 
     def bind_confirmed(self, node: str) -> None:
-        """A pod of this node may be evicted from now on."""
-        # Where it is not confirmed by the end of a look ``note_hopeless`` names the node; in between only this tells.
+        """Record that a pod of this node may be evicted from now on."""
+        # If it is not confirmed by the end of an evaluation, ``note_hopeless`` names the node; in between only this
+        # call reports it.
         if self._current is not None:
             self._changed.add(node)
 
@@ -97,15 +97,12 @@ class Agenda:
         waits: Callable[[RequestClass], bool],
         worth_a_look: Callable[[RequestClass, frozenset[str]], frozenset[str]],
     ) -> None:
-        """
-        Hopeless classes are looked at on those of the nodes that have changed which are worth it; those of which no pod waits any more are
-        forgotten.
-        """
-        # Collected until now, so that many changes cost one look at the classes.
+        """Queue the hopeless classes for the changed nodes that are worth evaluating. Classes without waiting pods are dropped."""
+        # Collected, so that many changes cause one iteration over the classes.
         changed, self._changed = frozenset(self._changed), set()
         if not changed:
             return
-        # That it is hopeless turns out at the end of a look, and this change may have come in its midst.
+        # A class becomes hopeless at the end of its evaluation, and this change may have occurred during it.
         if self._current is not None:
             self._add_on(self._current, changed)
         for request_class in list(self._hopeless):
@@ -116,14 +113,16 @@ class Agenda:
 
     def _add_on(self, request_class: RequestClass, nodes: frozenset[str]) -> None:
         due = self._due.get(request_class, frozenset())
-        # A look at all nodes that is due already must not shrink to these, nor one at others.
+        # A queued evaluation of all nodes, or of other nodes, must not shrink to these nodes.
         self._due[request_class] = None if due is None else due | nodes
 
 
 class Freeable(ValueObject):
     """
-    What one node would have free: ``free`` without the pods that are leaving, and ``sums[i]`` more without those of the priorities up to
-    ``priorities[i]``, which ascend. ``leaving``: is there any that is leaving? What is kept for nominees counts as free.
+    Amounts that a node would have free.
+
+    ``free`` is without the terminating pods, plus ``sums[i]`` without the pods of priorities up to ``priorities[i]``, which ascend.
+    ``leaving`` is whether any pod is terminating. Amounts reserved for nominees count as free.
     """
 
     free: ResourceList
@@ -133,12 +132,12 @@ class Freeable(ValueObject):
 
     @classmethod
     def of(cls, info: NodeInfo, evicted: Collection[str]) -> "Freeable":
-        """Of this node; the uids ``evicted`` are leaving, though no event has shown it yet."""
+        """Return the amounts for this node. The UIDs ``evicted`` are terminating, though no event has shown it yet."""
         holdings = info.counted.holdings
         held = {uid: holding.amounts if (holding := holdings.get(uid)) else NOTHING for uid in info.pods}
         leaving = [uid for uid, pod in info.pods.items() if pod.deleting or uid in evicted]
         staying = [(pod.request.priority, held[uid]) for uid, pod in info.pods.items() if uid not in set(leaving)]
-        # Their room is free already, and they may be displaced.
+        # Their amounts are free already, and they may be displaced.
         staying += [(nominee.pod.request.priority, NOTHING) for nominee in info.nominees.values()]
         free = add(info.free, total(held[uid] for uid in leaving))
         priorities, sums, more = [], [], NOTHING
@@ -149,7 +148,7 @@ class Freeable(ValueObject):
         return cls(free, bool(leaving), tuple(priorities), tuple(sums))
 
     def suffices(self, request_class: RequestClass) -> bool:
-        """May it be enough for a pod of this class, and is there a pod that may go for it?"""
+        """Return whether the amounts may be sufficient for a pod of this class, with any pod to evict or terminating."""
         lower = bisect_left(self.priorities, request_class.priority)
         if not lower and not self.leaving:
             return False
@@ -160,7 +159,7 @@ class Freeable(ValueObject):
 
 
 class Glance:
-    """One glance at the cluster as it is now, for any number of classes."""
+    """Quick check of the current cluster state for any number of classes."""
 
     def __init__(self, cache: Cache, evicted: Collection[str]) -> None:
         self._cache = cache
@@ -168,7 +167,7 @@ class Glance:
         self._known: dict[str, Freeable | None] = {}
 
     def worth_a_look(self, request_class: RequestClass, names: Iterable[str]) -> frozenset[str]:
-        """Those of the nodes on which evictions may help the class."""
+        """Return the nodes on which evictions may help the class."""
         return frozenset(
             [name for name in names if (found := self._of(name)) is not None and found.suffices(request_class)]
         )
@@ -185,28 +184,29 @@ def _priority(found: tuple[int, ResourceList]) -> int:
 
 
 class Pauses:
-    """When they end and how often they failed is in the pods' records."""
+    """Pauses of preemption by pod. Their ends and the numbers of failures are in the pods' records."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._paused: dict[str, PendingPod] = {}  # by uid
+        self._paused: dict[str, PendingPod] = {}  # by UID
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._paused
 
     def over(self, now: float) -> Iterator[PendingPod]:
         """
-        The pods whose pause has ended; they are not paused any more. Also with the pod itself a pause ends: others of its class may have
-        waited for it.
+        Yield the pods whose pause has ended, and remove them.
+
+        The pause of a pod also ends when the pod is gone: others of its class may have waited for it.
         """
         for uid, pending in list(self._paused.items()):
-            # Another record is there, or none: the pod is gone, has a node, or has come again.
+            # The record was replaced or removed: the pod is gone, has a node, or was created again.
             if self._handle.pending.get(uid) is not pending or pending.preemption_from <= now:
                 del self._paused[uid]
                 yield pending
 
     def next(self, uid: str) -> float:
-        """One more failure of this pod; returns for how many seconds it is to wait."""
+        """Count another failure of this pod and return the pause in seconds."""
         pending = self._handle.pending.get(uid)
         times = 1 if pending is None else pending.preemption_failures + 1
         if pending is not None:
@@ -214,13 +214,13 @@ class Pauses:
         return pause(self._handle.settings.backoff, times, self._handle.dependencies.random())
 
     def begin(self, uid: str, seconds: float) -> None:
-        """No room is made for this pod for so long; one that waits no longer is no error."""
+        """Pause preemption for this pod. Does nothing if it does not wait any more."""
         if (pending := self._handle.pending.get(uid)) is not None:
             pending.preemption_from = self._handle.dependencies.clock() + seconds
             self._paused[uid] = pending
 
     def reset(self, uid: str) -> None:
-        """Room was made: the next pause starts small again."""
+        """Reset the failures after success, so that the next pause is short again."""
         if pending := self._handle.pending.get(uid):
             pending.preemption_failures = 0
 
@@ -228,11 +228,11 @@ class Pauses:
 NEVER: Final = "preemption: not eligible due to preemptionPolicy=Never."
 PROTECTED: Final = "preemption: every choice of victims would violate a PodDisruptionBudget."
 SHOWN: Final = 3
-"""So many of the victims are named to the pod that waits."""
+"""Maximum number of victims named in the message of the waiting pod."""
 
 
 def being_freed(candidate: PreemptionCandidate) -> str:
-    """``preemption: node n is being freed, 4 pod(s) are evicted: default/a, default/b, default/c, ...``"""
+    """Return ``preemption: node n is being freed, 4 pod(s) are evicted: default/a, default/b, default/c, ...``."""
     names = sorted(str(victim.key) for victim in candidate.victims)
     others = len(candidate.awaited) - len(names)
     shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
@@ -247,11 +247,11 @@ def being_freed(candidate: PreemptionCandidate) -> str:
 log = getLogger(__name__)
 
 PLANS: Final = 3
-"""So often is a plan made for one pod when the chosen node has changed meanwhile; then it pauses."""
+"""Maximum number of plans for a pod if the chosen node changes meanwhile; then the pod pauses."""
 
 
 class Executor:
-    """One per engine. ``consider`` is called when a pod fits nowhere; the rest happens in ``run``."""
+    """Preemption of one engine. ``consider`` is called when a pod is unschedulable; the work is done in ``run``."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -260,32 +260,32 @@ class Executor:
         self._agenda = Agenda()
         self.bind_confirmed = self._agenda.bind_confirmed
         self._pauses = Pauses(handle)
-        self._failed: set[RequestClass] = set()  # a node could not be freed for one of their pods in this round
+        self._failed: set[RequestClass] = set()  # classes with a pod whose node could not be freed in this round
         self._news = asyncio.Event()
 
     def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
-        """All budgets that exist. Until they are known no pod is evicted."""
+        """Replace the budgets by this complete list. Until it is known no pod is evicted."""
         self.evaluator.replace_budgets(budgets)
         self._news.set()
 
     def consider(self, _pod: Pod, request_class: RequestClass, _verdict: Unschedulable) -> None:
-        """No node takes this class: its pods are looked at as soon as there is time (``AfterUnschedulable``)."""
+        """Queue an unschedulable class (``AfterUnschedulable``)."""
         if self._handle.settings.preemption.enabled:
             self._agenda.add(request_class)
             self._news.set()
 
     def nodes_changed(self, *nodes: str) -> None:
-        """Pods have left these nodes, or more is known of them, or they are open again."""
+        """Record nodes whose pods left, of which more is known, or that are not barred any more."""
         self._agenda.nodes_changed(*nodes)
 
     def will_write(self, pending: PendingPod) -> bool:
-        """Is the pod in line for a plan, with which its status is written? Then why it waits is written along with its nomination."""
+        """Return whether the pod is queued for a plan, whose status update will include its condition."""
         if pending.request_class not in self._agenda or self.evaluator.budgets is None or not pending.pod.preempts:
             return False
         return pending.uid not in self._pauses and self._handle.nominator.of(pending.uid) is None
 
     def look_again(self) -> None:
-        """Time has passed: pauses may be over, nodes have changed, and one that was freed may still be too small."""
+        """Queue classes whose pauses ended, whose nodes changed, or whose freed node is still insufficient."""
         now, patience = self._handle.dependencies.clock(), self._handle.settings.preemption.topology_patience_seconds
         self._agenda.add(*(pending.request_class for pending in self._pauses.over(now)))
         for nomination in self._handle.nominator:
@@ -297,18 +297,18 @@ class Executor:
             self._news.set()
 
     async def run(self) -> None:
-        """Make room until cancelled."""
+        """Process the queue until cancelled."""
         try:
             while True:
                 await self._plan()
                 self._news.clear()
-                # Cleared before waiting, and after the plans: news in between is not lost.
+                # Cleared before waiting and after the plans, so that no change in between is lost.
                 await self._news.wait()
         finally:
             await self.evaluator.freeing.cancel()
 
     async def work(self) -> None:
-        """Make room for every class that is waiting for it, and see it through."""
+        """Process all queued classes and wait for the evictions."""
         await self._plan()
         while len(self.evaluator.freeing):
             await self.evaluator.freeing.settled()
@@ -317,7 +317,7 @@ class Executor:
     async def foresee(
         self, pod: Pod, request_class: RequestClass, verdict: Unschedulable
     ) -> tuple[str, PreemptionCandidate | None]:
-        """What would be said to a pod that fits nowhere, and the room that would be made for it. Nothing is done."""
+        """Return the message for an unschedulable pod and its preemption candidate. Nothing is executed."""
         if not self._handle.settings.preemption.enabled or self.evaluator.budgets is None:
             return "", None
         if not pod.preempts:
@@ -328,20 +328,20 @@ class Executor:
         return being_freed(candidate), candidate
 
     async def _plan(self) -> None:
-        """Look at every class that is waiting for it, the highest priority first."""
+        """Evaluate every queued class, highest priority first."""
         self.evaluator.forget_the_gone()
         while self._agenda and self.evaluator.budgets is not None:
             with self._agenda.next() as (request_class, only):
                 await self._serve_class(request_class, only)
-            # Pods whose turn did not come, unless another round is about to begin.
+            # Pods that were not served, unless another round is about to start.
             if request_class not in self._agenda and not self._handle.queue.is_active(request_class):
                 self._tell_unless_nominated(*self._handle.queue.pods_of(request_class))
 
     async def _serve_class(self, request_class: RequestClass, only: frozenset[str] | None) -> None:
-        """See to the pods of a class until room can be made for no more of them."""
+        """Serve the pods of a class until no more candidates are found."""
         self._failed.discard(request_class)
         for pending in self._handle.queue.pods_of(request_class):
-            # What kept one pod's node from being freed, as a missing right, would keep the next one's.
+            # The reason why a pod's node could not be freed, such as a missing permission, applies to the next pod too.
             if request_class in self._failed:
                 return
             goes_on = True
@@ -352,26 +352,26 @@ class Executor:
                 return
 
     def _tell_unless_nominated(self, *found: PendingPod) -> None:
-        """Why these pods wait goes along with no nomination. To those that have one, ``_free`` sees."""
+        """Release the held conditions of pods without a nomination. ``_free`` handles the nominated pods."""
         for pending in found if self._handle.conditions.held else ():
             if self._handle.nominator.of(pending.uid) is None:
                 self._handle.conditions.release(pending.uid)
 
     async def _serve(self, pending: PendingPod, only: frozenset[str] | None) -> bool:
-        """See to one pod that waits; may another one of its class have more luck?"""
+        """Serve a waiting pod. Return whether other pods of its class may succeed."""
         handle, uid, pod, request_class = self._handle, pending.uid, pending.pod, pending.request_class
         verdict = handle.queue.verdict(pending)
         if verdict is None or handle.queue.is_active(request_class):
-            return False  # the class is being tried again
+            return False  # the class is being retried
         if handle.pending.get(uid) is not pending or pending.binding:
             return True
         nomination = handle.nominator.of(uid)
-        # One pod's pause would be the next one's: they are of one class.
+        # A pause applies to all pods of the class.
         if nomination is not None:
             if self._goes_on(nomination, verdict) or self._tries_again(nomination):
                 return True
             self._note_outdated_topology(nomination)
-            # Its own nomination comes first: a second one would evict twice for the same pod.
+            # Its own nomination first: a second nomination would evict twice for the same pod.
             await self._take_back(nomination)
         if not pod.preempts:
             self._say(pod.key, NEVER)
@@ -381,9 +381,9 @@ class Executor:
         return await self._make_room(pod, request_class, verdict, only)
 
     def _goes_on(self, nomination: Nomination, verdict: Unschedulable) -> bool:
-        """Is the node that is being freed still one on which waiting makes sense?"""
+        """Return whether it is still worth waiting for the node that is being freed."""
         if self._handle.nominator.is_due(nomination.pod.key.uid):
-            return True  # the node is free: whether the pod fits there is found out next
+            return True  # the node is free: the pod is tried there next
         rejection = verdict.rejections.get(nomination.node)
         patience = self._handle.settings.preemption.topology_patience_seconds
         resolvable = rejection is not None and rejection.resolvable
@@ -391,9 +391,9 @@ class Executor:
 
     def _tries_again(self, nomination: Nomination) -> bool:
         """
-        Rebuild the state of the kubelet once before the room is free for others; the pod is tried first then.
+        Rebuild the kubelet's state once before the reservation ends; the pod is then tried first.
 
-        A state that has been followed for long may allow for more than what is published.
+        A state tracked for long may be less precise than the published data.
         """
         if nomination.rebuilt or nomination.cleared is None:
             return False
@@ -401,7 +401,7 @@ class Executor:
         return nomination.rebuilt and self._handle.nominator.is_due(nomination.pod.key.uid)
 
     def _note_outdated_topology(self, nomination: Nomination) -> None:
-        """Where a kubelet chooses, a topology that did not follow for so long is no ground for evicting another pod."""
+        """Exclude a kubelet-owned node from further evictions if its topology did not follow."""
         record = self._handle.cache.nodes.get(nomination.node)
         if record is None or record.inventory is not None or nomination.cleared is None or nomination.shown is None:
             return
@@ -411,24 +411,24 @@ class Executor:
     async def _make_room(
         self, pod: Pod, request_class: RequestClass, verdict: Unschedulable, only: frozenset[str] | None
     ) -> bool:
-        # Each plan yields to other tasks, so that its node may have changed by its end.
+        # A plan yields to other tasks, so that its node may have changed by its end.
         for _ in range(PLANS):
             candidate = await self.evaluator.plan(pod, request_class, verdict, only)
             if candidate is None or not self.evaluator.may_carry_out(pod, candidate):
                 self._nothing_helps(pod, request_class, candidate)
                 return False
             self._agenda.note_helped(request_class)
-            # Acted on only when the same node, asked again, names the same victims.
+            # Executed only if the same node gives the same victims again.
             if self._evictor.still_waits(pod.key) and self.evaluator.repeats(pod, request_class, candidate):
                 return await self._carry_out(Nomination(pod, request_class, candidate))
         self._pauses.begin(pod.key.uid, self._handle.settings.backoff.initial)
         return False
 
     def _nothing_helps(self, pod: Pod, request_class: RequestClass, candidate: PreemptionCandidate | None) -> None:
-        """Say so, and wait for a node to change, or for budgets to allow more."""
-        # Pods whose bind is not confirmed cannot be evicted yet: their nodes are looked at once more.
+        """Report that no preemption is possible, and wait for a changed node or budget."""
+        # Pods with unconfirmed binds cannot be evicted yet: their nodes are evaluated again.
         self._agenda.note_hopeless(request_class, (it.placement.node for it in self._handle.cache.assumed.values()))
-        self._handle.nominator.end(pod.key.uid)  # what its status claims since before a restart
+        self._handle.nominator.end(pod.key.uid)  # a nomination in its status from before a restart
         if candidate is None:
             self._handle.metrics.preemptions["nothing helps"] += 1
             self._say(pod.key, "")
@@ -438,15 +438,15 @@ class Executor:
         self._pauses.begin(pod.key.uid, self._pauses.next(pod.key.uid))
 
     async def _carry_out(self, nomination: Nomination) -> bool:
-        """Keep the room, say so, and evict; pods of lower priority lose what was kept for them there."""
+        """Reserve the amounts, publish, and evict; displaced pods of lower priority lose their nominations."""
         handle, candidate = self._handle, nomination.candidate
-        # Those that lose their nomination are looked at first of all, as their room is gone.
+        # Displaced pods first, because their reservation ends.
         displaced = [ended for key in candidate.displaced if (ended := handle.nominator.end(key.uid))]
         handle.nominator.begin(nomination)
         if not displaced:
             # The plan was repeated just before, and only this nomination has changed the node since.
             nomination.confirmed = handle.cache.nodes[candidate.node].revision
-        # Before anything is said or asked, which may raise: theirs is ended already.
+        # Before any request, which may raise: their nominations have ended already.
         self._agenda.add(*(ended.request_class for ended in displaced))
         if displaced or not self.evaluator.concerns_its_node_alone(nomination):
             await self.evaluator.freeing.settled()
@@ -459,7 +459,7 @@ class Executor:
             await self._free(nomination)
 
     async def _free(self, nomination: Nomination, displaced: Iterable[Nomination] = ()) -> bool:
-        """See a plan through; may another pod of the class have more luck?"""
+        """Execute a plan. Return whether other pods of the class may succeed."""
         handle, pod, candidate = self._handle, nomination.pod, nomination.candidate
         try:
             await self._tell_and_free(nomination, displaced)
@@ -467,23 +467,24 @@ class Executor:
             if not isinstance(error, Gone):
                 self._failed.add(nomination.request_class)
             await self._give_up(nomination, error)
-            # Only a pod that is gone leaves its class's other pods a chance at the same node.
+            # Other pods of the class have a chance at the same node only if this pod is gone.
             return isinstance(error, Gone)
         except Exception:
-            # A bug that this pod has found, on its way to quarantine: room must not be kept for evictions that are not asked for.
+            # A bug about this pod, which will be quarantined: nothing may be reserved for evictions that are not
+            # requested.
             self._pauses.begin(pod.key.uid, self._pauses.next(pod.key.uid))
             await self._take_back(nomination)
             raise
         finally:
-            handle.conditions.release(pod.key.uid)  # what did not go along with the nomination
-        self.nodes_changed(nomination.node)  # there may be more room than this pod needs
+            handle.conditions.release(pod.key.uid)  # not written with the nomination
+        self.nodes_changed(nomination.node)  # there may be more free than this pod needs
         handle.metrics.preemptions["nominated"] += 1
         handle.metrics.victims_each.add(len(candidate.victims))
         self._pauses.reset(pod.key.uid)
         return True
 
     async def _tell_and_free(self, nomination: Nomination, displaced: Iterable[Nomination]) -> None:
-        """Say for whom the node is freed, and who lost it, and evict. Raises ``ClusterError``."""
+        """Publish the nomination and the displaced nominations, and evict. Raises ``ClusterError``."""
         self._say(nomination.pod.key, being_freed(nomination.candidate))
         for ended in displaced:
             self._say(ended.pod.key, "")
@@ -504,7 +505,7 @@ class Executor:
         self._pauses.begin(key.uid, delay)
 
     async def _take_back(self, nomination: Nomination, write: bool = True) -> None:
-        """Nothing is kept for the pod any more, and its status says so; a pod that waits no longer is not written to."""
+        """End the nomination and clear the pod's status, if the pod still waits."""
         key = nomination.pod.key
         if self._handle.nominator.of(key.uid) is not nomination:
             return
@@ -514,7 +515,7 @@ class Executor:
             await self._evictor.withdraw(key)
 
     def _say(self, pod: PodKey, remark: str) -> None:
-        """Tell the pod what becomes of its wait besides why it waits."""
+        """Set the remark about preemption in the pod's message."""
         pending = self._handle.pending.get(pod.uid)
         if pending is None or pending.remark == remark:
             return

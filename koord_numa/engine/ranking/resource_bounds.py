@@ -136,7 +136,7 @@ def _least_numa_nodes(alignment: RequestAlignment, kind: NodeClass, fewest: int)
 Floats = NDArray[np.float64]
 
 NEVER: Final = -(1 << 20)
-"""Score that no other part can compensate: there are at most five parts of 100 points, and weights are at most 100."""
+"""Marks a rejection: the sum of all other parts of a score is smaller than its absolute value with the default weights."""
 
 # Array operations on a few rows take half the time if the operands are arrays already.
 ZERO: Final = np.array(0)
