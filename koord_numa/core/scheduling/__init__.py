@@ -1,1 +1,1 @@
-"""One pod and one moment of the cluster: which nodes take the pod, how good each is, and what the pod gets there. Pure."""
+"""Scheduling decision for one pod on a snapshot: feasible nodes, scores, and placements. Pure functions."""

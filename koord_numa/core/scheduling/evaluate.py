@@ -1,7 +1,7 @@
 """
-The whole rule for one node: filters from the cheapest to the dearest, then what the node would give, then the absolute scores.
+Evaluation of a node: filters in ascending order of cost, then the placement, then the absolute scores.
 
-Answers may be remembered for as long as the snapshot of the node does not change, except for filters of the scope ``CLUSTER``.
+Results may be cached as long as the snapshot of the node does not change, except for filters of the scope ``CLUSTER``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,13 +29,14 @@ _NO_PODS: Final = Ledger()
 _NAMES: Final = tuple(row.name for row in SCORERS)
 
 EARNING: Final = "earning"
-"""What the scorers that concern a request are called among what is derived from it."""
+"""Key of the relevant scorers in ``SchedulingRequest.derived``."""
 
 
 class ScoredPlacement(ValueObject, gc=False):
     """
-    A node takes the pod: what the pod gets, and how good that is. ``score`` is the sum of the weighted points; ``parts`` are they by
-    scorer, and filled in for dry runs only.
+    Placement on a node with its score.
+
+    ``score`` is the sum of the weighted points; ``parts`` are the points by scorer, set in dry runs only.
     """
 
     score: int
@@ -44,7 +45,7 @@ class ScoredPlacement(ValueObject, gc=False):
 
 
 def refuse_everywhere(ask: SchedulingRequest) -> Rejection | None:
-    """What stands against a pod whatever the node: demands that cannot be honoured here are refused, never ignored."""
+    """Return the rejection of a pod that applies to every node: unsupported requirements are rejected, never ignored."""
     for row in PRE_FILTERS:
         if (refusal := row.check(ask)) is not None:
             return refusal
@@ -52,42 +53,42 @@ def refuse_everywhere(ask: SchedulingRequest) -> Rejection | None:
 
 
 def evaluate(ask: SchedulingRequest, seen: NodeSnapshot, profile: Profile) -> ScoredPlacement | Rejection:
-    """Does this node take the pod, and with what? The score is that of the absolute scorers."""
+    """Return the placement of the pod on this node with the score of the absolute scorers, or the rejection."""
     return _evaluate(filters_of(ask.request), ask, seen, profile)
 
 
 def evaluate_alone(ask: SchedulingRequest, seen: NodeSnapshot, profile: Profile) -> ScoredPlacement | Rejection:
-    """As ``evaluate`` without what depends on pods elsewhere and on volumes: it may be remembered until the node changes."""
+    """Evaluate without rules that depend on other pods and volumes: the result may be cached until the node changes."""
     return _evaluate(node_filters_of(ask.request), ask, seen, profile)
 
 
 def fits_node_object(ask: SchedulingRequest, node: Node) -> Rejection | None:
-    """The filters that look at the Node object alone: its name, cordon, taints and labels."""
-    # An offer that refuses and an empty ledger: rows of this scope look at neither.
+    """Evaluate the filters on the Node object only: name, cordon, taints and labels."""
+    # A rejecting offer and an empty ledger, which filters of this scope do not read.
     seen = NodeSnapshot(node, _NOTHING_OFFERED, _NO_PODS)
     return _first_refusal(OF_NODE_OBJECT, ask, seen)
 
 
 def score_parts(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, profile: Profile) -> dict[str, int]:
     """
-    The weighted points of each absolute scorer.
+    Return the weighted points of each absolute scorer.
 
-    A placement that explores earns none, so that it loses to every node whose answer is known and a refusal is risked only where
-    nothing else is left, apart from what the pod's own preferences say.
+    The points of an exploring placement are 0, so that every node with a known result is preferred and a rejection is risked only if no
+    other node is left, apart from the pod's own preferences.
     """
-    # All zero, and every scorer named, so that columns and scalars have the same parts.
+    # All zero, with every scorer, so that columns and scalars have the same parts.
     if placement.explores:
         return dict.fromkeys([row.name for row in SCORERS], 0)
     return dict(zip(_NAMES, _points(on_node(ask, seen.node), seen, placement, profile), strict=True))
 
 
 def _points(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, profile: Profile) -> list[int]:
-    """Of each scorer, in their order."""
+    """Return the points of each scorer, in their order."""
     return [weight_of(row, profile) * row.score(ask, seen, placement, profile) for row in SCORERS]
 
 
 def _score(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, profile: Profile) -> int:
-    """The sum of ``score_parts``, whose names are not asked for."""
+    """Return the sum of ``score_parts``."""
     if placement.explores:
         return 0
     points = 0
@@ -97,7 +98,7 @@ def _score(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, pro
 
 
 def _scorers(ask: SchedulingRequest, profile: Profile) -> list[tuple[int, Score]]:
-    """Those that may give the request points anywhere, with their weights; the same for all nodes."""
+    """Return the scorers that may give points to the request on any node, with their weights."""
     known: tuple[Profile, list[tuple[int, Score]]] | None = ask.derived.get(EARNING)
     if known is None or known[0] is not profile:
         found = [(weight_of(row, profile), row.score) for row in SCORERS if row.concerns(ask)]
@@ -126,13 +127,13 @@ def _first_refusal(rows: Iterable[Filter], ask: SchedulingRequest, seen: NodeSna
 
 
 Answers = Mapping[str, ScoredPlacement | Rejection]
-"""What each node says, by node name."""
+"""Results by node name."""
 
 
 def answers(
     ask: SchedulingRequest, nodes: Iterable[NodeSnapshot], profile: Profile
 ) -> dict[str, ScoredPlacement | Rejection]:
-    """Every node's answer. Scores are complete: preferences are compared over the nodes that fit; ``parts`` names each scorer's points."""
+    """Return every node's result with complete scores: preferences are normalized over the nodes that fit; ``parts`` has all points."""
     found: dict[str, ScoredPlacement | Rejection] = {}
     fitting: list[tuple[NodeSnapshot, Placement]] = []
     everywhere = refuse_everywhere(ask)
@@ -141,7 +142,7 @@ def answers(
         found[seen.node.name] = answer
         if isinstance(answer, ScoredPlacement):
             fitting.append((seen, answer.placement))
-    # After all nodes: a preference is compared over those that fit, so that it needs every raw score first.
+    # After all nodes: normalization over the nodes that fit needs all raw scores.
     compared = preference_points(ask, [seen for seen, _ in fitting], profile)
     for index, (seen, placement) in enumerate(fitting):
         parts = score_parts(ask, seen, placement, profile)
@@ -152,9 +153,9 @@ def answers(
 
 def choose(answered: Answers) -> Placement | Unschedulable:
     """
-    The placement on the best node, or every node's reason why not.
+    Return the placement on the best node, or every node's rejection.
 
-    The highest score wins; equal scores go to the node whose name comes first. This is the only tie-break between nodes.
+    The highest score wins; among equal scores, the node whose name comes first. This is the only tie-break between nodes.
     """
     fitting = [answer for answer in answered.values() if isinstance(answer, ScoredPlacement)]
     if not fitting:
@@ -163,5 +164,5 @@ def choose(answered: Answers) -> Placement | Unschedulable:
 
 
 def decide(ask: SchedulingRequest, nodes: Iterable[NodeSnapshot], profile: Profile) -> Placement | Unschedulable:
-    """The placement on the best of these nodes, or every node's reason why not."""
+    """Return the placement on the best of these nodes, or every node's rejection."""
     return choose(answers(ask, nodes, profile))

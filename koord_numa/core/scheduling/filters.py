@@ -1,8 +1,8 @@
 """
-Every rule that can refuse a pod, as rows: what kube-scheduler calls PreFilter and Filter plugins, and the placement on NUMA nodes.
+Table of all rules that can reject a pod: PreFilter and Filter plugins of kube-scheduler, and the NUMA placement.
 
-A new rule is one file in ``core/fit`` and one row here: metrics, messages and the events that wake refused pods read the rows. Rows run in
-order, the cheapest first; the first refusal of a node is its answer.
+A new rule is a file in ``core/fit`` and a row here: metrics, messages and the events that wake rejected pods read the rows. Rows run in
+order, the cheapest first; the first rejection of a node is its result.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,20 +32,20 @@ from koord_numa.core.state.node_snapshot import NodeSnapshot
 
 
 class ClusterEvent(Enum):
-    """A change that may let an unschedulable pod go somewhere."""
+    """Change that may make an unschedulable pod schedulable."""
 
     NODE_ADDED = "node added"
     NODE_CHANGED = "node changed"  # labels, taints, cordon, allocatable
     TOPOLOGY_CHANGED = "topology changed"
     CAPACITY_FREED = "capacity freed"
-    POD_BOUND = "pod bound"  # one more to be near to, or to spread around
+    POD_BOUND = "pod bound"  # for affinity or topology spread
     POD_GONE = "pod gone"
-    NAMESPACE_CHANGED = "namespace changed"  # its labels, which affinity terms may select
+    NAMESPACE_CHANGED = "namespace changed"  # changed labels, which affinity terms may select
     VOLUME_CHANGED = "volume changed"
     CLAIM_CHANGED = "claim changed"  # devices, their classes, or resource claims
     NODE_UNLOCKED = "node unlocked"
-    BACKOFF_ENDED = "node backoff ended"  # after a kubelet's rejection
-    BINDS_DONE = "binds done"  # the line of binds to a node is short again
+    BACKOFF_ENDED = "node backoff ended"  # after a rejection by a kubelet
+    BINDS_DONE = "binds done"  # the bind queue of a node is short again
 
 
 Events = frozenset[ClusterEvent]
@@ -62,7 +62,7 @@ Check = Callable[[SchedulingRequest, NodeSnapshot], Rejection | None]
 
 
 class Scope(Enum):
-    """What a filter's answer depends on, and so for how long it may be remembered."""
+    """Data that a filter's result depends on, which determines how long it may be cached."""
 
     NODE_OBJECT = "the Node object alone"
     NODE = "the node and what is on it"
@@ -72,10 +72,10 @@ class Scope(Enum):
 @dataclass(frozen=True, slots=True)
 class Filter:
     """
-    One rule. ``plugin`` is its name in metrics: kube-scheduler's or Koordinator's, where they have the rule.
+    Filter rule. ``plugin`` is its name in metrics, as in kube-scheduler or Koordinator if they have the rule.
 
-    ``events`` tells for each reason that the rule can give which changes may lift the refusal (kube-scheduler's ``EventsToRegister``).
-    ``concerns`` is false for requests that the rule refuses nowhere: those are not held against it node by node.
+    ``events`` maps each reason of the rule to the changes that may resolve the rejection (``EventsToRegister`` of kube-scheduler).
+    ``concerns`` is false for requests that the rule never rejects: it is not evaluated for them.
     """
 
     plugin: str
@@ -87,7 +87,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class PreFilter:
-    """A rule about the pod alone, asked once for all nodes."""
+    """Rule about the pod only, evaluated once for all nodes."""
 
     plugin: str
     events: Mapping[Reason, Events]
@@ -96,7 +96,7 @@ class PreFilter:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """The last rule: what the node gives the pod, or why nothing."""
+    """Last rule: the placement on the node, or the rejection."""
 
     plugin: str
     events: Mapping[Reason, Events]
@@ -112,7 +112,7 @@ def _supported(ask: SchedulingRequest) -> Rejection | None:
 
 
 def _claims_usable(ask: SchedulingRequest) -> Rejection | None:
-    # Without a listing of volumes a pod with claims is not placed: the answer would be a guess.
+    # Without a list of volumes a pod with claims is not placed: the result would be unreliable.
     if not ask.request.constraints.claims:
         return None
     return refuse_claims(ask.request, ask.storage or Storage(known=False))
@@ -132,7 +132,7 @@ def _well_formed(_ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | Non
 
 
 def _offers(_ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
-    # Barred first: a lock or distrust is about the moment, and says more than what the node offers.
+    # Barred first: a lock or distrust is temporary and more specific than the offer of the node.
     return seen.barred or (seen.offer if isinstance(seen.offer, Rejection) else None)
 
 
@@ -171,7 +171,7 @@ def _pod_affinity(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | Non
 PRE_FILTERS: Final = (
     PreFilter("UnsupportedFields", {Reason.UNSUPPORTED: frozenset({ClusterEvent.NODE_ADDED})}, _supported),
     PreFilter("VolumeBinding", {Reason.VOLUME: ON_VOLUMES}, _claims_usable),
-    # Devices are looked for last, on the nodes that all other rules let through: ``engine/claims/late_check.py``.
+    # Devices are allocated last, on the nodes that all other rules accept: ``engine/claims/late_check.py``.
     PreFilter(
         "DynamicResources",
         {Reason.RESOURCE_CLAIMS: ON_CLAIMS, Reason.CLAIM_ALIGNMENT: ON_CLAIMS | ON_CAPACITY},
@@ -257,7 +257,7 @@ NUMA_RESERVE: Final = Reserve(
         Reason.NO_TOPOLOGY: ON_TOPOLOGY,
         Reason.BAD_POD: ON_NODE,
         Reason.KUBELET_ALIGNMENT: ON_CAPACITY,
-        # Whether whole cores have to be kept is inferred from the pods that are there: one that leaves may change it.
+        # Whether whole cores are required is inferred from the pods on the node: a pod that leaves may change it.
         Reason.KUBELET_SMT: ON_CAPACITY,
         Reason.KUBELET_ALLOCATION: ON_CAPACITY,
     },
@@ -267,21 +267,21 @@ NUMA_RESERVE: Final = Reserve(
 ROWS: Final[tuple[PreFilter | Filter | Reserve, ...]] = (*PRE_FILTERS, *FILTERS, NUMA_RESERVE)
 
 EVENTS: Final[Mapping[Reason, Events]] = {reason: events for row in ROWS for reason, events in row.events.items()}
-"""For every reason of a refusal, the changes that may lift it on the same node, or offer another node."""
+"""For every rejection reason, the changes that may resolve it on the same node, or add another node."""
 
 PLUGINS: Final[Mapping[Reason, str]] = {reason: row.plugin for row in ROWS for reason in row.events}
-"""For every reason, the plugin that gives it: the label ``plugin`` of metrics."""
+"""For every reason, its plugin: the label ``plugin`` of metrics."""
 
 OF_NODE_OBJECT: Final = tuple(row for row in FILTERS if row.scope is Scope.NODE_OBJECT)
 
 
 @once_per_request
 def filters_of(request: PodRequest) -> tuple[Filter, ...]:
-    """The filters that may refuse this request somewhere, in their order."""
+    """Return the filters that may reject this request, in their order."""
     return tuple(row for row in FILTERS if row.concerns(request))
 
 
 @once_per_request
 def node_filters_of(request: PodRequest) -> tuple[Filter, ...]:
-    """Those of ``filters_of`` that depend on one node only."""
+    """Return the filters of ``filters_of`` that depend on one node only."""
     return tuple(row for row in filters_of(request) if row.scope is not Scope.CLUSTER)

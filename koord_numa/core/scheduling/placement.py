@@ -1,4 +1,4 @@
-"""Place a pod on one node: CPUs, NUMA nodes and devices of claims, or the predicted admission of a kubelet."""
+"""Placement of a pod on a node: CPUs, NUMA nodes and devices of claims, or the predicted admission by a kubelet."""
 
 from collections.abc import Callable, Iterator
 from math import comb
@@ -43,16 +43,16 @@ _NOT_BY_KUBELETS: Final = "its kubelet chooses the CPUs: no exclusive policy is 
 
 def place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | None = None) -> Placement | Rejection:
     """
-    What the pod would get on this node now, or which rule of its CPUs and NUMA nodes forbids it.
+    Return the placement of the pod on this node, or the rejection by a rule about CPUs and NUMA nodes.
 
-    ``devices`` of its claims are placed on the same NUMA nodes where the scheduler chooses these; a kubelet does not ask for them.
+    ``devices`` of its claims are placed on the same NUMA nodes where the scheduler chooses them; a kubelet ignores them.
     """
     offer = seen.offer
     if isinstance(offer, Rejection):
         return offer
     if isinstance(offer, Inventory):
         return _chosen(ask, offer, seen.ledger, devices)
-    # Promises before admission: what no kubelet keeps is refused without a replay.
+    # Configuration first: what no kubelet guarantees is rejected without replaying the admission.
     if refusal := refuse_by_kubelet_config(ask, offer.state.node.config):
         return refusal
     admission = would_admit(ask.request, offer)
@@ -67,7 +67,7 @@ def place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | Non
         any_of_mask = admission.mask.bit_count() > 1 and _takes_one(ask.request, offer)
         is_aligned = any_of_mask or admission.mask.bit_count() == 1
         alignment = Alignment.ALIGNED if is_aligned else Alignment.UNALIGNED
-    # An exclusive policy that a kubelet does not know is reported as broken and not as honoured.
+    # An exclusive policy that a kubelet does not support is reported as broken.
     ignored = ask.request.bind.exclusive is not NOT_EXCLUSIVE or ask.request.numa.exclusive is NUMA_PREFERRED
     return Placement(
         node=seen.node.name,
@@ -82,12 +82,12 @@ def place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | Non
 
 
 def _takes_one(request: PodRequest, view: KubeletView) -> bool:
-    """Does the kubelet admit the pod on one NUMA node only, whichever that is, and align it as one?"""
+    """Return whether the kubelet admits the pod only on a single NUMA node and aligns it as a whole."""
     config, demand = view.state.node.config, pod_demand(request)
     if config.topology_scope is not KubeletScope.POD and len(demand.containers) != 1:
         return False
     if config.topology_policy is KubeletPolicy.RESTRICTED and view.frame is not None:
-        # Only the fewest NUMA nodes that could hold it on the empty node are preferred, resource by resource.
+        # Only the smallest sets that could hold it on the empty node are preferred, by resource.
         wanted = {CPU: demand.pod.cpus * MILLI, **(demand.pod.memory or {}), **demand.pod.devices}
         most = {name: max(zone.allocatable.get(name, 0) for zone in view.frame.topology.zones) for name in wanted}
         return not [name for name, amount in wanted.items() if amount > most[name] > 0]
@@ -95,7 +95,7 @@ def _takes_one(request: PodRequest, view: KubeletView) -> bool:
 
 
 def _is_certain(numa: tuple[tuple[int, ResourceList], ...], requested: ResourceList) -> bool:
-    """Amounts that add up to more than was requested name places where the kubelet *may* take them from: no result to write."""
+    """Return whether the amounts are certain. If they exceed the request, they are possible NUMA nodes and are not written as a result."""
     held = numa[0][1] if len(numa) == 1 else total(amounts for _, amounts in numa)
     return not [name for name, amount in held.items() if amount > requested.get(name, 0)]
 
@@ -107,9 +107,9 @@ def refuse_by_kubelet_config(ask: SchedulingRequest, config: KubeletConfig) -> R
 
 def _aligned_by_kubelet(ask: SchedulingRequest, config: KubeletConfig) -> PodRequest:
     """
-    The pod as the kubelet's NUMA policy concerns it: not at all where the kubelet has none and the pod has claims.
+    Return the pod without a NUMA policy if the kubelet has none and the pod has claims.
 
-    Such a pod's CPUs can be claimed too, and its policy is then met by the devices of its claims (``claim_devices``).
+    The CPUs of such a pod can be claimed too, and the devices of its claims then satisfy its policy (``place_devices``).
     """
     request = ask.request
     if ask.claims is None or config.topology_policy not in (None, KubeletPolicy.NONE):
@@ -118,7 +118,7 @@ def _aligned_by_kubelet(ask: SchedulingRequest, config: KubeletConfig) -> PodReq
 
 
 def _may_be_aligned(request: PodRequest) -> bool:
-    """Might a kubelet of unknown settings tie the pod to NUMA nodes? CPUs and memory of Guaranteed pods, devices of any."""
+    """Return whether a kubelet with unknown settings may bind the pod to NUMA nodes: Guaranteed pods, and pods with devices."""
     parts = [part for _, part in pod_demand(request).containers]
     return kube_qos(request) is KubeQos.GUARANTEED or any(part.devices for part in parts)
 
@@ -126,40 +126,42 @@ def _may_be_aligned(request: PodRequest) -> bool:
 def _chosen(
     ask: SchedulingRequest, offer: Inventory, ledger: Ledger, devices: DeviceHints | None
 ) -> Placement | Rejection:
-    """The scheduler's choice, unless a strict kubelet beside the agent might align the pod elsewhere or not at all."""
+    """Return the scheduler's placement, unless a strict kubelet beside the agent might align the pod elsewhere or reject it."""
     if isinstance(ask.demand, Rejection):
         return ask.demand
     if offer.kubelet_unknown and _may_be_aligned(ask.request):
         return Rejection(Reason.BAD_TOPOLOGY, NOT_SURELY_ALIGNED, offer.problem, resolvable=False)
     demand = ask.demand
     if ask.claims is not None and not offer.zones and not offer.problem:
-        demand = replace(demand, numa=NO_NUMA_POLICY)  # as before such a kubelet: claims may tell what no topology does
+        demand = replace(
+            demand, numa=NO_NUMA_POLICY
+        )  # as for a kubelet without a policy: claims may provide what no topology publishes
     granted = allocate_demand(demand, offer, ledger, devices)
-    # Only after a placement was found: the worst case is the costlier question.
+    # After a placement was found, because the worst-case check is more expensive.
     if offer.aligner is None or isinstance(granted, Rejection):
         return granted
     return refuse_unsure(ask.request, offer.aligner, ledger) or granted
 
 
 HARD: Final = frozenset({NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED})
-"""Policies under which devices must be on the NUMA nodes of the pod."""
+"""Policies that require devices on the NUMA nodes of the pod."""
 
 NOT_TOGETHER: Final = "cannot allocate all claims on the NUMA nodes of the pod"
 NO_CPUS_BY_CLAIM: Final = "node(s) NUMA Topology policy not match"
 
 LISTED: Final = 256
-"""Sets of NUMA nodes that are tried for devices alone."""
+"""Maximum number of NUMA sets that are tried for devices only."""
 
 
 def place_devices(
     ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, devices: ClaimDevices
 ) -> Placement | Rejection:
     """
-    The placement with an allocation for each claim, on other NUMA nodes than before where only those hold everything.
+    Return the placement with an allocation for each claim, on other NUMA nodes if only those have all resources.
 
-    Of a refusal the message is the allocator's where devices run out, else it says that they are not where the pod has to be.
+    The message of a rejection is the allocator's if there are too few devices, else that they are not on the required NUMA nodes.
     """
-    # 0 is "anywhere": without a solution there, no set of NUMA nodes has one.
+    # 0 means "anywhere": without a solution there, no NUMA set has a solution.
     anywhere = devices.at(0)
     if isinstance(anywhere, str):
         return Rejection(Reason.RESOURCE_CLAIMS, anywhere)
@@ -167,18 +169,18 @@ def place_devices(
     cpus_by_claim = devices.holds_cpus(anywhere)
     if not cpus_by_claim and (refusal := _refuse_without_cpus(ask, seen)):
         return refusal
-    # Devices that are nowhere in particular fit every set, so that nothing is left to align.
+    # Devices without a NUMA node fit every set, so that nothing is left to align.
     if not devices.places:
         if policy in HARD and cpus_by_claim:
             return _refused("on which NUMA nodes its CPUs are is not published")
         return _complete(ask, placement, anywhere, devices, seen)
     if policy not in HARD and _is_near(anywhere, placement):
-        return _complete(ask, placement, anywhere, devices, seen)  # nothing can be nearer
-    # The merge is done again with devices as a provider, as they may strike the set that was elected without them.
+        return _complete(ask, placement, anywhere, devices, seen)  # already optimal
+    # Merge again with devices as a provider, because they may exclude the set that was chosen without them.
     joint = _joint(ask, seen, placement, devices)
     if joint.mask is not None and isinstance(found := devices.at(joint.mask), Found):
         return _complete(ask, joint, found, devices, seen)
-    # A set was elected and the devices are not on it: a policy that must hold refuses the node.
+    # A set was chosen and the devices are not on it: a required policy rejects the node.
     if policy in HARD and joint.mask is not None:
         return _refused(devices.at(joint.mask))
     why: Found | str = ""
@@ -186,19 +188,19 @@ def place_devices(
         why = devices.at(mask)
         if isinstance(why, Found):
             return _complete(ask, joint, why, devices, seen)
-    # Preferred only: devices anywhere are better than no placement.
+    # Preferred only: devices on any NUMA node are better than no placement.
     return _refused(why) if policy in HARD else _complete(ask, joint, anywhere, devices, seen)
 
 
 def _is_near(found: Found, placement: Placement) -> bool:
-    """Is everything on the pod's NUMA nodes, or on one where it has none?"""
+    """Return whether all devices are on the pod's NUMA nodes, or on a single NUMA node if the pod has none."""
     if placement.mask is not None:
         return found.is_near(placement.mask)
     return bool(found.places) and found.on_one
 
 
 def aligned_by_claims_only(ask: SchedulingRequest, seen: NodeSnapshot) -> bool:
-    """Does the pod demand NUMA nodes where only its claims could align it?"""
+    """Return whether the pod requires alignment that only its claims could provide."""
     if ask.request.numa.policy not in HARD:
         return False
     offer = seen.offer
@@ -208,9 +210,9 @@ def aligned_by_claims_only(ask: SchedulingRequest, seen: NodeSnapshot) -> bool:
 
 
 def _refuse_without_cpus(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
-    """Of a pod whose claims hold no CPUs: does it depend here on claims that do?"""
+    """Return the rejection of a pod that depends on claims for CPUs on this node and whose claims hold no CPUs."""
     if aligned_by_claims_only(ask, seen):
-        # Neither a topology nor the claims say where CPUs are: a policy that must hold cannot be checked.
+        # Neither a topology nor the claims publish the NUMA nodes of CPUs: a required policy cannot be checked.
         detail = (
             f"the pod wants {policy_of_devices(ask, seen)}, nothing on the node aligns its CPUs, and it claims none"
         )
@@ -232,15 +234,15 @@ def _refused(why: Found | str) -> Rejection:
 
 
 def policy_of_devices(ask: SchedulingRequest, seen: NodeSnapshot) -> NumaPolicy:
-    """The policy that devices are placed by: a kubelet's own does not concern them, the pod's does."""
+    """Return the policy for placing devices: that of the pod. A kubelet's policy does not apply to them."""
     if isinstance(seen.offer, Inventory) and seen.offer.zones and not isinstance(ask.demand, Rejection):
         return policy_in_force(ask.demand, seen.offer)
     return ask.request.numa.policy
 
 
 def _joint(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, devices: ClaimDevices) -> Placement:
-    """The placement by the merge of all resources with the devices, where ours alone is none for these; the former one if none is found."""
-    # The former set holds the devices too: nothing to change.
+    """Return the placement merged with the devices where the scheduler allocates; the former placement if none is found."""
+    # The former set holds the devices too.
     if placement.mask is None or not isinstance(seen.offer, Inventory) or devices.fits(placement.mask):
         return placement
     again = place(ask, seen, devices)
@@ -249,9 +251,9 @@ def _joint(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, dev
 
 def _own_sets(policy: NumaPolicy, devices: ClaimDevices, room: Callable[[int], bool]) -> Iterator[int]:
     """
-    Sets for devices that have no set of the pod to follow, the narrowest first.
+    Yield NUMA sets for devices if the pod has no set, smallest first.
 
-    Under Restricted they are of the size that an empty node would need.
+    Under Restricted they have the size that an empty node would need.
     """
     places = devices.places
     if policy is not NumaPolicy.RESTRICTED:
@@ -259,7 +261,7 @@ def _own_sets(policy: NumaPolicy, devices: ClaimDevices, room: Callable[[int], b
         yield from sorted(singles, key=devices.crowding)
         return
     for size in range(1, places.bit_count() + 1):
-        # comb(n, size) sets: wider ones are not listed, and a kubelet's policy would refuse them on such machines.
+        # comb(n, size) sets: larger sets are not listed, and a kubelet's policy would reject them on such machines.
         if comb(places.bit_count(), size) > LISTED:
             return
         masks = masks_of_size(places, size)
@@ -270,9 +272,9 @@ def _own_sets(policy: NumaPolicy, devices: ClaimDevices, room: Callable[[int], b
 
 def _room(ask: SchedulingRequest, seen: NodeSnapshot, policy: NumaPolicy) -> Callable[[int], bool]:
     """
-    Have the zones of a set the memory and huge pages that the pod asks for?
+    Return a check whether the zones of a set have the requested memory and huge pages.
 
-    Asked where a kubelet places nothing and the pod's policy demands NUMA nodes: only its claims align it there.
+    Used where the kubelet aligns nothing and the pod's policy requires NUMA nodes: only its claims align it there.
     """
     offer = seen.offer
     topology = offer.topology if isinstance(offer, KubeletView) and policy in HARD else None
@@ -294,7 +296,7 @@ def _room(ask: SchedulingRequest, seen: NodeSnapshot, policy: NumaPolicy) -> Cal
 def _complete(
     ask: SchedulingRequest, placement: Placement, found: Found, devices: ClaimDevices, seen: NodeSnapshot
 ) -> Placement:
-    # Half for the place, half for the chosen alternatives.
+    # Half for the distance, half for the chosen alternatives.
     points = (_alignment_points(placement, found, seen) + _preference_points(found, devices)) // 2
     note = _kubelet_note(placement, found) if isinstance(seen.offer, KubeletView) else ""
     if placement.mask is None and isinstance(seen.offer, Inventory) and devices.holds_cpus(found):
@@ -310,7 +312,7 @@ def _complete(
 
 
 def _alignment_points(placement: Placement, found: Found, seen: NodeSnapshot) -> int:
-    """100 where devices are on the pod's NUMA nodes, or on one where it has none; 50 on one that is not known to be the pod's; else 0."""
+    """Return 100 if devices are on the pod's NUMA nodes, or on one if it has none; 50 on one not known to be the pod's; else 0."""
     if placement.mask is None:
         pinned = isinstance(seen.offer, KubeletView) and seen.offer.state.node.config.cpu_policy == "static"
         return (MAX_SCORE // 2 if pinned and found.numa else MAX_SCORE) if found.on_one else 0
@@ -320,15 +322,13 @@ def _alignment_points(placement: Placement, found: Found, seen: NodeSnapshot) ->
 
 
 def _preference_points(found: Found, devices: ClaimDevices) -> int:
-    """
-    What chosen alternatives of ``firstAvailable`` are worth: 100 when all are the first ones (dynamicresources Score, ``8 - index``).
-    """
+    """Return the points for chosen alternatives of ``firstAvailable``: 100 if all are first (dynamicresources Score, ``8 - index``)."""
     best = devices.best_score()
     return MAX_SCORE if not best else min(MAX_SCORE, MAX_SCORE * found.score // best)
 
 
 def _kubelet_note(placement: Placement, found: Found) -> str:
-    """A kubelet's topology manager knows nothing of claims: what that means for this pod."""
+    """Return a note for this pod, because a kubelet's topology manager does not consider claims."""
     if not found.numa:
         return ""
     where = f"devices of claims are on NUMA {ids_text(found.numa)}"

@@ -1,4 +1,4 @@
-"""What a decision is asked: one pod's request by the rules of its scheduler name, and what other pods and volumes mean for it."""
+"""Input of a decision: a pod's request under its profile, and the relevant pods and volumes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,11 +24,11 @@ from koord_numa.core.value_objects import replace, value_object
 @dataclass(frozen=True, slots=True)
 class Profile:
     """
-    The configuration of one scheduler name, as decisions need it.
+    Configuration of a scheduler name for decisions.
 
     ``scoring`` and ``weights`` (by resource) are the strategy of the ``resources`` scorer, ``node_scoring`` is the method of the ``numa``
-    scorer; ``score_weights`` overrides the default weight of scorers, by their name. ``numa_method`` is the method of the ``numa`` scorer:
-    a LeastNUMANodes strategy is one by itself (KEP-454).
+    scorer. ``score_weights`` overrides the default weights of scorers by name. ``numa_method`` is the effective method of the ``numa``
+    scorer: a LeastNUMANodes strategy implies it (KEP-454).
     """
 
     allocate: AllocateOptions = field(default_factory=AllocateOptions)
@@ -47,12 +47,12 @@ class Profile:
 @value_object
 class SchedulingRequest:
     """
-    One pod's request, its effective amounts, and what it demands where the scheduler chooses CPUs.
+    Request of a pod, its effective amounts, and its demand where the scheduler allocates CPUs.
 
-    ``neighbours`` and ``spread`` are counts of placed pods by topology domain, ``storage`` what is known of volumes; each is ``None`` for
-    a pod that does not depend on it. ``claims`` is what the pod's resource claims ask for. ``images`` are one pod's own, as pods that ask
-    for the same may run different ones. ``by_claim`` are amounts that a node serves by claim, and ``variants`` is what ``on_node`` made of
-    the request, by the resources that are served by claim; ``derived`` is what others worked out of it, by what they call it.
+    ``neighbours`` and ``spread`` are counts of placed pods by topology domain, ``storage`` is the state of volumes; each is ``None`` for a
+    pod that does not depend on it. ``claims`` are the demands of the pod's resource claims. ``images`` belong to a single pod, because pods
+    with equal requests may have different images. ``by_claim`` are amounts that a node serves by claim. ``variants`` caches the results of
+    ``on_node`` by the resources that are served by claim; ``derived`` caches derived data of other modules by key.
     """
 
     request: PodRequest
@@ -72,7 +72,7 @@ class SchedulingRequest:
 
 
 def scheduling_request(request: PodRequest, profile: Profile) -> SchedulingRequest:
-    """What a pod asks for, apart from what depends on other pods and on volumes."""
+    """Return the request of a pod without the parts that depend on other pods and volumes."""
     return SchedulingRequest(
         request,
         effective_requests(request),
@@ -82,7 +82,7 @@ def scheduling_request(request: PodRequest, profile: Profile) -> SchedulingReque
 
 
 def with_claims(ask: SchedulingRequest, claims: PodClaims) -> SchedulingRequest:
-    """The request of a pod that has resource claims, which may give it the CPUs of its own."""
+    """Return the request of a pod with resource claims, which may provide its exclusive CPUs."""
     holds = bool(claims.to_allocate or claims.devices or claims.extended)
     demand = ask.demand if isinstance(ask.demand, Rejection) else replace(ask.demand, claims=holds)
     return replace(ask, claims=claims, demand=demand)
@@ -90,9 +90,9 @@ def with_claims(ask: SchedulingRequest, claims: PodClaims) -> SchedulingRequest:
 
 def on_node(ask: SchedulingRequest, node: Node) -> SchedulingRequest:
     """
-    The request as this node sees it: extended resources that the node serves by claim are no amounts there, but devices of a claim.
+    Return the request for this node: extended resources that the node serves by claim are devices of a claim instead of amounts.
 
-    So no other rule has to know of them (kube-scheduler's noderesources ``fitsRequest`` leaves them to the plugin of claims).
+    No other rule has to consider them then (``fitsRequest`` of kube-scheduler's noderesources leaves them to the plugin of claims).
     """
     claims = ask.claims
     if claims is None or not claims.extended:
@@ -102,7 +102,7 @@ def on_node(ask: SchedulingRequest, node: Node) -> SchedulingRequest:
     known = ask.variants.get(key)
     if known is None:
         found = claims_at(claims, ask.request.containers, node.allocatable)
-        # A claim that is of no use here is refused when devices are looked for.
+        # A claim that cannot be used here is rejected when devices are allocated.
         at_node = replace(claims, extended=(), made=None) if isinstance(found, str) else found
         by_claim = {name: amount for name, amount in ask.amounts.items() if name in key}
         known = ask.variants[key] = replace(with_claims(without_resources(ask, key), at_node), by_claim=by_claim)
@@ -110,7 +110,7 @@ def on_node(ask: SchedulingRequest, node: Node) -> SchedulingRequest:
 
 
 def without_resources(ask: SchedulingRequest, resources: Iterable[str]) -> SchedulingRequest:
-    """The request of a pod that asks for the same but these resources."""
+    """Return the request without these resources."""
     gone = dict.fromkeys(resources)
     amounts = {name: amount for name, amount in ask.amounts.items() if name not in gone}
     demand = ask.demand if isinstance(ask.demand, Rejection) else replace(ask.demand, amounts=amounts)
@@ -119,14 +119,14 @@ def without_resources(ask: SchedulingRequest, resources: Iterable[str]) -> Sched
 
 
 def depends_on_other_pods(request: PodRequest) -> bool:
-    """Does the answer of a node, or its score, depend on anything but the node: on pods elsewhere, on volumes?"""
+    """Return whether the result or the score of a node depends on more than the node: on other pods or on volumes."""
     demands = request.constraints
     preferred = demands.preferred_affinity or demands.preferred_anti_affinity or demands.spread
     return bool(preferred) or may_be_refused_for_others(request)
 
 
 def may_be_refused_for_others(request: PodRequest) -> bool:
-    """May a node refuse the pod for what lies elsewhere? Preferences make a node better, never possible."""
+    """Return whether a node may reject the pod because of other pods or volumes. Preferences never cause rejections."""
     demands = request.constraints
     required = demands.affinity or demands.anti_affinity or any(each.hard for each in demands.spread)
     # Claims and disks depend on volumes, which are outside the node.

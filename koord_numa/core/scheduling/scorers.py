@@ -1,17 +1,11 @@
 """
-Every part of a node's score, as rows: kube-scheduler's Score plugins and those of NUMA placement.
+Table of all parts of a node's score: Score plugins of kube-scheduler and of NUMA placement.
 
-A new scorer is one file in ``core/score`` or ``core/fit`` and one row here, and for a scorer without ``normalize`` an upper bound in
+A new scorer is a file in ``core/score`` or ``core/fit`` and a row here, and for a scorer without ``normalize`` an upper bound in
 ``engine/ranking/score_bounds``. Settings (``scoreWeights``) and dry runs read the rows.
 
-Theory. Scorers are of two sorts. *Absolute* ones give 0 to 100 points by the node alone, so a node's points are remembered until it
-changes. *Preferences* give a raw score, and ``normalize`` turns the raw scores of all nodes that fit into 0 to 100 points: the best of them
-earns 100. Preferences are what users write into pods and taints; by default they weigh 24 times as much as the filling of nodes, so that
-bin-packing decides only among nodes which the preferences leave about equal. Among themselves they weigh as in kube-scheduler.
-
-For a pod with CPUs of its own, alignment comes before the shape of its CPUs, and the shape before load. Everything that expresses load
-(resources, devices, the method of ``numa``, images, default spread) gives 1,000 points at most, CPUs of the preferred shape 1,100, and
-each further NUMA node costs 2,200. What users ask for explicitly (exclusivity, claims, preferences) may be worth more than one NUMA node.
+*Absolute* scorers (``SCORERS``) give 0 to 100 points by the node only, cached until it changes. *Preferences* give a raw score, which
+``normalize`` converts to 0 to 100 points over all nodes that fit.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -63,7 +57,7 @@ from koord_numa.core.state.node_snapshot import NodeSnapshot
 Ints = NDArray[np.int64]
 
 Score = Callable[[SchedulingRequest, NodeSnapshot, Placement, Profile], int]
-"""The points of one part of a score, 0 to 100."""
+"""Returns the points of a part of the score, 0 to 100."""
 
 _EXCLUSIVITY_POINTS: Final = {Exclusivity.HONOURED: 100, Exclusivity.DOWNGRADED: 50, Exclusivity.BROKEN: 0}
 
@@ -71,8 +65,10 @@ _EXCLUSIVITY_POINTS: Final = {Exclusivity.HONOURED: 100, Exclusivity.DOWNGRADED:
 @dataclass(frozen=True, slots=True)
 class Scorer:
     """
-    A part of the score that depends on one node only: 0 to 100 points. ``name`` is its key in ``scoreWeights``, ``plugin`` the public
-    name of the rule. ``concerns`` is false for requests that get no points of it on any node.
+    Part of the score that depends on one node only: 0 to 100 points.
+
+    ``name`` is its key in ``scoreWeights``, ``plugin`` the public name of the rule. ``concerns`` is false for requests that get no points
+    on any node.
     """
 
     name: str
@@ -84,7 +80,7 @@ class Scorer:
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """A part of the score that compares nodes: ``raw`` is a node's own number, ``normalize`` compares those of all nodes that fit."""
+    """Part of the score that compares nodes: ``raw`` is a node's value, ``normalize`` compares the values of all nodes that fit."""
 
     name: str
     plugin: str
@@ -95,10 +91,10 @@ class Preference:
 
 def score_numa(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, profile: Profile) -> int:
     """
-    How well the placement sits on the node's NUMA nodes, 0 to 100, by the configured method.
+    Return the score of the placement's NUMA nodes, 0 to 100, by the configured method.
 
-    A kubelet's choice is not known, so under all methods but the default its node is scored by the published zones, as
-    NodeResourceTopologyMatch of the scheduler-plugins does.
+    A kubelet's choice is not known, so that under all methods but the default its node is scored by the published zones, as in
+    NodeResourceTopologyMatch of the scheduler-plugins.
     """
     method, offer = profile.numa_method, seen.offer
     if method is NodeScoring.FEWEST_NUMA_NODES:
@@ -110,7 +106,9 @@ def score_numa(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement,
             and not placed.mask
             and kube_qos(ask.request) is not KubeQos.GUARANTEED
         ):
-            return MAX_SCORE if placed.numa_total else 0  # as on a kubelet's node: such a pod is tied to no NUMA node
+            return (
+                MAX_SCORE if placed.numa_total else 0
+            )  # as on a kubelet's node: such a pod is not bound to NUMA nodes
         return score_node(method, placed, Strategy(profile.scoring, profile.weights))
     topology = offer.topology if isinstance(offer, KubeletView) else None
     strategy = ScoringType.LEAST_NUMA_NODES if method is NodeScoring.LEAST_NUMA_NODES else profile.scoring
@@ -119,9 +117,9 @@ def score_numa(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement,
 
 def score_alignment(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
     """
-    ``MAX_SCORE`` for CPUs of one NUMA node, a point less for each further NUMA node of the placement; 0 without own CPUs.
+    Return ``MAX_SCORE`` for CPUs on one NUMA node, one point less per additional NUMA node; 0 if the pod wants no exclusive CPUs.
 
-    Where the pod gets no CPUs of its own, or their NUMA nodes are not known, the node counts as if they were two.
+    If the pod gets no exclusive CPUs there, or their NUMA nodes are unknown, they count as two NUMA nodes.
     """
     if not wants_own_cpus(ask):
         return 0
@@ -134,16 +132,16 @@ def score_alignment(ask: SchedulingRequest, seen: NodeSnapshot, placement: Place
 
 
 UNKNOWN_NUMA_NODES: Final = 2
-"""Worse than one NUMA node, and no more than one step, so that what a user prefers explicitly still decides."""
+"""Number of NUMA nodes if unknown: worse than one, but only by one step, so that explicit user preferences decide."""
 
 
 def alignment_points(numa_nodes: int) -> int:
-    """The points of a placement on so many NUMA nodes, 0 to 100."""
+    """Return the points of a placement on this number of NUMA nodes, 0 to 100."""
     return max(0, MAX_SCORE + 1 - numa_nodes)
 
 
 def wants_own_cpus(ask: SchedulingRequest) -> bool:
-    """May the pod get CPUs of its own on some node, and does it not ask itself to be spread over NUMA nodes?"""
+    """Return whether the pod may get exclusive CPUs on some node and does not request spreading over NUMA nodes."""
     demand = ask.demand
     if isinstance(demand, Rejection) or demand.strategy is NumaAllocateStrategy.DISTRIBUTE_EVENLY:
         return False
@@ -152,9 +150,9 @@ def wants_own_cpus(ask: SchedulingRequest) -> bool:
 
 def score_shape(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
     """
-    ``MAX_SCORE`` where the CPUs have the shape that the pod prefers, 0 where cores are split (FullPCPUs) or shared (SpreadByPCPUs).
+    Return ``MAX_SCORE`` for CPUs of the preferred shape, 0 where cores are split (FullPCPUs) or shared (SpreadByPCPUs).
 
-    ``MAX_SCORE`` too where the pod gets no CPUs of its own, or a kubelet chooses them.
+    Also ``MAX_SCORE`` where the pod gets no exclusive CPUs, or a kubelet allocates them.
     """
     if not prefers_shape(ask):
         return 0
@@ -173,13 +171,13 @@ def prefers_shape(ask: SchedulingRequest) -> bool:
 
 
 def score_exclusivity(ask: SchedulingRequest, _seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
-    """100 where the pod's exclusivity is honoured, 50 where NUMANodeLevel became PCPULevel, 0 where it is broken or not asked for."""
-    # 0 for pods that ask for none: a constant would change no order, and costs nothing in the bounds.
+    """Return 100 if the pod's exclusivity is met, 50 if NUMANodeLevel became PCPULevel, 0 if it is broken or not requested."""
+    # 0 for pods without a request: a constant does not change the order, and needs no bound.
     return _EXCLUSIVITY_POINTS[placement.exclusivity] if wants_exclusivity(ask) else 0
 
 
 def wants_exclusivity(ask: SchedulingRequest) -> bool:
-    """Does the pod ask for exclusivity that a node may honour or not?"""
+    """Return whether the pod requests exclusivity that a node may meet or not."""
     demand = ask.demand
     if isinstance(demand, Rejection):
         return False
@@ -187,11 +185,11 @@ def wants_exclusivity(ask: SchedulingRequest) -> bool:
 
 
 def score_numa_spread(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
-    """Score from 0 to 100 how well the placement spreads or packs the workload inside the node; 0 on kubelet-owned nodes."""
+    """Return a score from 0 to 100 for spreading or packing the workload inside the node; 0 on kubelet-owned nodes."""
     demand, offer = ask.demand, seen.offer
     if isinstance(demand, Rejection) or demand.spread is None or not isinstance(offer, Inventory):
         return 0
-    # No set is chosen where the pod may have all NUMA nodes of the node.
+    # No set is chosen if the pod may use all NUMA nodes of the node.
     mask = placement.mask or mask_of_ids(offer.numa_ids)
     return workload_spread(demand.spread, offer, seen.ledger, demand.amounts).points(mask)
 
@@ -203,23 +201,23 @@ def wants_numa_spread(ask: SchedulingRequest) -> bool:
 
 def score_claims(ask: SchedulingRequest, _seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
     """
-    How near devices of claims are to the pod's CPUs and memory, and which alternatives of ``firstAvailable`` they are; 0 without claims.
+    Return the score of claim devices: distance to the pod's CPUs and memory, and alternatives of ``firstAvailable``; 0 without claims.
 
-    Before devices are chosen every node counts as the best that it can be (``claim_devices``).
+    Before devices are allocated every node has its maximum score (``place_devices``).
     """
     return placement.claim_points if wants_devices(ask) else 0
 
 
 def wants_devices(ask: SchedulingRequest) -> bool:
-    """Are there claims that devices are to be chosen for?"""
+    """Return whether devices have to be allocated for claims."""
     return ask.claims is not None and bool(ask.claims.to_allocate or ask.claims.extended)
 
 
 def _filling(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, profile: Profile) -> int:
     """
-    Devices that an extended resource gets by claim count as its amounts would (noderesources ``calculateResourceAllocatableRequest``).
+    Return the ``resources`` score. Devices by claim count like amounts (noderesources ``calculateResourceAllocatableRequest``).
 
-    Before they are counted, which is done with the allocation, the node counts as the best that it can be.
+    Before they are counted, which is done at allocation, the node has its maximum score.
     """
     wanted, there, held = ask.amounts, seen.allocatable, seen.ledger.amounts
     by_claim = ask.by_claim and scored_by_claim(ask.by_claim, profile)
@@ -234,7 +232,7 @@ def _filling(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, p
 
 
 def scored_by_claim(resources: Iterable[str], profile: Profile) -> frozenset[str]:
-    """Those of the resources that would count in the ``resources`` score of a node that serves them by claim."""
+    """Return the resources that count in the ``resources`` score of a node that serves them by claim."""
     return frozenset(resources) & profile.weights.keys() if profile.scoring in FILLING else frozenset()
 
 
@@ -247,7 +245,7 @@ def _pod_affinity(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
 
 
 def _crowding(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
-    # Default constraints have a row of their own, since they weigh less.
+    # Default constraints have a separate row, because their weight is lower.
     return 0 if ask.spread is None or spreads_by_default(ask.request) else crowding(ask.request, seen.node, ask.spread)
 
 
@@ -256,7 +254,7 @@ def _default_crowding(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
 
 
 def spreads_by_default(request: PodRequest) -> bool:
-    """Are the pod's spread constraints those of the configuration? It has either those or its own."""
+    """Return whether the pod's spread constraints are the configured defaults. A pod has either those or its own."""
     spread = request.constraints.spread
     return bool(spread) and spread[0].default
 
@@ -265,6 +263,10 @@ def _images(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
     return 0 if ask.images is None else score_images(seen.node, ask.images)
 
 
+# For a pod with exclusive CPUs, alignment comes before the shape of its CPUs, and the shape before load. All parts that
+# express load (resources, devices, the method of ``numa``, images, default spread) give at most 1,000 points, CPUs of the
+# preferred shape 1,100, and each additional NUMA node costs 2,200. Explicit requests (exclusivity, claims, preferences)
+# may outweigh a NUMA node.
 SCORERS: Final = (
     Scorer("resources", "NodeResourcesFit", 1, _filling),
     Scorer("devices", "DeviceReserve", 5, _devices),
@@ -276,6 +278,8 @@ SCORERS: Final = (
     Scorer("claims", "DynamicResources", 24, score_claims, wants_devices),
 )
 
+# Preferences are explicit requests in pods and taints. By default they weigh 24 times as much as resource filling, so that
+# bin-packing decides only among nodes with about equal preferences. Their ratio is that of kube-scheduler.
 PREFERENCES: Final = (
     Preference(
         "node_affinity",
@@ -287,7 +291,7 @@ PREFERENCES: Final = (
     Preference("taints", "TaintToleration", 36, lambda ask, seen: soft_taints(ask.request, seen.node), fewest_first),
     Preference("pod_affinity", "InterPodAffinity", 24, _pod_affinity, between_extremes),
     Preference("spread", "PodTopologySpread", 24, _crowding, least_crowded),
-    # No user asked for these: they weigh beside the filling of nodes as in kube-scheduler.
+    # Not requested by users: the weight relative to resource filling is that of kube-scheduler.
     Preference("default_spread", "PodTopologySpread", 2, _default_crowding, least_crowded),
     Preference("images", "ImageLocality", 1, _images, as_given),
 )
@@ -296,17 +300,17 @@ DEFAULT_WEIGHTS: Final[Mapping[str, int]] = {row.name: row.weight for row in (*S
 
 
 def weight_of(row: Scorer | Preference, profile: Profile) -> int:
-    """How much a row counts under a profile."""
+    """Return the weight of a row under a profile."""
     return profile.score_weights.get(row.name, row.weight)
 
 
 def preference_points(
     ask: SchedulingRequest, fitting: Sequence[NodeSnapshot], profile: Profile
 ) -> dict[str, list[int]]:
-    """By preference, its weighted points for each of the nodes that fit, in their order."""
+    """Return the weighted points of each preference for the nodes that fit, in their order."""
     points = {}
     for row in PREFERENCES:
-        # int64, one element a node that fits; ``normalize`` relies on whole numbers to truncate as upstream.
+        # int64, one element per fitting node; ``normalize`` relies on integers to truncate as upstream.
         raw = np.array([row.raw(ask, seen) for seen in fitting], dtype=np.int64)
         points[row.name] = (weight_of(row, profile) * row.normalize(raw)).tolist()
     return points
