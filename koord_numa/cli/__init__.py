@@ -1,7 +1,7 @@
 """
-The command line: each module of ``commands`` is one command, under its own name.
+The command line. Each module of ``commands`` is one command of the same name.
 
-Commands are imported when they are used, so that ``--help`` of one does not load the others.
+Commands are imported on use, so that ``--help`` of one command does not load the others.
 """
 
 import pkgutil
@@ -17,18 +17,18 @@ from koord_numa.view.printable import printable
 
 
 class _Misused(click.ClickException):
-    """A command line that cannot be understood, in one line with the way out."""
+    """An invalid command line, reported in one line with a reference to the help."""
 
     exit_code = 2
 
 
 class _Commands(click.Group):
-    """The modules of ``commands``, each with a ``click`` command named ``command``."""
+    """The command group: the modules of ``commands``, each with a ``click`` command named ``command``."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except NoArgsIsHelpError:  # its text is the help, not a mistake
+        except NoArgsIsHelpError:  # its text is the help, not an error
             raise
         except click.UsageError as error:
             path = error.ctx.command_path if error.ctx is not None else ctx.command_path

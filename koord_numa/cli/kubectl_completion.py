@@ -1,7 +1,8 @@
 """
-``kubectl_complete-koord_numa``: kubectl runs it with the words typed so far and expects a suggestion a line, then a directive.
+``kubectl_complete-koord_numa``: completion for the kubectl plugin.
 
-As kubectl's ``pkg/cmd/plugin_completion.go`` describes; the directive is a bit mask of Cobra's ``ShellCompDirective``.
+kubectl runs it with the words typed so far and expects one suggestion per line, then a directive (kubectl's
+``pkg/cmd/plugin_completion.go``). The directive is a bit mask of Cobra's ``ShellCompDirective``.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """
-Log lines for people or for machines: text, or one JSON object a line.
+Log formats: text, or one JSON object per line.
 
-Callers pass a pod, a node or a reason as ``extra={"pod": …, "node": …, "reason": …}``; both forms show them.
+Callers pass a pod, a node or a reason as ``extra={"pod": …, "node": …, "reason": …}``. Both formats include them.
 """
 
 import logging
@@ -15,25 +15,25 @@ import orjson
 from koord_numa.view.printable import printable
 
 KEYS: Final = ("pod", "node", "reason")
-"""The keys that people search logs by, in the order in which they are shown."""
+"""Keys for log searches, in display order."""
 
 
 class LogFormat(StrEnum):
-    """How a log line looks."""
+    """Format of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class PrintableFormatter(logging.Formatter):
-    """Lines in which no text from an object controls a terminal."""
+    """A formatter that removes terminal controls in texts of objects."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
 
 
 class TextFormatter(PrintableFormatter):
-    """``time level logger message pod=… node=… reason=…``."""
+    """Text lines: ``time level logger message pod=… node=… reason=…``."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -45,7 +45,7 @@ class TextFormatter(PrintableFormatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """Lines with one JSON object each."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -60,11 +60,11 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(level: str, form: LogFormat) -> None:
-    """Send every log line of the process to stderr in this form."""
+    """Send all log lines of the process to stderr in the given format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else TextFormatter())
     root = logging.getLogger()
-    # In place of what libraries installed, which would print every line twice.
+    # Replaces handlers of libraries, which would print every line twice.
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
 

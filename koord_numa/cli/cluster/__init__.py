@@ -1,1 +1,1 @@
-"""The cluster as a command sees it: objects read from the API server or from files, and a snapshot that answers what-if questions."""
+"""Cluster access of commands: objects from the API server or from files, and a snapshot for what-if questions."""

@@ -1,4 +1,6 @@
-"""How a command reaches its cluster, as kubectl does: kubeconfig, context and namespace; or files instead of a cluster."""
+"""
+Access of a command to its cluster as in kubectl: kubeconfig, context and namespace, or files in place of a cluster.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,7 +24,7 @@ PREFIXES: Final = ("pod", "pods", "po")
 
 
 def pod_name(text: str, namespace: str | None, default: str) -> tuple[str, str]:
-    """Namespace and name. Raises ``click.BadParameter`` when ``-n`` says another namespace than the name does."""
+    """Return namespace and name. Raises ``click.BadParameter`` when ``-n`` contradicts the namespace in the name."""
     before, slash, name = text.rpartition("/")
     if not slash or before in PREFIXES:
         return namespace or default, name
@@ -32,7 +34,7 @@ def pod_name(text: str, namespace: str | None, default: str) -> tuple[str, str]:
 
 
 EVERYWHERE: Final = ""
-"""Stands for all namespaces."""
+"""Placeholder for all namespaces."""
 
 
 Command = Callable[..., Any]
@@ -45,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The cluster and the rules of one command. With ``files`` there is no cluster."""
+    """The cluster and the configuration of one command. With ``files`` there is no cluster."""
 
     kubeconfig: Path | None = None
     context: str | None = None
@@ -62,32 +64,36 @@ class Access:
 
     @property
     def namespace(self) -> str:
-        """The namespace of the context, ``default`` where it names none. Raises ``click.ClickException``."""
+        """The namespace of the context, or ``default``. Raises ``click.ClickException``."""
         try:
             return "default" if self.files else current_namespace(self.kubeconfig, self.context)
         except NoCredentials as error:
             raise failure(error) from error
 
     def objects(self) -> ClusterObjects:
-        """Everything that decides. Raises ``click.ClickException`` with one line for the user."""
+        """Return all objects that affect decisions. Raises ``click.ClickException`` with a message in one line."""
         if self.files:
             return read_files(self.files)
         found = self.run(list_objects)
-        # On stderr: the output stays a document that programs can read.
+        # On stderr, so that programs can parse the output.
         if found.unread:
             click.echo(f"Not counted: {no_right_to_list(found.unread)}", err=True)
         return found
 
     def snapshot(self) -> Snapshot:
-        """The cluster of this moment. Raises ``click.ClickException`` with one line for the user."""
+        """Return a snapshot of the cluster. Raises ``click.ClickException`` with a message in one line."""
         return snapshot_of(self.settings, self.objects())
 
     async def connect(self) -> Api:
-        """A connection; nothing is sent yet. Raises ``NoCredentials``."""
+        """Create a connection without sending anything. Raises ``NoCredentials``."""
         return await Api.connect(self.kubeconfig, context=self.context)
 
     def run(self, work: Callable[[Api], Awaitable[T]]) -> T:
-        """The result of a coroutine that uses a connection. Raises ``click.ClickException`` with one line for the user."""
+        """
+        Run a coroutine with a connection and return its result.
+
+        Raises ``click.ClickException`` with a message in one line.
+        """
 
         async def connected() -> T:
             async with await self.connect() as api:
@@ -100,7 +106,7 @@ class Access:
 
 
 def failure(error: Exception) -> click.ClickException:
-    """An error in one line, with the way out where there is one."""
+    """Return an error as a message in one line, with advice if there is any."""
     text = " ".join(str(error).split())
     if isinstance(error, Unavailable):
         text += "; is the context right? (--context, --kubeconfig; --from FILE needs no cluster)"
@@ -129,12 +135,12 @@ FILES: Final = click.option(
 
 
 def with_access(command: Command) -> Command:
-    """Options for a command that reads a cluster or files; it gets them as ``access``."""
+    """Add the options of a command that reads a cluster or files. The command receives ``access``."""
     return FILES(with_cluster(command))
 
 
 def with_cluster(command: Command) -> Command:
-    """Options for a command that needs a cluster; it gets them as ``access``."""
+    """Add the options of a command that needs a cluster. The command receives ``access``."""
 
     def run(kubeconfig: Path | None, context: str | None, config: Path | None, **rest: Any) -> Any:
         return command(access=Access(kubeconfig, context, config, rest.pop("files", ())), **rest)
@@ -143,19 +149,19 @@ def with_cluster(command: Command) -> Command:
 
 
 def with_watch(command: Command) -> Command:
-    """``-w`` for a command; it gets ``watch``."""
+    """Add ``-w``. The command receives ``watch``."""
     return click.option("-w", "--watch", is_flag=True, help="Go on, and print what changes.")(command)
 
 
 def with_selector(command: Command) -> Command:
-    """``-l`` for a command; it gets ``selects``, a predicate on labels."""
+    """Add ``-l``. The command receives ``selects``, a predicate on labels."""
 
     def parsed(_: click.Context, __: click.Parameter, text: str) -> Selects:
         try:
             requirements = parse_labels(text) if text else ()
         except ApiError as error:
             raise click.BadParameter(str(error)) from None
-        # A predicate, so that commands need to know nothing of the syntax.
+        # A predicate, so that commands do not depend on the syntax.
         return lambda labels: all(requirement.holds(dict(labels)) for requirement in requirements)
 
     return click.option(
@@ -170,5 +176,5 @@ def with_selector(command: Command) -> Command:
 
 
 def with_namespace(command: Command) -> Command:
-    """``-n`` for a command; it gets ``namespace``, ``None`` for that of the context."""
+    """Add ``-n``. The command receives ``namespace``, or None for the namespace of the context."""
     return click.option("-n", "--namespace", help="Default: that of the context, else default.")(command)

@@ -1,4 +1,4 @@
-"""What a manifest would put into the cluster: its pods, those that its workloads make, and the objects that decide where they go."""
+"""Manifests: the pods of a manifest, the pods of its workloads, and the objects that affect their placement."""
 
 import sys
 from collections import Counter
@@ -19,15 +19,16 @@ from koord_numa.wire.misspelled_keys import unread_workload_keys
 from koord_numa.wire.pod.pods import parse_pod, with_priority
 
 _MANY: Final = 1000
-"""Pods that one workload may make here."""
+"""Maximum number of pods of one workload."""
 
 
 @dataclass(slots=True)
 class Manifest:
     """
-    ``makers`` are Pods and workloads; ``passed`` counts objects, by kind, that neither make pods nor decide where they go.
+    The objects of a manifest.
 
-    ``unread`` has a sentence for each key of a workload that only its pods may have.
+    ``makers`` are Pods and workloads. ``passed`` is the number of ignored objects, by kind. ``unread`` has a sentence
+    for each key of a workload that is valid only on its pods.
     """
 
     makers: list[Document] = field(default_factory=list)
@@ -41,13 +42,21 @@ CONTROLLERS: Final[Mapping[str, str]] = {
     "StatefulSet": "StatefulSet",
     "ReplicationController": "ReplicationController",
 }
-"""What controls the pods of a workload: their selector spreads them by default. A Deployment's ReplicaSet goes by its name here."""
+"""
+Kinds of the controllers of a workload's pods, whose selector is used for default spreading.
+
+A Deployment's ReplicaSet has the Deployment's name here.
+"""
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
 def read_manifests(sources: Iterable[Path]) -> list[Document]:
-    """The objects of files, of the files in folders by name, and of stdin for ``-``. Raises ``click.ClickException``."""
+    """
+    Return the objects of files, of files in folders (sorted by name), and of stdin for ``-``.
+
+    Raises ``click.ClickException``.
+    """
     found: list[Document] = []
     for source in sources:
         if source == Path("-"):
@@ -71,7 +80,9 @@ def _text(read: Callable[[], str], name: str) -> str:
 
 
 def take(found: Iterable[Document], objects: ClusterObjects) -> Manifest:
-    """Sort a manifest's objects; those that decide something join the objects. Raises ``click.ClickException``."""
+    """
+    Classify the objects of a manifest and add the relevant objects to ``objects``. Raises ``click.ClickException``.
+    """
     manifest = Manifest()
     for document in found:
         kind = str(document.get("kind") or "object without kind")
@@ -80,10 +91,10 @@ def take(found: Iterable[Document], objects: ClusterObjects) -> Manifest:
             manifest.makers.append(document)
             if template is not None:
                 manifest.unread.extend(_unread(kind, _part(document, "metadata"), _part(template, "metadata")))
-            # A workload is one object more: its selector spreads its pods by default.
+            # A workload is also an object: its selector is used for default spreading.
             if kind not in CONTROLLERS:
                 continue
-            # A Deployment's pods are spread by its ReplicaSet, which has the same selector.
+            # The ReplicaSet of a Deployment has the same selector and is used for default spreading.
             document = {**document, "kind": CONTROLLERS[kind]}
         try:
             known = objects.add(document)
@@ -104,9 +115,9 @@ def _unread(kind: str, workload: Mapping[str, Any], template: Mapping[str, Any])
 
 def pods(manifest: Manifest, objects: ClusterObjects, namespace: str = "default") -> Iterator[Pod]:
     """
-    The pods as the API server would show them, in the order of the manifest; those without a namespace in the given one.
+    Yield the pods as the API server would return them, in the order of the manifest.
 
-    Raises ``click.ClickException``.
+    Pods without a namespace get the given namespace. Raises ``click.ClickException``.
     """
     number = 0
     for maker in manifest.makers:
@@ -118,7 +129,7 @@ def pods(manifest: Manifest, objects: ClusterObjects, namespace: str = "default"
                     {**obj, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}, objects.priority_classes
                 )
                 admitted = _with_resource_claims(admitted, objects)
-                # Counted per manifest: the uid decides nothing, but must differ.
+                # The uid affects no decision, but must be unique.
                 pod = parse_pod(admitted)
             except WireError as error:
                 unread = objects.unread.get(PRIORITY_CLASSES)
@@ -129,7 +140,11 @@ def pods(manifest: Manifest, objects: ClusterObjects, namespace: str = "default"
 
 
 def _with_resource_claims(pod: Document, objects: ClusterObjects) -> Document:
-    """The pod with claims of its templates, which join the objects, as the ResourceClaim controller would make them."""
+    """
+    Return the pod with claims from its templates.
+
+    As the ResourceClaim controller, it creates the claims and adds them to ``objects``.
+    """
     metadata, spec = pod["metadata"], pod.get("spec")
     entries = (spec.get("resourceClaims") if isinstance(spec, dict) else None) or ()
     made = []
@@ -145,7 +160,9 @@ def _with_resource_claims(pod: Document, objects: ClusterObjects) -> Document:
 
 
 def _part(document: Document, key: str) -> Mapping[str, Any]:
-    """A part of an object that is an object itself, empty where it is absent. Raises ``click.ClickException`` for anything else."""
+    """
+    Return a nested object, or an empty mapping if it is absent. Raises ``click.ClickException`` for any other type.
+    """
     value = document.get(key)
     if value is None:
         return {}
@@ -155,7 +172,7 @@ def _part(document: Document, key: str) -> Mapping[str, Any]:
 
 
 def _template(document: Document) -> Mapping[str, Any] | None:
-    """What a workload makes its pods of; of a CronJob, those of its next Job."""
+    """Return the pod template of a workload. For a CronJob it is that of its next Job. None for other kinds."""
     kind = str(document.get("kind"))
     if kind in PARSERS and kind not in CONTROLLERS:
         return None
@@ -167,7 +184,7 @@ def _template(document: Document) -> Mapping[str, Any] | None:
 
 
 def _instances(document: Document, namespace: str) -> Iterator[Document]:
-    """A Pod is itself; a workload is its template, as often as it says."""
+    """Yield a Pod itself, or the pods of a workload, one per replica."""
     template = _template(document)
     if template is None:
         yield document
@@ -177,12 +194,12 @@ def _instances(document: Document, namespace: str) -> Iterator[Document]:
         raise click.ClickException("a DaemonSet makes a pod for every node, which is not simulated")
     if kind == "CronJob":
         spec = spec["jobTemplate"]["spec"]
-    # Jobs say parallelism, all others replicas; one is the default of both.
+    # Jobs have parallelism, other workloads have replicas. The default of both is 1.
     replicas = spec.get("replicas", spec.get("parallelism", 1))
     if type(replicas) is not int or not 0 <= replicas <= _MANY:
         raise click.ClickException(f"replicas must be a number up to {_MANY}, found {replicas!r}")
     first = 0 if kind == "StatefulSet" else 1
-    # As the controllers number them: StatefulSets from 0.
+    # Numbered as by the controllers: StatefulSets start at 0.
     for number in range(first, first + replicas):
         made: dict[str, Any] = {
             "name": f"{owner.get('name')}-{number}",
@@ -203,7 +220,7 @@ def _reference(kind: str, owner: Mapping[str, Any]) -> Document:
 
 
 def _with_claims(pod_spec: Any, workload: Mapping[str, Any], pod: str) -> Any:
-    """A StatefulSet gives each of its pods claims of its own, which are volumes of the same name."""
+    """Return the pod spec with volumes for the pod's own claims of a StatefulSet."""
     templates = workload.get("volumeClaimTemplates")
     if not isinstance(templates, list) or not templates or not isinstance(pod_spec, dict):
         return pod_spec
@@ -212,7 +229,7 @@ def _with_claims(pod_spec: Any, workload: Mapping[str, Any], pod: str) -> Any:
     # A claim of the same name replaces the template's volume (stateful_set_utils.go updateStorage).
     volumes = pod_spec.get("volumes") or []
     if not isinstance(volumes, list):
-        return pod_spec  # its parser says what is wrong
-    # What is no volume stays, for the same reason.
+        return pod_spec  # the pod parser reports the error
+    # Malformed volumes are kept, so that the pod parser reports them.
     others = [volume for volume in volumes if not isinstance(volume, dict) or volume.get("name") not in names]
     return {**pod_spec, "volumes": [*others, *own]}

@@ -1,7 +1,7 @@
 """
-Every object that decides where pods go, read once: from a cluster's lists, or from files that hold such objects.
+All objects that affect scheduling decisions, read once from the lists of a cluster or from files.
 
-The same kinds that the operator watches, and PriorityClasses, whose work the API server has done when the operator sees a pod.
+The kinds are those that the operator watches, and PriorityClasses, which the API server normally resolves on admission.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,24 +62,27 @@ from koord_numa.wire.workloads import parse_budget, parse_namespace, parse_workl
 Document = Mapping[str, Any]
 
 DEEPEST: Final = 250
-"""Levels of objects and lists: more than any object of a cluster has (orjson, which encodes requests, stops at 254)."""
+"""
+Maximum nesting of objects and lists: more than in any object of a cluster (orjson, which encodes requests, stops at
+254).
+"""
 
 MOST_REPEATED: Final = 1_000_000
-"""Values that the aliases of one text may stand for together."""
+"""Maximum number of values that all aliases of one text may stand for."""
 
 _NESTING: Final = "maximum nesting depth"
-"""What libyaml says of deeper ones than it reads."""
+"""Text of libyaml's error for deeper nesting."""
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The one in C where there is one: a cluster's objects are many megabytes."""
+"""The C implementation if available, because the objects of a cluster are many megabytes."""
 
 
 def documents(text: str, name: str) -> Iterator[Document]:
-    """The objects of a YAML or JSON text, those in lists one by one. Raises ``click.ClickException``."""
+    """Yield the objects of a YAML or JSON text, including the items of lists. Raises ``click.ClickException``."""
     try:
         found = _json(text, name) or _yaml(text, name)
     except yaml.YAMLError as error:
-        # Newer ones of libyaml stop at a thousand levels, and may have read ahead to them before the first event comes.
+        # Newer versions of libyaml stop at 1,000 levels, possibly before the first event.
         if _NESTING in str(getattr(error, "problem", "")):
             raise _too_deep(name) from None
         raise click.ClickException(f"{name} is not YAML: {error}") from None
@@ -90,7 +93,7 @@ def documents(text: str, name: str) -> Iterator[Document]:
 def _flat(document: Any, name: str) -> Iterator[Document]:
     if not isinstance(document, dict):
         raise click.ClickException(f"{name} has a document that is no Kubernetes object")
-    # A List of kubectl is named `List`, the API's own `PodList`.
+    # A List of kubectl has the kind `List`, lists of the API have kinds like `PodList`.
     if str(document.get("kind") or "").endswith("List") and isinstance(document.get("items"), list):
         for item in document["items"]:
             yield from _flat(item, name)
@@ -99,13 +102,17 @@ def _flat(document: Any, name: str) -> Iterator[Document]:
 
 
 def _json(text: str, name: str) -> list[Any]:
-    """The one document of a JSON text; nothing when it is none, or is nested too deeply for the reader."""
+    """
+    Return the document of a JSON text, or an empty list if the text is not JSON.
+
+    Raises ``click.ClickException`` for deep nesting.
+    """
     if text.lstrip()[:1] not in ("{", "["):
         return []
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return []  # YAML in flow style, several documents, or malformed: the other reader says where
+        return []  # YAML in flow style, several documents, or malformed: the YAML reader reports the position
     if is_nested_deeper(value, DEEPEST):
         raise _too_deep(name)
     return [value] if value else []
@@ -117,9 +124,9 @@ def _yaml(text: str, name: str) -> list[Any]:
 
 
 def _check(text: str, name: str) -> None:
-    """Raises ``click.ClickException`` for a text of which no values must be built."""
-    sizes: dict[str, int] = {}  # values by anchor, those behind aliases in it included
-    under_way: list[tuple[str | None, int]] = []  # the collections that are open, and the values before each
+    """Check nesting and aliases before any value is built. Raises ``click.ClickException``."""
+    sizes: dict[str, int] = {}  # number of values by anchor, including values of nested aliases
+    under_way: list[tuple[str | None, int]] = []  # the open collections, and the number of values before each
     values = repeated = 0
     for event in yaml.parse(text, _LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -167,7 +174,9 @@ class ClusterObjects:
     unread: dict[Resource, str] = field(default_factory=dict)
 
     def add(self, document: Document) -> bool:
-        """Take an object in, if its kind decides anything. Raises ``WireError`` when it has no name."""
+        """
+        Add an object and return whether its kind affects decisions. Raises ``WireError`` for an object without a name.
+        """
         kind = document.get("kind")
         if not isinstance(kind, str) or kind not in PARSERS:
             return False
@@ -195,12 +204,12 @@ PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
     "PriorityClass": ("priority_classes", parse_priority_class),
     **{kind.value: ("workloads", partial(parse_workload, kind)) for kind in WorkloadKind},
 }
-"""For each kind the field of ``ClusterObjects`` and the parser."""
+"""Field of ``ClusterObjects`` and parser, by kind."""
 
-# Without these nothing can be said; RBAC that forbids the others costs only what they decide.
+# These kinds are required. A missing right to list other kinds affects only the decisions that use them.
 _USUAL_RIGHTS: Final = (NODES, PODS, NAMESPACES)
 _OPTIONAL: Final = frozenset({RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, DEVICE_CLASSES})
-"""Clusters before Kubernetes 1.34 do not serve these; they have none then."""
+"""Kinds that clusters before Kubernetes 1.34 do not serve. Their lists are then empty."""
 
 _LISTED: Final[Mapping[str, Resource]] = {
     "Node": NODES,
@@ -220,15 +229,14 @@ _LISTED: Final[Mapping[str, Resource]] = {
 
 
 _VERSIONS: Final[Mapping[str, tuple[Resource, ...]]] = {TOPOLOGY_KIND: TOPOLOGIES, "DeviceTaintRule": TAINT_RULES}
-"""Kinds of which clusters serve different versions, the newest first."""
+"""Kinds with several served versions, newest first."""
 
 
 async def list_objects(api: Api) -> ClusterObjects:
     """
-    List everything. Volumes, budgets, PriorityClasses and what pods are spread by are left out, and named in ``unread``, where RBAC
-    forbids to list them.
+    List all objects. Raises ``ClusterError``.
 
-    Raises ``ClusterError``.
+    Volumes, budgets, PriorityClasses and workloads that RBAC forbids to list are omitted and reported in ``unread``.
     """
     objects = ClusterObjects()
     for kind, resource in _LISTED.items():
@@ -253,13 +261,17 @@ async def list_objects(api: Api) -> ClusterObjects:
 
 
 def no_right_to_list(resources: Iterable[Resource]) -> str:
-    """One line about kinds that RBAC forbids to list, and what grants the right."""
+    """Return a line about kinds that RBAC forbids to list, and the role that grants the right."""
     listed = ", ".join(map(str, resources))
     return f"{listed}: no right to list them; the ClusterRole koord-numa-reader grants it"
 
 
 async def list_raw(api: Api) -> tuple[list[Document], list[Resource]]:
-    """The same objects unparsed, with ``kind`` and ``apiVersion``, and the kinds that RBAC forbids to list. Raises ``ClusterError``."""
+    """
+    List the objects unparsed, with ``kind`` and ``apiVersion``. Raises ``ClusterError``.
+
+    Also returns the kinds that RBAC forbids to list.
+    """
     found: list[Document] = []
     unread: list[Resource] = []
     for kind, resource in _LISTED.items():
@@ -280,7 +292,7 @@ async def list_raw(api: Api) -> tuple[list[Document], list[Resource]]:
 
 
 async def _raw_first(api: Api, kind: str, resources: Iterable[Resource]) -> list[Document]:
-    """Return the objects in the newest version that is served; only one of them holds the objects."""
+    """Return the objects in the newest served version. Only one version contains the objects."""
     for resource in resources:
         if found := await _raw(api, kind, resource, optional=True):
             return found
@@ -294,12 +306,16 @@ async def _raw(api: Api, kind: str, resource: Resource, *, optional: bool = Fals
         return {"apiVersion": version, "kind": kind, **obj}
 
     listed = await list_first_served(api, (ListedKind(resource, typed, optional=optional),))
-    # Lists of the API leave kind and apiVersion of their items out; files need them.
+    # API lists omit kind and apiVersion of their items, but files need them.
     return [{"apiVersion": version, "kind": kind, **obj} for obj in listed]
 
 
 def read_files(files: Sequence[Path]) -> ClusterObjects:
-    """What files hold, such as ``kubectl get -o yaml`` prints it, or a trace's list of machines. Raises ``click.ClickException``."""
+    """
+    Read files with objects as printed by ``kubectl get -o yaml``, or with the machines of a trace.
+
+    Raises ``click.ClickException``.
+    """
     objects = ClusterObjects()
     for path in files:
         if path.suffix == SUFFIX:
@@ -317,7 +333,7 @@ def read_files(files: Sequence[Path]) -> ClusterObjects:
 
 
 def _hint(path: Path) -> str:
-    """What to do with a file that is another command's."""
+    """Return advice for a file of another command, or an empty string."""
     if any("machines" in document for document in documents(path.read_text(encoding="utf-8"), str(path))):
         return f"; it describes machines, which `koord-numa sandbox --machines {path}` serves as a cluster"
     return ""

@@ -1,6 +1,8 @@
 """
-Questions to a running scheduler by its JSON API: at a URL such as ``http://localhost:10251`` behind ``kubectl port-forward``, or, without
-one, by a connection of the same kind to the pod that holds the Lease.
+Requests to the JSON API of a running scheduler.
+
+The scheduler is given by a URL such as ``http://localhost:10251`` behind ``kubectl port-forward``. The default is the
+pod that holds the Lease, through a similar port-forward.
 """
 
 import asyncio
@@ -21,25 +23,25 @@ from koord_numa.cluster.serving.http_server import DEFAULT_PORT
 from koord_numa.ports import ClusterError, Gone
 
 TIMEOUT: Final = 15.0
-"""Seconds for an answer of a scheduler that was named."""
+"""Timeout in seconds for a scheduler given by URL."""
 
 REACH_SECONDS: Final = 3.0
-"""Seconds to find a scheduler and get its answer, when none was named; after that the objects have to answer."""
+"""Seconds to find a scheduler and get its answer without a URL. Afterwards the objects are used."""
 
 OBJECTS: Final = "none"
-"""``--scheduler none`` asks no scheduler."""
+"""Value of ``--scheduler`` that disables requests to a scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A document of a running scheduler, and which one answered."""
+    """A document of a running scheduler, and the scheduler that answered."""
 
     document: Mapping[str, Any]
     by: str
 
 
 class Refused(click.ClickException):
-    """The scheduler answers, with an error; ``status`` is the HTTP status."""
+    """An error response of the scheduler. ``status`` is the HTTP status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -47,7 +49,7 @@ class Refused(click.ClickException):
 
 
 def with_scheduler(command: Command) -> Command:
-    """``--scheduler`` for a command; it gets the URL, empty when none is given."""
+    """Add ``--scheduler``. The command receives the URL, or an empty string."""
     return click.option(
         "--scheduler",
         default="",
@@ -60,10 +62,10 @@ def with_scheduler(command: Command) -> Command:
 
 def ask(access: Access, url: str, path: str) -> Answered | None:
     """
-    A document of the scheduler at the URL; without a URL, of the one that leads, and ``None`` when it cannot be reached or knows
-    nothing of what is asked. With files, or for ``none``, no scheduler is asked.
+    Return a document of the scheduler at the URL, or of the leader without a URL.
 
-    Raises ``click.ClickException`` with one line for the user when a named scheduler does not answer.
+    None if the leader cannot be reached or does not know the object, if files are used without a URL, and for ``none``.
+    Raises ``click.ClickException`` with a message in one line when the scheduler at the URL does not answer.
     """
     if url == OBJECTS or (access.files and not url):
         return None
@@ -72,7 +74,7 @@ def ask(access: Access, url: str, path: str) -> Answered | None:
     try:
         return asyncio.run(_ask_leader(access, path))
     except (ClusterError, NoCredentials, Refused, aiohttp.ClientError, OSError, TimeoutError, ValueError):
-        return None  # the objects answer, and say what is wrong with the cluster if they cannot
+        return None  # the objects are used instead, and report problems of the cluster
 
 
 def _ask_named(access: Access, url: str, path: str) -> Mapping[str, Any]:
@@ -86,7 +88,7 @@ def _ask_named(access: Access, url: str, path: str) -> Mapping[str, Any]:
 
 
 async def _ask_leader(access: Access, path: str) -> Answered:
-    """Raises what requests raise; ``Gone`` when the Lease names no pod."""
+    """Request a document of the leader. Raises the errors of requests, and ``Gone`` when the Lease names no pod."""
     lease = access.settings.lease
     async with asyncio.timeout(REACH_SECONDS), await access.connect() as api:
         found = await api.send(Call("get", LEASES, lease.namespace, lease.name))
@@ -97,7 +99,11 @@ async def _ask_leader(access: Access, path: str) -> Answered:
 
 
 async def _namespace_of(api: Api, pod: str) -> str:
-    """A deployed scheduler is named in the Lease by its pod's name, and may be in another namespace than the Lease."""
+    """
+    Return the namespace of the pod that holds the Lease, which may differ from that of the Lease.
+
+    A deployed scheduler uses its pod name as identity. Raises ``Gone`` for any other identity.
+    """
     if pod:
         listed = await api.send(Call("list", PODS), params={"fieldSelector": f"metadata.name={pod}"})
         for item in listed.get("items") or ():
@@ -121,7 +127,7 @@ async def _ask(access: Access, url: str) -> Mapping[str, Any]:
 
 
 async def _credentials(access: Access) -> dict[str, str]:
-    """The bearer token of the context, if it has one."""
+    """Return the bearer token of the context as a header, if there is a token."""
     try:
         async with await access.connect() as api:
             return await _token(api)

@@ -1,4 +1,8 @@
-"""Pods decided on one after another in a snapshot, each counted for those after it until it leaves. Nothing is created."""
+"""
+Simulation: pods are decided one after another in a snapshot.
+
+A placed pod counts for later pods until it leaves. Nothing is created.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -15,11 +19,11 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Alignment, Placement
 
 FEW: Final = 200
-"""So many pods are decided on faster than a progress bar is read."""
+"""Number of pods below which no progress bar is shown."""
 
 
 class Outcome(Enum):
-    """What would become of a pod."""
+    """The simulated outcome of a pod."""
 
     PLACED = "placed"
     AFTER_EVICTIONS = "placed when others have been evicted"
@@ -28,14 +32,14 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """One pod and the scheduler's answer."""
+    """A pod and the decision of the scheduler."""
 
     pod: Pod
     verdict: Placement | WouldWait
 
     @property
     def outcome(self) -> Outcome:
-        """What would become of it."""
+        """The outcome of the decision."""
         if isinstance(self.verdict, Placement):
             return Outcome.PLACED
         return Outcome.WAITS if self.verdict.candidate is None else Outcome.AFTER_EVICTIONS
@@ -44,8 +48,10 @@ class Simulated:
 @dataclass(frozen=True, slots=True)
 class Totals:
     """
-    What became of all pods. ``aligned`` of ``tried`` are those on as few NUMA nodes as they need, of those that were placed with
-    alignment in mind.
+    Sums over all pods.
+
+    ``tried`` are placed pods whose alignment was attempted, ``aligned`` those of them on the minimum number of NUMA
+    nodes.
     """
 
     pods: int
@@ -58,9 +64,9 @@ class Totals:
 
 def simulate(arrivals: Sequence[Arrival], snapshot: Snapshot, label: str = "simulating") -> list[Simulated]:
     """
-    Decide on each pod, by arrival, and count it for those after it until it leaves, in the snapshot only.
+    Decide each pod in the order of arrival. A placed pod counts in the snapshot until it leaves.
 
-    A pod that fits nowhere when it arrives is not tried again. A bar on stderr shows progress in a terminal.
+    A pod that does not fit at its arrival is not retried. In a terminal, a bar on stderr shows progress.
     """
     results: list[Simulated] = []
     leaving: list[tuple[float, str]] = []
@@ -80,7 +86,7 @@ def simulate(arrivals: Sequence[Arrival], snapshot: Snapshot, label: str = "simu
 
 
 def totals_of(results: Sequence[Simulated]) -> Totals:
-    """The sums over a simulation."""
+    """Return the sums over a simulation."""
     placements = [one.verdict for one in results if isinstance(one.verdict, Placement)]
     tried = [it for it in placements if it.alignment is not Alignment.NOT_ATTEMPTED]
     return Totals(

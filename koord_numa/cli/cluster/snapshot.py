@@ -1,8 +1,8 @@
 """
-The cluster of this moment as the scheduler would see it after a restart: read once from API objects, and nothing is written.
+The current cluster as the scheduler would know it after a restart. Read once from API objects. Nothing is written.
 
-The scheduler that holds it is never run: it only counts, and answers what it would decide. What only a running scheduler knows, it does
-not know: which nodes cool down, and which one a rebind works on.
+The scheduler of a snapshot is never run. It only does the accounting and answers what it would decide. State of a
+running scheduler is unknown: nodes in back-off, and the node of an active rebind.
 """
 
 from collections.abc import Coroutine, Mapping, Sequence
@@ -37,43 +37,43 @@ from koord_numa.wire.pod.pod_annotations import resource_status
 
 
 class ReadOnlyPorts:
-    """Binder, recorder and lease in one, of a scheduler that never runs."""
+    """Read-only binder, recorder and lease for a scheduler that is never run."""
 
     def fresh(self) -> bool:
-        """Never the leader."""
+        """Return False: this scheduler is never the leader."""
         return False
 
     def event(self, pod: PodKey, *, warning: bool, reason: str, message: str) -> None:
-        """Discarded."""
+        """Discard the event."""
 
     def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
-        """Discarded."""
+        """Discard the event."""
 
     def object_event(self, about: ObjectReference, *, warning: bool, reason: str, message: str) -> None:
-        """Discarded."""
+        """Discard the event."""
 
     async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:
-        """Must not happen."""
+        """Raise ``AssertionError``."""
         _refuse("bind", pod, node, annotations)
 
     async def read_pod(self, pod: PodKey) -> Pod:
-        """Must not happen: everything was read before."""
+        """Raise ``AssertionError``: all pods have been read before."""
         _refuse("read_pod", pod)
 
     async def set_unschedulable(self, pod: PodKey, message: str) -> None:
-        """Must not happen."""
+        """Raise ``AssertionError``."""
         _refuse("set_unschedulable", pod, message)
 
     async def nominate(self, pod: PodKey, node: str, why: str = "") -> Pod:
-        """Must not happen."""
+        """Raise ``AssertionError``."""
         _refuse("nominate", pod, node, why)
 
     async def delete(self, pod: PodKey) -> None:
-        """Must not happen."""
+        """Raise ``AssertionError``."""
         _refuse("delete", pod)
 
     async def evict(self, pod: PodKey, message: str) -> None:
-        """Must not happen."""
+        """Raise ``AssertionError``."""
         _refuse("evict", pod, message)
 
 
@@ -86,7 +86,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WouldWait:
-    """Why a pod would wait, in the scheduler's words, and the room that would be made for it."""
+    """The reason why a pod would wait, in the words of the scheduler, and the preemption candidate."""
 
     why: str
     candidate: PreemptionCandidate | None = None
@@ -94,23 +94,23 @@ class WouldWait:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The cluster of one moment. ``pods`` are all pods, of every scheduler."""
+    """The cluster at one time. ``pods`` are the pods of all schedulers."""
 
     scheduler: Scheduler
     pods: Sequence[Pod]
     topologies: Mapping[str, NodeResourceTopology]
 
     def find(self, namespace: str, name: str) -> Pod | None:
-        """A pod by its name."""
+        """Return a pod by its name, or None."""
         return next((pod for pod in self.pods if (pod.key.namespace, pod.key.name) == (namespace, name)), None)
 
     def candidates(self) -> list[NodeSnapshot]:
-        """Every node, by name."""
+        """Return all nodes, sorted by name."""
         records = sorted(self.scheduler.cache.nodes.items())
         return [seen for _, record in records if (seen := record.candidate()) is not None]
 
     def decide(self, pod: Pod) -> Placement | WouldWait:
-        """Where the pod would go now, or why nowhere."""
+        """Return the placement of the pod now, or the reason why it would wait."""
         request_class = self.scheduler.classes.of(pod)
         if request_class is None:
             names = ", ".join(self.scheduler.settings.scheduler_names)
@@ -124,7 +124,11 @@ class Snapshot:
         return WouldWait(with_remark(why_everywhere(verdict), remark), candidate)
 
     def answers(self, pod: Pod) -> dict[str, Placement | Rejection]:
-        """What each node answers to the pod, by name; nothing for a pod that is not ours or not tried."""
+        """
+        Return the answer of each node to the pod, by node name.
+
+        Empty for a pod of another scheduler or a pod that is not tried.
+        """
         run = None if _untried(pod) else self.scheduler.dry_run(pod)
         nodes = {} if run is None else run.nodes
         return {
@@ -133,18 +137,18 @@ class Snapshot:
         }
 
     def hold(self, pod: Pod, placement: Placement) -> None:
-        """Count the pod as if it were there, for those that are asked about next. Only here, not in the cluster."""
+        """Assume the pod in the snapshot, for later decisions. The cluster is unchanged."""
         self.scheduler.cache.hold(pod, placement)
         for each in claim_work(self.scheduler.claims, self.scheduler.handle.resource_claims, pod, placement):
             if each.allocation is not None:
                 self.scheduler.claims.assume(each.claim, each.allocation, pod.key.uid)
 
     def release(self, uid: str) -> None:
-        """Count a pod no longer, as if it had left. Only here, not in the cluster."""
+        """Remove an assumed pod from the snapshot. The cluster is unchanged."""
         self.scheduler.cache.release(uid)
 
     def make_room(self, pod: Pod, candidate: PreemptionCandidate) -> None:
-        """Keep room for the pod as if its victims were leaving now, for those that are asked about next. Only here."""
+        """Nominate the pod and treat its victims as terminating, for later decisions. The cluster is unchanged."""
         request_class = self.scheduler.classes.of(pod)
         if request_class is None:
             raise AssertionError(f"{pod.key} is not ours")
@@ -157,7 +161,7 @@ class Snapshot:
 
 
 def _untried(pod: Pod) -> str:
-    """Why a pod is not even tried, empty when it is."""
+    """Return the reason why a pod is not tried, or an empty string."""
     if pod.problem:
         return f"the pod cannot be understood: {pod.problem}"
     if pod.deleting:
@@ -168,7 +172,7 @@ def _untried(pod: Pod) -> str:
 
 
 def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
-    """A scheduler that holds these objects and is never run."""
+    """Return a snapshot with a scheduler that holds the objects and is never run."""
     read_only = ReadOnlyPorts()
     scheduler = Scheduler(settings, Dependencies(read_only, read_only, read_only, resource_status))
     scheduler.namespaces.replace(objects.namespaces)
@@ -177,7 +181,9 @@ def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
     scheduler.handlers.topologies.replace(topologies.values())
     scheduler.handlers.bound_pods.replace(pod for pod in objects.pods if pod.node)
     scheduler.cache.judge_found_pods()
-    scheduler.cache.expire_unreported(patience=0)  # nothing comes later: what no fingerprint explains is taken as shown
+    scheduler.cache.expire_unreported(
+        patience=0
+    )  # no update follows, so amounts that no fingerprint explains are taken as shown
     scheduler.volumes.claims.replace(objects.claims)
     scheduler.volumes.volumes.replace(objects.volumes)
     scheduler.volumes.classes.replace(objects.classes)
@@ -201,7 +207,7 @@ def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
 
 
 def run_inline(work: Coroutine[Any, Any, T]) -> T:
-    """The result of work that only gives way to others now and then; here there are none."""
+    """Run a coroutine that only yields to other tasks, without an event loop. Returns its result."""
     try:
         while True:
             work.send(None)
@@ -210,5 +216,5 @@ def run_inline(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def read_snapshot(api: Api, settings: Settings) -> Snapshot:
-    """List what a decision needs. Raises ``ClusterError``."""
+    """List the objects and return a snapshot. Raises ``ClusterError``."""
     return snapshot_of(settings, await list_objects(api))

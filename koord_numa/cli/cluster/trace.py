@@ -1,11 +1,11 @@
 """
-Production traces as CSV files, read as they are published: ``openb_node_list_*.csv`` and ``openb_pod_list_*.csv`` of Alibaba's
+Production traces as published CSV files: ``openb_node_list_*.csv`` and ``openb_pod_list_*.csv`` of Alibaba's
 cluster-trace-gpu-v2023.
 
-The trace knows neither NUMA nodes nor CPU policies. Assumed: machines of 32 CPUs or more have two NUMA nodes, among which memory and
-GPUs are divided evenly; every node asks for best effort alignment; latency-sensitive pods with whole CPUs are LSR. A GPU counts a
-thousand units, so that shares of GPUs add up. ``pod_phase`` and ``scheduled_time`` say what another scheduler made of a pod, and do
-not count.
+The trace has no NUMA nodes and no CPU policies. Assumptions: machines with 32 CPUs or more have two NUMA nodes, which
+share memory and GPUs evenly. All nodes use best-effort alignment. Latency-sensitive pods with whole CPUs are LSR. A GPU
+is 1,000 units, so that GPU shares can be summed. ``pod_phase`` and ``scheduled_time`` are results of another scheduler
+and ignored.
 """
 
 import csv
@@ -30,7 +30,7 @@ _MIB: Final = 1 << 20
 _GPU_UNITS: Final = 1000
 _TWO_NUMA: Final = 32 * MILLI
 _PODS: Final = 250
-"""Pods that one machine may hold; the trace has no such limit, and no machine comes near it."""
+"""Maximum number of pods per machine. The trace has no limit, and no machine reaches this number."""
 
 _NODE_COLUMNS: Final = frozenset({"sn", "cpu_milli", "memory_mib", "gpu"})
 _POD_COLUMNS: Final = frozenset(
@@ -42,7 +42,7 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One pod and its lifetime in seconds of the simulation; it stays unless it is said to leave."""
+    """A pod with its arrival and departure in seconds of the simulation. It stays by default."""
 
     pod: Pod
     arrives: float = 0.0
@@ -50,12 +50,12 @@ class Arrival:
 
 
 def read_trace_nodes(path: Path) -> list[tuple[Node, NodeResourceTopology]]:
-    """Every machine with the topology that is assumed for it. Raises ``click.ClickException``."""
+    """Return all machines with their assumed topologies. Raises ``click.ClickException``."""
     return [_machine(path, row) for row in _rows(path, _NODE_COLUMNS)]
 
 
 def read_trace_pods(path: Path, scheduler: str = "koord-numa") -> list[Arrival]:
-    """Every pod, by arrival, all of this scheduler's name. Raises ``click.ClickException``."""
+    """Return all pods, sorted by arrival, with the given scheduler name. Raises ``click.ClickException``."""
     found = [_traced(path, row, scheduler) for row in _rows(path, _POD_COLUMNS)]
     return sorted(found, key=lambda one: (one.arrives, one.pod.key.name))
 

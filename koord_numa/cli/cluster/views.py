@@ -1,4 +1,4 @@
-"""The documents of the JSON API, from a snapshot instead of a running scheduler."""
+"""Documents of the JSON API, built from a snapshot instead of a running scheduler."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -19,19 +19,19 @@ from koord_numa.view.text import asked, policies
 
 
 def now() -> str:
-    """The time as RFC 3339, whole seconds."""
+    """Return the time in RFC 3339 with whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def node_entries(snapshot: Snapshot, selects: Selects = lambda _: True) -> list[Document]:
-    """An entry for each node whose labels are selected, by name."""
+    """Return an entry for each node with selected labels, sorted by name."""
     infos = sorted(snapshot.scheduler.cache.nodes.items())
     found = [entry for _, info in infos if (entry := node_entry(info)) is not None]
     return [entry for entry in found if selects(entry["labels"])]
 
 
 def cluster_view(snapshot: Snapshot, selects: Selects = lambda _: True) -> Document:
-    """``/api/v1/cluster``, of the nodes whose labels are selected."""
+    """Return ``/api/v1/cluster`` for the nodes with selected labels."""
     nodes = node_entries(snapshot, selects)
     selected = {entry["name"] for entry in nodes}
     moves = [move for move in find_moves(snapshot.scheduler) if move is not None and move.node in selected]
@@ -39,19 +39,23 @@ def cluster_view(snapshot: Snapshot, selects: Selects = lambda _: True) -> Docum
 
 
 def node_view(snapshot: Snapshot, name: str) -> Document | None:
-    """``/api/v1/nodes/NAME``; ``None`` for a node that is not there."""
+    """Return ``/api/v1/nodes/NAME``, or None for an unknown node."""
     info = snapshot.scheduler.cache.nodes.get(name)
     return None if info is None else node_document(info, snapshot.scheduler.claims, now())
 
 
 def waiting_view(snapshot: Snapshot) -> Document:
-    """``/api/v1/waiting``: pods without a node that would wait now, by shape, with advice."""
+    """Return ``/api/v1/waiting``: pods without a node that would wait now, by shape, with advice."""
     shapes = [shape for pods in _by_class(snapshot) if (shape := _shape(snapshot, pods)) is not None]
     return waiting_document(shapes, now())
 
 
 def pod_view(snapshot: Snapshot, pod: Pod) -> Document:
-    """What ``explain -o json`` prints: where the pod is, would go, or why it would wait, with every node's answer."""
+    """
+    Return the document of ``explain -o json``.
+
+    It has the pod's node, the node it would get, or the reason why it would wait with the answers of all nodes.
+    """
     common = {
         "source": "objects", "pod": str(pod.key), "uid": pod.key.uid, "phase": pod.phase, "node": pod.node,
         "asks": asked(pod), "policies": policies(pod),
@@ -82,20 +86,20 @@ def pod_view(snapshot: Snapshot, pod: Pod) -> Document:
 
 
 def remedies_for(snapshot: Snapshot, pod: Pod) -> list[Remedy]:
-    """What would make a waiting pod fit."""
+    """Return the changes that would make a waiting pod fit."""
     rejections = rejections_of(snapshot, pod)
     return [*run_inline(advise(snapshot.scheduler, pod, rejections))] if rejections else []
 
 
 def rejections_of(snapshot: Snapshot, pod: Pod) -> dict[str, Rejection]:
-    """Every node's refusal; empty when some node takes the pod or the pod is not tried at all."""
+    """Return the rejections of all nodes. Empty if any node accepts the pod or if the pod is not tried."""
     answers = snapshot.answers(pod)
     refused = {name: answer for name, answer in answers.items() if isinstance(answer, Rejection)}
     return refused if len(refused) == len(answers) else {}
 
 
 def pending_pods(snapshot: Snapshot) -> list[Pod]:
-    """Pods of our scheduler names without a node, by age."""
+    """Return the pods with our scheduler names and without a node, sorted by age."""
     ours = snapshot.scheduler.settings.scheduler_names
     found = [pod for pod in snapshot.pods if not pod.node and not pod.finished and pod.scheduler in ours]
     return sorted(found, key=lambda pod: (pod.created, str(pod.key)))

@@ -1,1 +1,1 @@
-"""One module a command, under the command's name; each has a ``click`` command named ``command``."""
+"""One module per command. The module has the name of the command and a ``click`` command named ``command``."""

@@ -1,4 +1,4 @@
-"""``koord-numa completion SHELL``: the script that completes commands and options, for koord-numa and for the kubectl plugin."""
+"""``koord-numa completion SHELL``: print the completion script for koord-numa and for the kubectl plugin."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""``koord-numa demo``: a simulated rack is filled by the real operator, and people see what each pod got and why others wait."""
+"""``koord-numa demo``: fill a simulated rack through the real operator, and show placements and waiting pods."""
 
 import asyncio
 import signal
@@ -46,7 +46,7 @@ LOOK_AROUND = (
     "koord-numa node xeon-1",
     "koord-numa explain too-wide",
 )
-"""What is worth a look in a demo that is kept."""
+"""Suggested commands for a demo that is kept."""
 
 
 @click.command(short_help="Fill a simulated rack through the real operator.")
@@ -67,7 +67,7 @@ def command(keep: bool, seed: int | None, speed: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one demo goes."""
+    """Options of one demo."""
 
     keep: bool
     seed: int | None
@@ -75,9 +75,9 @@ class Plan:
 
 
 async def _run(console: Console, folder: Path, plan: Plan) -> int:
-    # Not by SIGINT, which may be ignored, as in the background of a shell.
+    # KeyboardInterrupt is not used, because SIGINT may be ignored, as in background jobs of a shell.
     if task := asyncio.current_task():
-        # The block's end takes the operator down; a plain SIGTERM would leave it running.
+        # Cancellation ends the blocks and stops the operator. A plain SIGTERM would leave it running.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     nodes = load_descriptions(DEMO_RACK)
     pods = load_pods(DEMO_PODS, plan.seed)
@@ -96,8 +96,8 @@ async def _run(console: Console, folder: Path, plan: Plan) -> int:
             console.print(f"[red]The operator has ended.[/] Its log:\n{log.read_text(errors='replace')}")
             return 1
         seconds = monotonic() - begun
-        # Outside of the time: the demo measures placing.
-        await cluster.agents.round()  # the last pods too have been pinned and looked at
+        # Outside the measured time: the demo measures placements.
+        await cluster.agents.round()  # the last pods have also been pinned and compared
         code = _report(console, cluster, seconds)
         if plan.keep:
             async with agents_publishing(cluster):
@@ -106,7 +106,7 @@ async def _run(console: Console, folder: Path, plan: Plan) -> int:
 
 
 class _display:  # noqa: N801  (used as a function)
-    """Progress: a line that changes in a terminal, a line a step elsewhere."""
+    """Progress display: a changing line in a terminal, a line per step elsewhere."""
 
     def __init__(self, console: Console, total: int) -> None:
         self._console = console

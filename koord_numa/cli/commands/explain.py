@@ -1,4 +1,6 @@
-"""``koord-numa explain POD``: why a pod waits and what would make it fit, or what it got; without POD, all that wait."""
+"""
+``koord-numa explain POD``: why a pod waits and what would make it fit, or what it holds. Without POD: all waiting pods.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,7 +34,9 @@ from koord_numa.view.text import NONE, asked, numa_text, policies
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked: one pod, or, without a ``name``, every waiting pod of a namespace (``None``: of all) that is selected."""
+    """
+    The queried pods: one pod, or without ``name`` all selected waiting pods of a namespace (None for all namespaces).
+    """
 
     namespace: str | None
     name: str
@@ -88,10 +92,10 @@ def _path(question: Question) -> str:
 
 
 def _document(question: Question) -> Document:
-    # The scheduler first: it knows what a snapshot cannot, such as back-off and what it has assumed.
+    # The running scheduler has priority: a snapshot lacks its back-off and its assumed pods.
     answered = ask(question.access, question.scheduler, _path(question))
     if answered is not None:
-        # Which replica has answered is told with the answer.
+        # The answer includes the replica that answered.
         return {**answered.document, "source": f"scheduler {answered.by}"}
     snapshot = question.access.snapshot()
     return pod_view(snapshot, _found(snapshot, question))

@@ -1,4 +1,4 @@
-"""``koord-numa node NAME``: one node's NUMA nodes, CPUs and pods, as the scheduler counts them."""
+"""``koord-numa node NAME``: NUMA nodes, CPUs and pods of one node in the accounting of the scheduler."""
 
 import click
 
@@ -47,7 +47,7 @@ def command(name: str, access: Access, output: Output, watch: bool) -> None:
 
 
 def _seen(snapshot: Snapshot, name: str) -> NodeSnapshot:
-    """Raises ``click.ClickException`` for a node that is not there."""
+    """Return the snapshot of a node. Raises ``click.ClickException`` for an unknown node."""
     info = snapshot.scheduler.cache.nodes.get(name)
     seen = None if info is None else info.candidate()
     if seen is None:

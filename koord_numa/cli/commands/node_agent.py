@@ -1,4 +1,7 @@
-"""``koord-numa node-agent``: publish a node's topology, compare decided with effective CPUs, and apply cpusets where asked to."""
+"""
+``koord-numa node-agent``: publish the topology of a node, compare decided with effective CPUs, and apply cpusets on
+request.
+"""
 
 import os
 import socket
@@ -74,7 +77,7 @@ def command(**options: Any) -> None:
 
     With --print the object is printed as YAML, without any cluster; exits with 1 and says why when the machine cannot be described.
     """
-    # Imported here and below: `--print` is meant for nodes with little memory, and the agent stays small by importing late.
+    # Late imports: ``--print`` is meant for nodes with little memory, and the agent stays small.
     import logging
 
     from koord_numa.cli.logs import PrintableFormatter
@@ -105,8 +108,8 @@ def _printed(options: dict[str, Any]) -> str:
         click.echo(f"Warning: {warning}", err=True)
     owner = cpu_owner(options["owner"], kubelet)
     facts = NodeFacts(name=options["node_name"], host=host, owner=owner, kubelet=kubelet)
-    # never fold: annotations are JSON in one line
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the one in C where there is one
+    # no folding: annotations are JSON in one line
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the C implementation if available
     return str(yaml.dump(topology_object(facts), Dumper=dumper, sort_keys=False, width=1 << 20))
 
 
@@ -157,7 +160,7 @@ async def _main(config: "AgentConfig", kubeconfig: Path | None, *, release: bool
             click.echo(f"handed all CPUs back to {await agent.release_only()} containers")
             return
         stop = asyncio.Event()
-        # Both signals end the agent in order: containers are handed back only when the DaemonSet is gone.
+        # Both signals stop the agent in order. CPUs are released only when the DaemonSet is deleted.
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         await agent.run(stop)

@@ -1,4 +1,4 @@
-"""``koord-numa nodes``: what every node has left, per NUMA node, as the scheduler counts it."""
+"""``koord-numa nodes``: free amounts of all nodes, per NUMA node, in the accounting of the scheduler."""
 
 import time
 
@@ -38,7 +38,7 @@ def command(access: Access, output: Output, selects: Selects, watch: bool) -> No
     while watch:
         time.sleep(SECONDS)
         rows = _rows(access.snapshot(), selects, output)
-        # Whole rows are compared: what a reader cannot see does not print again.
+        # Whole rows are compared, so that a change in a hidden column prints nothing.
         changed = [row for name, row in rows.items() if shown.get(name) != row]
         if changed:
             Output(output.form, headers=False).print_table(console, headings, changed)

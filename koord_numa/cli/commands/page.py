@@ -1,4 +1,7 @@
-"""``koord-numa page``: the page of the scheduler as one self-contained HTML file, for a bug report or a look without a scheduler."""
+"""
+``koord-numa page``: the page of the scheduler as one self-contained HTML file, for bug reports and for use without a
+scheduler.
+"""
 
 from pathlib import Path
 from urllib.parse import quote
@@ -24,7 +27,7 @@ def command(output: Path, access: Access) -> None:
         "/api/v1/waiting": waiting_view(snapshot),
         "/api/v1/decisions": decisions_document((), now()),
     }
-    # Every document that the page may ask for is in the file, as no server answers it.
+    # The file contains every document that the page may request, because there is no server.
     for name in sorted(snapshot.scheduler.cache.nodes):
         found = node_view(snapshot, name)
         if found is not None:

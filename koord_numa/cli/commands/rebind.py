@@ -1,4 +1,4 @@
-"""``koord-numa rebind NODE``: repack a node, or only show what a rebind would do, with the node before and after."""
+"""``koord-numa rebind NODE``: repack a node, or show the effect of a rebind with the node before and after."""
 
 import asyncio
 import io
@@ -31,7 +31,7 @@ from koord_numa.wire import names
 
 POLL_SECONDS: Final = 0.3
 PATIENCE: Final = 30.0
-"""Seconds in which a scheduler must have said something about a new RebindResource."""
+"""Seconds in which a scheduler must write a status for a new RebindResource."""
 
 
 class NotTakenUp(Exception):
@@ -40,7 +40,7 @@ class NotTakenUp(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RebindOrder:
-    """What is asked. ``deadline`` is in seconds, ``None`` for the usual one."""
+    """Options of a rebind. ``deadline`` is in seconds, None for the default."""
 
     node: str
     dry_run: bool = False
@@ -49,7 +49,7 @@ class RebindOrder:
 
     @property
     def document(self) -> dict[str, Any]:
-        """As a RebindResource; the server makes a name of its own from the node's."""
+        """The RebindResource. The server generates its name from that of the node."""
         spec: dict[str, Any] = {"nodeName": self.node, "rebindAction": "RebindCPU", "dryRun": self.dry_run}
         if self.move_memory:
             spec["moveMemory"] = True
@@ -64,7 +64,7 @@ class RebindOrder:
 
 
 async def create_rebind(api: Api, order: RebindOrder) -> Mapping[str, Any]:
-    """Create the RebindResource; returns it. Raises ``ClusterError``, with the way out where the cluster does not know the kind."""
+    """Create and return the RebindResource. Raises ``ClusterError``, with advice if the cluster lacks the kind."""
     try:
         created: Mapping[str, Any] = await api.send(Call("create", REBINDS), Body(order.document))
     except Gone as error:  # the only name in the request is that of the kind
@@ -79,9 +79,10 @@ async def follow_rebind(
     api: Api, name: str, say: Callable[[str], None], patience: float = PATIENCE
 ) -> Mapping[str, Any]:
     """
-    Wait for the end of a rebind; returns it with its status. ``say`` gets each new sentence about it.
+    Wait for the end of a rebind and return it with its status.
 
-    Raises ``NotTakenUp`` when no scheduler takes it up, and ``ClusterError``.
+    ``say`` is called with each new sentence. Raises ``NotTakenUp`` when no scheduler handles the rebind, and
+    ``ClusterError``.
     """
     clock = asyncio.get_running_loop().time
     begun, reported = clock(), ""
@@ -138,7 +139,11 @@ def command(
 async def _rebind(
     settings: Settings, order: RebindOrder, console: Console, api: Api, *, wait: bool
 ) -> Mapping[str, Any]:
-    """Create the RebindResource, show the node before and, after ``wait``, as it is then; returns the object as it was last."""
+    """
+    Create the RebindResource and show the node before.
+
+    With ``wait``, also show the node after. Returns the last state of the object.
+    """
     node, before = order.node, await read_snapshot(api, settings)
     if node not in {seen.node.name for seen in before.candidates()}:
         raise click.ClickException(f"there is no node {node}")
@@ -162,7 +167,7 @@ def _succeeded(rebind: Mapping[str, Any]) -> bool:
 
 
 def _show_plan(console: Console, snapshot: Snapshot, order: RebindOrder, output: Output) -> None:
-    """Plan by the planner that the scheduler runs, on the objects of this moment; nothing is asked of the scheduler."""
+    """Plan with the planner of the scheduler on the current objects, without a request to the scheduler."""
     node = order.node
     layout = layout_of_node(snapshot.scheduler.cache, node, snapshot.scheduler.settings, move_memory=order.move_memory)
     if isinstance(layout, str):
@@ -184,7 +189,7 @@ def _show_plan(console: Console, snapshot: Snapshot, order: RebindOrder, output:
 
 
 def _plan_document(node: str, plan: RebindPlan) -> Document:
-    """``RebindPlan``: the steps in their order, and the node's figures before and after."""
+    """Return the ``RebindPlan``: the steps in order, and the figures of the node before and after."""
 
     def figures(of: NodeFigures) -> Document:
         return {"numaCrossings": of.crossings, "splitCores": of.split_cores}
@@ -221,7 +226,7 @@ def _figures(before: NodeFigures, after: NodeFigures) -> str:
 
 
 def _drawing(snapshot: Snapshot, node: str, moved: Mapping[str, CpuSet]) -> Drawing | None:
-    """The node with some pods elsewhere; ``None`` for a node whose CPUs are unknown, which the rebind says in words."""
+    """Return the node with some pods moved, or None for a node with unknown CPUs, which the rebind reports as text."""
     seen = next((seen for seen in snapshot.candidates() if seen.node.name == node), None)
     if seen is None or not isinstance(seen.offer, Inventory) or seen.offer.machine is None:
         return None

@@ -1,4 +1,4 @@
-"""``koord-numa run``: the operator as a process of its own, as the deployment starts it."""
+"""``koord-numa run``: run the operator as a process, as in the deployment."""
 
 import asyncio
 import sys
@@ -88,7 +88,7 @@ def command(
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """uvloop where there is one: it halves what a request costs."""
+    """Return an event loop of uvloop if available. uvloop halves the CPU time per request."""
     if sys.platform == "win32":
         return asyncio.new_event_loop()
     import uvloop  # noqa: PLC0415  (absent on Windows)

@@ -1,4 +1,4 @@
-"""``koord-numa sandbox``: the embedded API server alone, with simulated machines when they are described."""
+"""``koord-numa sandbox``: the embedded API server alone, with simulated machines if described."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from koord_numa.sandbox.machines import NodeDescription, load_descriptions
 from koord_numa.view.text import count
 
 SANDBOX = "koord-numa-sandbox"
-"""The cluster's name in every kubeconfig of ours."""
+"""Name of the cluster in kubeconfigs of the sandbox."""
 
 
 @click.command(short_help="Serve a Kubernetes API in memory.")
@@ -36,7 +36,7 @@ def command(port: int, kubeconfig: Path | None, machines: tuple[Path, ...]) -> N
         nodes = [node for path in machines for node in load_descriptions(path)]
         with tempfile.TemporaryDirectory(prefix="koord-numa-") as folder:
             asyncio.run(_serve(nodes, (kubeconfig or Path(folder) / "kubeconfig").absolute(), port))
-    # What the API server does not take of a description, such as a label's value.
+    # The API server rejects invalid parts of a description, such as a malformed label value.
     except (OSError, ValueError, ApiError) as error:
         raise click.ClickException(str(error)) from error
 

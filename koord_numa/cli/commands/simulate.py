@@ -1,4 +1,4 @@
-"""``koord-numa simulate -f pod.yaml``: where pods would go now, one after another. Nothing is created."""
+"""``koord-numa simulate -f pod.yaml``: show where pods would be placed now, one after another. Nothing is created."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -77,7 +77,10 @@ def command(
 
 
 def _arrivals(sources: Sequence[Path], objects: ClusterObjects, namespace: str) -> tuple[list[Arrival], Counter[str]]:
-    """Pods of manifests first, in their order, then those of traces, by arrival; and the objects passed over, by kind."""
+    """
+    Return the pods of manifests in their order, then those of traces by arrival, and the number of ignored objects by
+    kind.
+    """
     traces = [source for source in sources if source.suffix == SUFFIX]
     manifests = [source for source in sources if source.suffix != SUFFIX]
     passed: Counter[str] = Counter()

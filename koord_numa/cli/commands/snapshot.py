@@ -1,4 +1,6 @@
-"""``koord-numa snapshot``: every object that decides where pods go, in one file that all commands read back by ``--from``."""
+"""
+``koord-numa snapshot``: write all objects that affect decisions to one file, which other commands read with ``--from``.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,7 @@ from koord_numa.wire.node.fingerprint import fingerprint
 Document = Mapping[str, Any]
 
 KEPT_KINDS: Final = frozenset({"StorageClass", "PriorityClass", "DeviceClass", "CSIDriver"})
-"""Other objects refer to these by names that say what they are."""
+"""Kinds whose names stay, because other objects refer to them by descriptive names."""
 
 ALWAYS: Final = frozenset(
     {
@@ -27,10 +29,10 @@ ALWAYS: Final = frozenset(
         names.SELECTED_NODE,
     }
 )  # fmt: skip
-"""Fields, labels and annotations whose texts are names of objects wherever they stand."""
+"""Fields, labels and annotations whose values are always names of objects."""
 
 NAMED: Final = frozenset({"metadata", "ownerReferences", "claimRef", "reservedFor", "pool", "volumes", "volumeMounts"})
-"""Fields in which ``name`` is that of an object, or of a volume, which repeats that of a claim as a rule."""
+"""Fields in which ``name`` is the name of an object, or of a volume, which usually repeats that of a claim."""
 
 HOSTS: Final = frozenset({"kubernetes.io/hostname", "kubernetes.io/metadata.name", "metadata.name"})
 """Keys of requirements whose ``values`` are names of objects."""
@@ -39,8 +41,12 @@ JSON_ANNOTATIONS: Final = frozenset({names.POD_CPU_ALLOCS, names.CPUSET_DIFFEREN
 
 
 def hash_names(objects: Sequence[Document]) -> list[Document]:
-    """All objects of one snapshot. A fingerprint that speaks of the pods of its node speaks of their hashes afterwards."""
-    # By the old fingerprint: a topology's fingerprint is found only if the snapshot has exactly the pods that it was made of.
+    """
+    Return all objects of a snapshot with hashed names.
+
+    Fingerprints of the pods of a node are recomputed from the hashes.
+    """
+    # Keyed by the old fingerprint: it matches only if the snapshot has exactly the pods from which it was computed.
     made = {
         fingerprint(pods): fingerprint((short_hash(namespace), short_hash(name)) for namespace, name in pods)
         for pods in _pods_by_node(objects).values()
@@ -49,7 +55,7 @@ def hash_names(objects: Sequence[Document]) -> list[Document]:
 
 
 def hashed(obj: Document) -> Document:
-    """One object."""
+    """Return one object with hashed names."""
     found: Document = _hashed(obj, "", "")
     if obj.get("kind") in KEPT_KINDS:
         return {**found, "metadata": {**found["metadata"], "name": obj["metadata"]["name"]}}
@@ -57,14 +63,14 @@ def hashed(obj: Document) -> Document:
 
 
 def short_hash(name: str) -> str:
-    """Eight hexadecimal digits behind a letter, a valid name of any object."""
-    # 32 bits: names of one cluster do not collide in practice
+    """Return a letter and eight hexadecimal digits, a valid name of any object."""
+    # 32 bits: collisions within one cluster are improbable
     return "h" + hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
 def _hashed(value: Any, key: str, inside: str) -> Any:
     if isinstance(value, Mapping):
-        # Of a requirement on hosts, the values are names; of any other one, they mean something.
+        # The values of a requirement on hosts are names. Other values are kept.
         hosts = value.get("key") in HOSTS
         return {
             name: _hashed(item, "namespaces" if hosts and name == "values" else name, key)
@@ -80,8 +86,8 @@ def _hashed(value: Any, key: str, inside: str) -> Any:
 
 
 def _hashed_json(text: str) -> str:
-    """Entries with ``namespace`` and ``name``, or keys ``namespace/name``; a text that is no JSON is left out."""
-    # A text that cannot be read could contain names anywhere.
+    """Hash entries with ``namespace`` and ``name``, and keys ``namespace/name``. Text that is not JSON is dropped."""
+    # Text that cannot be parsed may contain names anywhere.
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -101,13 +107,13 @@ def _hashed_json(text: str) -> str:
 
 
 def _pods_by_node(objects: Sequence[Document]) -> dict[str, list[tuple[str, str]]]:
-    """Namespaces and names of the pods that are bound and have not finished."""
+    """Return namespaces and names of the bound, unfinished pods, by node."""
     found: dict[str, list[tuple[str, str]]] = {
         each["metadata"]["name"]: [] for each in objects if each.get("kind") == "Node"
     }
     for each in objects:
         node = (each.get("spec") or {}).get("nodeName")
-        # Bound and not finished: the pods over which exporters compute fingerprints.
+        # Exporters compute fingerprints over the bound, unfinished pods.
         finished = (each.get("status") or {}).get("phase") in ("Succeeded", "Failed")
         if each.get("kind") == "Pod" and node and not finished:
             found.setdefault(node, []).append((each["metadata"].get("namespace") or "", each["metadata"]["name"]))
@@ -152,7 +158,7 @@ DROPPED: Final = frozenset(
         "hostIPs",
     ]
 )
-"""Fields that decide nothing, and often say more than their owner wants to share."""
+"""Fields that affect no decision and may be confidential."""
 
 
 @click.command(short_help="Write the objects that decide to a file.")
@@ -186,7 +192,11 @@ def command(output: Path, hide: bool, access: Access) -> None:
 
 
 def trimmed(value: Any, key: str = "", inside: str = "") -> Any:
-    """The object without fields that decide nothing, and with hashes for names of images: which are the same is all that decides."""
+    """
+    Return the object without irrelevant fields and with hashed image names.
+
+    Only the equality of image names affects decisions.
+    """
     if isinstance(value, Mapping):
         return {name: trimmed(item, name, key) for name, item in value.items() if name not in DROPPED}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""``koord-numa top``: nodes by what they have left, again every few seconds, until Ctrl-C."""
+"""``koord-numa top``: nodes by free amounts, refreshed every few seconds until Ctrl-C."""
 
 import time
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from koord_numa.cli.render.output import Output, open_console, with_output
 from koord_numa.view.printable import printable
 
 _BAR = 24
-_MOVES = 3  # moves that gather free devices; -o json has all
+_MOVES = 3  # displayed moves that gather free devices; -o json has all
 
 
 @click.command(short_help="Watch what nodes have left.")

@@ -1,4 +1,4 @@
-"""``koord-numa version``: what runs here, for bug reports."""
+"""``koord-numa version``: print versions for bug reports."""
 
 import platform
 from importlib.metadata import version
@@ -11,7 +11,7 @@ from koord_numa.cli.render.output import Output, with_output
 from koord_numa.view.documents import document
 
 PACKAGES: Final = ("kopf", "kubernetes-asyncio", "aiohttp", "numpy")
-"""Those that bug reports are about."""
+"""Dependencies that are relevant for bug reports."""
 
 
 @click.command(short_help="Print versions, for bug reports.")

@@ -1,4 +1,4 @@
-"""The demo's pods and claim templates: short YAML lists turned into objects as people would write them."""
+"""Pods and claim templates of the demo: short YAML lists that are converted to objects."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,7 +26,7 @@ class ClaimTemplate(BaseModel):
     cpus: Annotated[int, Field(ge=0)] = 0
 
     def document(self) -> Json:
-        """The object, ready to be created."""
+        """Return the object, ready to be created."""
         requests: list[Json] = [
             {"name": request, "exactly": {"deviceClassName": name}} for request, name in self.devices.items()
         ]
@@ -66,7 +66,7 @@ class PodTemplate(BaseModel):
     tolerates: str = ""
 
     def pods(self) -> Iterator[Json]:
-        """The Pod objects, ready to be created."""
+        """Yield the Pod objects, ready to be created."""
         for number in range(1, self.count + 1):
             yield self._pod(self.name if self.count == 1 else f"{self.name}-{number}")
 
@@ -100,7 +100,7 @@ class PodTemplate(BaseModel):
 
     def _annotations(self) -> dict[str, str]:
         written: dict[str, str] = {}
-        # `spec` comes after `bind` and wins: it is the raw text, for demos of what is malformed.
+        # `spec` overrides `bind`: it is raw text, for demonstrations of malformed annotations.
         if self.bind:
             written[names.RESOURCE_SPEC] = orjson.dumps({"requiredCPUBindPolicy": self.bind}).decode()
         if self.spec:
@@ -118,7 +118,7 @@ class PodTemplate(BaseModel):
 
 
 def load_pods(path: Path, seed: int | None = None) -> list[Json]:
-    """All pods of a file in its order; with a seed, shuffled, the same way each time."""
+    """Return all pods of a file in order. With a seed, the order is shuffled deterministically."""
     found = yaml.safe_load(path.read_text(encoding="utf-8"))
     pods = [pod for entry in found["pods"] for pod in PodTemplate.model_validate(entry).pods()]
     if seed is not None:
@@ -127,6 +127,6 @@ def load_pods(path: Path, seed: int | None = None) -> list[Json]:
 
 
 def load_claim_templates(path: Path) -> list[Json]:
-    """The ResourceClaimTemplates that the pods of a file refer to."""
+    """Return the ResourceClaimTemplates that the pods of a file refer to."""
     found = yaml.safe_load(path.read_text(encoding="utf-8"))
     return [ClaimTemplate.model_validate(entry).document() for entry in found.get("claimTemplates", ())]

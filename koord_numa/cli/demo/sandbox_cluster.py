@@ -1,4 +1,4 @@
-"""The embedded API server, simulated machines and, if wanted, the operator as a child process: put together and taken down."""
+"""Start and stop of the embedded API server, simulated machines and, if wanted, the operator as a child process."""
 
 import asyncio
 import contextlib
@@ -22,9 +22,9 @@ from koord_numa.sandbox.machines import Fleet, NodeDescription, NodeServices, St
 @dataclass(slots=True)
 class NodeAgents:
     """
-    The agents of all nodes that have one, and what their nodes offer to them.
+    The node agents and the services that their nodes provide.
 
-    Their clock stands still between rounds, so that a demo decides the same in every run however long its rounds take.
+    The clock of the agents stands still between rounds, so that the demo makes the same decisions in every run.
     """
 
     agents: dict[str, Agent] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class NodeAgents:
     now: float = 0.0
 
     async def round(self) -> int:
-        """One round of every agent; returns how many topologies were written."""
+        """Run one round of every agent and return the number of written topologies."""
         before = self._writes()
         self.now += 10.0  # longer than any of their pauses
         for agent in self.agents.values():
@@ -40,7 +40,7 @@ class NodeAgents:
         return self._writes() - before
 
     def differences(self) -> list[str]:
-        """The pods that ran on other CPUs than decided when the agents last looked."""
+        """Return the pods that ran on other CPUs than decided in the last round."""
         return [
             f"{name}: {one.pod.key} {one}"
             for name, agent in self.agents.items()
@@ -48,7 +48,7 @@ class NodeAgents:
         ]
 
     def __str__(self) -> str:
-        """What they have seen in their last round."""
+        """Return a summary of the last round."""
         compared = sum(agent.observation.checked for agent in self.agents.values())
         wrong = len(self.differences())
         where = f"{compared - wrong} pods run on the decided CPUs, {wrong} elsewhere"
@@ -61,9 +61,11 @@ class NodeAgents:
 @asynccontextmanager
 async def node_agents(server: ApiServer, fleet: Fleet, folder: Path) -> AsyncIterator[NodeAgents]:
     """
-    Agents on the nodes of a fleet that are described with ``agent``, which have published once when the block begins.
+    Run agents on the nodes of a fleet that are described with ``agent``.
 
-    They apply cpusets where the scheduler decides on CPUs, as no koordlet is simulated on such a node.
+    They have published once when the block starts.
+
+    They apply cpusets where the scheduler chooses CPUs, because such a node has no simulated koordlet.
     """
     running = NodeAgents()
     async with AsyncExitStack() as stack:
@@ -73,7 +75,7 @@ async def node_agents(server: ApiServer, fleet: Fleet, folder: Path) -> AsyncIte
                 continue
             services = await stack.enter_async_context(NodeServices(folder / name, node))
             config = AgentConfig(
-                # The paths of real nodes, below a folder: the agent runs unchanged.
+                # The paths of real nodes below a folder, so that the agent runs unchanged.
                 node=name,
                 sysfs=services.sysfs,
                 cgroups=services.cgroups.root,
@@ -81,27 +83,27 @@ async def node_agents(server: ApiServer, fleet: Fleet, folder: Path) -> AsyncIte
                 podresources=services.podresources,
                 root_dir=services.root_dir,
                 cri_socket=services.cri,
-                # Where the kubelet decides, the agent must not apply, and would refuse to.
+                # The agent refuses to apply cpusets on nodes where the kubelet chooses CPUs.
                 apply=node.description.style is Style.KOORDINATOR,
             )
             agent = Agent(config, api, clock=lambda: running.now)
             await stack.enter_async_context(agent.connected())
             running.agents[name], running.services[name] = agent, services
-        # One round first: the scheduler finds topologies when it starts, as in a cluster that has been up for a while.
+        # One round first, so that the scheduler finds topologies at its start, as in an established cluster.
         await running.round()
         yield running
 
 
 PUBLISHING: Final = 1.0
-"""Seconds between reports of the simulated agents; real ones take 3 to 60."""
+"""Seconds between reports of the simulated agents. Real agents take 3 to 60 s."""
 
 _PATIENCE: Final = 8.0
-"""Seconds that the operator gets to end by itself."""
+"""Seconds that the operator gets to exit."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxCluster:
-    """A cluster that exists only in this process, and the kubeconfig that leads to it."""
+    """A cluster that exists only in this process, and the kubeconfig for it."""
 
     server: ApiServer
     fleet: Fleet
@@ -110,9 +112,11 @@ class SandboxCluster:
     devices: SimulatedDevices
 
     async def publish(self) -> int:
-        """Bring every topology up to date, by simulated agents and exporters or by real ones; returns how many nodes had changed."""
+        """
+        Update all topologies, by simulated agents and exporters or by real agents. Returns the number of changed nodes.
+        """
         changed = self.fleet.publish()
-        # Simulated machines first: their pods are what the agents on them see.
+        # Simulated machines first: the agents observe their pods.
         if changed:
             await self.agents.round()
         return changed
@@ -123,7 +127,7 @@ async def sandbox_cluster(
     nodes: Sequence[NodeDescription], kubeconfig: Path, port: int = 0
 ) -> AsyncIterator[SandboxCluster]:
     """
-    A cluster of these machines; everything is gone when the block ends. Raises ``OSError`` when the port is taken.
+    Run a cluster of the machines until the end of the block. Raises ``OSError`` when the port is in use.
 
     Node agents publish when ``publish`` is called, or periodically inside ``agents_publishing``.
     """
@@ -144,7 +148,7 @@ async def sandbox_cluster(
 
 @contextlib.asynccontextmanager
 async def agents_publishing(cluster: SandboxCluster) -> AsyncIterator[None]:
-    """The agents report by themselves while the block runs."""
+    """Publish topologies periodically while the block runs."""
     publishing = asyncio.create_task(_keep_publishing(cluster), name="node agents")
     try:
         yield
@@ -162,15 +166,15 @@ async def _keep_publishing(cluster: SandboxCluster) -> None:
 @contextlib.asynccontextmanager
 async def operator(kubeconfig: Path, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """
-    The operator as users run it, in a process group of its own so that Ctrl-C reaches it only through us.
+    Run the operator as a child process in its own process group, so that Ctrl-C does not reach it directly.
 
-    Its log goes to a file. It is asked to end when the block ends, and killed if it does not.
+    Its log goes to a file. It is terminated at the end of the block, and killed if it does not exit.
     """
     command = (
         "run",
         "--kubeconfig",
         str(kubeconfig),
-        "--metrics-port",  # any free one: demos run side by side
+        "--metrics-port",  # a free port, so that demos can run in parallel
         "0",
         "--no-leader-elect",
         "--log-level",

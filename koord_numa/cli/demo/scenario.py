@@ -1,4 +1,4 @@
-"""The demo as a sequence: start a cluster, submit pods, watch them being placed, report. Nothing here knows the command line."""
+"""The sequence of the demo: submit pods, watch their placement, and report. Independent of the command line."""
 
 import asyncio
 from collections import Counter
@@ -22,24 +22,30 @@ from koord_numa.wire.pod.pods import parse_pod
 Json = dict[str, Any]
 
 WAVE: Final = 8
-"""So many pods are submitted at once: a spectator wants to see the rack being filled."""
+"""Number of pods that are submitted at once, so that users can watch the rack fill up."""
 
 PAUSE: Final = 0.4
-"""Seconds between two waves, at the very least."""
+"""Minimum seconds between two waves."""
 
 TOPOLOGY_DELAY: Final = 0.3
-"""Seconds after which the scheduler has heard what the nodes report: then it decides the same in every run. Longer at a slower pace."""
+"""
+Seconds until the scheduler has received the reports of the nodes, so that decisions are the same in every run.
+
+Longer at a slower pace.
+"""
 
 SETTLED_SECONDS: Final = 1.5
-"""Seconds without any change after which every pod has what it gets."""
+"""Seconds without a change after which the result is final."""
 
 LONGEST_SECONDS: Final = 45.0
-"""Seconds without any change after which the demo reports, whatever the state."""
+"""Seconds without a change after which the demo reports in any case."""
 
 LATEST_IN_SECOND: Final = 0.5
 """
-The part of a second after which no wave is begun: the pods of a wave are equally old, whose age the API gives in whole seconds, and
-what is decided by age comes out the same in every run.
+Latest part of a second for the start of a wave.
+
+The API has creation times in whole seconds. The pods of a wave then have the same age, and decisions by age are the
+same in every run.
 """
 
 _POLL_SECONDS: Final = 0.1
@@ -47,7 +53,7 @@ _POLL_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """One node: its pods, and the CPUs that they ask for out of those there are. In milli-CPU."""
+    """The pods of a node, their CPU requests, and its CPUs, in milli-CPU."""
 
     pods: int
     asked: int
@@ -56,7 +62,7 @@ class NodeLoad:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far things are."""
+    """Progress of the demo."""
 
     submitted: int
     running: int
@@ -66,20 +72,20 @@ class Progress:
 
     @property
     def settled(self) -> bool:
-        """Does every pod that was submitted have its answer?"""
+        """Whether every submitted pod has a result."""
         return self.running + self.waiting + self.refused == self.submitted
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast pods are submitted: ``wave`` of them at once, and not before so many seconds after the last ones."""
+    """Pace of the submission: ``wave`` pods at once, with ``pause`` seconds between waves."""
 
     wave: int = WAVE
     pause: float = PAUSE
 
 
 class OperatorEnded(Exception):
-    """The operator's process is gone before the demo was over."""
+    """The process of the operator ended before the demo was over."""
 
 
 async def fill(
@@ -90,9 +96,9 @@ async def fill(
     pace: Pace,
 ) -> None:
     """
-    Submit the pods in waves and wait until nothing changes any more. Raises ``OperatorEnded``.
+    Submit the pods in waves and wait until nothing changes. Raises ``OperatorEnded``.
 
-    Nodes report between the waves, and at no other time.
+    Nodes report only between waves.
     """
     begun = submitted = reported = monotonic()
     left, delay = list(pods), max(TOPOLOGY_DELAY, pace.pause)
@@ -110,7 +116,7 @@ async def fill(
             if time() % 1 > LATEST_IN_SECOND:
                 await asyncio.sleep(1 - time() % 1)
             wave = next_wave(left, pace.wave)
-            # In the order in which the scheduling queue pops pods of one age, so that the result does not depend on timing.
+            # In the order of the scheduling queue for pods of equal age, so that the result does not depend on timing.
             for pod in sorted(wave, key=_name):
                 cluster.server.store.create(pod)
             del left[: len(wave)]
@@ -122,8 +128,10 @@ async def fill(
 
 def next_wave(left: Sequence[Json], most: int) -> Sequence[Json]:
     """
-    The pods that are submitted at once: the first ones, and of those with claims one. Such a pod is tried in vain until its claims are
-    made, and then again after a backoff: which of several comes first would depend on timing.
+    Return the pods that are submitted at once: the first pods, with at most one pod that has claims.
+
+    A pod with claims is rejected until its claims are created, and retried after a back-off. The order of several such
+    pods would depend on timing.
     """
     with_claims = [index for index, pod in enumerate(left[:most]) if pod["spec"].get("resourceClaims")]
     return left[: with_claims[1] if len(with_claims) > 1 else most]
@@ -134,7 +142,7 @@ def _name(pod: Json) -> str:
 
 
 def look(cluster: SandboxCluster) -> Progress:
-    """Count the pods of this moment."""
+    """Count the current pods."""
     running = waiting = refused = submitted = 0
     for obj in cluster.server.store.list("pods"):
         submitted += 1
@@ -147,7 +155,7 @@ def look(cluster: SandboxCluster) -> Progress:
 
 
 def seen(cluster: SandboxCluster) -> list[PodView]:
-    """Every pod as the cluster and its simulated machine show it."""
+    """Return all pods as shown by the cluster and by their simulated machines."""
     holders = cluster.fleet.history.holders()
     found = []
     for obj in cluster.server.store.list("pods"):
@@ -163,12 +171,12 @@ def seen(cluster: SandboxCluster) -> list[PodView]:
 
 
 def node_titles(cluster: SandboxCluster) -> dict[str, str]:
-    """What a reader should know of each node."""
+    """Return a description of each node."""
     return {name: _title(node.description) for name, node in cluster.fleet.nodes.items()}
 
 
 def machine_to_show(cluster: SandboxCluster, pods: Sequence[PodView]) -> tuple[str, CpuTopology]:
-    """The machine whose CPUs tell most: the one with most pods that hold CPUs, among those of less than 128 CPUs if any."""
+    """Return the machine with most pods that hold CPUs, preferably with fewer than 128 CPUs."""
     counts = Counter(seen.pod.node for seen in pods if seen.cpus)
     machines = {name: node.description.hardware.machine for name, node in cluster.fleet.nodes.items()}
     name = max(sorted(machines), key=lambda name: (len(machines[name].cpus) < 128, counts[name]))
@@ -176,7 +184,7 @@ def machine_to_show(cluster: SandboxCluster, pods: Sequence[PodView]) -> tuple[s
 
 
 def shared_on(pods: Sequence[PodView], node: str) -> dict[int, str]:
-    """Per NUMA node how many pods share its CPUs there."""
+    """Return the number of pods on shared CPUs, by NUMA node."""
     counts: Counter[int] = Counter()
     for one in pods:
         if one.pod.node == node and not one.cpus:
@@ -185,12 +193,12 @@ def shared_on(pods: Sequence[PodView], node: str) -> dict[int, str]:
 
 
 def pods_by_node(pods: Sequence[PodView], node: str) -> list[PodView]:
-    """The pods of one node."""
+    """Return the pods of one node."""
     return [one for one in pods if one.pod.node == node]
 
 
 def is_placed(pod: Pod) -> bool:
-    """Does it run somewhere?"""
+    """Return whether the pod has a node and has not finished."""
     return bool(pod.node) and not pod.finished
 
 

@@ -1,1 +1,1 @@
-"""Text for terminals: columns, paragraphs and tables. Nothing here decides or reads a cluster."""
+"""Text for terminals: columns, paragraphs and tables. No decisions and no access to a cluster."""

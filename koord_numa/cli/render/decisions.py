@@ -1,4 +1,4 @@
-"""Print decisions and simulations as text, and as versioned documents."""
+"""Output of decisions and simulations as text and as versioned documents."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,11 +22,15 @@ from koord_numa.view.documents import Document, document
 from koord_numa.view.text import NONE, asked, claimed_devices, count, numa_text, policies, short_amounts
 
 _SHOWN: Final = 6
-"""So many nodes of one answer are named."""
+"""Maximum number of node names per answer."""
 
 
 def placement_text(placement: Placement) -> str:
-    """``xeon-0, NUMA 0, CPUs 1-4,49-52``; where a kubelet chooses, what it is foreseen to do."""
+    """
+    Return a placement as ``xeon-0, NUMA 0, CPUs 1-4,49-52``.
+
+    Where a kubelet chooses CPUs, its predicted choice is added.
+    """
     parts = [placement.node]
     numa = [numa for numa, _ in placement.numa] or list(CpuSet(placement.mask or 0))
     if numa:
@@ -40,7 +44,7 @@ def placement_text(placement: Placement) -> str:
 
 
 def node_answers(snapshot: Snapshot, pod: Pod, width: int) -> Iterator[str]:
-    """What the nodes answer to the pod, a paragraph for those that say the same, by the name of the first."""
+    """Yield the answers of the nodes to the pod, a paragraph per distinct answer, in the order of the first node."""
     names: dict[str, list[str]] = {}
     for name, answer in snapshot.answers(pod).items():
         if isinstance(answer, Placement):
@@ -55,7 +59,9 @@ def node_answers(snapshot: Snapshot, pod: Pod, width: int) -> Iterator[str]:
 
 
 def _what_is_known(snapshot: Snapshot, node: str) -> str:
-    """For a refusal on a kubelet-owned node whose state is not certain: how many states are possible, and what is free in them."""
+    """
+    Return the number of possible kubelet states and the free amounts for a rejection by a node with an uncertain state.
+    """
     info = snapshot.scheduler.cache.nodes.get(node)
     seen = None if info is None else info.candidate()
     if seen is None or not isinstance(seen.offer, KubeletView):
@@ -67,7 +73,10 @@ def _what_is_known(snapshot: Snapshot, node: str) -> str:
 
 
 def record_lines(record: Mapping[str, Any], width: int) -> Iterator[str]:
-    """What a running scheduler's record of a pod says: where the pod is and with what, or why it waits and what would help."""
+    """
+    Yield the lines for the record of a pod from a running scheduler: its node and CPUs, or the reason why it waits and
+    remedies.
+    """
     if record.get("state") == "bound" or record.get("node"):
         yield f"  is {record.get('state')} on {record.get('node')}"
         yield f"  NUMA {','.join(record.get('numa') or ()) or NONE}, CPUs {record.get('cpus') or 'shared, or by the kubelet'}"
@@ -96,16 +105,17 @@ def _paragraphs(names: Mapping[str, list[str]], width: int) -> Iterator[str]:
 
 
 def _listed(names: list[str]) -> str:
-    """``a, b, c``, and how many more."""
+    """Return the first names as ``a, b, c``, and the number of further names."""
     shown = ", ".join(names[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def largest_text(snapshot: Snapshot, pod: Pod) -> str:
     """
-    The largest request that one NUMA node could serve now, independent of the pod's policies, on the nodes that the pod may use.
+    Return the largest request that one NUMA node could serve now, on the nodes that the pod may use, without its
+    policies.
 
-    Empty where it may use none.
+    Empty if there is no such node.
     """
     answers = snapshot.answers(pod)
     usable = [
@@ -127,14 +137,18 @@ def _is_elsewhere(answer: Placement | Rejection | None) -> bool:
 
 
 MANY: Final = 100
-"""With more pods, only those that wait, or that differ between two configurations, are shown one by one."""
+"""Number of pods above which only waiting pods, or pods that differ between two configurations, are listed."""
 
 SHOWN: Final = 10
-"""So many of them."""
+"""Maximum number of such pods."""
 
 
 def print_results(console: Console, results: Sequence[Simulated], passed: Mapping[str, int]) -> None:
-    """A paragraph a pod, or, of many pods, the reasons for which pods wait; then the sums. ``passed`` are objects passed over, by kind."""
+    """
+    Print a paragraph per pod, or for many pods the reasons of waiting pods, then the sums.
+
+    ``passed`` is the number of ignored objects by kind.
+    """
     if len(results) <= MANY:
         for one in results:
             console.print(f"[bold]{one.pod.key}[/]  {asked(one.pod)}  {policies(one.pod)}")
@@ -161,7 +175,7 @@ def _verdict(one: Simulated, width: int) -> Iterator[str]:
 
 
 def _waiting(results: Sequence[Simulated], width: int) -> Iterator[str]:
-    """The reasons for which pods wait, the most frequent first, each with the first pod that has it."""
+    """Yield the reasons of waiting pods, most frequent first, each with its first pod."""
     first: dict[str, Simulated] = {}
     counted: Counter[str] = Counter()
     for one in results:
@@ -178,7 +192,7 @@ def _waiting(results: Sequence[Simulated], width: int) -> Iterator[str]:
 
 
 def _spread(results: Sequence[Simulated]) -> str:
-    """``on 120 nodes, 98.2% of those that can be aligned on as few NUMA nodes as they need``."""
+    """Return ``on 120 nodes, 98.2% of those that can be aligned on as few NUMA nodes as they need``."""
     totals = totals_of(results)
     text = f"on {count(totals.nodes, 'node')}"
     if totals.tried:
@@ -189,7 +203,7 @@ def _spread(results: Sequence[Simulated]) -> str:
 
 
 def print_comparison(console: Console, names: Sequence[str], sides: Sequence[Sequence[Simulated]]) -> None:
-    """A line for each pod, or, of many, for those that differ; and the sums."""
+    """Print a line per pod, or for many pods a line per differing pod, then the sums."""
     pairs = [(one, other) for one, other in zip(*sides, strict=True)]
     shown = pairs if len(pairs) <= MANY else [(one, other) for one, other in pairs if _short(one) != _short(other)]
     rows = [
@@ -207,14 +221,16 @@ def print_comparison(console: Console, names: Sequence[str], sides: Sequence[Seq
 
 
 def results_document(results: Sequence[Simulated]) -> Document:
-    """``SimulationList``: an entry a pod, and the sums."""
+    """Return the ``SimulationList``: an entry per pod, and the sums."""
     return document(
         "SimulationList", generatedAt=now(), summary=_summary(results), items=[_entry(one) for one in results]
     )
 
 
 def comparison_document(names: Sequence[str], sides: Sequence[Sequence[Simulated]]) -> Document:
-    """``SimulationComparison``: a ``SimulationList``'s content for each configuration, in the order given."""
+    """
+    Return the ``SimulationComparison``: the content of a ``SimulationList`` for each configuration, in the given order.
+    """
     parts = [
         {"configuration": name, "summary": _summary(side), "items": [_entry(one) for one in side]}
         for name, side in zip(names, sides, strict=True)
@@ -254,5 +270,5 @@ def _entry(one: Simulated) -> Document:
 
 
 def everything_placed(results: Sequence[Simulated]) -> bool:
-    """Would no pod wait?"""
+    """Return whether all pods were placed."""
     return all(one.outcome is Outcome.PLACED for one in results)

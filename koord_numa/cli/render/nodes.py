@@ -1,4 +1,4 @@
-"""Nodes as tables and maps of CPUs: the owner of the CPUs, free amounts per NUMA node, and what each pod holds."""
+"""Nodes as tables and CPU maps: the owner of the CPUs, free amounts per NUMA node, and holdings of pods."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +31,9 @@ _SHOWN_NUMA = 8
 
 
 def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[Text]:
-    """One node: its line, every NUMA node with its amounts, its CPUs as a picture where they are known, and its pods."""
+    """
+    Yield the report of one node: its row, the amounts of its NUMA nodes, a CPU map if CPUs are known, and its pods.
+    """
     yield from Columns(HEADINGS, [node_row(seen, snapshot)]).lines()
     info = snapshot.scheduler.cache.nodes[seen.node.name]
     claims = node_claims(snapshot.scheduler.claims, info)
@@ -69,7 +71,7 @@ def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[
 
 
 def _known(view: KubeletView) -> Iterator[Text]:
-    """What decisions on a kubelet-owned node rest on; the bounds of free amounts where they are not the table's."""
+    """Yield the evidence for the state of a kubelet, and the bounds of free amounts if the state is uncertain."""
     known = known_of(view)
     yield Text()
     yield Text(f"{known.states} possible state{'s' if known.states > 1 else ''} of its kubelet, known from:")
@@ -81,19 +83,23 @@ def _known(view: KubeletView) -> Iterator[Text]:
 
 
 def trust(seen: NodeSnapshot, snapshot: Snapshot) -> str:
-    """``ok``, or in a few words why the node's numbers cannot be relied upon, or why it takes no pods."""
+    """Return ``ok``, or the reason why figures of the node are unreliable or why it accepts no pods."""
     state, why = trust_in(snapshot.scheduler.cache.nodes[seen.node.name], seen)
     return why or state
 
 
 def _shared(holdings: Iterable[Holding]) -> dict[int, str]:
-    """Per NUMA node how many pods share its CPUs there, as far as that is known."""
+    """Return the number of pods on shared CPUs, by NUMA node, as far as known."""
     counts = Counter(numa for held in holdings if not held.cpus for numa, _ in held.numa)
     return {numa: f"{count(number, 'pod')} on shared CPUs" for numa, number in counts.items()}
 
 
 def node_row(seen: NodeSnapshot, snapshot: Snapshot, *, wide: bool = False) -> list[str]:
-    """One line: FREE-CPU per NUMA node as ``free/total``, LARGEST as what one NUMA node could still give a pod."""
+    """
+    Return the row of a node.
+
+    FREE-CPU is ``free/total`` per NUMA node. LARGEST is the largest request that one NUMA node can serve.
+    """
     owner, policy, scope = _rule(seen)
     found = rooms(seen)
     numa = [_cpus(room) for room in found]
@@ -120,7 +126,7 @@ def node_row(seen: NodeSnapshot, snapshot: Snapshot, *, wide: bool = False) -> l
 
 
 def _rule(seen: NodeSnapshot) -> tuple[str, str, str]:
-    """The owner of the CPUs, its NUMA policy, and the scope of that policy."""
+    """Return the owner of the CPUs, its NUMA policy, and the scope of that policy."""
     offer = seen.offer
     if isinstance(offer, KubeletView):
         config = offer.state.node.config
@@ -144,14 +150,14 @@ def _amounts(found: tuple[NumaUsage, ...]) -> Iterator[list[str]]:
 
 
 def _tainted(snapshot: Snapshot, info: NodeInfo) -> Iterator[list[str]]:
-    """Devices with taints of their driver or of DeviceTaintRules."""
+    """Yield the devices with taints of their driver or of DeviceTaintRules."""
     for key, it in published_devices(snapshot.scheduler.claims, info).items():
         if it.device.taints:
             yield [f"{key.driver} {key.device}", ", ".join(map(str, it.device.taints))]
 
 
 def claim_rows(seen: NodeSnapshot, snapshot: Snapshot, claims: Sequence[HeldClaim]) -> Iterator[list[str]]:
-    """Claims with their pods, NUMA nodes and what they hold on the node."""
+    """Yield the claims with their pods, NUMA nodes and devices on the node."""
     info = snapshot.scheduler.cache.nodes[seen.node.name]
     machine = seen.offer.machine if isinstance(seen.offer, Inventory) else None
     for entry in claim_entries(claims, published_devices(snapshot.scheduler.claims, info), machine):

@@ -1,4 +1,4 @@
-"""Print results: columns, `-o` formats as kubectl has them, and `-w`."""
+"""Output of results: columns, ``-o`` formats as in kubectl, and ``-w``."""
 
 import re
 import time
@@ -18,7 +18,7 @@ from koord_numa.view.printable import printable
 from koord_numa.wire.jsonpath import find
 
 if TYPE_CHECKING:
-    from koord_numa.cli.cluster.access import Access  # it imports the client models of Kubernetes, which take a second
+    from koord_numa.cli.cluster.access import Access  # it imports the Kubernetes client models, which takes a second
 
 _GAP = "  "
 
@@ -26,16 +26,16 @@ _GAP = "  "
 @dataclass(frozen=True, slots=True)
 class Columns:
     """
-    ``headings`` over ``rows``; a row of a single text is a line of its own, such as the name of a group.
+    A table with ``headings`` and ``rows``. A row with a single text is a separate line, such as the name of a group.
 
-    The last column is as wide as it needs to be, the others as wide as their widest cell.
+    The width of a column is that of its widest cell, except for the last column.
     """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str | Text]]
 
     def lines(self, indent: int = 0) -> Iterator[Text]:
-        """The heading, then a line a row, each ``indent`` spaces to the right except those of their own."""
+        """Yield the heading, then a line per row. All lines except separate lines are indented by ``indent`` spaces."""
         full = [row for row in self.rows if len(row) == len(self.headings)]
         widths = [
             max([len(heading), *(len(_plain_cell(row[at])) for row in full)])
@@ -67,17 +67,17 @@ PLAIN_WIDTH: Final = 100
 
 
 class PrintableConsole(Console):
-    """A console on which no text from an object controls the terminal: tables, trees and pictures all pass here."""
+    """A console that removes terminal controls in texts of objects, in all renderables."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Segments of printable text. Controls are those of ``rich`` itself, and have no text from objects."""
+        """Yield segments of printable text. Control segments come from ``rich`` and contain no text of objects."""
         for segment in super().render(renderable, options):
             text = segment.text if segment.control else printable(segment.text)
             yield segment if text == segment.text else Segment(text, segment.style)
 
 
 def open_console() -> Console:
-    """Standard output. Nothing is coloured by guessing; long lines of tables are left to the terminal."""
+    """Return a console for standard output, without automatic highlighting. The terminal wraps long table lines."""
     console = PrintableConsole(highlight=False, soft_wrap=True)
     return console if console.is_terminal else PrintableConsole(highlight=False, soft_wrap=True, width=PLAIN_WIDTH)
 
@@ -87,18 +87,20 @@ FORMATS: Final = ("wide", "json", "yaml", "name")
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What ``-o`` and ``--no-headers`` say; ``form`` is empty for the usual table."""
+    """The values of ``-o`` and ``--no-headers``. ``form`` is empty for the default table."""
 
     form: str = ""
     headers: bool = True
 
     @property
     def is_table(self) -> bool:
-        """Are people the readers?"""
+        """Whether the output is a table for users."""
         return self.form in ("", "wide")
 
     def print_document(self, document: Document, names: Iterable[str] = ()) -> None:
-        """A document in the chosen form; ``names`` are the lines of ``-o name``. Raises ``click.ClickException``."""
+        """
+        Print a document in the chosen format. ``names`` are the lines of ``-o name``. Raises ``click.ClickException``.
+        """
         if self.form == "json":
             click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
         elif self.form == "yaml":
@@ -114,25 +116,25 @@ class Output:
             click.echo(printable(render_jsonpath(self.form.partition("=")[2], document)), nl=False)
 
     def table_lines(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
-        """The lines of a table, without its heading under ``--no-headers``."""
+        """Return the lines of a table, without its heading under ``--no-headers``."""
         lines = list(Columns(headings, rows).lines())
         return lines if self.headers else lines[1:]
 
     def print_table(self, console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table, without its heading under ``--no-headers``."""
+        """Print a table, without its heading under ``--no-headers``."""
         for line in self.table_lines(headings, rows):
             console.print(line)
 
 
 def output_type(text: str) -> str:
-    """A value of ``-o``. Raises ``click.BadParameter``."""
+    """Check a value of ``-o``. Raises ``click.BadParameter``."""
     if text in FORMATS or text == "svg" or text.startswith("jsonpath="):
         return text
     raise click.BadParameter(f"{text!r} is none of {', '.join(FORMATS)}, jsonpath=TEMPLATE")
 
 
 def with_output(command: Any) -> Any:
-    """``-o`` and ``--no-headers`` for a command; it gets them as ``output``."""
+    """Add ``-o`` and ``--no-headers``. The command receives ``output``."""
 
     def convert(context: click.Context, _: click.Parameter, form: str) -> Output:
         return Output(output_type(form) if form else "", not context.params.pop("no_headers", False))
@@ -157,9 +159,10 @@ _TOKEN: Final = re.compile(r"\{([^{}]*)\}")
 
 def render_jsonpath(template: str, document: Any) -> str:
     """
-    A template as ``kubectl -o jsonpath`` has it: text, ``{.path}``, ``{"text"}``, and ``{range .path}...{end}``.
+    Render a template as in ``kubectl -o jsonpath``: text, ``{.path}``, ``{"text"}``, and ``{range .path}...{end}``.
 
-    A path that finds nothing is empty, several values are joined by spaces. Raises ``click.ClickException`` for a malformed template.
+    A path without a result is empty. Several values are joined by spaces. Raises ``click.ClickException`` for a
+    malformed template.
     """
     text = template if "{" in template else "{" + template + "}"
     parts = _TOKEN.split(text)
@@ -172,7 +175,7 @@ def render_jsonpath(template: str, document: Any) -> str:
 
 
 def _block(parts: Sequence[str], at: int, value: Any) -> tuple[str, int]:
-    """Render until the end of the template or the ``{end}`` of this block; returns the position after it."""
+    """Render until the end of the template or the ``{end}`` of this block. Also returns the position after it."""
     made: list[str] = []
     while at < len(parts):
         if at % 2 == 0:
@@ -226,19 +229,21 @@ def _plain(value: Any) -> str:
 
 
 SECONDS: Final = 2.0
-"""Between two looks at the cluster."""
+"""Seconds between two reads of the cluster."""
 
 Lines = Sequence[str | Text]
 
 
 def check_watch(watch: bool, access: "Access", output: Output) -> None:
-    """Raises ``click.UsageError`` where nothing can change, or where the output is one document."""
+    """
+    Check that ``--watch`` is possible. Raises ``click.UsageError`` for files, and for output that is a single document.
+    """
     if watch and (access.files or not output.is_table):
         raise click.UsageError("--watch needs a cluster, and a table as its output")
 
 
 def print_changes(console: Console, read: Callable[[], Lines], *, watch: bool) -> None:
-    """Print the lines once; with ``watch`` all of them again, below an empty line, whenever one has changed."""
+    """Print the lines once. With ``watch``, print all lines again after an empty line when any line has changed."""
     shown = read()
     _print(console, shown)
     while watch:

@@ -1,4 +1,4 @@
-"""What became of pods and machines, for people: a table of placements, why pods wait, and a picture of one machine."""
+"""Results of the demo for users: a table of placements, waiting pods with their reasons, and a map of one machine."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,16 @@ from koord_numa.view.drawing import CpuHolder, Drawing
 from koord_numa.view.text import NONE, asked, count, numa_text, policies
 
 _MANY = 3
-"""From so many pods on that share CPUs in the same way, one line stands for all of them."""
+"""Number of equivalent pods on shared CPUs from which they are shown as one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodView:
     """
-    One pod as the cluster shows it. ``cpus`` are those it really runs on; ``waits_for`` is the scheduler's own sentence; ``devices``
-    are those that drivers prepared for its claims.
+    A pod as shown by the cluster.
+
+    ``cpus`` are the CPUs on which it runs. ``waits_for`` is the message of the scheduler. ``devices`` are the devices
+    that drivers prepared for its claims.
     """
 
     pod: Pod
@@ -35,7 +37,7 @@ class PodView:
 
 
 def placements(pods: Sequence[PodView], node_titles: Mapping[str, str]) -> RenderableType:
-    """A line for every pod that runs somewhere, under a line for its node; ``titles`` says more about each node."""
+    """Return a table with a line per pod that has a node, below a line for its node with its title."""
     rows: list[Sequence[str | Text]] = []
     running = sorted((seen for seen in pods if seen.pod.node), key=lambda seen: (seen.pod.node, *_order(seen)))
     for node, group in groupby(running, key=lambda seen: seen.pod.node):
@@ -48,7 +50,7 @@ def placements(pods: Sequence[PodView], node_titles: Mapping[str, str]) -> Rende
 
 
 def waiting(pods: Sequence[PodView], width: int) -> RenderableType:
-    """Every pod that waits, and why, in the scheduler's words."""
+    """Return all waiting pods with the message of the scheduler."""
     lines: list[Text] = []
     for seen in sorted(pods, key=lambda seen: seen.pod.key.name):
         if not seen.pod.node:
@@ -60,7 +62,7 @@ def waiting(pods: Sequence[PodView], width: int) -> RenderableType:
 
 
 def sentences(text: str, width: int) -> Iterator[str]:
-    """A text of several lines, each wrapped to the width and set in, what belongs to the same line deeper."""
+    """Yield the lines of a text, indented and wrapped to the width. Continuation lines are indented further."""
     for line in text.splitlines():
         yield from wrap(line, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
@@ -68,7 +70,7 @@ def sentences(text: str, width: int) -> Iterator[str]:
 def machine_picture(
     machine: CpuTopology, pods: Iterable[PodView], reserved: CpuSet, shared: Mapping[int, str], width: int
 ) -> Iterator[Text]:
-    """The CPUs of one machine and the pods that hold them."""
+    """Yield a map of the CPUs of one machine and the pods that hold them."""
     owners = [
         CpuHolder(seen.pod.key.name, seen.cpus, policies(seen.pod)) for seen in sorted(pods, key=_order) if seen.cpus
     ]
@@ -76,7 +78,7 @@ def machine_picture(
 
 
 def numa_of(pod: Pod, cpus: CpuSet, machine: CpuTopology | None) -> tuple[int, ...]:
-    """The NUMA nodes on which the pod holds CPUs or amounts, as far as they are known."""
+    """Return the known NUMA nodes on which the pod holds CPUs or amounts."""
     if pod.assignment is not None and pod.assignment.numa:
         return tuple(numa for numa, _ in pod.assignment.numa)
     if machine is None or not cpus:
@@ -85,17 +87,17 @@ def numa_of(pod: Pod, cpus: CpuSet, machine: CpuTopology | None) -> tuple[int, .
 
 
 def find_cpus(held: Mapping[PodKey, CpuSet], pod: Pod) -> CpuSet:
-    """The CPUs of this very pod."""
+    """Return the CPUs of the pod with the same uid."""
     return next((cpus for key, cpus in held.items() if key.uid == pod.key.uid), EMPTY)
 
 
 def _order(seen: PodView) -> tuple[int, str, str, str]:
-    """By CPUs; pods without own CPUs come last, those alike together."""
+    """Return the sort key: by CPUs. Pods on shared CPUs come last, with equivalent pods together."""
     return (next(iter(seen.cpus), 1 << 20), asked(seen.pod), numa_text(seen.numa), seen.pod.key.name)
 
 
 def _cells(seen: PodView) -> tuple[str, ...]:
-    """What is said of the pod, and before that what keeps it apart: its own CPUs."""
+    """Return the cells of a pod, after a grouping key: its exclusive CPUs and devices."""
     pod = seen.pod
     cpus = " ".join((str(seen.cpus) if seen.cpus else "shared", *seen.devices))
     return (cpus, str(pod.request.qos) or NONE, asked(pod), policies(pod), numa_text(seen.numa), cpus)

@@ -137,11 +137,7 @@ def score_least_numa_nodes(pod: PodRequest, topology: NodeResourceTopology) -> i
 
 
 def normalized(zones: int, *, optimal: bool, highest: int) -> int:
-    """
-    Return ``100 - zones * step`` with ``step = 100
-
-    highest``, plus half a step if optimal, at least 0.
-    """
+    """Return ``100 - zones * step`` with ``step = 100 // highest``, plus half a step if optimal, at least 0."""
     # Integer division as upstream: with 8 NUMA nodes a step is 12 and half a step 6.
     step = 100 // highest
     return max(0, 100 - zones * step + (step // 2 if optimal else 0))
