@@ -3,8 +3,9 @@ Table of the informers: watched kinds, and the event handlers that they feed. It
 
 With ``podSource: Kopf``, Kopf's handler reports waiting pods, a resync checks them, and an informer watches pods with a
 node. A bind is then a removal and an addition on two watches in any order, which the scheduler handles. With
-``Informer``, one informer watches all pods. Kopf always watches NodeResourceTopologies and RebindResources.
-PriorityClasses are not watched: the API server copies their value and preemption policy into pods on admission.
+``Informer``, one informer watches all pods, and a bind is a single event. Kopf always watches NodeResourceTopologies
+and RebindResources. PriorityClasses are not watched: the API server copies their value and preemption policy into pods
+on admission, and later changes of a class do not affect its pods.
 """
 
 import asyncio

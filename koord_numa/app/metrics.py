@@ -1,8 +1,9 @@
 """
-The scheduler's metrics for Prometheus: kube-scheduler's names and shapes where it has them, ``koord_numa_`` for the rest.
+Metrics of the scheduler for Prometheus, with the names and shapes of kube-scheduler where they exist, otherwise
+``koord_numa_``.
 
-Everything is read at the time of a scrape; nothing is counted here. Metrics of single nodes have a page of their own, as
-kube-scheduler's ``/metrics/resources``: on a large cluster they are many.
+All values are read at the time of a scrape. This module counts nothing. Metrics per node have a separate page, as
+kube-scheduler's ``/metrics/resources``, because a large cluster has many of them.
 """
 
 from collections import Counter
@@ -118,7 +119,7 @@ _WAITING = "Waiting"
 
 
 class RebindCollector(Collector):
-    """Reads the counters of the leader, and the RebindResources that this replica sees."""
+    """Collector for the counters of the leader, and for the RebindResources that this replica sees."""
 
     def __init__(self, counted: RebindMetrics, controller: RebindController) -> None:
         self._counted = counted
@@ -196,14 +197,14 @@ class MetricSources:
 
 
 class SchedulerCollector(Collector):
-    """The page for every scrape: its size does not depend on the cluster's."""
+    """Collector for the page of every scrape. Its size does not depend on the size of the cluster."""
 
     def __init__(self, sources: MetricSources) -> None:
         self._sources = sources
         self._free_cpus = FreeCpuCache()
 
     def collect(self) -> Iterable[Metric]:
-        """Every family, in a fixed order."""
+        """Return every family, in a fixed order."""
         yield from self._attempts()
         yield from self._queue()
         yield from self._outcomes()
@@ -395,14 +396,14 @@ class SchedulerCollector(Collector):
 
 
 class NodeCollector(Collector):
-    """The page with numbers of every node."""
+    """Collector for the page with metrics per node."""
 
     def __init__(self, sources: MetricSources) -> None:
         self._sources = sources
         self._free_cpus = FreeCpuCache()
 
     def collect(self) -> Iterable[Metric]:
-        """Every family, nodes in the order of their names."""
+        """Return every family, with nodes sorted by name."""
         free = GaugeMetricFamily("koord_numa_node_free_cpus", "Whole CPUs that no pod holds.", labels=("node",))
         largest = GaugeMetricFamily(
             "koord_numa_node_largest_aligned_cpus", "The most that one of its NUMA nodes has free.", labels=("node",)

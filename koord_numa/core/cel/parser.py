@@ -155,7 +155,9 @@ class Ident:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """``operand.field``. ``optional`` marks ``operand.?field`` and ``test`` marks ``has(operand.field)``."""
+    """
+    The selection ``operand.field``. ``optional`` marks ``operand.?field`` and ``test`` marks ``has(operand.field)``.
+    """
 
     position: int
     operand: "Expr"
@@ -166,7 +168,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """``operand[key]``. ``optional`` marks ``operand[?key]``."""
+    """The index expression ``operand[key]``. ``optional`` marks ``operand[?key]``."""
 
     position: int
     operand: "Expr"
@@ -186,7 +188,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ListLiteral:
-    """``[a, ?b]``. Elements at ``optional`` positions are left out when they hold no value."""
+    """The list ``[a, ?b]``. Elements at ``optional`` positions are left out when they hold no value."""
 
     position: int
     elements: tuple["Expr", ...]
@@ -195,7 +197,7 @@ class ListLiteral:
 
 @dataclass(frozen=True, slots=True)
 class MapLiteral:
-    """``{k: v, ?k: v}`` as tuples of key, value, and whether the entry is optional."""
+    """The map ``{k: v, ?k: v}`` as tuples of key, value, and whether the entry is optional."""
 
     position: int
     entries: tuple[tuple["Expr", "Expr", bool], ...]
@@ -221,7 +223,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """``cel.bind(name, value, body)``."""
+    """The macro ``cel.bind(name, value, body)``."""
 
     position: int
     name: str
@@ -231,7 +233,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class OptionalMap:
-    """``target.optMap(name, body)``, or ``optFlatMap`` when ``flat``."""
+    """The macro ``target.optMap(name, body)``, or ``optFlatMap`` when ``flat``."""
 
     position: int
     target: "Expr"

@@ -1,10 +1,11 @@
 """
 Search for a better arrangement: exhaustive on small nodes, repacking and local search on other nodes.
 
-Arrangements compare by their figures. The local search starts from the current arrangement and from repackings in
-several orders. It applies local moves, from the cheapest to the widest, while any of them improves. Regression of a pod
-compares before all figures, so it is repaired first. All results are allowed by the layout. The search is
-deterministic: its effort is a number of evaluations, not a time.
+Arrangements compare by their figures (``Figures``). Fewer NUMA crossings win even if the largest free block shrinks.
+The local search starts from the current arrangement and from repackings in several orders. It applies local moves, from
+the cheapest to the widest, while any of them improves. Regression of a pod compares before all figures, so it is
+repaired first. Results satisfy ``NodeLayout.allows``. The search is deterministic: its effort is a number of
+evaluations, not a time.
 """
 
 from collections.abc import Iterable, Iterator
