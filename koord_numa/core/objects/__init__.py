@@ -1,1 +1,1 @@
-"""API objects as the core knows them: frozen values without JSON."""
+"""API objects of the core: frozen values without JSON."""

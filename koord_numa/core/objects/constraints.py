@@ -1,4 +1,4 @@
-"""What a pod demands of a node besides resources, as Kubernetes defines it: affinity, tolerations, spread, ports, volumes."""
+"""Constraints of a pod besides resources, as defined by Kubernetes: affinity, tolerations, spread, ports, volumes."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +16,7 @@ class Operator(StrEnum):
 
 
 class TaintEffect(StrEnum):
-    """What a taint does to pods that do not tolerate it."""
+    """Effects of taints on pods that do not tolerate them."""
 
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
@@ -25,7 +25,7 @@ class TaintEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One condition on a label (or on a field such as ``metadata.name``)."""
+    """Condition on a label (or on a field such as ``metadata.name``)."""
 
     key: str
     operator: Operator
@@ -34,7 +34,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class NodeTerm:
-    """All of its conditions must hold; an empty term matches nothing."""
+    """Node selector term. All its conditions must hold; an empty term matches nothing."""
 
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
@@ -42,7 +42,7 @@ class NodeTerm:
 
 @dataclass(frozen=True, slots=True)
 class PreferredNodeTerm:
-    """A node term worth ``weight`` (1 to 100) points when it matches."""
+    """Node selector term with a ``weight`` of 1 to 100 points."""
 
     weight: int
     term: NodeTerm
@@ -50,7 +50,7 @@ class PreferredNodeTerm:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """A taint this pod puts up with. Empty ``key`` with ``exists`` tolerates every key; empty ``effect`` every effect."""
+    """Toleration of a taint. An empty ``key`` with ``exists`` tolerates every key, an empty ``effect`` every effect."""
 
     key: str = ""
     exists: bool = False  # operator Exists; otherwise Equal
@@ -61,24 +61,26 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """All requirements must hold; no requirement matches every object. ``None`` in its place matches none."""
+    """
+    Label selector. All requirements must hold; without requirements it matches every object. ``None`` instead of a selector matches none.
+    """
 
     requirements: tuple[Requirement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PodTerm:
-    """Pods (by label and namespace) that this pod wants near or far, counted per value of ``topology_key``."""
+    """Affinity term: pods by label and namespace, counted per value of ``topology_key``."""
 
     topology_key: str
     selector: LabelSelector | None
-    namespaces: tuple[str, ...]  # already defaulted to the pod's own namespace
+    namespaces: tuple[str, ...]  # defaulted to the pod's namespace by the parser
     namespace_selector: LabelSelector | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PreferredPodTerm:
-    """A pod term worth ``weight`` (1 to 100) points."""
+    """Affinity term with a ``weight`` of 1 to 100 points."""
 
     weight: int
     term: PodTerm
@@ -86,7 +88,7 @@ class PreferredPodTerm:
 
 @dataclass(frozen=True, slots=True)
 class SpreadConstraint:
-    """Keep matching pods even over the values of ``topology_key``."""
+    """Topology spread constraint: distribute matching pods evenly over the values of ``topology_key``."""
 
     topology_key: str
     max_skew: int
@@ -95,13 +97,13 @@ class SpreadConstraint:
     min_domains: int = 1
     honor_affinity: bool = True  # nodeAffinityPolicy: Honor (default)
     honor_taints: bool = False  # nodeTaintsPolicy: Ignore (default)
-    default: bool = False  # from the configuration: the pod itself names no constraint
-    needs_label: bool = True  # a node without the label is no good; else it is compared by the other constraints alone
+    default: bool = False  # configured default: the pod has no constraint of its own
+    needs_label: bool = True  # a node without the label does not fit; else only the other constraints compare it
 
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A port that the pod occupies on the node itself."""
+    """Port that the pod occupies on the node."""
 
     port: int
     protocol: str = "TCP"
@@ -109,7 +111,7 @@ class HostPort:
 
 
 class DiskKind(StrEnum):
-    """Kinds of disks that a pod's spec names itself, without a claim, and that must not be used twice on one node."""
+    """Kinds of disks in a pod's spec, without a claim, that must not be used twice on a node."""
 
     GCE = "gcePersistentDisk"
     AWS = "awsElasticBlockStore"
@@ -119,7 +121,7 @@ class DiskKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InlineDisk:
-    """A disk that the pod's spec names itself. ``monitors`` are those of a Ceph cluster, empty for every other kind."""
+    """Disk in a pod's spec. ``monitors`` are those of a Ceph cluster, empty for every other kind."""
 
     kind: DiskKind
     identity: str
@@ -129,11 +131,11 @@ class InlineDisk:
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Every demand of one pod. ``unsupported`` names what the pod asks for and we cannot honour: such a pod is refused."""
+    """Constraints of a pod. ``unsupported`` lists the requirements that are not supported: such a pod is rejected."""
 
     node_name: str = ""
     node_selector: tuple[tuple[str, str], ...] = ()
-    node_terms: tuple[NodeTerm, ...] | None = None  # required node affinity: any of these
+    node_terms: tuple[NodeTerm, ...] | None = None  # required node affinity: any of these terms
     preferred_nodes: tuple[PreferredNodeTerm, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     affinity: tuple[PodTerm, ...] = ()
@@ -143,9 +145,7 @@ class Constraints:
     spread: tuple[SpreadConstraint, ...] = ()
     host_ports: tuple[HostPort, ...] = ()
     claims: tuple[str, ...] = ()  # PersistentVolumeClaims in the pod's namespace
-    ephemeral: tuple[
-        tuple[str, str], ...
-    ] = ()  # those of them made from ephemeral volumes, with the uid that must own them
+    ephemeral: tuple[tuple[str, str], ...] = ()  # claims from ephemeral volumes, with the UID of the required owner
     disks: tuple[InlineDisk, ...] = ()
-    features: tuple[str, ...] = ()  # node features that the pod needs (status.declaredFeatures)
+    features: tuple[str, ...] = ()  # required node features (status.declaredFeatures)
     unsupported: tuple[str, ...] = ()

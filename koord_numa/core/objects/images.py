@@ -1,4 +1,4 @@
-"""Container images as nodes report them, and as pods name them."""
+"""Container images as reported by nodes and named by pods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image that a node has: every name under which it is known there (tags and digests), and its size in bytes."""
+    """Image on a node: all its names (tags and digests), and its size in bytes."""
 
     names: tuple[str, ...]
     size: int
@@ -15,8 +15,10 @@ class Image:
 @dataclass(frozen=True, slots=True)
 class PodImages:
     """
-    The images of a pod that waits: ``names`` has one for each of its containers, init containers and image volumes, in that order, and
-    ``nodes`` on how many of the ``total`` nodes of the cluster each is.
+    Images of a waiting pod.
+
+    ``names`` has one name for each container, init container and image volume, in that order. ``nodes`` is the number of nodes with the
+    image, of ``total`` nodes in the cluster.
     """
 
     names: tuple[str, ...]

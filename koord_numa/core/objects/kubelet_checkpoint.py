@@ -1,8 +1,8 @@
 """
-The exact state of a kubelet's resource managers, as the node agent reads it from the kubelet's checkpoint files and podresources.
+Exact state of a kubelet's resource managers, which the node agent reads from the kubelet's checkpoint files and podresources.
 
-Sets of CPUs and of NUMA nodes are integers: bit i is CPU i, or NUMA node i. Amounts are bytes. Pods are named by the uid of their API
-object; a static pod by the uid of its mirror pod.
+Sets of CPUs and of NUMA nodes are integers: bit i is CPU i, or NUMA node i. Amounts are bytes. Pods are identified by the UID of their API
+object, a static pod by the UID of its mirror pod.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from koord_numa.core.value_objects import ValueObject, value_field
 
 
 class HeldMemory(ValueObject, gc=False):
-    """One memory block of a container. Blocks of size 0 (a finished init container) are left out."""
+    """Memory block of a container. Blocks of size 0 (a finished init container) are omitted."""
 
     numa_mask: int
     resource: str  # "memory" or "hugepages-1Gi"
@@ -19,7 +19,7 @@ class HeldMemory(ValueObject, gc=False):
 
 
 class ContainerState(ValueObject, gc=False):
-    """The CPUs, memory blocks and devices that one container holds exclusively."""
+    """CPUs, memory blocks and devices that a container holds exclusively."""
 
     cpus: int = 0
     memory: tuple[HeldMemory, ...] = ()
@@ -28,7 +28,7 @@ class ContainerState(ValueObject, gc=False):
 
 class CpuRow(ValueObject, gc=False):
     """
-    One online logical CPU.
+    Online logical CPU.
 
     ``core`` is the lowest CPU of the core, as the kubelet numbers cores. Without an L3 cache ``l3`` is the socket.
     """
@@ -41,14 +41,14 @@ class CpuRow(ValueObject, gc=False):
 
 
 class MemoryAmounts(ValueObject, gc=False):
-    """Bytes of one resource of the memory manager on one NUMA node. ``reserved`` is what the active pods hold."""
+    """Bytes of a resource of the memory manager on a NUMA node. ``reserved`` is the amount held by active pods."""
 
     allocatable: int
     reserved: int
 
 
 class NumaMemory(ValueObject, gc=False):
-    """One NUMA node in the memory manager's table. ``group`` is the mask of NUMA nodes that are allocated together (``cells``)."""
+    """NUMA node in the memory manager's table. ``group`` is the mask of NUMA nodes that are allocated together (``cells``)."""
 
     group: int
     amounts: Mapping[str, MemoryAmounts]
@@ -56,11 +56,11 @@ class NumaMemory(ValueObject, gc=False):
 
 class KubeletCheckpoint(ValueObject):
     """
-    The state of one kubelet at ``read_at``. The agent publishes again on every change, so an old state is one that did not change.
+    State of a kubelet at ``read_at``. The agent publishes on every change, so that an old state is unchanged.
 
-    The kubelet releases what ended pods hold before it allocates to the next pod. Here it is released already.
+    The kubelet releases the resources of ended pods before it allocates to the next pod. Here they are released already.
 
-    With ``state_known`` false the checkpoint files are absent or cannot be read: only CPU table, reserved CPUs, policies and devices count.
+    With ``state_known`` false the checkpoint files are absent or unreadable: only CPU table, reserved CPUs, policies and devices are valid.
     ``too_large`` means the same, because the state does not fit into the annotation.
     """
 
@@ -74,13 +74,11 @@ class KubeletCheckpoint(ValueObject):
     """Every allocatable device: resource -> device id -> mask of NUMA nodes, 0 for a device without one."""
     default_cpus: int = 0  # the shared pool; reserved CPUs are in it unless strict-cpu-reservation is on
     pods: Mapping[str, Mapping[str, ContainerState]] = value_field(default_factory=dict)
-    """Active pods that hold something: uid -> container -> state. Init containers stay listed for the life of the pod."""
+    """Active pods that hold resources: UID -> container -> state. Init containers stay listed for the lifetime of the pod."""
     pod_level: Mapping[str, ContainerState] = value_field(default_factory=dict)
-    """What active pods hold as a whole (gate PodLevelResourceManagers): uid -> state."""
-    active: frozenset[str] = frozenset()  # uids of all pods that the kubelet runs
-    gone: frozenset[str] = (
-        frozenset()
-    )  # uids of pods that were refused or have ended, and of which a file or the API server still knows
+    """Resources held by active pods as a whole (gate PodLevelResourceManagers): UID -> state."""
+    active: frozenset[str] = frozenset()  # UIDs of all pods that the kubelet runs
+    gone: frozenset[str] = frozenset()  # UIDs of rejected or ended pods that a file or the API server still contains
     memory: Mapping[int, NumaMemory] = value_field(
         default_factory=dict
     )  # NUMA id -> table; empty unless the policy is Static

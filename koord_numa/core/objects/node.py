@@ -1,4 +1,4 @@
-"""What a decision may see of one node: the Node object, its topology (NRT), and who holds what on it."""
+"""State of a node for decisions: the Node object and its NodeResourceTopology (NRT)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,12 +21,12 @@ from koord_numa.core.resources import ResourceList
 from koord_numa.core.value_objects import ValueObject, value_field, value_object
 
 DEFAULT_MAX_NUMA_NODES: Final = 8
-"""The kubelet's default of ``max-allowable-numa-nodes``, and the divisor of LeastNUMANodes when none is published."""
+"""Default of the kubelet for ``max-allowable-numa-nodes``, and divisor of LeastNUMANodes if none is published."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A mark that keeps away pods which do not tolerate it."""
+    """Taint that keeps away pods which do not tolerate it."""
 
     key: str
     effect: TaintEffect
@@ -35,7 +35,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class NodeReservation:
-    """CPUs and amounts that the node keeps for itself (``node.koordinator.sh/reservation``)."""
+    """CPUs and amounts reserved by the node (``node.koordinator.sh/reservation``)."""
 
     cpus: CpuSet = EMPTY
     amounts: ResourceList = field(default_factory=dict)
@@ -45,11 +45,11 @@ class NodeReservation:
 @value_object
 class Node:
     """
-    The Node object. ``problem`` names what is malformed about it (object, key, value): such a node takes no pods.
+    Node object. ``problem`` names what is malformed (object, key, value): such a node takes no pods.
 
-    ``numa_policy``, ``bind_policy`` and ``strategy`` are what labels say, ``None`` without a label: a label that says ``None`` is a word
-    of its own, which overrides the kubelet's settings and the configured defaults. ``allocatable`` is as published, in our units; the
-    reservation is subtracted by ``core/state/inventory.py``.
+    ``numa_policy``, ``bind_policy`` and ``strategy`` are the values of labels, ``None`` without a label. A label with the value ``None`` is
+    different: it overrides the kubelet's settings and the configured defaults. ``allocatable`` is as published, in units of the core;
+    ``core/state/inventory.py`` subtracts the reservation.
     """
 
     name: str
@@ -63,23 +63,21 @@ class Node:
     strategy: NumaAllocateStrategy | None = None
     amplification: Mapping[str, float] = field(default_factory=dict)
     reservation: NodeReservation = NodeReservation()
-    features: frozenset[str] | None = None  # status.declaredFeatures; None where the node declares none at all
+    features: frozenset[str] | None = None  # status.declaredFeatures; None if the node declares none
     problem: str = ""
-    unread: tuple[str, ...] = field(
-        default=(), compare=False
-    )  # a sentence for each key that is almost one that is read
-    # Not compared: a node that pulled an image is no other node for the pods that wait.
-    kubelet: str = ""  # boot of the machine and version of its kubelet
-    kubelet_since: float = 0.0  # when the node became Ready, seconds since the epoch; 0: it is not, or does not say
+    unread: tuple[str, ...] = field(default=(), compare=False)  # a sentence for each key that is similar to a known key
+    # Not compared: a pulled image does not change the node for waiting pods.
+    kubelet: str = ""  # boot id of the machine and version of its kubelet
+    kubelet_since: float = 0.0  # when the node became Ready, seconds since the epoch; 0: not Ready or unknown
     images: frozenset[Image] = field(default=frozenset(), compare=False, repr=False)
 
 
 class Zone(ValueObject, gc=False):
     """
-    One NUMA node as an NRT reports it. Amounts in our units; ``cpu`` is milli-CPU.
+    NUMA node as reported by an NRT. Amounts in units of the core; ``cpu`` is milli-CPU.
 
-    ``available`` is never below 0. ``overdrawn`` is by how much an exporter published less: NFD counts a device near several NUMA nodes as
-    often as it is near one, all on the last.
+    ``available`` is never below 0. ``overdrawn`` is how much lower the published amount was: NFD counts a device near several NUMA nodes
+    once per NUMA node, all on the last.
     """
 
     numa: int
@@ -91,9 +89,9 @@ class Zone(ValueObject, gc=False):
 
 class KubeletConfig(ValueObject, gc=False):
     """
-    What is known of a kubelet's resource managers. ``None`` means not published, and is treated conservatively.
+    Known configuration of a kubelet's resource managers. ``None`` means not published, and is handled conservatively.
 
-    ``cpu_options`` and ``topology_options`` are the kubelet's option names with boolean values.
+    ``cpu_options`` and ``topology_options`` map the kubelet's option names to boolean values.
     """
 
     topology_policy: KubeletPolicy | None = None
@@ -108,7 +106,7 @@ class KubeletConfig(ValueObject, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class KubeletAllocation:
-    """CPUs that a static kubelet itself gave to a pod (``node.koordinator.sh/pod-cpu-allocs``)."""
+    """CPUs that a static kubelet allocated to a pod (``node.koordinator.sh/pod-cpu-allocs``)."""
 
     namespace: str
     name: str
@@ -119,14 +117,14 @@ class KubeletAllocation:
 
 @dataclass(frozen=True, slots=True)
 class CpusetDifference:
-    """A pod that runs on other CPUs than decided, as the node agent observes it; ``why`` is the agent's explanation."""
+    """Pod that runs on other CPUs than decided, as observed by the node agent; ``why`` is the agent's explanation."""
 
     decided: CpuSet
     observed: CpuSet
     why: str = ""
 
     def __str__(self) -> str:
-        """``decided 1-2, runs on 0-15: no agent applies cpusets on this node``."""
+        """Return ``decided 1-2, runs on 0-15: no agent applies cpusets on this node``."""
         if not self.observed:
             return f"decided {self.decided}{': ' if self.why else ''}{self.why}"
         return f"decided {self.decided}, runs on {self.observed}{': ' if self.why else ''}{self.why}"
@@ -135,9 +133,9 @@ class CpusetDifference:
 @dataclass(frozen=True, slots=True)
 class Pinning:
     """
-    How the node agent gives containers their CPUs (``NRI``, ``CRI``, ``cgroups``), as it reports.
+    Report of the node agent on how it pins containers (``NRI``, ``CRI``, ``cgroups``).
 
-    ``containers`` were pinned since the agent started; ``seconds`` is how long they ran on other CPUs before, the longest of them.
+    ``containers`` were pinned since the agent started; ``seconds`` is the longest time that one of them ran on other CPUs before.
     """
 
     through: str
@@ -145,23 +143,23 @@ class Pinning:
     seconds: float
 
     def __str__(self) -> str:
-        """``12 containers pinned through NRI, at most 0 s unpinned``."""
+        """Return ``12 containers pinned through NRI, at most 0 s unpinned``."""
         what = "container" if self.containers == 1 else "containers"
         return f"{self.containers} {what} pinned through {self.through}, at most {self.seconds:g} s unpinned"
 
 
 class NodeResourceTopology(ValueObject):
     """
-    One NodeResourceTopology. ``problem`` names what is malformed about it: such a topology is as good as none, visibly.
+    NodeResourceTopology of a node. ``problem`` names what is malformed: such a topology counts as missing and is reported.
 
-    ``machine`` is present when the NRT carries ``node.koordinator.sh/cpu-topology``, which also makes the CPUs
-    scheduler-owned. ``reserved`` unites kubelet-reserved CPUs, reservation CPUs, exclusive system-QoS CPUs and CPUs of
-    kubelet-managed pods; ``kubelet_reserved`` are those that nothing but the kubelet's configuration reserves.
-    ``differences`` are by ``namespace/name`` of the pod; ``pinning`` is ``None`` where no agent applies CPUs.
-    ``numa_by_root`` is the NUMA node of each PCIe root (``pci0000:00``) whose devices agree on one.
-    ``amplification`` is ``None`` when the NRT carries no ratios; otherwise zones are amplified already.
-    ``gap`` says which part of a readable topology is missing, with its publisher. ``describes_nodes`` is false where that leaves nothing to
-    decide by: the node then counts as a node without topology. ``unread`` has a sentence for each key that is almost one that is read.
+    ``machine`` is set if the NRT has ``node.koordinator.sh/cpu-topology``, which also makes the CPUs scheduler-owned. ``reserved`` is the
+    union of kubelet-reserved CPUs, reservation CPUs, exclusive system-QoS CPUs and CPUs of kubelet-managed pods; ``kubelet_reserved`` are
+    those that only the kubelet's configuration reserves. ``differences`` are by ``namespace/name`` of the pod; ``pinning`` is ``None``
+    where no agent applies CPUs. ``numa_by_root`` is the NUMA node of each PCIe root (``pci0000:00``) whose devices have the same NUMA node.
+    ``amplification`` is ``None`` if the NRT has no ratios; otherwise zones are amplified already.
+
+    ``gap`` names the missing part of a readable topology, with its publisher. ``describes_nodes`` is false if the topology is then
+    unusable: the node counts as a node without topology. ``unread`` has a sentence for each key that is similar to a known key.
     """
 
     node: str
@@ -180,7 +178,7 @@ class NodeResourceTopology(ValueObject):
     numa_by_root: Mapping[str, int] = value_field(default_factory=dict)
     fingerprint: str = ""
     fingerprint_method: str = ""
-    node_uid: str = ""  # from the owner reference, when there is one
+    node_uid: str = ""  # from the owner reference, if it exists
     problem: str = ""
     gap: str = ""
     unread: tuple[str, ...] = ()
@@ -190,7 +188,7 @@ class NodeResourceTopology(ValueObject):
 
     @property
     def in_use(self) -> bool:
-        """Is any allocatable not all available? Then something runs there, or did when the exporter looked."""
+        """Whether any allocatable amount is not fully available: pods run on the node, or did when the exporter read its state."""
         return any(
             zone.allocatable.get(name, 0) != amount for zone in self.zones for name, amount in zone.available.items()
         )

@@ -1,4 +1,4 @@
-"""What a RebindResource asks for, and what is answered: repack the CPUs of the pods of one node, within a deadline."""
+"""Spec and status of a RebindResource: repacking the CPUs of the pods of a node within a deadline."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,17 +8,17 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.rebind.plan import NodeFigures
 
 DEFAULT_DEADLINE: Final = 600
-"""Seconds, as the proposal's DefaultDeadlineInSeconds."""
+"""Seconds, as DefaultDeadlineInSeconds of the proposal."""
 
 
 class RebindAction(StrEnum):
-    """What to do; the proposal knows one action."""
+    """Actions of a rebind; the proposal defines one."""
 
     REBIND_CPU = "RebindCPU"
 
 
 class RebindPhase(StrEnum):
-    """How far a rebind has come; ``NONE`` before any replica has looked at it."""
+    """Phases of a rebind; ``NONE`` before any replica has processed it."""
 
     NONE = ""
     PENDING = "Pending"
@@ -30,11 +30,10 @@ class RebindPhase(StrEnum):
 @dataclass(frozen=True, slots=True)
 class RebindRequest:
     """
-    One RebindResource. Times are seconds since the epoch; ``deadline`` counts from ``started``, which is 0 before any replica began.
+    RebindResource. Times are seconds since the epoch; ``deadline`` counts from ``started``, which is 0 before the start.
 
-    ``plan`` is what the status says about it, for people: nothing is decided by it.
-
-    ``ttl`` is how many seconds after its end (``updated``) it is to be deleted, ``None`` for never. ``problem`` as for pods.
+    ``plan`` is the plan in the status, for users; no decision uses it. ``ttl`` is the number of seconds after its end (``updated``) until
+    it is deleted, ``None`` for never. ``problem`` as for pods.
     """
 
     name: str
@@ -58,18 +57,18 @@ class RebindRequest:
 
     @property
     def settled(self) -> bool:
-        """It has ended; only a new generation starts it again."""
+        """Whether it has ended; only a new generation restarts it."""
         return self.phase in (RebindPhase.SUCCEED, RebindPhase.FAILED)
 
     @property
     def is_answered(self) -> bool:
-        """It has ended in its present generation: there is nothing left to do."""
+        """Whether it has ended in its current generation."""
         return self.settled and self.observed_generation >= self.generation
 
 
 @dataclass(frozen=True, slots=True)
 class RebindMove:
-    """What a plan does to one pod: CPUs before and after, as cpu lists."""
+    """Change of a pod's CPUs: CPU lists before and after."""
 
     namespace: str
     name: str
@@ -80,10 +79,10 @@ class RebindMove:
 @dataclass(frozen=True, slots=True)
 class RebindAnswer:
     """
-    What to say about a rebind. ``time`` and ``started`` are RFC 3339, the latter empty while the rebind waits for its turn.
+    Status of a rebind. ``time`` and ``started`` are RFC 3339; ``started`` is empty while the rebind waits for its turn.
 
-    ``plan`` is what was or would be done and ``result`` what was done, pod by pod; ``steps`` counts the changes of the plan, which
-    are more where a pod has to make room first. ``stuck`` are pods that could not be moved for want of spare CPUs.
+    ``plan`` is what was or would be done and ``result`` what was done, by pod. ``steps`` is the number of changes in the plan, which is
+    larger if a pod has to make room first. ``stuck`` are pods that could not be moved for lack of spare CPUs.
     """
 
     phase: RebindPhase
@@ -101,7 +100,7 @@ class RebindAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PodRevision:
-    """A pod as it was just read, with the text of its resource-status: what a change of its CPUs is conditional on."""
+    """Pod as it was just read, with the text of its resource-status, which is the condition for changing its CPUs."""
 
     pod: Pod
     status_text: str

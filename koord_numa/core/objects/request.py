@@ -1,4 +1,4 @@
-"""What one pod asks for, as far as a decision depends on it. Pods with equal requests form a request class."""
+"""Request of a pod as far as decisions depend on it. Pods with equal requests form a request class."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ from koord_numa.core.value_objects import ValueObject, replace
 
 
 class PodKey(ValueObject, gc=False):
-    """One pod, once: a re-created pod of the same name has another uid. Prints as ``namespace/name``."""
+    """Identity of a pod: a recreated pod of the same name has another UID. Prints as ``namespace/name``."""
 
     namespace: str
     name: str
@@ -40,9 +40,9 @@ class PodKey(ValueObject, gc=False):
 @dataclass(frozen=True, slots=True)
 class Container:
     """
-    One container's requests and limits (requests already filled in from limits, as the API server does).
+    Requests and limits of a container (requests are defaulted from limits, as by the API server).
 
-    ``claims`` are entries of the pod's ``resourceClaims`` that it uses, each with the request that it means, empty for all of them.
+    ``claims`` are the entries of the pod's ``resourceClaims`` that it uses, each with the name of the request, empty for all requests.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Container:
 
 
 class CpuBind(ValueObject, gc=False):
-    """The pod's CPU policies, from the annotation ``scheduling.koordinator.sh/resource-spec``."""
+    """CPU policies of the pod, from the annotation ``scheduling.koordinator.sh/resource-spec``."""
 
     required: CpuBindPolicy = CpuBindPolicy.NONE
     preferred: CpuBindPolicy = CpuBindPolicy.NONE
@@ -62,11 +62,11 @@ class CpuBind(ValueObject, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class NumaSpec:
-    """The pod's own NUMA policy, from ``scheduling.koordinator.sh/numa-topology-spec``."""
+    """NUMA policy of the pod, from ``scheduling.koordinator.sh/numa-topology-spec``."""
 
     policy: NumaPolicy = NumaPolicy.NONE
     exclusive: NumaExclusive = NumaExclusive.NONE
-    strategy: NumaAllocateStrategy | None = None  # counts on nodes that name none
+    strategy: NumaAllocateStrategy | None = None  # applies to nodes that set none
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,13 @@ class NumaSpread:
 @dataclass(frozen=True, slots=True)
 class PodRequest:
     """
-    Everything about a pod that may change where it can go. ``class_key`` is equal for pods that every node treats alike.
+    Properties of a pod that affect its placement. ``class_key`` is equal for pods that every node treats alike.
 
-    ``containers`` come in the kubelet's order: init containers (sidecars among them) as listed, then app containers.
-    ``pod_requests`` / ``pod_limits`` are pod-level resources (``spec.resources``), ``None`` when the pod has none. ``counted`` replaces the
-    effective request of a running pod whose containers have not, or not yet, what the spec asks for (in-place resize). ``allocated`` are
-    the containers with the requests that the kubelet has allocated, where these differ from the spec; the kubelet's resource managers
-    allocated for them. ``gang`` decides when the pod goes, and not what a node makes of it: it is no part of the class.
+    ``containers`` are in the kubelet's order: init containers (including sidecars) as listed, then app containers. ``pod_requests`` and
+    ``pod_limits`` are pod-level resources (``spec.resources``), ``None`` without. ``counted`` replaces the effective request of a running
+    pod whose containers do not have the resources of the spec, or not yet (in-place resize). ``allocated`` are the containers with the
+    requests that the kubelet has allocated, if these differ from the spec; the kubelet's resource managers allocated for them. ``gang``
+    determines when the pod is placed, not the result of a node, and is not part of the class.
     """
 
     containers: tuple[Container, ...] = ()
@@ -97,25 +97,27 @@ class PodRequest:
     pod_requests: ResourceList | None = None
     pod_limits: ResourceList | None = None
     qos: QosClass = QosClass.NONE
-    priority_class: PriorityClass = PriorityClass.NONE  # from its label; see the requests' rules for the derived one
+    priority_class: PriorityClass = (
+        PriorityClass.NONE
+    )  # from its label; the derived class follows the rules of requests
     priority: int = 0
     bind: CpuBind = CpuBind()
     numa: NumaSpec = NumaSpec()
     numa_spread: NumaSpread | None = None
     constraints: Constraints = Constraints()
     namespace: str = "default"
-    labels: tuple[tuple[str, str], ...] = ()  # only those that matter to spread and affinity: sorted pairs
-    replaceable: bool = True  # a controller replaces the pod when it is lost
+    labels: tuple[tuple[str, str], ...] = ()  # sorted pairs, only those that affinity and spread depend on
+    replaceable: bool = True  # a controller recreates the pod when it is lost
     gang: GangRef | None = None
-    counted: ResourceList | None = None  # what the pod counts for while a resize of it is under way
+    counted: ResourceList | None = None  # amounts that the pod counts for during a resize
     allocated: tuple[Container, ...] | None = None
     derived: dict[Callable[["PodRequest"], Any], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
-    )  # what others worked out of it, by the function that did
+    )  # cached results, by the function that computed them
 
     @property
     def class_key(self) -> Hashable:
-        """A hashable value that is equal exactly for requests that are treated alike."""
+        """Hashable key that is equal exactly for requests that are treated alike."""
         return _class_key(self)
 
 
@@ -123,7 +125,7 @@ Derived = TypeVar("Derived")
 
 
 def once_per_request(derive: Callable[[PodRequest], Derived]) -> Callable[[PodRequest], Derived]:
-    """A function of a request alone, worked out once: requests never change, and are asked for the same in every decision."""
+    """Cache a function of a request in the request: requests are immutable and evaluated in every decision."""
 
     @wraps(derive)
     def kept(request: PodRequest) -> Derived:
@@ -173,10 +175,10 @@ def _cares_for_pods(demands: Constraints) -> bool:
 
 def _labels_that_matter(request: PodRequest) -> tuple[tuple[str, str], ...]:
     """
-    Those that decide whether the pod matches its own affinity or spread constraints.
+    Return the labels that decide whether the pod matches its own affinity or spread constraints.
 
-    Labels that tell the pods of one StatefulSet apart do not, so its pods form one class. Whether terms of other pods pick the pod is for
-    the class to say, not for the request.
+    Labels that differ between the pods of a StatefulSet are not included, so that its pods form one class. The class, not the request,
+    includes which terms of other pods select the pod.
     """
     demands = request.constraints
     selectors = [term.selector for term in demands.affinity] + [constraint.selector for constraint in demands.spread]
@@ -186,7 +188,7 @@ def _labels_that_matter(request: PodRequest) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class SharedPool:
-    """The CPUs of one NUMA node that pods without own CPUs share."""
+    """CPUs of a NUMA node that pods without exclusive CPUs share."""
 
     socket: int
     numa: int
@@ -194,23 +196,23 @@ class SharedPool:
 
 
 class Assignment(ValueObject, gc=False):
-    """What a bound pod's ``scheduling.koordinator.sh/resource-status`` says it holds."""
+    """Resources of a bound pod by its ``scheduling.koordinator.sh/resource-status``."""
 
     cpus: CpuSet = EMPTY
     numa: tuple[tuple[int, ResourceList], ...] = ()  # amounts per NUMA node, ascending
     shared_pools: tuple[SharedPool, ...] = ()
 
     def on(self, numa: int) -> ResourceList:
-        """The amounts held on one NUMA node."""
+        """Return the amounts held on a NUMA node."""
         return next((amounts for node, amounts in self.numa if node == numa), NOTHING)
 
 
 class Pod(ValueObject, gc=False):
     """
-    A pod as the cluster state keeps it: identity, request, and where it stands. Raw objects stop at ``wire/``.
+    Pod in the cluster state: identity, request, and status. Raw objects are converted in ``wire/``.
 
-    ``problem`` is non-empty when something about the pod is malformed: it is then never scheduled, and if it is bound it is
-    counted by its plain amounts. ``created`` is seconds since the epoch, used only to order pods by age.
+    ``problem`` is non-empty if the pod is malformed: it is never scheduled, and if it is bound it is counted by its plain amounts.
+    ``created`` is in seconds since the epoch and is used only to order pods by age.
     """
 
     key: PodKey
@@ -223,38 +225,34 @@ class Pod(ValueObject, gc=False):
     created: float = 0.0
     deleting: bool = False
     gated: bool = False
-    mirror: bool = False  # a static pod's mirror: the kubelet runs it whatever we think
+    mirror: bool = False  # mirror of a static pod, which the kubelet runs independently of the scheduler
     labels: tuple[tuple[str, str], ...] = ()
-    owner: str = ""  # uid of the controlling owner, to recognise a pod's siblings
-    coined: bool = False  # the API server made its name at random for a controller: no earlier pod had it
+    owner: str = ""  # UID of the controlling owner, to recognize siblings
+    coined: bool = False  # the API server generated its name for a controller: no earlier pod had it
     controller: WorkloadKey | None = (
-        None  # that owner, of a pod without a node, if it is of a kind that is spread by default
+        None  # that owner, for a pod without a node and an owner kind that is spread by default
     )
     assignment: Assignment | None = None
     preempts: bool = True  # preemptionPolicy: PreemptLowerPriority
     ready: bool = True  # condition Ready
     started: bool = False  # the kubelet has admitted it: phase Running or a container status exists
-    started_at: float = (
-        0.0  # when its kubelet took note of it, seconds since the epoch by that machine's clock; 0: unknown
-    )
+    started_at: float = 0.0  # when its kubelet processed it, seconds since the epoch by the machine's clock; 0: unknown
     problem: str = ""
-    unknown_cpus: str = (
-        ""  # why it is not known which CPUs of its own the pod holds: its resource-status cannot be read
-    )
+    unknown_cpus: str = ""  # why the exclusive CPUs of the pod are not known: its resource-status is unreadable
     resource_version: str = ""
-    spec_text: str = ""  # the resource-spec annotation as found: writing it back must not lose what others put there
+    spec_text: str = ""  # the resource-spec annotation as read: writing it must preserve the values of other writers
     never_rebound: bool = False  # annotation koord-numa/rebind: "false": no automatic rebind of its node
-    stale_status: bool = False  # not bound, yet it carries a resource-status: copied from another pod
+    stale_status: bool = False  # not bound, but has a resource-status: copied from another pod
     resource_claims: tuple[PodResourceClaim, ...] = ()
-    extended_claim: str = ""  # the claim, by name, that has devices for its extended resources, as its status says
-    explores: tuple[str, ...] = ()  # options of its kubelet that it was placed to find out about
-    images: tuple[str, ...] = ()  # of a pod without a node: one normalised name for each container and image volume
+    extended_claim: str = ""  # name of the claim with devices for its extended resources, from its status
+    explores: tuple[str, ...] = ()  # kubelet options that its placement explores
+    images: tuple[str, ...] = ()  # for a pod without a node: a normalized name for each container and image volume
 
     @property
     def finished(self) -> bool:
-        """A finished pod holds nothing any more."""
+        """Whether the pod has finished and holds nothing."""
         return self.phase in ("Succeeded", "Failed")
 
     def placed(self, node: str, assignment: Assignment) -> "Pod":
-        """The pod with a node and what it was given there."""
+        """Return the pod with a node and its assignment."""
         return replace(self, node=node, assignment=assignment)

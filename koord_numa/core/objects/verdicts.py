@@ -1,4 +1,4 @@
-"""Answers. "No" is a value with numbers; only what is broken raises."""
+"""Results of decisions. A rejection is a value with numbers; only failures raise exceptions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from koord_numa.core.value_objects import ValueObject, value_field
 
 
 class Alignment(Enum):
-    """What became of the wish to sit on few NUMA nodes."""
+    """Alignment of a placement to NUMA nodes."""
 
     ALIGNED = "aligned"
     UNALIGNED = "unaligned"
@@ -22,31 +22,31 @@ class Alignment(Enum):
 
 
 class Exclusivity(Enum):
-    """What became of a pod's exclusivity: its CPU exclusive policy and ``singleNUMANodeExclusive: Preferred``."""
+    """Result for a pod's exclusivity: its CPU exclusive policy and ``singleNUMANodeExclusive: Preferred``."""
 
-    HONOURED = "honoured"  # also where nothing was asked for
+    HONOURED = "honoured"  # also if none was requested
     DOWNGRADED = "downgraded"  # NUMANodeLevel became PCPULevel
     BROKEN = "broken"
 
 
 class Reason(Enum):
-    """Which rule said no. The value is the short name used in metrics and logs; sentences live in the rejection."""
+    """Rule that rejected the pod. The value is the short name in metrics and logs; the rejection has the message."""
 
     RESOURCES = "resources"
     CPUS = "cpus"
     CPU_COUNT = "cpu-count"  # CPUs are not whole, or no multiple of the threads per core
     BIND_POLICY = "bind-policy"
-    NUMA_POLICY = "numa-policy"  # pod and node want different policies
+    NUMA_POLICY = "numa-policy"  # pod and node have different policies
     NUMA_AFFINITY = "numa-affinity"  # no acceptable set of NUMA nodes
     NUMA_SPREAD = "numa-spread"  # not where the annotation numa-spread permits it
     NO_TOPOLOGY = "no-topology"
     BAD_TOPOLOGY = "bad-topology"
     BAD_NODE = "bad-node"
     BAD_POD = "bad-pod"
-    KUBELET_ALIGNMENT = "kubelet-alignment"  # the kubelet would answer TopologyAffinityError
-    KUBELET_SMT = "kubelet-smt"  # ... SMTAlignmentError
-    KUBELET_ALLOCATION = "kubelet-allocation"  # ... UnexpectedAdmissionError
-    UNTRUSTED = "untrusted"  # topology data is stale, or CPU owners clash
+    KUBELET_ALIGNMENT = "kubelet-alignment"  # the kubelet would reject with TopologyAffinityError
+    KUBELET_SMT = "kubelet-smt"  # SMTAlignmentError
+    KUBELET_ALLOCATION = "kubelet-allocation"  # UnexpectedAdmissionError
+    UNTRUSTED = "untrusted"  # topology data is stale, or CPUs have two owners
     COOLING_DOWN = "cooling-down"
     NODE_NAME = "node-name"
     UNSCHEDULABLE = "unschedulable"
@@ -61,18 +61,18 @@ class Reason(Enum):
     POD_AFFINITY = "pod-affinity"
     SPREAD = "spread"
     UNSUPPORTED = "unsupported"
-    LOCKED = "locked"  # a rebind works on the node
+    LOCKED = "locked"  # a rebind uses the node
     RESOURCE_CLAIMS = "resource-claims"  # no devices for the pod's claims
-    CLAIM_ALIGNMENT = "claim-alignment"  # devices for them, but not on the pod's NUMA nodes
-    BIND_QUEUE = "bind-queue"  # many binds to the node wait for their turn; over in milliseconds
+    CLAIM_ALIGNMENT = "claim-alignment"  # devices exist, but not on the pod's NUMA nodes
+    BIND_QUEUE = "bind-queue"  # many binds to the node are queued; ends within milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class NumaNumbers:
     """
-    Of one resource on one NUMA node: what there is, what is free, what was needed. In our units.
+    Total, free and needed amount of a resource on a NUMA node, in units of the core.
 
-    ``shape`` says which part of what is free counts, such as ``in whole cores``.
+    ``shape`` states which part of the free amount counts, such as ``in whole cores``.
     """
 
     numa: int
@@ -85,10 +85,10 @@ class NumaNumbers:
 
 class Rejection(ValueObject, gc=False):
     """
-    Why one node cannot take one pod.
+    Rejection of a pod by a node.
 
-    ``message`` is the sentence that is counted over nodes (``Insufficient cpu``); ``detail`` is about this node alone, with
-    numbers. ``resolvable``: could evicting pods help? ``largest`` is the largest aligned request that would fit now.
+    ``message`` is counted over nodes (``Insufficient cpu``); ``detail`` is about this node only, with numbers. ``resolvable`` is whether
+    evictions could help. ``largest`` is the largest aligned request that would fit now.
     """
 
     reason: Reason
@@ -101,17 +101,16 @@ class Rejection(ValueObject, gc=False):
 
 class Placement(ValueObject, gc=False):
     """
-    Where one pod goes and what it gets there.
+    Node of a pod and the resources that it gets there.
 
-    ``mask`` is the chosen set of NUMA nodes, ``None`` when none was chosen, and with ``any_of_mask`` one of its NUMA nodes,
-    which the kubelet chooses. ``bind`` is the CPU bind policy in force
-    (``NONE`` without own CPUs) and ``bind_required`` whether it had to hold. ``note`` says why no alignment was attempted,
-    or which assumption about a kubelet decided. ``claim_points`` rank nodes by where devices of claims are, 0 to 100; before these
-    are chosen it is the most that they can be. ``extended`` are extended resources that the node serves by claim, with their class; the
-    claim for them is the last of ``allocations`` unless it has devices already. ``device_counts`` has of those that count in the score
-    how many devices are allocated and how many there are, without this pod; it is filled in with the allocations. ``explores`` names
-    options of the kubelet that are not known and on which its admission depends. ``claim_amounts`` are what claims take from the node
-    beside the pod's request, and ``counted`` is what the pod counts for then.
+    ``mask`` is the chosen set of NUMA nodes, ``None`` if none was chosen; with ``any_of_mask`` the kubelet chooses one of its NUMA nodes.
+    ``bind`` is the effective CPU bind policy (``NONE`` without exclusive CPUs), and ``bind_required`` whether it was required. ``note``
+    states why no alignment was attempted, or which assumption about a kubelet was made. ``claim_points`` rank nodes by the location of
+    claim devices, 0 to 100; before allocation it is the maximum. ``extended`` are extended resources that the node serves by claim, with
+    their class; their claim is the last of ``allocations`` unless it has devices already. ``device_counts`` has the allocated and total
+    numbers of devices of the scored resources, without this pod; it is set with the allocations. ``explores`` are unknown kubelet options
+    that the admission depends on. ``claim_amounts`` are the node resources that claims take in addition to the pod's request, and
+    ``counted`` is what the pod counts for then.
     """
 
     node: str
@@ -126,7 +125,7 @@ class Placement(ValueObject, gc=False):
     exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
     exclusivity: Exclusivity = Exclusivity.HONOURED
     note: str = ""
-    allocations: tuple[Allocation, ...] = ()  # of the pod's claims that have no devices yet, in their order
+    allocations: tuple[Allocation, ...] = ()  # of the pod's claims without devices, in their order
     claim_points: int = 100
     extended: tuple[tuple[str, str], ...] = ()
     device_counts: tuple[tuple[str, int, int], ...] = ()
@@ -136,17 +135,17 @@ class Placement(ValueObject, gc=False):
 
     @property
     def numa_nodes(self) -> int:
-        """Number of NUMA nodes that the pod takes; 0 when none was chosen."""
+        """Number of NUMA nodes that the pod takes; 0 if none was chosen."""
         return 1 if self.any_of_mask else (self.mask or 0).bit_count()
 
     @property
     def assignment(self) -> Assignment:
-        """What the pod's resource-status will say."""
+        """Assignment for the pod's resource-status."""
         return Assignment(cpus=self.cpus, numa=self.numa, shared_pools=self.shared_pools)
 
 
 @dataclass(frozen=True, slots=True)
 class Unschedulable:
-    """No node takes the pod now: the rejection of every node, by node name."""
+    """Result if no node fits: the rejection of every node, by node name."""
 
     rejections: Mapping[str, Rejection]

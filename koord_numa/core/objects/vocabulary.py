@@ -1,11 +1,11 @@
-"""The words of the field as closed enumerations. Spellings on the wire are translated in ``wire/`` and nowhere else."""
+"""Enumerations of the domain. ``wire/`` converts the spellings of the API."""
 
 from enum import Enum, StrEnum
 from typing import Final
 
 
 class QosClass(StrEnum):
-    """Koordinator's quality of service, from the label ``koordinator.sh/qosClass``; ``NONE`` when absent or unknown."""
+    """QoS class of Koordinator, from the label ``koordinator.sh/qosClass``; ``NONE`` if absent or unknown."""
 
     NONE = ""
     LSE = "LSE"
@@ -16,7 +16,7 @@ class QosClass(StrEnum):
 
 
 class PriorityClass(StrEnum):
-    """Koordinator's priority bands, from ``koordinator.sh/priority-class`` or the numeric priority."""
+    """Priority bands of Koordinator, from ``koordinator.sh/priority-class`` or the numeric priority."""
 
     NONE = ""
     PROD = "koord-prod"
@@ -26,7 +26,7 @@ class PriorityClass(StrEnum):
 
 
 class KubeQos(StrEnum):
-    """The quality of service that Kubernetes itself derives from requests and limits."""
+    """QoS class that Kubernetes derives from requests and limits."""
 
     GUARANTEED = "Guaranteed"
     BURSTABLE = "Burstable"
@@ -34,7 +34,7 @@ class KubeQos(StrEnum):
 
 
 class CpuBindPolicy(StrEnum):
-    """How a pod's CPUs relate to physical cores. ``NONE``: the pod says nothing; ``DEFAULT``: use the configured default."""
+    """Relation of a pod's CPUs to physical cores. ``NONE``: not set; ``DEFAULT``: use the configured default."""
 
     NONE = ""
     DEFAULT = "Default"
@@ -44,7 +44,7 @@ class CpuBindPolicy(StrEnum):
 
 
 class CpuExclusivePolicy(StrEnum):
-    """Whom a pod's CPUs keep away: pods of the same policy on the same core, or on the same NUMA node."""
+    """Pods that a pod's CPUs exclude: pods of the same policy on the same core, or on the same NUMA node."""
 
     NONE = ""
     PCPU_LEVEL = "PCPULevel"
@@ -52,7 +52,7 @@ class CpuExclusivePolicy(StrEnum):
 
 
 class NodeBindPolicy(StrEnum):
-    """A bind policy that a node imposes on every pod with whole CPUs."""
+    """Bind policy that a node enforces for every pod with whole CPUs."""
 
     NONE = ""
     FULL_PCPUS_ONLY = "FullPCPUsOnly"
@@ -60,7 +60,7 @@ class NodeBindPolicy(StrEnum):
 
 
 class NumaPolicy(StrEnum):
-    """How strictly a pod must be aligned to NUMA nodes; ``NONE`` demands nothing."""
+    """Strictness of NUMA alignment; ``NONE`` requires nothing."""
 
     NONE = ""
     BEST_EFFORT = "BestEffort"
@@ -69,7 +69,7 @@ class NumaPolicy(StrEnum):
 
 
 class NumaSpreadScope(StrEnum):
-    """The domains over which ``numa-spread`` distributes the pods of a workload."""
+    """Domains over which ``numa-spread`` distributes the pods of a workload."""
 
     NUMA = "numa"
     SOCKET = "socket"
@@ -77,14 +77,14 @@ class NumaSpreadScope(StrEnum):
 
 
 class NumaSpreadMode(StrEnum):
-    """Whether the pods of a workload keep apart or together inside a node."""
+    """Spreading or packing of the pods of a workload inside a node."""
 
     SPREAD = "Spread"
     PACK = "Pack"
 
 
 class NumaExclusive(StrEnum):
-    """May a pod that spans NUMA nodes share one with a pod that sits on a single one?"""
+    """Exclusion between pods that span NUMA nodes and pods on a single NUMA node."""
 
     NONE = ""
     PREFERRED = "Preferred"
@@ -92,14 +92,14 @@ class NumaExclusive(StrEnum):
 
 
 class RestrictedRule(StrEnum):
-    """Which sets of NUMA nodes Restricted prefers on a node whose CPUs the scheduler owns."""
+    """Sets of NUMA nodes that Restricted prefers on a node whose CPUs the scheduler allocates."""
 
     EMPTY_NODE = "EmptyNode"  # as many NUMA nodes as the pod would need if the node were empty (KEP-693)
-    KOORDINATOR = "Koordinator"  # every set that holds the pod
+    KOORDINATOR = "Koordinator"  # every set that fits the pod
 
 
 class NumaAllocateStrategy(StrEnum):
-    """Which NUMA node is filled first."""
+    """Order in which NUMA nodes are filled."""
 
     MOST_ALLOCATED = "MostAllocated"
     LEAST_ALLOCATED = "LeastAllocated"
@@ -107,7 +107,7 @@ class NumaAllocateStrategy(StrEnum):
 
 
 class ScoringType(StrEnum):
-    """How amounts turn into a score of a node or of a set of NUMA nodes."""
+    """Method that converts amounts to a score of a node or of a set of NUMA nodes."""
 
     MOST_ALLOCATED = "MostAllocated"
     LEAST_ALLOCATED = "LeastAllocated"
@@ -116,7 +116,7 @@ class ScoringType(StrEnum):
 
 
 class NodeScoring(StrEnum):
-    """How well a placement sits on a node's NUMA nodes: the method of the ``numa`` part of a node's score."""
+    """Method of the ``numa`` part of a node's score, which rates the NUMA nodes of a placement."""
 
     FEWEST_NUMA_NODES = "FewestNUMANodes"
     CPU_ORCHESTRATION = "CPUOrchestration"  # A + B of the fine-grained CPU orchestration proposal
@@ -126,14 +126,14 @@ class NodeScoring(StrEnum):
 
 
 class CpuOwner(Enum):
-    """Who chooses CPU ids on a node: we (an agent applies our cpuset), or the kubelet itself."""
+    """Allocator of the CPU ids on a node: the scheduler (an agent applies the cpuset), or the kubelet."""
 
     SCHEDULER = "scheduler"
     KUBELET = "kubelet"
 
 
 class KubeletPolicy(StrEnum):
-    """The kubelet's topology manager policy."""
+    """Topology manager policy of the kubelet."""
 
     NONE = "none"
     BEST_EFFORT = "best-effort"
@@ -142,14 +142,14 @@ class KubeletPolicy(StrEnum):
 
 
 class KubeletScope(StrEnum):
-    """The unit that the kubelet's topology manager aligns."""
+    """Unit that the topology manager of the kubelet aligns."""
 
     CONTAINER = "container"
     POD = "pod"
 
 
 class ContainerKind(Enum):
-    """Regular init containers end before the next one starts; sidecars are init containers that stay."""
+    """Kinds of containers. Init containers end before the next starts; sidecars are init containers that keep running."""
 
     APP = "app"
     INIT = "init"
@@ -157,11 +157,11 @@ class ContainerKind(Enum):
 
 
 class UnknownKubeletOptions(StrEnum):
-    """What happens where a pod's admission depends on kubelet options that are not published."""
+    """Handling of pods whose admission depends on unpublished kubelet options."""
 
-    EXPLORE = "Explore"  # one pod at a time finds out
-    STRICT = "Strict"  # the pod goes elsewhere or waits
-    ASSUME = "Assume"  # they are as the configuration states for the node; without a statement as under Strict
+    EXPLORE = "Explore"  # one pod at a time tests the options
+    STRICT = "Strict"  # the pod is placed elsewhere or waits
+    ASSUME = "Assume"  # use the options configured for the node; without configuration as Strict
 
 
 NO_NUMA_POLICY: Final = NumaPolicy.NONE
@@ -176,4 +176,7 @@ NUMA_PREFERRED: Final = NumaExclusive.PREFERRED
 NUMA_REQUIRED: Final = NumaExclusive.REQUIRED
 INIT: Final = ContainerKind.INIT
 APP: Final = ContainerKind.APP
-"""Members that every decision asks for, some of them several times: Python 3.11 takes three times as long to find one in its class."""
+"""
+Aliases of members that every decision reads, some of them several times: attribute access on the class takes three times as long in Python
+3.11.
+"""

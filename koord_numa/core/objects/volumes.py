@@ -1,4 +1,4 @@
-"""Persistent volumes, claims, storage classes and what limits them on a node, as far as they decide on which nodes a pod can run."""
+"""Persistent volumes, claims, storage classes and volume limits of nodes, as far as placement depends on them."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,11 +13,11 @@ ClaimKey = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class PersistentVolume:
     """
-    A volume and the nodes that reach it.
+    Volume and the nodes that can access it.
 
     ``node_terms`` is its required node affinity (any of these; ``None``: every node). ``zones`` are the zone and region labels of the
-    volume itself, each with the values of which a node must have one. ``claim`` is ``namespace/name`` of its ``claimRef``.
-    ``capacity`` is in bytes. ``driver`` and ``handle`` name a CSI volume, as the attach limits of a node count it.
+    volume, each with the values of which a node must have one. ``claim`` is ``namespace/name`` of its ``claimRef``. ``capacity`` is in
+    bytes. ``driver`` and ``handle`` identify a CSI volume for the attach limits of a node.
     """
 
     name: str
@@ -32,7 +32,7 @@ class PersistentVolume:
     attributes_class: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     available: bool = False  # status.phase: Available
-    bound_by_controller: bool = False  # the claimRef was set for a claim, not by the creator of the volume
+    bound_by_controller: bool = False  # the claimRef was set by the controller, not by the creator of the volume
     deleting: bool = False
     driver: str = ""
     handle: str = ""
@@ -40,27 +40,27 @@ class PersistentVolume:
     problem: str = ""
 
     def belongs_to(self, claim: "PersistentVolumeClaim") -> bool:
-        """Is the volume bound, or pre-bound by name, to this claim? (component-helpers ``IsVolumeBoundToClaim``)"""
+        """Return whether the volume is bound, or pre-bound by name, to this claim (component-helpers ``IsVolumeBoundToClaim``)."""
         return self.claim == f"{claim.namespace}/{claim.name}" and self.claim_uid in ("", claim.uid)
 
 
 @dataclass(frozen=True, slots=True)
 class PersistentVolumeClaim:
     """
-    A claim: bound to ``volume``, or waiting. ``selected_node`` is the node for which a provisioner was told to make its volume.
+    Claim, bound to ``volume`` or waiting. ``selected_node`` is the node for which a provisioner creates the volume.
 
-    ``request`` is in bytes. ``selector`` of ``None`` selects every volume.
+    ``request`` is in bytes. A ``selector`` of ``None`` selects every volume.
     """
 
     namespace: str
     name: str
     uid: str = ""
     volume: str = ""  # spec.volumeName
-    bound: bool = False  # bound completely: the volume controller has agreed
-    lost: bool = False  # status.phase: Lost; its volume no longer exists
+    bound: bool = False  # bound completely, as confirmed by the volume controller
+    lost: bool = False  # status.phase: Lost; its volume does not exist any more
     storage_class: str | None = None  # None: not defaulted yet; "": no class
     selected_node: str = ""
-    owner: str = ""  # uid of the controlling owner: the pod, for a claim made from an ephemeral volume
+    owner: str = ""  # UID of the controlling owner: the pod, for a claim from an ephemeral volume
     request: int = 0
     access_modes: frozenset[str] = frozenset()
     block: bool = False
@@ -77,24 +77,24 @@ class PersistentVolumeClaim:
 
     @property
     def read_write_once_pod(self) -> bool:
-        """May only one pod use it?"""
+        """Whether only one pod may use the claim."""
         return "ReadWriteOncePod" in self.access_modes
 
 
 @dataclass(frozen=True, slots=True)
 class StorageClass:
-    """A way to make volumes. ``waits`` (WaitForFirstConsumer): only after a node was chosen, within ``topologies``."""
+    """Storage class. With ``waits`` (WaitForFirstConsumer) volumes are created after a node was chosen, within ``topologies``."""
 
     name: str
     waits: bool = False
-    provisioner: str = ""  # "" when volumes are made by hand (kubernetes.io/no-provisioner)
-    topologies: tuple[NodeTerm, ...] = ()  # allowedTopologies: any of these; none means everywhere
+    provisioner: str = ""  # "" if volumes are created manually (kubernetes.io/no-provisioner)
+    topologies: tuple[NodeTerm, ...] = ()  # allowedTopologies: any of these; empty means everywhere
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CsiNode:
-    """How many volumes of each CSI driver a node can attach (CSINode ``allocatable.count``); a driver without a limit is absent."""
+    """Attach limits of a node by CSI driver (CSINode ``allocatable.count``); drivers without a limit are absent."""
 
     name: str
     limits: tuple[tuple[str, int], ...] = ()
@@ -103,7 +103,7 @@ class CsiNode:
 
 @dataclass(frozen=True, slots=True)
 class CsiDriver:
-    """A CSI driver. ``publishes_capacity``: it says how much room is left, and a claim must find enough (``storageCapacity``)."""
+    """CSI driver. With ``publishes_capacity`` it publishes free capacity, and a claim requires enough (``storageCapacity``)."""
 
     name: str
     publishes_capacity: bool = False
@@ -111,7 +111,7 @@ class CsiDriver:
 
 @dataclass(frozen=True, slots=True)
 class StorageCapacity:
-    """Room for volumes of one class on the nodes that ``topology`` selects; ``largest`` is the size of the largest volume, in bytes."""
+    """Capacity of a storage class on the nodes that ``topology`` selects; ``largest`` is the maximum volume size in bytes."""
 
     name: str
     storage_class: str
@@ -122,7 +122,7 @@ class StorageCapacity:
 
 @dataclass(frozen=True, slots=True)
 class VolumeAttachment:
-    """A volume that is attached to a node, or is to be, whether a pod uses it or not."""
+    """Volume that is or will be attached to a node, whether a pod uses it or not."""
 
     name: str
     node: str
@@ -131,7 +131,7 @@ class VolumeAttachment:
 
 @dataclass(frozen=True, slots=True)
 class NodeVolumes:
-    """What placed pods use on one node: claims with the number of users, and disks that are named in pods."""
+    """Volumes of placed pods on a node: claims with the number of users, and inline disks."""
 
     claims: Counter[ClaimKey] = field(default_factory=Counter)
     disks: Counter[InlineDisk] = field(default_factory=Counter)
@@ -140,12 +140,12 @@ class NodeVolumes:
 @dataclass(frozen=True, slots=True)
 class Storage:
     """
-    What a decision sees of volumes.
+    State of volumes for a decision.
 
-    ``claims`` by (namespace, name), everything else by name; ``capacities`` by storage class, ``attached`` are volumes by node.
-    ``in_use`` is the number of placed pods that use a claim, ``on_node`` the same by node. ``reserved`` are volumes that decisions
-    not yet written have given to a claim, ``selected`` the nodes that they have chosen for claims to be provisioned, ``failed`` the
-    nodes on which a claim was not bound lately. ``known`` is false until claims, volumes and classes have been listed.
+    ``claims`` by (namespace, name), all others by name; ``capacities`` by storage class, ``attached`` are volumes by node. ``in_use`` is
+    the number of placed pods that use a claim, ``on_node`` the same by node. ``reserved`` are volumes that unwritten decisions have
+    assigned to a claim, ``selected`` the nodes that they have chosen for claims to provision, ``failed`` the nodes on which a claim
+    recently could not be bound. ``known`` is false until claims, volumes and classes have been listed.
     """
 
     claims: Mapping[ClaimKey, PersistentVolumeClaim] = field(default_factory=dict)
@@ -169,9 +169,9 @@ class Storage:
 
     def node_of(self, claim: PersistentVolumeClaim) -> str:
         """
-        The node that was chosen for an unbound claim, by a decision in flight or in its annotation; empty when none was.
+        Return the node chosen for an unbound claim, by a decision in flight or in its annotation; empty if there is none.
 
-        A node that is gone is chosen no more: its provisioner cannot answer, and the next decision writes another one over it.
+        A deleted node is ignored: its provisioner cannot respond, and the next decision overwrites it.
         """
         chosen = self.selected.get(claim.key, claim.selected_node)
         return chosen if chosen and self.node_exists(chosen) else ""

@@ -18,7 +18,7 @@ class WorkloadKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadKey:
-    """One object of these kinds."""
+    """Identity of a workload."""
 
     kind: WorkloadKind
     namespace: str
@@ -27,7 +27,7 @@ class WorkloadKey:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """An object and the pods that it selects in its namespace; without a selector it selects none."""
+    """Workload and the selector of its pods; without a selector it selects none."""
 
     key: WorkloadKey
     selector: LabelSelector | None
@@ -36,25 +36,25 @@ class Workload:
 @dataclass(frozen=True, slots=True)
 class DisruptionBudget:
     """
-    How many of the pods that ``selector`` matches in ``namespace`` may be evicted now.
+    PodDisruptionBudget: the number of pods matching ``selector`` in ``namespace`` that may be evicted now.
 
-    Pods that are not ready may be evicted beyond that: always with ``unhealthy_always`` (``unhealthyPodEvictionPolicy: AlwaysAllow``),
-    else while as many as desired are healthy (``healthy``).
+    Pods that are not ready may be evicted in addition: always with ``unhealthy_always`` (``unhealthyPodEvictionPolicy: AlwaysAllow``), else
+    while the desired number is healthy (``healthy``).
     """
 
     namespace: str
     name: str
     selector: LabelSelector | None
     allowed: int = 0  # status.disruptionsAllowed
-    disrupted: tuple[str, ...] = ()  # names of pods whose eviction is counted already
+    disrupted: tuple[str, ...] = ()  # names of pods with an already counted eviction
     unhealthy_always: bool = False
-    healthy: bool = False  # status.currentHealthy is at least status.desiredHealthy, and that is above 0
+    healthy: bool = False  # status.currentHealthy is at least status.desiredHealthy, which is above 0
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """What a ``namespaceSelector`` of an affinity term looks at."""
+    """Namespace with the labels that ``namespaceSelector`` of an affinity term matches."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
