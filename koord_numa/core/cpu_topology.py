@@ -74,9 +74,7 @@ class CpuTopology:
     bits: int = field(init=False, repr=False, compare=False)
     numa_mask: int = field(init=False, repr=False, compare=False)  # all NUMA nodes
     derived: dict[type, Any] = field(init=False, repr=False, compare=False)  # tables of other modules, by type
-    _hash: int = field(
-        init=False, repr=False, compare=False
-    )  # cached: machines are cache keys, and hashing all CPUs is slow
+    _hash: int = field(init=False, repr=False, compare=False)  # machines are cache keys, and hashing all CPUs is slow
 
     def __post_init__(self) -> None:
         cpus = tuple(sorted(self.cpus))

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import Final
 
 NEAR: Final = 2
-"""Largest edit distance of a misspelled key: two letters swapped, or two single mistakes."""
+"""Largest edit distance of a misspelled key: two neighboring letters swapped, or two single mistakes."""
 
 _LONGEST: Final = 128
 """Longer words are not compared: the cost is the product of the lengths."""

@@ -290,9 +290,7 @@ class Agent:
         for pod in self.pods.all():
             for container in pod.containers:
                 if text := self._update_conflicts.get(container.id, ""):
-                    self._update_conflicts[container.id] = (
-                        ""  # reported once, and again after a round without the conflict
-                    )
+                    self._update_conflicts[container.id] = ""  # reported once, until a round without the conflict
                     conflicts.append((pod, text))
         for pod, text in conflicts:
             logger.warning("pod %s: %s", pod.key, text)

@@ -1,6 +1,4 @@
-"""The subset of JSONPath that printer columns use: fields, quoted fields, indexes, wildcards and filters with one
-condition.
-"""
+"""A subset of JSONPath for printer columns: fields, quoted fields, indexes, wildcards, and filters with one condition."""
 
 import re
 from collections.abc import Iterator

@@ -96,8 +96,7 @@ ATTRIBUTE_TOPOLOGY_OPTION: Final = "topologyManagerOption"  # prefix: topologyMa
 ATTRIBUTE_FINGERPRINT: Final = "nodeTopologyPodsFingerprint"
 ATTRIBUTE_FINGERPRINT_METHOD: Final = "nodeTopologyPodsFingerprintMethod"
 ATTRIBUTE_NRI_POLICY: Final = "TopologyPolicy"  # of NRI resource policy plugins: balloons, topology-aware
-# No exporter publishes these attributes yet. They follow the convention above and describe the configuration of the
-# kubelet.
+# NodeResourceTopologies: attributes of the kubelet by the same convention, which no other exporter publishes yet
 ATTRIBUTE_CPU_POLICY: Final = "cpuManagerPolicy"  # none, static
 ATTRIBUTE_CPU_OPTION: Final = "cpuManagerOption"  # prefix: cpuManagerOptionFullPcpusOnly
 ATTRIBUTE_CPU_OPTIONS: Final = "cpuManagerPolicyOptions"  # all in one value: full-pcpus-only=true,align-by-socket=false
@@ -114,9 +113,7 @@ DEDICATED: Final = "koord-numa.io/dedicated"
 
 # Leader election
 LEASE_COMPONENT: Final = ("app.kubernetes.io/component", "koord-numa-scheduler")
-LEASE_SCHEDULERS: Final = (
-    "koord-numa.io/scheduler-names"  # comma-separated: scheduler names whose pods the holder places
-)
+LEASE_SCHEDULERS: Final = "koord-numa.io/scheduler-names"  # comma-separated: scheduler names of the holder
 
 # Persistent volumes, claims and storage classes
 ZONE_LABELS: Final = (
