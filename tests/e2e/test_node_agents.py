@@ -85,6 +85,49 @@ async def test_odd_counts_are_placed_at_once_where_options_are_published(tmp_pat
         assert not events(cluster, "FailedScheduling")
 
 
+WHOLE_CORES: Final = {
+    "machines": [
+        {
+            "name": name,
+            "style": "kubelet",
+            "agent": True,
+            "sockets": sockets,
+            "numa": 1,
+            "cores": 16,
+            "threads": threads,
+            "memory": "64Gi",
+            "reservedCPUs": reserved,
+            "kubelet": {"topologyPolicy": policy, "cpuOptions": {option: True}, "memoryPolicy": "None"},
+        }
+        for name, sockets, threads, reserved, policy, option in (
+            ("two-threads", 1, 2, "0,16", "none", "full-pcpus-only"),
+            ("one-thread", 2, 1, "", "single-numa-node", "full-pcpus-only"),
+            ("sockets", 2, 2, "", "restricted", "align-by-socket"),
+        )
+    ]
+}
+"""Kubelets whose options depend on hardware that only the agent reads: threads per core, siblings and sockets."""
+
+
+async def test_the_hardware_that_agents_read_decides_on_options_of_the_cpu_manager(tmp_path: Path) -> None:
+    async with world(tmp_path, WHOLE_CORES) as cluster, node_agents(cluster.server, cluster.rack, tmp_path) as agents:
+        await cluster.schedule()
+        pods = [("two-threads", 30), ("one-thread", 7), ("sockets", 20)]
+        cluster.create([on_node(node, cpus) for node, cpus in pods])
+        await settled(cluster, agents)
+        assert cluster.complaints() == []
+        assert set(cluster.binds().values()) == {1}
+        assert not events(cluster, "FailedScheduling")
+
+
+def on_node(node: str, cpus: int) -> dict[str, Any]:
+    """A pod of ``cpus`` CPUs that only ``node`` may take, without Koordinator's labels."""
+    pod = pinned(f"{node}-pod", cpus)
+    pod["metadata"]["labels"] = {}
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    return pod
+
+
 async def test_what_is_decided_is_where_it_runs(tmp_path: Path) -> None:
     async with world(tmp_path, PLAIN) as cluster, node_agents(cluster.server, cluster.rack, tmp_path) as agents:
         await cluster.schedule()
