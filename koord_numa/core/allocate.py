@@ -1,4 +1,5 @@
-"""Allocate a pod on a node with scheduler-owned CPUs: return a placement, or a rejection with numbers.
+"""
+Allocate a pod on a node with scheduler-owned CPUs: return a placement, or a rejection with numbers.
 
 Pure and deterministic: equal request, inventory, ledger and options give equal results. The order of rules is
 Koordinator's (NodeNUMAResource: Filter, then Reserve), except that failures in Reserve are rejections here.
@@ -76,7 +77,8 @@ _NO_NUMA_NODES: Final = "node(s) publish no NUMA nodes over which pods could be 
 _DISTURBS: Final = "it shares a NUMA node with pods of the other kind (singleNUMANodeExclusive: Preferred)"
 
 _POOLED: Final = frozenset({NumaPolicy.RESTRICTED, SINGLE_NUMA_NODE})
-"""Policies under which the status of a pod without exclusive CPUs has its shared pools.
+"""
+Policies under which the status of a pod without exclusive CPUs has its shared pools.
 
 Source: fine-grained CPU orchestration, "Resource status".
 """
@@ -99,7 +101,8 @@ def policy_in_force(demand: AllocationDemand, inventory: Inventory) -> NumaPolic
 def allocate_demand(
     demand: AllocationDemand, inventory: Inventory, ledger: Ledger, devices: DeviceHints | None = None
 ) -> Placement | Rejection:
-    """Return the result of ``allocate`` for a demand that is known already.
+    """
+    Return the result of ``allocate`` for a demand that is known already.
 
     ``devices`` of the pod's claims take part in the merge: the set of NUMA nodes must also hold them. BestEffort
     ignores them if no set that is as narrow as on an empty node holds everything.
@@ -147,7 +150,8 @@ def _numa_offers(rules: NodeRules, free: NumaFree, ledger: Ledger) -> NumaOffers
 
 
 def _numa_exclusivity(rules: NodeRules, inventory: Inventory, ledger: Ledger) -> NumaExclusivity:
-    """Return the NUMA nodes that the pod avoids (pod-level NUMA policy, "SingleNUMANodeExclusive").
+    """
+    Return the NUMA nodes that the pod avoids (pod-level NUMA policy, "SingleNUMANodeExclusive").
 
     Pods on several NUMA nodes avoid SingleNUMANode pods, whatever their own policy. In the other direction, only a pod
     that is aligned by SingleNUMANode is protected.
@@ -194,7 +198,8 @@ def _aligned(
 def _with_or_without_devices(
     rules: NodeRules, offered: NumaOffers, joint: Decision, context: tuple[NumaExclusivity, Distances]
 ) -> tuple[NumaOffers, Decision]:
-    """Return the joint decision, unless it uses more NUMA nodes than the pod and its devices need.
+    """
+    Return the joint decision, unless it uses more NUMA nodes than the pod and its devices need.
 
     Free devices on other NUMA nodes are no reason to split CPUs and memory, which are then aligned without the devices.
     """
@@ -220,7 +225,8 @@ def _alignment(rules: NodeRules, offered: NumaOffers, decision: Decision) -> Ali
 def _into_one_pool(
     demand: AllocationDemand, rules: NodeRules, inventory: Inventory, offered: NumaOffers, ledger: Ledger
 ) -> Placement | Rejection:
-    """Place a ConstrainedBurst pod: a NUMA node with a shared pool as large as the pod's limit, and room for its requests.
+    """
+    Place a ConstrainedBurst pod: a NUMA node with a shared pool as large as the pod's limit, and room for its requests.
 
     From the fine-grained CPU orchestration proposal. Upstream does not implement the policy.
     """

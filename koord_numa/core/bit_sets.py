@@ -34,7 +34,8 @@ def lowest(bits: int, count: int) -> int:
 
 
 def from_each(groups: Sequence[int], count: int) -> Iterator[int]:
-    """Yield every choice of ``count`` members of these disjoint sets.
+    """
+    Yield every choice of ``count`` members of these disjoint sets.
 
     Takes the lowest members of each set, since members of a set are equivalent.
     """

@@ -1,4 +1,5 @@
-"""The CPUs of a node: their cores, uncore caches, NUMA nodes and sockets, and the distances between NUMA nodes.
+"""
+The CPUs of a node: their cores, uncore caches, NUMA nodes and sockets, and the distances between NUMA nodes.
 
 Supports sparse ids, offline CPUs, unequal or CPU-less NUMA nodes, mixed core sizes, and 1 to 64 NUMA nodes.
 """
@@ -54,7 +55,8 @@ class TopologyCounts:
 
 @dataclass(frozen=True, slots=True)
 class CpuTopology:
-    """An immutable machine. Machines are equal if their CPUs, NUMA nodes and distances are equal.
+    """
+    An immutable machine. Machines are equal if their CPUs, NUMA nodes and distances are equal.
 
     ``numa_ids`` may include NUMA nodes without CPUs. ``distances`` maps ``(from, to)`` to the ACPI SLIT distance, by
     default ``UNKNOWN_DISTANCE``. The mappings by core, NUMA node and socket hold CPU bits (``CpuSet.bits``).
@@ -188,7 +190,8 @@ def cpu_topology_of(
     numa_ids: Iterable[int] = (),
     distances: Sequence[Sequence[int]] = (),
 ) -> CpuTopology:
-    """Return a machine of rows ``(cpu, core, socket, numa[, uncore])``. The socket is the default of the uncore id.
+    """
+    Return a machine of rows ``(cpu, core, socket, numa[, uncore])``. The socket is the default of the uncore id.
 
     ``distances[i][j]`` is the distance from the i-th to the j-th NUMA node in ascending order of their ids.
     """
@@ -205,7 +208,8 @@ def cpu_topology_of(
 
 
 def regular_topology(sockets: int, numa_per_socket: int, cores_per_numa: int, threads_per_core: int) -> CpuTopology:
-    """Return a machine of ``sockets x NUMA nodes x cores x threads``. Ids of siblings are adjacent: ``(0, 1)``, ``(2, 3)``, ….
+    """
+    Return a machine of ``sockets x NUMA nodes x cores x threads``. Ids of siblings are adjacent: ``(0, 1)``, ``(2, 3)``, ….
 
     Distances are 10 locally, 16 in a socket and 32 across sockets, the usual values for two levels.
     """

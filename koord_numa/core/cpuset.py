@@ -24,7 +24,8 @@ class CpuSet(ValueObject, gc=False):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a cpu list such as ``0-3,8``. The empty text is the empty set.
+        """
+        Parse a cpu list such as ``0-3,8``. The empty text is the empty set.
 
         Raises ``ValueError`` with the wrong item: a word, a negative or reversed range, an id above ``MAX_CPU``, an
         empty item.

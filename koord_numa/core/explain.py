@@ -1,4 +1,5 @@
-"""Convert rejections to the message of kube-scheduler and a bounded number of lines with numbers.
+"""
+Convert rejections to the message of kube-scheduler and a bounded number of lines with numbers.
 
 Counts are numbers of nodes. Each node counts once, and the counts add up to all nodes.
 """
@@ -32,7 +33,8 @@ _BINARY: Final = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
 def explain(rejections: Mapping[str, Rejection], *, lines: int = LINES, length: int = LENGTH) -> str:
-    """Return ``0/8 nodes are available: 3 Insufficient cpu, 5 node(s) ....``, then lines about the nodes that came closest.
+    """
+    Return ``0/8 nodes are available: 3 Insufficient cpu, 5 node(s) ....``, then lines about the nodes that came closest.
 
     Reasons are sorted as in kube-scheduler: as texts that include their count.
     """
@@ -50,7 +52,8 @@ def explain(rejections: Mapping[str, Rejection], *, lines: int = LINES, length: 
 
 
 def closest_nodes(rejections: Mapping[str, Rejection], count: int) -> list[str]:
-    """Return the names of at most ``count`` nodes, the closest to a fit first, ties by name.
+    """
+    Return the names of at most ``count`` nodes, the closest to a fit first, ties by name.
 
     Nodes that are not intended for the pod, or too small even when empty, are omitted if there are others.
     """
@@ -124,7 +127,8 @@ def cpus_text(cpus: int) -> str:
 def largest_that_fits(
     wanted: ResourceList, rooms: Iterable[ResourceList], units: ResourceList = NOTHING
 ) -> dict[str, int]:
-    """Return the largest part of a request that a room holds, with some of each requested resource.
+    """
+    Return the largest part of a request that a room holds, with some of each requested resource.
 
     ``units`` are the smallest shares of resources, such as a whole core, by default 1. The room with the highest
     coverage of its scarcest resource wins, then the first. Empty if no room has some of each, and if a room holds the

@@ -1,4 +1,5 @@
-"""All tie-breaks of the core: the order of equally good nodes, pods, domains, cores and CPUs.
+"""
+All tie-breaks of the core: the order of equally good nodes, pods, domains, cores and CPUs.
 
 Keys end with a unique id, so that no result depends on the order of inputs. Keys only compare.
 """
@@ -16,7 +17,8 @@ _QOS_ORDER: Final = (QosClass.LSE, QosClass.LSR)
 
 
 def tightness(strategy: NumaAllocateStrategy) -> int:
-    """Return the sign for comparisons of free amounts: ``MostAllocated`` fills the fullest first, all others the emptiest.
+    """
+    Return the sign for comparisons of free amounts: ``MostAllocated`` fills the fullest first, all others the emptiest.
 
     As Koordinator's accumulator, where ``DistributeEvenly`` equals ``LeastAllocated``.
     """
@@ -64,7 +66,8 @@ def repacking_order(count: int, order: tuple[int | float | str, ...], index: int
 def candidate_order(
     price: P, *, is_waited_for: bool, is_aligned: bool, latest_start: float, node: str
 ) -> tuple[P, bool, bool, float, str]:
-    """Return the key of a node for preemption.
+    """
+    Return the key of a node for preemption.
 
     The cheapest by ``eviction_cost`` comes first, then a node without waiting, then an aligned placement, then the
     victims that started last, then by name. As kube-scheduler's ``pickOneNodeForPreemption``.

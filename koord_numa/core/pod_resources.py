@@ -1,4 +1,5 @@
-"""The total resources of a pod, and the Kubernetes QoS class of its containers. Independent of nodes.
+"""
+The total resources of a pod, and the Kubernetes QoS class of its containers. Independent of nodes.
 
 Amplification: a node may count one CPU as more than one. Ratios up to 1, and resources without a ratio, change nothing.
 """
@@ -16,7 +17,8 @@ _QOS_RESOURCES: Final = (CPU, MEMORY)
 
 @once_per_request
 def effective_requests(request: PodRequest) -> ResourceList:
-    """Return the maximum of resources that the pod needs at a time, as the scheduler and the kubelet count them.
+    """
+    Return the maximum of resources that the pod needs at a time, as the scheduler and the kubelet count them.
 
     This is the maximum of the long-running containers (app containers and sidecars) and of each init container together
     with the sidecars started before it. Pod-level amounts replace it for cpu, memory and huge pages. Overhead is added.
@@ -30,7 +32,8 @@ def effective_requests(request: PodRequest) -> ResourceList:
 
 @once_per_request
 def effective_limits(request: PodRequest) -> ResourceList:
-    """Return the limits of the whole pod. A container without a limit adds nothing, so check ``is_limited`` first.
+    """
+    Return the limits of the whole pod. A container without a limit adds nothing, so check ``is_limited`` first.
 
     Overhead is only added to limited resources, as ``PodLimits`` of Kubernetes' component helpers.
     """
@@ -52,7 +55,8 @@ def is_limited(request: PodRequest, resource: str) -> bool:
 
 @once_per_request
 def kube_qos(request: PodRequest) -> KubeQos:
-    """Return the QoS class of Kubernetes.
+    """
+    Return the QoS class of Kubernetes.
 
     Guaranteed: every container has limits for cpu and memory and equal requests. BestEffort: no container has either.
     Init containers count, too. Pod-level amounts, if there are any, decide alone. As Kubernetes' ``ComputePodQOS``.

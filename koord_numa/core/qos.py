@@ -1,4 +1,5 @@
-"""Koordinator's quality of service: the class of a pod, and whether its CPUs are exclusive.
+"""
+Koordinator's quality of service: the class of a pod, and whether its CPUs are exclusive.
 
 Rules only, independent of free CPUs.
 """
@@ -43,7 +44,8 @@ def priority_class(request: PodRequest) -> PriorityClass:
 
 @once_per_request
 def may_use_cpuset(request: PodRequest) -> bool:
-    """Return whether the label allows exclusive CPUs: only for a pod labeled LSE or LSR of the production band.
+    """
+    Return whether the label allows exclusive CPUs: only for a pod labeled LSE or LSR of the production band.
 
     A Guaranteed pod without the label is treated as LS (fine-grained CPU orchestration, "Koordinator QoS CPU
     orchestration principles").
@@ -58,7 +60,8 @@ def has_whole_cpus(request: PodRequest) -> bool:
 
 
 def bursts(request: PodRequest) -> bool:
-    """Return whether a container has a CPU limit above its request.
+    """
+    Return whether a container has a CPU limit above its request.
 
     A missing limit does not count: exclusive CPUs limit such a pod.
     """
@@ -72,7 +75,8 @@ def bursts(request: PodRequest) -> bool:
 
 
 def unequal_limits(request: PodRequest) -> list[str]:
-    """Return which of CPU and memory an LSE or LSR pod limits above its request ("MUST BE equal", CPU orchestration principles).
+    """
+    Return which of CPU and memory an LSE or LSR pod limits above its request ("MUST BE equal", CPU orchestration principles).
 
     A missing limit does not count.
     """
@@ -90,7 +94,8 @@ def unequal_limits(request: PodRequest) -> list[str]:
 
 
 def is_exclusive_by_policy(request: PodRequest) -> bool:
-    """Return whether the pod's own SingleNUMANode policy gives it exclusive CPUs.
+    """
+    Return whether the pod's own SingleNUMANode policy gives it exclusive CPUs.
 
     True if its CPU limit equals its request and is whole. A pod that may burst gets the shared pool, and so does a pod
     labeled LS, BE or SYSTEM (pod-level NUMA topology policy, "Examples").
@@ -106,7 +111,8 @@ def is_exclusive_by_policy(request: PodRequest) -> bool:
 
 @once_per_request
 def pinned_by_static_kubelet(request: PodRequest) -> tuple[int, ...]:
-    """Return the CPUs of each container that a static CPU manager would pin, including init containers.
+    """
+    Return the CPUs of each container that a static CPU manager would pin, including init containers.
 
     It pins containers of whole CPUs in Guaranteed pods, whatever the pod's label (kubelet policy_static.go).
     """

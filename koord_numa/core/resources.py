@@ -1,4 +1,5 @@
-"""Arithmetic on amounts of resources: mappings from resource name to integer.
+"""
+Arithmetic on amounts of resources: mappings from resource name to integer.
 
 ``cpu`` is in milli-CPU, all other resources in whole base units (bytes, pieces; ``kubernetes.io/batch-cpu`` in
 milli-CPU by its definition). Only the code that created amounts may modify them.

@@ -1,4 +1,5 @@
-"""The node agent: publishes topology and kubelet options, compares allocated with effective CPUs, applies cpusets if enabled.
+"""
+The node agent: publishes topology and kubelet options, compares allocated with effective CPUs, applies cpusets if enabled.
 
 Runs as a DaemonSet with little memory: large modules are imported on first use, and nothing here imports the engine.
 """

@@ -1,4 +1,5 @@
-"""The loops of the agent: publish every second, compare every few seconds, apply on every change and periodically.
+"""
+The loops of the agent: publish every second, compare every few seconds, apply on every change and periodically.
 
 The loops are independent. An error in a round is counted and logged, and the next round starts from the current state.
 """
@@ -209,7 +210,8 @@ class Agent:
         return self._reading
 
     async def facts(self) -> NodeFacts | None:
-        """Return the current facts of the node.
+        """
+        Return the current facts of the node.
 
         ``None`` if the machine was never readable or the sources of the kubelet's state contradict each other.
         """

@@ -9,7 +9,8 @@ from koord_numa.node.publisher import Publish
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """The configuration of the agent, with paths as seen in its container.
+    """
+    The configuration of the agent, with paths as seen in its container.
 
     ``cri_socket`` may be ``None`` with ``direct_writes``. ``nri_socket`` is used for ``apply`` whenever it exists.
     ``root_dir`` is the kubelet's directory with its checkpoint files, ``None`` if they are not read. ``daemon_set``

@@ -1,4 +1,5 @@
-"""Apply allocated cpusets on nodes where neither a static CPU manager nor koordlet does.
+"""
+Apply allocated cpusets on nodes where neither a static CPU manager nor koordlet does.
 
 Level-based: ``wanted`` returns the CPUs of every running container, and every difference is corrected, pinned
 containers first. The current CPUs are read from the cgroup, so nothing is lost in a restart of the agent, a container,

@@ -1,4 +1,5 @@
-"""The fields of a pod that the kubelet's state depends on: its UIDs, and the containers with exclusive CPUs.
+"""
+The fields of a pod that the kubelet's state depends on: its UIDs, and the containers with exclusive CPUs.
 
 Parsed without the models of ``wire``, which would double the agent's memory.
 """
@@ -17,7 +18,8 @@ _RESIZE_CONDITIONS: Final = frozenset({"PodResizePending", "PodResizeInProgress"
 
 @dataclass(frozen=True, slots=True)
 class BoundPod:
-    """A pod object of this node.
+    """
+    A pod object of this node.
 
     ``kubelet_uid`` is the UID in the kubelet's files: for a static pod, the one in the annotation of its mirror pod.
     ``pinned`` are the containers that a static CPU manager gives exclusive CPUs: Guaranteed, with an integral number of

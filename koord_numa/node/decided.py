@@ -1,4 +1,5 @@
-"""Allocations of a scheduler for the pods of this node, from their ``resource-status`` annotations.
+"""
+Allocations of a scheduler for the pods of this node, from their ``resource-status`` annotations.
 
 Parsed without the models of ``wire``, which would double the agent's memory. A malformed annotation is a problem of the
 pod and has no effect.
@@ -33,7 +34,8 @@ class DecidedContainer:
 
 @dataclass(frozen=True, slots=True)
 class DecidedPod:
-    """A pod bound to the node, with the allocation of the scheduler.
+    """
+    A pod bound to the node, with the allocation of the scheduler.
 
     ``cpus`` is the allocated cpuset, empty for a pod on shared CPUs. ``amounts`` are the allocated amounts by NUMA node
     in internal units. ``problem`` describes a malformed annotation.

@@ -1,4 +1,5 @@
-"""Read the kubelet until the sources agree: checkpoint files, podresources, and the pods of this node in the API server.
+"""
+Read the kubelet until the sources agree: checkpoint files, podresources, and the pods of this node in the API server.
 
 The files are read before podresources and must be unchanged afterwards. An inconsistent reading is repeated in the same
 round, then in the next round.
@@ -48,7 +49,8 @@ MAX_DROPPED: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A reading of the kubelet. ``options`` are the configuration corrected by evidence.
+    """
+    A reading of the kubelet. ``options`` are the configuration corrected by evidence.
 
     ``contradiction`` is empty unless this reading must not be published.
     """

@@ -1,4 +1,5 @@
-"""The exact state of the kubelet, from its checkpoint files, podresources and the pods of the API server.
+"""
+The exact state of the kubelet, from its checkpoint files, podresources and the pods of the API server.
 
 Each source is wrong at times (observed on Kubernetes 1.36). The files keep finished pods until the next admission.
 Podresources lists a pod without its CPUs for 20 to 40 ms at admission, and nothing for half a second after a restart of
@@ -40,7 +41,8 @@ class UnallocatedPod(Contradiction):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Evidence that managers are static, which overrides the configuration. ``cpus`` and ``memory`` are texts, empty for none.
+    """
+    Evidence that managers are static, which overrides the configuration. ``cpus`` and ``memory`` are texts, empty for none.
 
     A kubelet takes policies from flags and drop-ins as well as from the file that the agent reads.
     """
@@ -72,7 +74,8 @@ def evidence_of(files: KubeletFiles | None, resources: PodResources | None, know
 
 
 def with_evidence(options: KubeletOptions | None, evidence: Evidence) -> KubeletOptions | None:
-    """Return the options of the running kubelet: managers with evidence are static, whatever the configuration.
+    """
+    Return the options of the running kubelet: managers with evidence are static, whatever the configuration.
 
     A policy from a flag or drop-in means that the configuration is incomplete.
     """
@@ -89,7 +92,8 @@ def with_evidence(options: KubeletOptions | None, evidence: Evidence) -> Kubelet
 
 
 def check_listing(resources: PodResources, pods: Iterable[BoundPod], *, static: bool) -> None:
-    """Raise ``UnallocatedPod`` if a container that a static CPU manager pins is listed without CPUs.
+    """
+    Raise ``UnallocatedPod`` if a container that a static CPU manager pins is listed without CPUs.
 
     This state occurs briefly at every admission. The published amounts would offer the CPUs again.
     """
@@ -108,7 +112,8 @@ def check_listing(resources: PodResources, pods: Iterable[BoundPod], *, static: 
 def check_presence(
     resources: PodResources, files: KubeletFiles | None, pods: Iterable[BoundPod], *, restarted: bool
 ) -> None:
-    """Raise ``Contradiction`` if a running pod is not listed, as after a restart of the kubelet.
+    """
+    Raise ``Contradiction`` if a running pod is not listed, as after a restart of the kubelet.
 
     ``restarted``: the kubelet has just started, so a pod that is being deleted may be missing for the same reason.
     """
@@ -148,7 +153,8 @@ def exact_state(
     pods: Iterable[BoundPod],
     departed: Iterable[str],
 ) -> KubeletCheckpoint:
-    """Return the whole state at one time. Raises ``Contradiction``.
+    """
+    Return the whole state at one time. Raises ``Contradiction``.
 
     A missing file holds nothing: the kubelet writes it when a manager has state to store. Resources of finished pods in
     the files are free in the result, because the kubelet releases them before its next allocation.
@@ -219,7 +225,8 @@ def _shared_pool(cpu: CpuFile, running: Set[str]) -> CpuSet:
 
 
 def _released(memory: MemoryFile, running: Set[str]) -> dict[int, NumaMemory]:
-    """Return the table after the release of finished pods' blocks (``releaseMemory`` in memorymanager/policy_static.go).
+    """
+    Return the table after the release of finished pods' blocks (``releaseMemory`` in memorymanager/policy_static.go).
 
     The NUMA nodes of a block are released in ascending order. A NUMA node without blocks is in no group.
     """
@@ -311,7 +318,8 @@ def _check_cpu_file(cpu: CpuFile, hardware: KubeletCheckpoint) -> None:
 
 
 def _check_memory_file(memory: MemoryFile) -> None:
-    """Check that the blocks add up to the reserved amounts (``updateInitContainersMemoryBlocks`` keeps this invariant).
+    """
+    Check that the blocks add up to the reserved amounts (``updateInitContainersMemoryBlocks`` keeps this invariant).
 
     Raises ``Contradiction``.
     """

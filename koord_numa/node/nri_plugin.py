@@ -1,4 +1,5 @@
-"""An NRI plugin that sets the CPUs of containers before their first process runs.
+"""
+An NRI plugin that sets the CPUs of containers before their first process runs.
 
 The scheduler binds and annotates a pod in one call, and the runtime sends the annotation with every request. Requests
 are therefore answered from memory: no API server and no file is read. Running containers are updated by the applier,
@@ -76,7 +77,8 @@ class Conflict:
 
 
 class NriPlugin:
-    """The NRI plugin of an agent.
+    """
+    The NRI plugin of an agent.
 
     ``plan`` returns ``None`` while no cpuset may be applied: all requests are then left unchanged. ``started`` is
     called whenever a container has started.
@@ -251,7 +253,8 @@ class NriPlugin:
             self.conflicts[f"{container} {conflict.field}"] = conflict
 
     def _pod(self, sandbox: Any) -> DecidedPod:
-        """Return the pod of a sandbox, by the API server if known, else by the runtime.
+        """
+        Return the pod of a sandbox, by the API server if known, else by the runtime.
 
         A sandbox keeps the annotations of the pod at its start, while the API server has those of a rebind.
         """

@@ -1,4 +1,5 @@
-"""Compare allocated with effective CPUs: find pods that run on other CPUs than the scheduler allocated.
+"""
+Compare allocated with effective CPUs: find pods that run on other CPUs than the scheduler allocated.
 
 A difference counts after ``GRACE`` seconds: it is normal between the start of a container and the update of its cpuset.
 """
@@ -21,7 +22,8 @@ MOST_TOLD: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A pod that runs on other CPUs. ``mems`` is empty if only CPUs differ.
+    """
+    A pod that runs on other CPUs. ``mems`` is empty if only CPUs differ.
 
     ``missing`` is the name of a running container without a cpuset cgroup, whose CPUs are unknown.
     """
@@ -106,7 +108,8 @@ class Observer:
 
 
 def told(differences: Iterable[Difference], why: str, missing: str = "") -> dict[str, dict[str, str]]:
-    """Return the contents of the annotation by ``namespace/name``, at most ``MOST_TOLD`` entries in order.
+    """
+    Return the contents of the annotation by ``namespace/name``, at most ``MOST_TOLD`` entries in order.
 
     ``why`` explains pods on other CPUs, ``missing`` those without a cgroup.
     """

@@ -1,4 +1,5 @@
-"""Publish the NodeResourceTopology by server-side apply with a separate field manager, never against another publisher.
+"""
+Publish the NodeResourceTopology by server-side apply with a separate field manager, never against another publisher.
 
 If NFD's topology updater, resource-topology-exporter or koordlet writes the zones, only annotations without another
 writer are applied, since each key of the map has its own owner. The list of attributes has a single owner, hence
@@ -79,7 +80,8 @@ class Publisher:
         return max(0.0, self._not_before - self._clock())
 
     async def write(self, facts: NodeFacts, differences: Mapping[str, Mapping[str, str]]) -> bool:
-        """Apply changes. Return whether an object was sent.
+        """
+        Apply changes. Return whether an object was sent.
 
         An error of the API server is logged and retried later.
         """

@@ -25,7 +25,8 @@ class SysfsError(Exception):
 
 
 class Sysfs:
-    """The tree below a root, usually ``/sys``.
+    """
+    The tree below a root, usually ``/sys``.
 
     ``present`` is set as soon as it is known: a set with other CPUs is then an error. The kernel ends every attribute
     with a newline. If some files of a tree end with a newline and others do not, the latter are truncated, and
@@ -100,7 +101,8 @@ class Sysfs:
         return CpuSet(bits)
 
     def cpus(self, folder: tuple[str, ...], list_name: str, mask_name: str, among: CpuSet) -> CpuSet | None:
-        """Return the CPUs of ``among`` in a set. Newer kernels have list and mask, older kernels only a mask. ``None`` without both.
+        """
+        Return the CPUs of ``among`` in a set. Newer kernels have list and mask, older kernels only a mask. ``None`` without both.
 
         Raises ``SysfsError`` if list and mask differ on a CPU of ``among``. They may differ on offline CPUs.
         """
@@ -151,7 +153,8 @@ class CpuPlace:
 
 
 def online_cpus(sysfs: Sysfs) -> CpuSet:
-    """Return the online CPUs: those present in the tree that ``online`` lists.
+    """
+    Return the online CPUs: those present in the tree that ``online`` lists.
 
     Raises ``SysfsError`` if there is none, or a CPU's own ``online`` file contradicts the list.
     """
@@ -186,7 +189,8 @@ def isolated_cpus(sysfs: Sysfs) -> CpuSet:
 
 
 def read_places(sysfs: Sysfs, cpus: Iterable[int]) -> dict[int, CpuPlace]:
-    """Return the places of these CPUs.
+    """
+    Return the places of these CPUs.
 
     Raises ``SysfsError`` if some of them have a topology and others have not, or if siblings are inconsistent.
     """
@@ -366,7 +370,8 @@ class NumaNodes:
 
 
 def read_numa_nodes(sysfs: Sysfs, online: CpuSet) -> NumaNodes:
-    """Return the NUMA nodes of the machine. A kernel without NUMA nodes has one with id 0, as in the kubelet.
+    """
+    Return the NUMA nodes of the machine. A kernel without NUMA nodes has one with id 0, as in the kubelet.
 
     Raises ``SysfsError`` if a NUMA node lacks a file that others have, or distances are inconsistent.
     """
@@ -474,7 +479,8 @@ _ROOT: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII | re.IGNOREC
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """A PCI device.
+    """
+    A PCI device.
 
     ``kind`` is the PCI class and subclass (``0302``). ``numa`` is ``None`` if the firmware does not define it. ``root``
     is the host bridge (``pci0000:00``), the value of Kubernetes' ``resource.kubernetes.io/pcieRoot``, or empty.
@@ -516,7 +522,8 @@ def _root(sysfs: Sysfs, address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostCpu:
-    """An online logical CPU.
+    """
+    An online logical CPU.
 
     ``core`` numbers the cores of the machine in the order of their first CPU, as ``lscpu``. ``socket`` is the
     firmware's id. ``l3`` is ``None`` without a known last-level cache.
@@ -532,7 +539,8 @@ class HostCpu:
 
 @dataclass(frozen=True, slots=True)
 class HostNuma:
-    """A NUMA node, with or without CPUs.
+    """
+    A NUMA node, with or without CPUs.
 
     ``memory`` is in bytes, ``None`` if unknown. ``pages`` counts huge pages by size in bytes. ``distances`` are ACPI
     SLIT distances by NUMA node.
@@ -565,7 +573,8 @@ class Host:
 
 
 def read_host(root: Path) -> Host:
-    """Return the machine described by the sysfs at ``root``. Machines without NUMA nodes also need the procfs next to it.
+    """
+    Return the machine described by the sysfs at ``root``. Machines without NUMA nodes also need the procfs next to it.
 
     Raises ``SysfsError`` if a file contradicts another one or is malformed, so that no partial machine is published.
     """
@@ -615,7 +624,8 @@ def _cpus(places: Mapping[int, CpuPlace], numa: NumaNodes, caches: Caches) -> tu
 
 
 def _check_siblings(places: Mapping[int, CpuPlace], numa: NumaNodes) -> None:
-    """Check that threads of a core have the same socket, die and NUMA node. Detects files read during a change.
+    """
+    Check that threads of a core have the same socket, die and NUMA node. Detects files read during a change.
 
     Raises ``SysfsError``.
     """

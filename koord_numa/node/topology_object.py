@@ -1,4 +1,5 @@
-"""Build the NodeResourceTopology of a node: zones, attributes and Koordinator's annotations.
+"""
+Build the NodeResourceTopology of a node: zones, attributes and Koordinator's annotations.
 
 *Scheduler-owned* CPUs: every CPU is listed (``node.koordinator.sh/cpu-topology``), and zones have the capacity of the
 machine minus reservations, as koordlet's reporter writes them. *Kubelet-owned* CPUs: zones have the amounts of the
@@ -39,7 +40,8 @@ class CpuOwner(Enum):
 
 
 def cpu_owner(word: str, kubelet: KubeletOptions | None, *, static: bool = False) -> CpuOwner:
-    """Return the owner by name. ``auto`` is the kubelet if one of its managers is static, else the scheduler.
+    """
+    Return the owner by name. ``auto`` is the kubelet if one of its managers is static, else the scheduler.
 
     ``static``: there is evidence of a static manager, even if the configuration is unknown.
     """
@@ -50,7 +52,8 @@ def cpu_owner(word: str, kubelet: KubeletOptions | None, *, static: bool = False
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """All inputs of an NRT.
+    """
+    All inputs of an NRT.
 
     ``kubelet`` and ``resources`` are ``None`` before the first response of the kubelet. ``checkpoint`` is the kubelet's
     exact state, or the known part of it. ``decided`` are the pods of the node with their allocations, ``reservation``

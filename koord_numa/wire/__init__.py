@@ -1,4 +1,5 @@
-"""Convert JSON objects of Kubernetes and Koordinator to core types and back. Defines all annotation and label names.
+"""
+Convert JSON objects of Kubernetes and Koordinator to core types and back. Defines all annotation and label names.
 
 The parsers are imported on first use: the node agent has little memory and needs the names, but not the models.
 """

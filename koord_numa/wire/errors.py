@@ -12,7 +12,8 @@ QUOTED: Final = 60
 
 
 class WireError(ValueError):
-    """A malformed API object. The text is one line: object, field, value found, and accepted values.
+    """
+    A malformed API object. The text is one line: object, field, value found, and accepted values.
 
     ``Node worker-2: label node.koordinator.sh/numa-topology-policy: "Strict" is none of BestEffort, None, Restricted,
     SingleNUMANode``
@@ -115,7 +116,8 @@ _ABSENT: Final = object()
 
 
 def first_mistake(error: ValidationError, value: object) -> tuple[str, str]:
-    """Return the key and the sentence of the first mistake.
+    """
+    Return the key and the sentence of the first mistake.
 
     Example: ``spec.count``, ``0 is below 1, the least that is allowed``. The key is empty if the whole ``value`` is
     wrong.

@@ -1,4 +1,5 @@
-"""Parse the gang of a pod, and PodGroups of three dialects (``core/gangs/model.py``).
+"""
+Parse the gang of a pod, and PodGroups of three dialects (``core/gangs/model.py``).
 
 Sources: ``k8s.io/api/scheduling`` v1beta1 and v1alpha2; koordinator ``apis/extension/coscheduling.go``;
 scheduler-plugins ``apis/scheduling/v1alpha1``. A malformed gang keeps its pods pending with a reason.
@@ -95,7 +96,7 @@ KINDS: Final = {
 
 
 def names_gang(obj: Mapping[str, Any]) -> bool:
-    """Whether a pod's object may name a gang. Costs a fraction of reading the pod."""
+    """Return whether the object of a pod may name a gang. Much faster than parsing the pod."""
     spec, metadata = obj.get("spec"), obj.get("metadata")
     if isinstance(spec, Mapping) and spec.get("schedulingGroup"):
         return True
@@ -148,7 +149,8 @@ def _kubernetes_ref(namespace: str, group: object) -> GangRef:
 def _koordinator_ref(
     namespace: str, labels: Mapping[str, str], annotations: Mapping[str, str], path: FieldPath
 ) -> GangRef:
-    """Return the gang by the PodGroup label, the deprecated label and the annotation (``GetGangName``).
+    """
+    Return the gang by the PodGroup label, the deprecated label and the annotation (``GetGangName``).
 
     Different names in these places are a problem of the gang.
     """

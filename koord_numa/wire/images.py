@@ -30,7 +30,8 @@ def node_images(status: object) -> frozenset[Image]:
 
 
 def pod_images(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the normalized image name of each init container, container and image volume.
+    """
+    Return the normalized image name of each init container, container and image volume.
 
     The name is empty where no image is given. As ``sumImageScores`` in ``imagelocality/image_locality.go``.
     """

@@ -15,7 +15,8 @@ _STEP: Final = re.compile(
 
 
 def find(document: Any, path: str) -> list[Any]:
-    """Return all values at a path such as ``.status.conditions[?(@.type=="Ready")].status``.
+    """
+    Return all values at a path such as ``.status.conditions[?(@.type=="Ready")].status``.
 
     Empty for a path that cannot be parsed.
     """

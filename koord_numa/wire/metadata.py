@@ -92,7 +92,8 @@ class Head(ValueObject):
 
 
 def head(obj: object, kind: str, problems: Problems, known: Metadata | None = None) -> Head:
-    """Return the identity and metadata of an object.
+    """
+    Return the identity and metadata of an object.
 
     Messages about malformed metadata go to ``problems``. ``known`` is the metadata if it has been parsed already.
 

@@ -1,4 +1,5 @@
-"""Find misspelled labels and annotations: wrong spelling, wrong prefix, or wrong kind of object.
+"""
+Find misspelled labels and annotations: wrong spelling, wrong prefix, or wrong kind of object.
 
 Such a key carries a demand that no parser reads. It is an error on a pod and is reported on a node or a topology. Keys
 of other projects are ignored unless their name is unambiguous.
@@ -136,7 +137,8 @@ def unread_pod_keys(labels: Mapping[str, str], annotations: Mapping[str, str]) -
 
 
 def unread_workload_keys(workload: Mapping[str, object], template: Mapping[str, object]) -> Iterator[str]:
-    """Yield a sentence for each pod key in the metadata of a workload that is missing in its pod template.
+    """
+    Yield a sentence for each pod key in the metadata of a workload that is missing in its pod template.
 
     Pods get only the metadata of the template.
     """
@@ -218,7 +220,8 @@ def _meant_on_pod(key: str, kind: str) -> str:
 
 
 def _topic_on_pod(name: str) -> str:
-    """Return the annotation for an unknown name under a prefix of the project, by its topic: NUMA nodes or CPU policies.
+    """
+    Return the annotation for an unknown name under a prefix of the project, by its topic: NUMA nodes or CPU policies.
 
     Empty for other topics.
     """

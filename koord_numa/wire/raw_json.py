@@ -26,7 +26,8 @@ class _Next(Enum):
 
 
 def loads(raw: bytes) -> Any:
-    """Return the value of a JSON text of any depth. Raises ``ValueError``.
+    """
+    Return the value of a JSON text of any depth. Raises ``ValueError``.
 
     ``NaN`` and ``Infinity``, which are not JSON but are written by some encoders, become strings, which parsers of
     objects reject by name.
@@ -127,7 +128,8 @@ class _Identified(msgspec.Struct):
 
 
 class UnreadObject(Mapping[str, Any]):
-    """An object as text of the API server, decoded on first use.
+    """
+    An object as text of the API server, decoded on first use.
 
     As a mapping it raises nothing, and a text that is not a JSON object has no fields: callers read the identity of
     objects after a failed parse. ``fields`` raises.

@@ -59,7 +59,8 @@ class RebindStatus(Strict):
 
 
 def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
-    """Parse a RebindResource. ``RebindRequest.problem`` names malformed parts.
+    """
+    Parse a RebindResource. ``RebindRequest.problem`` names malformed parts.
 
     Raises ``WireError`` only if the object has no name.
     """
@@ -121,7 +122,8 @@ def _are_cpus(*texts: str) -> bool:
 
 
 def rebind_status(answer: RebindAnswer, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the ``status`` as a merge patch that removes all fields without a value in the answer.
+    """
+    Return the ``status`` as a merge patch that removes all fields without a value in the answer.
 
     ``before`` is the current status: the condition keeps its transition time while its state is unchanged.
     """
@@ -166,7 +168,8 @@ def automatic_rebind(node: str, why: str, *, dry_run: bool) -> dict[str, Any]:
 
 
 def with_cpus(status_text: str, cpus: CpuSet, numa: NumaAmounts | None = None) -> str:
-    """Return the resource-status with other CPUs, and with other amounts per NUMA node if given.
+    """
+    Return the resource-status with other CPUs, and with other amounts per NUMA node if given.
 
     Keeps every other member, including unknown ones. Raises ``WireError`` if the text is not a JSON object.
     """

@@ -71,7 +71,8 @@ def node_terms(model: NodeSelectorModel, path: FieldPath) -> tuple[NodeTerm, ...
 
 
 def node_term(model: NodeTermModel, path: FieldPath) -> NodeTerm:
-    """Return a node term. An invalid label value makes the whole term match nothing, as in kube-scheduler.
+    """
+    Return a node term. An invalid label value makes the whole term match nothing, as in kube-scheduler.
 
     See ``component-helpers/nodeaffinity``.
     """

@@ -1,4 +1,5 @@
-"""Preferences for CPUs in the choice of NUMA nodes: of equally narrow sets, those for exclusivity and shape come first.
+"""
+Preferences for CPUs in the choice of NUMA nodes: of equally narrow sets, those for exclusivity and shape come first.
 
 CPUs are picked after the NUMA nodes, so the choice of NUMA nodes looks ahead. PCPULevel avoids cores, and NUMANodeLevel
 NUMA nodes, with CPUs of pods with the same policy. A set honors the policy if every member has enough *exclusive* CPUs
@@ -60,7 +61,8 @@ def honouring_first(masks: list[int], rules: NodeRules, offers: NumaOffers) -> l
 
 
 def best_shaped(masks: list[int], rules: NodeRules, offers: NumaOffers) -> list[int]:
-    """Return the sets on which most CPUs of the pod get its preferred shape: whole cores, or one CPU per core.
+    """
+    Return the sets on which most CPUs of the pod get its preferred shape: whole cores, or one CPU per core.
 
     Fine-grained CPU orchestration: FullPCPUs takes split cores only if no whole ones are left. A required shape already
     limits the offers of the NUMA nodes.

@@ -41,7 +41,8 @@ class WithoutTopology(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AllocateOptions:
-    """The configured defaults.
+    """
+    The configured defaults.
 
     ``bind`` is for pods with exclusive CPUs that name no policy (``NONE``: they get no exclusive CPUs). ``numa_policy``
     is for pods with exclusive CPUs if neither pod nor node names one. ``exclusive`` is for pods with a NUMA policy but
@@ -72,7 +73,8 @@ class CpuUse(Enum):
 
 @value_object
 class AllocationDemand:
-    """A pod as input of an allocation.
+    """
+    A pod as input of an allocation.
 
     ``burst`` is the CPU (milli) that a ConstrainedBurst pod may use at its limit. ``pinned`` has the CPUs of each
     container that a static kubelet would pin. ``pinnable``: the pod then gets exclusive CPUs on such a node.
@@ -162,7 +164,8 @@ def demand_of(request: PodRequest, options: AllocateOptions) -> AllocationDemand
 
 
 def _use(request: PodRequest, options: AllocateOptions) -> tuple[CpuUse, CpuBind]:
-    """Return the use of CPUs and the bind policies with the configured default.
+    """
+    Return the use of CPUs and the bind policies with the configured default.
 
     As Koordinator's PreFilter: a policy other than FullPCPUs and SpreadByPCPUs binds nothing. ConstrainedBurst is from
     the orchestration proposal. Koordinator does not implement it.
@@ -187,7 +190,8 @@ def _with_defaults(bind: CpuBind, options: AllocateOptions) -> CpuBind:
 
 
 def _numa_exclusive(request: PodRequest, options: AllocateOptions) -> NumaExclusive:
-    """Return the NUMA exclusivity. The default is only for pods with a NUMA policy of their own.
+    """
+    Return the NUMA exclusivity. The default is only for pods with a NUMA policy of their own.
 
     Source: pod-level NUMA policy, "SingleNUMANodeExclusive".
     """

@@ -30,7 +30,8 @@ REMEMBERED: Final = 4096
 
 
 def place(rules: NodeRules, offers: NumaOffers, chosen: Placement) -> Placement | Rejection:
-    """Return the placement with its amounts and CPUs, or a rejection with the shortage.
+    """
+    Return the placement with its amounts and CPUs, or a rejection with the shortage.
 
     ``chosen`` has the node and, in ``mask``, the set of NUMA nodes for the pod. Without a set, only CPUs are placed, on
     any NUMA nodes. As Allocate in Koordinator's resource_manager.go: first amounts, then from every NUMA node the whole
@@ -101,7 +102,8 @@ def _shares(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | Rejecti
 
 
 def _core(rules: NodeRules, offers: NumaOffers, everywhere: list[int]) -> list[int]:
-    """Return the fewest NUMA nodes of a set that hold the CPUs, memory and huge pages of the pod, by default all.
+    """
+    Return the fewest NUMA nodes of a set that hold the CPUs, memory and huge pages of the pod, by default all.
 
     If a set is wide because of devices, CPUs and memory stay together, and only the devices are remote.
     """

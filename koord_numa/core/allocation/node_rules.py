@@ -1,4 +1,5 @@
-"""Resolve the rules for a pod on a node: the effective NUMA policy, and whether and how the pod gets exclusive CPUs.
+"""
+Resolve the rules for a pod on a node: the effective NUMA policy, and whether and how the pod gets exclusive CPUs.
 
 Combines labels, kubelet settings and the pod's policies. Does not depend on free resources.
 """
@@ -52,7 +53,8 @@ _FILLING: Final = {
 
 
 class CpuBinding(ValueObject, gc=False):
-    """The binding of exclusive CPUs: shape, whether the shape is required, and exclusive policy.
+    """
+    The binding of exclusive CPUs: shape, whether the shape is required, and exclusive policy.
 
     ``downgrade`` is the treatment of a NUMANodeLevel that cannot be honored.
     """
@@ -70,7 +72,8 @@ class CpuBinding(ValueObject, gc=False):
 
 @value_object
 class NodeRules:
-    """The rules for a pod on a node, after the demands of the pod, the rules of the node and the defaults are resolved.
+    """
+    The rules for a pod on a node, after the demands of the pod, the rules of the node and the defaults are resolved.
 
     ``amounts`` are the amounts to place on NUMA nodes. ``ratio`` is the node's CPU amplification: exclusive CPUs are
     recorded unamplified, but weigh ``ratio`` times as much. ``scoring`` ranks equally wide sets of NUMA nodes.
@@ -133,7 +136,8 @@ def node_rules(demand: AllocationDemand, node: NodeTraits) -> NodeRules | Reject
 
 
 def _binding(demand: AllocationDemand, node: NodeTraits) -> CpuBinding | Rejection | None:
-    """Return the binding of exclusive CPUs: for the pod's policy, a static kubelet, or a node that binds every pod.
+    """
+    Return the binding of exclusive CPUs: for the pod's policy, a static kubelet, or a node that binds every pod.
 
     ``None`` for a pod on shared CPUs.
     """
@@ -168,7 +172,8 @@ def _binding(demand: AllocationDemand, node: NodeTraits) -> CpuBinding | Rejecti
 
 
 def _full_cores_only(demand: AllocationDemand, machine: CpuTopology) -> Rejection | None:
-    """Return a rejection for pods that a node with full cores only does not accept, else ``None``.
+    """
+    Return a rejection for pods that a node with full cores only does not accept, else ``None``.
 
     It accepts Guaranteed, LSE and LSR pods that do not prefer to spread. Fine-grained CPU orchestration, "Filter phase"
     and "Resource spec": the scheduler avoids such nodes for other pods.
@@ -253,7 +258,8 @@ def _policy(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding | No
 
 
 def _unstated(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding | None) -> NumaPolicy:
-    """Return the configured default, only for pods with exclusive CPUs.
+    """
+    Return the configured default, only for pods with exclusive CPUs.
 
     Aligning other pods would restrict them to the pool of a NUMA node without need. A node labeled DistributeEvenly has
     the opposite goal. For a node whose kubelet distributes CPUs across NUMA nodes if one is not enough, BestEffort is

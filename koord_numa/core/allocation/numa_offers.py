@@ -15,7 +15,8 @@ from koord_numa.core.value_objects import ValueObject, value_field
 
 
 class DeviceHints(Protocol):
-    """NUMA affinity of the devices of a pod's claims. Sets of NUMA nodes are masks, never empty.
+    """
+    NUMA affinity of the devices of a pod's claims. Sets of NUMA nodes are masks, never empty.
 
     A set with too few devices cannot hold the pod, whatever else it has: so devices take part in the merge of all other
     resources (KEP-693, "Hint Providers").
@@ -31,7 +32,8 @@ class DeviceHints(Protocol):
 
 
 def split(amount: int, free: Sequence[int], unit: int = 1) -> tuple[int, ...] | None:
-    """Return the share of each NUMA node in the order of ``free``, or ``None`` if they cannot cover the amount in whole units.
+    """
+    Return the share of each NUMA node in the order of ``free``, or ``None`` if they cannot cover the amount in whole units.
 
     Served in ascending order of free amounts, each with an equal part of the remaining amount or all it has. So larger
     offers compensate for smaller ones, and the amount fits exactly if the free whole units add up. As Koordinator's
@@ -54,7 +56,8 @@ def split(amount: int, free: Sequence[int], unit: int = 1) -> tuple[int, ...] | 
 
 
 class NumaOffers(ValueObject):
-    """The offers of each NUMA node to a pod, by resource that the pod requests and a NUMA node publishes.
+    """
+    The offers of each NUMA node to a pod, by resource that the pod requests and a NUMA node publishes.
 
     ``units`` is the smallest share of a resource. ``lacking`` is the mask of NUMA nodes with nothing left of it.
     ``free`` and ``total`` are the accounts of these and of the scored resources, with CPUs limited to those usable

@@ -1,15 +1,10 @@
-"""Choose the set of NUMA nodes for a pod by arithmetic on their offers. No allocation is tried.
+"""
+Choose the set of NUMA nodes for a pod by arithmetic on their offers. No allocation is tried.
 
-All resources are counted, so a set can hold the pod exactly if, for each resource, the free whole units of its members
-add up (``split`` then finds the shares). These sets are the same for all resources, except that a resource excludes
-sets with a NUMA node that has none of it left. A preferred merge needs a set that all resources accept, so the sets are
-searched from the narrowest up. Hint lists are merged only if there is none and the policy is BestEffort. A property
-test compares both ways. On machines with very many NUMA nodes, sets of a size are searched by amounts instead of
-enumerated.
-
-Example: NUMA nodes with 6, 2, 8 and 8 free CPUs, a pod of 12 CPUs under BestEffort. No single NUMA node holds it. Of
-the pairs, {0,2}, {0,3} and {2,3} hold it. If 2 and 3 are on the same socket by distances, {2,3} wins. Without distances
-the score decides, then the smaller mask.
+All resources are counted: a set can hold the pod exactly if, for each resource, the free whole units of its members add up.
+A resource only excludes sets with a NUMA node that has none of it left. Sets are searched from the narrowest up for one
+that all resources prefer. Hint lists are merged only if there is none and the policy is BestEffort. A property test
+compares both ways. With very many NUMA nodes, sets of a size are searched by amounts instead of enumerated.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,7 +43,8 @@ Needs = tuple[tuple[int, PerNuma], ...]
 
 
 def fewest_if_empty(rules: NodeRules, offers: NumaOffers) -> int | None:
-    """Return the smallest number of NUMA nodes whose totals hold the whole request, including the devices of its claims.
+    """
+    Return the smallest number of NUMA nodes whose totals hold the whole request, including the devices of its claims.
 
     ``None`` if all NUMA nodes together do not hold it.
     """
@@ -116,7 +112,8 @@ def all_masks(offers: NumaOffers) -> Iterator[int]:
 def hints(
     rules: NodeRules, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED, closed: int = 0
 ) -> dict[str, list[Hint]]:
-    """Return the hints of every resource, as Koordinator's resource_manager.go: one per set that could hold the whole pod.
+    """
+    Return the hints of every resource, as Koordinator's resource_manager.go: one per set that could hold the whole pod.
 
     Preferred hints have the smallest size, under Restricted the size that an empty node would need, or any size by
     Koordinator's rule. A resource without hints has an empty list. Sets of several NUMA nodes with a NUMA node of
@@ -166,7 +163,8 @@ def preferred(
     suits: Callable[[int], bool] | None = None,
     distances: Distances = NO_DISTANCES,
 ) -> Hint | None:
-    """Return the merged hint that all resources prefer, without a score, or ``None``. Considers only sets that ``suits``.
+    """
+    Return the merged hint that all resources prefer, without a score, or ``None``. Considers only sets that ``suits``.
 
     Order of equally narrow sets: no pod of the other kind is disturbed (Preferred), best for the workload
     (``numa-spread``), the CPU exclusive policy is honored, most CPUs of the preferred shape, smallest distance if
@@ -256,7 +254,8 @@ def _closest(masks: list[int], distances: Distances) -> list[int]:
 def select_numa_nodes(
     rules: NodeRules, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED, distances: Distances = NO_DISTANCES
 ) -> Decision:
-    """Return the set of NUMA nodes that the policy elects, and whether it is admitted. The policy must not be ``NONE``.
+    """
+    Return the set of NUMA nodes that the policy elects, and whether it is admitted. The policy must not be ``NONE``.
 
     Hint lists are generated and merged only if no set is preferred by all resources and the policy is BestEffort.
     """

@@ -1,4 +1,5 @@
-"""Evaluate sets of NUMA nodes for a request: whether they can hold the pod, and their score.
+"""
+Evaluate sets of NUMA nodes for a request: whether they can hold the pod, and their score.
 
 ``numa_selection.py`` decides which sets are evaluated, and in which order.
 """
@@ -215,7 +216,8 @@ class NumaSets:
 
 
 def _struck(rules: NodeRules, offers: NumaOffers) -> int:
-    """Return the NUMA nodes that are excluded from all sets, because they have nothing left of a resource.
+    """
+    Return the NUMA nodes that are excluded from all sets, because they have nothing left of a resource.
 
     A NUMA node that never has the resource is not excluded. BestEffort takes as few NUMA nodes as possible, regardless
     of used resources.

@@ -83,7 +83,8 @@ def not_enough_cpus(rules: NodeRules, offers: NumaOffers, short: NotEnoughCpus) 
 
 
 def overcommitted(rules: NodeRules, accounts: NumaFree) -> Rejection | None:
-    """Return a rejection if the pod would take amounts of pods without a known NUMA node, else ``None``.
+    """
+    Return a rejection if the pod would take amounts of pods without a known NUMA node, else ``None``.
 
     All NUMA nodes together must still cover those amounts.
     """
@@ -110,7 +111,8 @@ def overcommitted(rules: NodeRules, accounts: NumaFree) -> Rejection | None:
 
 
 def kubelet_cores_shortage(pinned: Sequence[int], inventory: Inventory, numa_free: NumaFree) -> Rejection | None:
-    """Return a rejection if full-pcpus-only of a static kubelet would find too few whole cores (SMTAlignmentError).
+    """
+    Return a rejection if full-pcpus-only of a static kubelet would find too few whole cores (SMTAlignmentError).
 
     Each container needs its CPUs in whole free cores, without those that init containers of the pod leave behind
     (kubelet policy_static.go). The sum over all containers is always sufficient.
@@ -132,7 +134,8 @@ def kubelet_cores_shortage(pinned: Sequence[int], inventory: Inventory, numa_fre
 
 
 def amplified_shortage(rules: NodeRules, inventory: Inventory, ledger: Ledger) -> Rejection | None:
-    """Return a rejection if the requests do not fit with exclusive CPUs amplified, on a node with amplified CPU.
+    """
+    Return a rejection if the requests do not fit with exclusive CPUs amplified, on a node with amplified CPU.
 
     As Koordinator's filterAmplifiedCPUs. Without amplification, NodeResourcesFit is sufficient.
     """
@@ -196,7 +199,8 @@ def _whole(given: PerNuma, unit: int) -> int:
 
 
 def _decisive(rules: NodeRules, offers: NumaOffers) -> list[str]:
-    """Return the resources that decide alone: they exclude a NUMA node, or every set of the size that Restricted admits.
+    """
+    Return the resources that decide alone: they exclude a NUMA node, or every set of the size that Restricted admits.
 
     All resources if there is none.
     """

@@ -1,4 +1,5 @@
-"""The state of a pick of CPUs, and shapes of free CPUs: whole cores, one CPU per core, spread.
+"""
+The state of a pick of CPUs, and shapes of free CPUs: whole cores, one CPU per core, spread.
 
 ``take.py`` defines the order in which shapes are tried.
 """

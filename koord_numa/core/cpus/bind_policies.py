@@ -1,4 +1,5 @@
-"""Pick CPUs for a pod with required policies, downgrades, even distribution, and on machines without SMT.
+"""
+Pick CPUs for a pod with required policies, downgrades, even distribution, and on machines without SMT.
 
 Each rule changes the request. ``take.py`` and ``distribute_evenly.py`` choose the CPUs.
 """
@@ -62,7 +63,8 @@ def pick_cpus(
     occupancy: CpuOccupancy = UNOCCUPIED,
     preferred: CpuSet = EMPTY,
 ) -> CpuPick | NotEnoughCpus:
-    """Pick ``wish.request.count`` available CPUs, preferred ones first, or return the number of CPUs of the right shape.
+    """
+    Pick ``wish.request.count`` available CPUs, preferred ones first, or return the number of CPUs of the right shape.
 
     A required FullPCPUs never splits a core, and a required SpreadByPCPUs never takes two CPUs of a core.
     """

@@ -1,4 +1,5 @@
-"""Shapes of CPU sets for required bind policies: whole cores only, or one CPU per core.
+"""
+Shapes of CPU sets for required bind policies: whole cores only, or one CPU per core.
 
 A core is whole if *all* its CPUs are in the set. Cores of a machine may have different numbers of CPUs.
 """
@@ -13,7 +14,8 @@ from koord_numa.core.ordering import socket_key
 
 
 def shaped(bind: CpuBindPolicy, machine: CpuTopology, available: CpuSet, preferred: CpuSet = EMPTY) -> CpuSet:
-    """Return the available CPUs that a pod with this required policy may use.
+    """
+    Return the available CPUs that a pod with this required policy may use.
 
     FullPCPUs: CPUs of completely available cores. SpreadByPCPUs: the lowest available CPU of every core, or a preferred
     one if available. As Koordinator's ``filterAvailableCPUsByRequiredCPUBindPolicy``, which has no preference.
@@ -78,7 +80,8 @@ def has_shape(bind: CpuBindPolicy, machine: CpuTopology, cpus: CpuSet) -> bool:
 
 
 def exactly_whole_cores(machine: CpuTopology, pool: CpuSet, count: int, sign: int) -> CpuSet | None:
-    """Return whole cores of the pool with exactly ``count`` CPUs, or ``None`` if no combination of cores adds up.
+    """
+    Return whole cores of the pool with exactly ``count`` CPUs, or ``None`` if no combination of cores adds up.
 
     For machines with cores of different sizes, where taking cores one by one may miss the sum. A single NUMA node is
     preferred over a socket, and a socket over the whole machine. Within a domain, cores with low ids are preferred.

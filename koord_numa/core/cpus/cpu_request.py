@@ -20,7 +20,8 @@ class CpuRequest(ValueObject, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class CpuOccupancy:
-    """The held CPUs of a node: those of pods with an exclusive policy, and the number of pods per CPU.
+    """
+    The held CPUs of a node: those of pods with an exclusive policy, and the number of pods per CPU.
 
     ``limit`` is the maximum number of pods per CPU. Use counts matter only if it is above 1.
     """

@@ -1,4 +1,5 @@
-"""The NUMA strategy DistributeEvenly: an equal share of every NUMA node, in whole cores if full cores are requested.
+"""
+The NUMA strategy DistributeEvenly: an equal share of every NUMA node, in whole cores if full cores are requested.
 
 Koordinator defines the name but treats it as LeastAllocated. The fine-grained CPU orchestration proposal describes it.
 ``take.py`` chooses the CPUs in each NUMA node.
@@ -35,7 +36,8 @@ def take_evenly(
 
 
 def even_shares(capacity: Mapping[int, int], units: int) -> dict[int, int]:
-    """Return the number of units of each NUMA node: equal shares, except where less is left.
+    """
+    Return the number of units of each NUMA node: equal shares, except where less is left.
 
     The remainder comes from the NUMA nodes with the most units. The sum is at most the total capacity.
     """

@@ -1,4 +1,5 @@
-"""Koordinator's choice of CPUs for a pod among the available CPUs, by the preferred shape.
+"""
+Koordinator's choice of CPUs for a pod among the available CPUs, by the preferred shape.
 
 A ``CpuAccumulator`` moves CPUs from ``free`` to ``taken`` in stages, from the most to the least compact shape: one NUMA
 node, one socket, many sockets, scattered CPUs. A stage takes all needed CPUs, a part, or none. The last stage takes any
@@ -27,7 +28,8 @@ def take_cpus(
     occupancy: CpuOccupancy = UNOCCUPIED,
     preferred: CpuSet = EMPTY,
 ) -> CpuSet | NotEnoughCpus:
-    """Take exactly ``request.count`` available CPUs, those of ``preferred`` first.
+    """
+    Take exactly ``request.count`` available CPUs, those of ``preferred`` first.
 
     As Koordinator's ``takePreferredCPUs`` and ``takeCPUs`` (cpu_accumulator.go), except that a request over three or
     more sockets never gets an extra CPU.

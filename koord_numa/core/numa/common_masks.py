@@ -1,4 +1,5 @@
-"""Find sets of NUMA nodes that several counted resources accept, without lists per resource.
+"""
+Find sets of NUMA nodes that several counted resources accept, without lists per resource.
 
 Sets of one size at a time: the policies only need the narrowest size.
 """
@@ -22,7 +23,8 @@ STEPS: Final = 20_000
 
 
 def common_masks(families: Sequence[Counted], size: int, within: int = -1) -> list[int]:
-    """Return the sets of ``size`` NUMA nodes in ``within`` that all families accept, ascending. Needs at least one family.
+    """
+    Return the sets of ``size`` NUMA nodes in ``within`` that all families accept, ascending. Needs at least one family.
 
     Above ``WIDEST_TABLE`` NUMA nodes, return only the numerically smallest set, or none if ``STEPS`` branches find
     none.
@@ -61,7 +63,8 @@ def _sizes(bits: int) -> NDArray[np.int8]:
 
 
 class _Search:
-    """Depth-first search from the highest NUMA id down, exclusion before inclusion: the first set found is the smallest number.
+    """
+    Depth-first search from the highest NUMA id down, exclusion before inclusion: the first set found is the smallest number.
 
     A branch is cut if the largest amounts of the remaining NUMA nodes are not enough for a resource.
     """

@@ -1,4 +1,5 @@
-"""A counted resource: it accepts every set of NUMA nodes whose free amounts add up to the needed amount.
+"""
+A counted resource: it accepts every set of NUMA nodes whose free amounts add up to the needed amount.
 
 Sets are not enumerated: sixteen NUMA nodes have 65,535. Independent of policies and other resources.
 """
@@ -24,7 +25,8 @@ _EXACT: Final = 2**56
 
 @value_object
 class Counted:
-    """Accepts the sets within ``free`` that contain ``covering`` and whose free amounts reach ``needed``.
+    """
+    Accepts the sets within ``free`` that contain ``covering`` and whose free amounts reach ``needed``.
 
     ``covering`` are mandatory NUMA nodes, such as those of a pod's reusable init CPUs. Amounts are not negative. An
     instance that accepts no set is false, like an empty list of hints.

@@ -16,7 +16,8 @@ _WORTH_A_MATRIX: Final = 64
 
 
 def closest(masks: Sequence[int], distances: Distances) -> int:
-    """Return the set with the smallest average distance, then the numerically smallest, of equally wide sets.
+    """
+    Return the set with the smallest average distance, then the numerically smallest, of equally wide sets.
 
     The average is over all ordered pairs, including each NUMA node with itself (the kubelet's numa_info.go). For sets
     of the same size, sums have the same order as averages and are exact. Raises ``ValueError`` without any mask.

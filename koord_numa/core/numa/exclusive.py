@@ -1,4 +1,5 @@
-"""Exclusivity of NUMA nodes: pods on a single NUMA node and pods on several avoid each other.
+"""
+Exclusivity of NUMA nodes: pods on a single NUMA node and pods on several avoid each other.
 
 Compares sets with the use of NUMA nodes, which readers of the ledger determine.
 """
@@ -64,7 +65,8 @@ class Exclusivity(ValueObject, gc=False):
         return not mask & self.denied(mask.bit_count())
 
     def score(self, mask: int, score: int) -> int:
-        """Return the score of a set, 0 if it disturbs other pods (``Preferred``).
+        """
+        Return the score of a set, 0 if it disturbs other pods (``Preferred``).
 
         Source: pod-level NUMA policy proposal, "Hint". Upstream does not implement it.
         """

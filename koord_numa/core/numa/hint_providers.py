@@ -1,4 +1,5 @@
-"""The interface of hint providers: requests, and answers by resource.
+"""
+The interface of hint providers: requests, and answers by resource.
 
 A provider handles one kind of resource. It does not see hints of other providers, and does not decide.
 """
@@ -54,7 +55,8 @@ def gather(providers: Iterable[HintProvider[AskT_contra]], ask: AskT_contra) -> 
 
 
 def resource_hints(answers: Iterable[Answer]) -> list[ResourceHints]:
-    """Return one dimension per resource, in the order of the providers. A provider without an answer accepts any set.
+    """
+    Return one dimension per resource, in the order of the providers. A provider without an answer accepts any set.
 
     An impossible resource gives "any, not preferred", so that best-effort can admit the pod. As filterProvidersHints of
     the kubelet and of Koordinator's topologymanager/policy.go.

@@ -1,4 +1,5 @@
-"""Hints as a rule instead of a list: the sets of NUMA nodes that could serve a resource, and the preferred ones.
+"""
+Hints as a rule instead of a list: the sets of NUMA nodes that could serve a resource, and the preferred ones.
 
 The kubelet's managers enumerate every mask into a list of hints. A ``HintRule`` evaluates single masks, so a merge only
 evaluates the few masks that can win.
@@ -21,7 +22,8 @@ EVERY_MASK: Final = 64
 
 
 class HintRule(ValueObject):
-    """The hints of a resource over the NUMA nodes in ``nodes``.
+    """
+    The hints of a resource over the NUMA nodes in ``nodes``.
 
     ``fits`` returns whether a mask could serve the request now. ``size`` is the smallest number of NUMA nodes that
     could serve it on an empty machine: fitting masks of exactly that size are preferred, and those of ``also``

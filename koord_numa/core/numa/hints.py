@@ -1,4 +1,5 @@
-"""Hints: sets of NUMA nodes that could serve a resource, as bit masks, and the order of sets.
+"""
+Hints: sets of NUMA nodes that could serve a resource, as bit masks, and the order of sets.
 
 Providers create hints, the merge chooses a hint, and policies admit pods.
 """
@@ -12,7 +13,8 @@ from koord_numa.core.bit_sets import members
 
 
 class Hint(NamedTuple):
-    """A set of NUMA nodes that could serve a resource, or the merged set for all resources.
+    """
+    A set of NUMA nodes that could serve a resource, or the merged set for all resources.
 
     ``mask`` has bit i for NUMA node i. ``None`` is "any". ``preferred``: no smaller set could ever serve it.
     Koordinator adds ``unsatisfied`` (the request would not completely fit) and ``score`` (decides between equally

@@ -1,17 +1,16 @@
-"""Koordinator's merge: as the kubelet's, but hints have scores, and the result depends on the order of the lists.
+"""
+Koordinator's merge: as the kubelet's, but hints have scores, and the result depends on the order of the lists.
 
-Koordinator iterates over every combination of one hint per resource, the last resource fastest. A candidate replaces
-the best so far if it is preferred and the best is not, else if it is narrower, else, at equal size, if its mask is a
-smaller number *or* its score is higher. So among the narrowest candidates of the better class, the winner is the first
-that no later candidate beats. A value (mask, score) wins if its last occurrence comes after the last occurrence of
-every smaller mask and of every higher score. Last occurrences need no iteration: a hint equal to the merged mask adds
-its score, wider ones add nothing, and once one hint equals it, all others only have to contain it, so each takes its
-last place in its list. Only masks that result from wider hints alone need a search.
+Koordinator iterates over every combination of one hint per resource, the last resource fastest. A candidate replaces the
+best so far if it is preferred and the best is not, else if it is narrower, else, at equal size, if its mask is a smaller
+number *or* its score is higher. So a value (mask, score) wins if its last occurrence comes after the last occurrence of
+every smaller mask and of every higher score. Last occurrences need no iteration: a hint equal to the merged mask adds its
+score, wider ones add nothing, and once one hint equals it, all others only have to contain it, so each takes its last
+place in its list. Only masks that result from wider hints alone need a search.
 
-Example. CPU has the hints {0} (score 10), {1} (score 30), memory has {0} (20), {1} (5). None is preferred. Combinations
-in order: {0}{0} with mask {0} and score 30, {0}{1} and {1}{0} with an empty mask, {1}{1} with mask {1} and score 35.
-The last has a larger mask but a higher score, so it replaces the first: NUMA node 1 wins. With a score of 25, {0} would
-win.
+Example. CPU has the hints {0} (score 10), {1} (score 30), memory has {0} (20), {1} (5). None is preferred. Combinations in
+order: {0}{0} with mask {0} and score 30, {0}{1} and {1}{0} with an empty mask, {1}{1} with mask {1} and score 35. The last
+has a larger mask but a higher score, so NUMA node 1 wins. With a score of 25, {0} would win.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,7 +40,8 @@ class Option(NamedTuple):
 
 
 def merge_scored(takes: Sequence[Takes], nodes: int, denied: Callable[[int], int] = nothing_denied) -> Hint:
-    """Return the best hint for all resources. A set with NUMA nodes ``denied`` for its size can only win as not preferred.
+    """
+    Return the best hint for all resources. A set with NUMA nodes ``denied`` for its size can only win as not preferred.
 
     Masks are within ``nodes``, scores are not negative. If nothing can be merged, the result is all NUMA nodes, not
     preferred. As mergeFilteredHints in Koordinator's topologymanager/policy.go.
@@ -226,7 +226,8 @@ class _Walk:
 
 
 def _bound_below(place: int, after: Place) -> Place | None:
-    """Return the lower bound for the rest of a combination if this list takes the hint at ``place``, ``None`` if impossible.
+    """
+    Return the lower bound for the rest of a combination if this list takes the hint at ``place``, ``None`` if impossible.
 
     The last list must be after its part of ``after``, the others may be equal. After that, the rest is unbounded.
     """

@@ -1,4 +1,5 @@
-"""The kubelet's merge of the hints of all resources to a set of NUMA nodes. Independent of policies and scores.
+"""
+The kubelet's merge of the hints of all resources to a set of NUMA nodes. Independent of policies and scores.
 
 The kubelet iterates over every combination of one hint per resource and keeps the best. Its comparison is a total
 order, so the winner can be looked up. A preferred result needs a set that every resource prefers: an intersection of
@@ -16,7 +17,8 @@ from koord_numa.core.numa.reachable import reachable_masks
 
 
 def merge(takes: Sequence[Takes], nodes: int, distances: Distances | None = None) -> Hint:
-    """Return the best hint for all resources on a machine with the NUMA nodes ``nodes``.
+    """
+    Return the best hint for all resources on a machine with the NUMA nodes ``nodes``.
 
     With ``distances``, the closest of equally narrow sets wins, else the numerically smallest. As HintMerger in
     topologymanager/policy.go.
@@ -53,7 +55,8 @@ def preferred_by_rules(rules: Sequence[HintRule], widest: int, distances: Distan
 
 
 def compromise(takes: Sequence[Takes], nodes: int, distances: Distances | None = None) -> Hint:
-    """Return the merged hint without a set that all resources prefer: the best intersection of one hint per resource.
+    """
+    Return the merged hint without a set that all resources prefer: the best intersection of one hint per resource.
 
     Its width is that of the narrowest hint of the resource that needs most NUMA nodes, as far as it is possible. If
     nothing can be merged, the result is all NUMA nodes.
@@ -72,7 +75,8 @@ def nothing_denied(_: int) -> int:
 
 
 def preferred_masks(takes: Sequence[Takes], nodes: int, denied: Callable[[int], int] = nothing_denied) -> set[int]:
-    """Return the non-empty sets that every resource prefers. A resource that prefers "any" matches each of them.
+    """
+    Return the non-empty sets that every resource prefers. A resource that prefers "any" matches each of them.
 
     If all prefer "any", the result includes the set of all NUMA nodes. ``denied`` returns NUMA nodes that sets of a
     size must not contain.
@@ -123,7 +127,8 @@ def _narrowest_of(take: Takes) -> int:
 
 
 def best_size(sizes: set[int], wanted: int) -> int:
-    """Return the winning size of results that are not preferred.
+    """
+    Return the winning size of results that are not preferred.
 
     ``wanted`` is the width of the widest "narrowest" hint of all resources. If it is impossible, the next smaller size
     wins, else the next wider. As HintMerger.compare with bestNonPreferredAffinityCount: a narrower set could not hold

@@ -1,4 +1,5 @@
-"""Topology policies as rows of a table: the hints to consider, the change of the merged hint, and the admission.
+"""
+Topology policies as rows of a table: the hints to consider, the change of the merged hint, and the admission.
 
 ``kubelet_merge`` and ``koordinator_merge`` merge the hints.
 """
@@ -88,7 +89,8 @@ UNDECIDED: Final = Decision(Hint(None, preferred=False), admitted=True)
 def admitted_affinity(
     policy: KubeletPolicy, answers: Sequence[Answer], nodes: int, distances: Distances | None = None
 ) -> Hint | None:
-    """Return the merged hint that the kubelet's policy admits for a container or pod, ``None`` if it rejects it.
+    """
+    Return the merged hint that the kubelet's policy admits for a container or pod, ``None`` if it rejects it.
 
     ``nodes`` is the mask of the machine's NUMA nodes. ``distances`` are given if the option prefer-closest-numa-nodes
     is on. As topologymanager/policy_*.go. Hints that are not preferred are merged only if the policy may admit the
@@ -130,7 +132,8 @@ def _only_rules(answers: Sequence[Answer]) -> list[HintRule]:
 def decide_koordinator(
     policy: NumaPolicy, answers: Iterable[Answer], nodes: int, exclusivity: Exclusivity = UNCONSTRAINED
 ) -> Decision:
-    """Return the decision of Koordinator's topology manager for a pod on a node with the NUMA nodes ``nodes``.
+    """
+    Return the decision of Koordinator's topology manager for a pod on a node with the NUMA nodes ``nodes``.
 
     An impossible resource causes a rejection at once, except under best-effort. As topologymanager/policy_*.go of
     Koordinator.

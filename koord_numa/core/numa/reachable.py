@@ -1,4 +1,5 @@
-"""Merged sets that are possible if one hint is taken of every resource.
+"""
+Merged sets that are possible if one hint is taken of every resource.
 
 A merged set is the intersection of one set of every resource. The number of combinations is the product of the lists'
 lengths, but there are at most 2^n sets. Each list is a 0/1 array over all sets. Every entry is replaced by the sum over
@@ -35,7 +36,8 @@ _EXACT: Final = 2**62
 
 
 def reachable_masks(takes: Sequence[Takes], nodes: int) -> list[int]:
-    """Return every non-empty merged set within ``nodes``, ascending.
+    """
+    Return every non-empty merged set within ``nodes``, ascending.
 
     Uses a table from ``NARROWEST_TABLE`` to ``WIDEST_TABLE`` NUMA nodes, else intersects the sets of the lists pair by
     pair.
@@ -57,7 +59,8 @@ def listed_masks(hints: Iterable[Hint], nodes: int) -> set[int]:
 
 
 def _by_matrix(takes: Sequence[Takes], ids: tuple[int, ...]) -> list[int] | None:
-    """Return the result of ``_by_table``, with all sums in one matrix product. ``None`` if counts exceed the exact floats.
+    """
+    Return the result of ``_by_table``, with all sums in one matrix product. ``None`` if counts exceed the exact floats.
 
     At 8 NUMA nodes a table takes 250 microseconds and matrices take 70.
     """

@@ -1,4 +1,5 @@
-"""Reasons of rejections by a Koordinator policy, with Koordinator's texts, which are created when they are read.
+"""
+Reasons of rejections by a Koordinator policy, with Koordinator's texts, which are created when they are read.
 
 Explains hints. Numbers of free and needed amounts are explained elsewhere.
 """
@@ -45,7 +46,8 @@ def _wanted(stated: Hints) -> str:
 
 @lru_cache(maxsize=4096)
 def mask_text(mask: int | None) -> str:
-    """Return a set in binary, padded to pairs of digits, as Koordinator's bitmask prints it.
+    """
+    Return a set in binary, padded to pairs of digits, as Koordinator's bitmask prints it.
 
     The comparison with powers of four is inclusive, so an exact power has one digit more: 4 is ``100``, 5 ``0101``.
     """

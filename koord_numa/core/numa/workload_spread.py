@@ -1,4 +1,5 @@
-"""Spread or pack the pods of a workload over the NUMA nodes or sockets of a node (annotation ``numa-spread``).
+"""
+Spread or pack the pods of a workload over the NUMA nodes or sockets of a node (annotation ``numa-spread``).
 
 A domain is a set of NUMA nodes as a mask. A pod counts in every domain that it uses. The rule compares sets of NUMA
 nodes that could hold the pod, which other modules determine.
@@ -32,7 +33,8 @@ class WorkloadSpread(ValueObject, gc=False):
     counts: tuple[tuple[int, int], ...] = ()  # by domain: its NUMA nodes, and the pods
 
     def allows(self, mask: int) -> bool:
-        """Return whether ``DoNotSchedule`` permits the set.
+        """
+        Return whether ``DoNotSchedule`` permits the set.
 
         Spread: with the pod, none of its domains has two pods more than another domain. Pack: every domain of the pod
         has matching pods, if any domain has.
@@ -86,7 +88,8 @@ class WorkloadSpread(ValueObject, gc=False):
 def workload_spread(
     spread: NumaSpread, inventory: Inventory, ledger: Ledger, wanted: Iterable[str] = ()
 ) -> WorkloadSpread:
-    """Count the pods of the node that the selector matches. ``wanted`` are the resources of the pod.
+    """
+    Count the pods of the node that the selector matches. ``wanted`` are the resources of the pod.
 
     A domain without any amount of a resource that the pod needs is not compared, since it could never hold the pod.
     """

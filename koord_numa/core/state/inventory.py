@@ -1,4 +1,5 @@
-"""Resources and settings of a node with scheduler-owned CPUs, derived once per (Node, NodeResourceTopology) pair.
+"""
+Resources and settings of a node with scheduler-owned CPUs, derived once per (Node, NodeResourceTopology) pair.
 
 Held resources are in the ledger.
 """
@@ -28,7 +29,8 @@ PerNuma = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeTraits:
-    """The inputs of allocation rules from a node, except amounts. Nodes with equal machine and configuration share an object.
+    """
+    The inputs of allocation rules from a node, except amounts. Nodes with equal machine and configuration share an object.
 
     Its fields are those of ``Inventory``. ``ratio`` is the ratio of CPUs, and ``has_zones`` whether NUMA nodes publish
     amounts.
@@ -51,7 +53,8 @@ class NodeTraits:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """A node as input of an allocation. ``zones`` are the offers of NUMA nodes by id: amplified, without reserved CPUs.
+    """
+    A node as input of an allocation. ``zones`` are the offers of NUMA nodes by id: amplified, without reserved CPUs.
 
     ``machine`` is ``None`` if CPU ids are unknown. ``problem`` is the reason, if known. ``gap`` is the missing part of
     a readable topology. ``policy`` and ``bind`` combine the node's labels and its kubelet's settings. ``strategy`` is
@@ -129,7 +132,8 @@ _shared_traits: Final = lru_cache(maxsize=1024)(NodeTraits)
 
 
 def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | Rejection:
-    """Return the inventory of a node with scheduler-owned CPUs, or a rejection if the node takes no pods.
+    """
+    Return the inventory of a node with scheduler-owned CPUs, or a rejection if the node takes no pods.
 
     Without a readable topology the node still takes pods that need none. Raises ``ValueError`` for a kubelet-owned
     topology: the kubelet model handles it.
@@ -186,7 +190,8 @@ def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | 
 
 
 def with_kubelet_reserved_cpus(topology: NodeResourceTopology) -> NodeResourceTopology:
-    """Return the topology with the kubelet's reserved CPUs available to pods, also in the amounts of their NUMA nodes.
+    """
+    Return the topology with the kubelet's reserved CPUs available to pods, also in the amounts of their NUMA nodes.
 
     Fine-grained CPU orchestration, "Take over kubelet CPU management policies". The node's allocatable is unchanged and
     bounds all pods together.
@@ -195,7 +200,8 @@ def with_kubelet_reserved_cpus(topology: NodeResourceTopology) -> NodeResourceTo
 
 
 def reserve(allocatable: ResourceList, reservation: NodeReservation) -> ResourceList:
-    """Return allocatable minus the node's own reservation: the count of reserved CPUs if ids are given, else the amounts.
+    """
+    Return allocatable minus the node's own reservation: the count of reserved CPUs if ids are given, else the amounts.
 
     Batch amounts are computed from unused resources and are unchanged (Koordinator's node transformer).
     """
@@ -212,7 +218,8 @@ def reserve(allocatable: ResourceList, reservation: NodeReservation) -> Resource
 
 
 def _offer(zone: Zone, reserved: CpuSet, node: Node, topology: NodeResourceTopology) -> ResourceList:
-    """Return the offer of a zone, as Koordinator's topology options: ``cpu`` without reserved CPUs, then amplified.
+    """
+    Return the offer of a zone, as Koordinator's topology options: ``cpu`` without reserved CPUs, then amplified.
 
     Amounts of an NRT with ratios are amplified already.
     """

@@ -1,4 +1,5 @@
-"""The ledger of a node: the CPUs and the amounts by NUMA node that each pod holds.
+"""
+The ledger of a node: the CPUs and the amounts by NUMA node that each pod holds.
 
 ``hold`` and ``release`` are inverse. A ledger rebuilt from the same holdings is equal. The ledger makes no decisions.
 """
@@ -19,7 +20,8 @@ _compared: Final = attrgetter("pod", "amounts", "cpus", "exclusive", "numa", "cr
 
 
 class Holding(ValueObject, eq=False, gc=False):
-    """The resources of a pod on a node: ``amounts`` of the whole node (its effective request), exclusive CPUs, amounts by NUMA node.
+    """
+    The resources of a pod on a node: ``amounts`` of the whole node (its effective request), exclusive CPUs, amounts by NUMA node.
 
     A pod without NUMA amounts has an empty ``numa``: it counts with the node-wide amounts. ``unplaced`` and ``mask``
     are derived, arguments for them are ignored.
@@ -78,7 +80,8 @@ class Holding(ValueObject, eq=False, gc=False):
 
 
 def holding_of(pod: Pod, assignment: Assignment | None = None) -> Holding:
-    """Return the holding of a pod: its effective request, and ``assignment``, by default that of its annotation.
+    """
+    Return the holding of a pod: its effective request, and ``assignment``, by default that of its annotation.
 
     A new placement and one that was read back give equal results, so a rebuilt ledger equals the live one.
     """
@@ -105,7 +108,8 @@ class RunningSum(Protocol):
 
 @dataclass(slots=True)
 class Ledger:
-    """Holdings by pod UID with running totals. ``revision`` grows with every change, as key for cached results.
+    """
+    Holdings by pod UID with running totals. ``revision`` grows with every change, as key for cached results.
 
     ``unplaced`` sums the amounts without a known NUMA node. ``unrecorded`` has, by UID, the CPUs that no NUMA amount
     includes. Both let an allocation count every pod, including those that were placed without a NUMA policy.

@@ -16,7 +16,8 @@ Offer = Inventory | KubeletView | Rejection
 
 
 class NodeSnapshot(ValueObject):
-    """A node at one time.
+    """
+    A node at one time.
 
     ``allocatable`` excludes the node's own reservation. ``barred`` is the reason why nothing may be placed on an
     otherwise valid node: a rebind has locked it, or it is not trusted. ``nominated`` are pods for which room is

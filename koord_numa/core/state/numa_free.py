@@ -30,7 +30,8 @@ USERS: Final = "users"
 
 @dataclass(slots=True, eq=False)
 class NumaLeft:
-    """``left[resource][place]`` is the part of ``totals`` without recorded amounts, negative if more is recorded.
+    """
+    ``left[resource][place]`` is the part of ``totals`` without recorded amounts, negative if more is recorded.
 
     ``places`` are the positions of NUMA ids in both.
     """
@@ -59,7 +60,8 @@ class NumaLeft:
 
 @dataclass(slots=True, eq=False)
 class NumaUsers:
-    """Number of pods by set of NUMA nodes (a mask): ``several`` for pods on several NUMA nodes, ``single`` for pods on one.
+    """
+    Number of pods by set of NUMA nodes (a mask): ``several`` for pods on several NUMA nodes, ``single`` for pods on one.
 
     ``single`` only has pods with the policy SingleNUMANode. Pods with exclusive CPUs and pods on shared CPUs count
     alike, by the NUMA nodes of their CPUs and amounts (pod-level NUMA policy, "Goal"). Koordinator's node_allocation.go
@@ -143,7 +145,8 @@ EVERY_POD: Final = NumaAccounting()
 
 @value_object
 class NumaFree:
-    """Totals and free amounts per NUMA node, by resource. 0 for a NUMA node that does not publish the resource.
+    """
+    Totals and free amounts per NUMA node, by resource. 0 for a NUMA node that does not publish the resource.
 
     ``free_cpus`` are the CPUs that pods may get now. ``unplaced`` are the amounts that pods hold without a known NUMA
     node, for resources that a NUMA node publishes.
@@ -158,7 +161,8 @@ class NumaFree:
     counted: dict[CpuBindPolicy, PerNuma] = field(default_factory=dict, compare=False, repr=False)
 
     def takeable(self, policy: CpuBindPolicy) -> PerNuma:
-        """Return the number of free CPUs of each NUMA node usable under a *required* bind policy.
+        """
+        Return the number of free CPUs of each NUMA node usable under a *required* bind policy.
 
         FullPCPUs: CPUs of completely free cores. SpreadByPCPUs: one CPU of each core with a free CPU. Other policies:
         all. As Koordinator's filterAvailableCPUsByRequiredCPUBindPolicy. The result is cached.
@@ -283,7 +287,8 @@ def rooms(candidate: NodeSnapshot) -> tuple[NumaUsage, ...]:
 
 
 def largest_aligned(candidate: NodeSnapshot) -> dict[str, int]:
-    """Return the largest request that a single NUMA node could serve: that with the most free CPUs, then memory.
+    """
+    Return the largest request that a single NUMA node could serve: that with the most free CPUs, then memory.
 
     Contains CPUs, memory and devices. CPUs are whole, or in whole cores if the node allocates only these, and limited
     by the free CPUs of the whole node. Empty without a known NUMA node.
@@ -335,7 +340,8 @@ def _unit(candidate: NodeSnapshot) -> int:
 
 
 def shared_pools(inventory: Inventory, ledger: Ledger) -> tuple[SharedPool, ...]:
-    """Return the pools of LS and Burstable pods, by socket and NUMA node: all CPUs that no pod holds exclusively.
+    """
+    Return the pools of LS and Burstable pods, by socket and NUMA node: all CPUs that no pod holds exclusively.
 
     They include the CPUs reserved for the kubelet (fine-grained CPU orchestration, "Basic CPU orchestration
     principles").

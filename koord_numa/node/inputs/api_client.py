@@ -1,4 +1,5 @@
-"""A small client of the API server on aiohttp alone: a full client would double the agent's memory.
+"""
+A small client of the API server on aiohttp alone: a full client would double the agent's memory.
 
 In a cluster, the token and certificate of the service account are used, and the token file is read periodically. A
 kubeconfig is for tests by hand: it is parsed by kubernetes-asyncio, which is imported only then.
@@ -134,7 +135,8 @@ class NodeApi:
         return await self._send("POST", path, body=obj)
 
     async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[tuple[str, Any]]:
-        """Yield ``("LIST", objects)``, then events as ``(type, object)`` until the server ends the watch.
+        """
+        Yield ``("LIST", objects)``, then events as ``(type, object)`` until the server ends the watch.
 
         Raises ``ApiError`` if the list or the watch fails.
         """

@@ -1,4 +1,5 @@
-"""Read and write effective CPUs and memory nodes of containers with the cpuset controller, cgroup v2 or v1.
+"""
+Read and write effective CPUs and memory nodes of containers with the cpuset controller, cgroup v2 or v1.
 
 Containers are found by id in the tree below ``kubepods``. The name of the directory depends on cgroup driver and
 runtime: ``cri-containerd-<id>.scope``, ``crio-<id>.scope`` (systemd), ``<id>`` (cgroupfs). ``kubepods`` is below the

@@ -1,4 +1,5 @@
-"""The options of the kubelet's resource managers, from ``/configz`` or from the configuration file.
+"""
+The options of the kubelet's resource managers, from ``/configz`` or from the configuration file.
 
 Both contain ``KubeletConfiguration`` v1beta1 (k8s.io/kubelet/config/v1beta1/types.go). ``/configz`` includes defaults,
 a file may omit them.
@@ -41,7 +42,8 @@ class KubeletConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KubeletOptions:
-    """Policies and options with the kubelet's names. Option values are strings.
+    """
+    Policies and options with the kubelet's names. Option values are strings.
 
     ``reserved_cpus`` is ``None`` if the configuration only reserves an amount, and the kubelet chooses the CPUs.
     ``reserved_memory`` is in bytes by NUMA node and resource name.

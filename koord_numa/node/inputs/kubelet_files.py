@@ -1,4 +1,5 @@
-"""The checkpoint files of the kubelet: ``cpu_manager_state``, ``memory_manager_state``, ``kubelet_internal_checkpoint``.
+"""
+The checkpoint files of the kubelet: ``cpu_manager_state``, ``memory_manager_state``, ``kubelet_internal_checkpoint``.
 
 The kubelet replaces files atomically (temporary file, rename). Checksums cover Go's dump of a struct and are not
 verified, but the format is. Sources: ``cm/cpumanager/state``, ``cm/memorymanager/state``,

@@ -1,4 +1,5 @@
-"""Allocations of the kubelet from the ``podresources`` API v1, reduced to the needs of a topology.
+"""
+Allocations of the kubelet from the ``podresources`` API v1, reduced to the needs of a topology.
 
 ``read_resources`` converts the responses of ``List`` and ``GetAllocatableResources``. Sizes and ids are validated: an
 inconsistent response raises ``PodResourcesError``, and the last topology stays published.
@@ -51,7 +52,8 @@ class PodHoldings:
 
 @dataclass(frozen=True, slots=True)
 class PodResources:
-    """Allocatable and allocated resources of the kubelet.
+    """
+    Allocatable and allocated resources of the kubelet.
 
     Memory is in bytes by NUMA node and resource name. Devices are sets of NUMA nodes by resource name and id, empty for
     a device without NUMA affinity.
@@ -67,7 +69,8 @@ class PodResources:
 
 
 def read_resources(listed: Any, allocatable: Any) -> PodResources:
-    """Combine ``ListPodResourcesResponse`` and ``AllocatableResourcesResponse``.
+    """
+    Combine ``ListPodResourcesResponse`` and ``AllocatableResourcesResponse``.
 
     Raises ``PodResourcesError`` for ids out of range, a CPU given twice, a pod listed twice, or allocated CPUs that the
     kubelet does not have: such responses are from different times, and a retry helps.

@@ -19,7 +19,8 @@ MAX_DEPARTED: Final = 256
 
 
 class NodePods:
-    """The pods of a node. ``changed`` and ``noticed`` are set on changes, for two waiting tasks.
+    """
+    The pods of a node. ``changed`` and ``noticed`` are set on changes, for two waiting tasks.
 
     ``departed`` are the UIDs of finished and deleted pods, in the order of their departure.
     """

@@ -1,4 +1,5 @@
-"""Calls to the kubelet's podresources socket and to the container runtime's socket.
+"""
+Calls to the kubelet's podresources socket and to the container runtime's socket.
 
 Both use gRPC over unix sockets of the node. A failed call raises ``RpcError`` with the socket in its text. Responses
 may be large.

@@ -1,4 +1,5 @@
-"""Periodically read inputs of the agent: hardware, the kubelet's configuration, podresources.
+"""
+Periodically read inputs of the agent: hardware, the kubelet's configuration, podresources.
 
 A source that fails keeps its last good value and reports the failure. A change is visible in the next round.
 """

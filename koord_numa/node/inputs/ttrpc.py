@@ -44,7 +44,8 @@ class TtrpcError(Exception):
 
 
 class TtrpcLink:
-    """A multiplexed socket: serves ``methods`` by ``service/method`` on one connection and calls the other side on the other one.
+    """
+    A multiplexed socket: serves ``methods`` by ``service/method`` on one connection and calls the other side on the other one.
 
     ``run`` reads until the socket is closed. It must run while calls wait for their responses.
     """

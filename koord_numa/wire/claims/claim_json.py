@@ -21,7 +21,8 @@ _SUFFIX: Final = 10
 
 
 def extended_claim_name(pod: PodKey) -> str:
-    """Return the name of the claim for a pod's extended resources.
+    """
+    Return the name of the claim for a pod's extended resources.
 
     Follows upstream's ``generateName``, but the suffix is a hash of the pod's UID. A retry after a lost response
     therefore creates no second claim: the API server rejects the duplicate name.

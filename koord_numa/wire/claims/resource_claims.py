@@ -404,7 +404,8 @@ class ClaimTemplate:
 
 
 def parse_claim_template(obj: Mapping[str, Any]) -> ClaimTemplate:
-    """Parse a ResourceClaimTemplate. Raises ``WireError`` for an object without a name.
+    """
+    Parse a ResourceClaimTemplate. Raises ``WireError`` for an object without a name.
 
     A malformed template is reported for the claims that are created from it.
     """

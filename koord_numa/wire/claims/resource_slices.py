@@ -157,7 +157,8 @@ class SliceFacts:
 
 
 def parse_resource_slice(obj: Mapping[str, Any]) -> SliceFacts:
-    """Parse a ResourceSlice. Raises ``WireError`` only for an object without a name.
+    """
+    Parse a ResourceSlice. Raises ``WireError`` only for an object without a name.
 
     A slice that cannot be read completely has no devices: no device is allocated from a partly unreadable pool.
     """
@@ -377,7 +378,8 @@ _SELECTED_BY: Final = frozenset(DeviceTaintSelectorModel.model_fields)
 
 
 def parse_taint_rule(obj: Mapping[str, Any]) -> DeviceTaintRule:
-    """Parse a DeviceTaintRule. Raises ``WireError`` if any part cannot be read.
+    """
+    Parse a DeviceTaintRule. Raises ``WireError`` if any part cannot be read.
 
     A selector with an unknown member would taint more devices than intended, so such a rule is an error.
     """

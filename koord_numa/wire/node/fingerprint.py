@@ -13,7 +13,8 @@ _SHAPE: Final = re.compile(r"pfp0(v\d{3})([0-9a-f]{16})", re.ASCII)
 
 
 def fingerprint(pods: Iterable[tuple[str, str]]) -> str:
-    """Return the fingerprint of pods given as ``(namespace, name)``. Independent of order, but not of repetition.
+    """
+    Return the fingerprint of pods given as ``(namespace, name)``. Independent of order, but not of repetition.
 
     Version v001 of k8stopologyawareschedwg/podfingerprint: the hash of a pod is the XXH64 of its name seeded with the
     XXH64 of its namespace. The fingerprint is the XXH64 of the hashes in ascending order, as little-endian words. UIDs

@@ -1,4 +1,5 @@
-"""Parse the kubelet configuration in a NodeResourceTopology: topology policy, scope, and options of the resource managers.
+"""
+Parse the kubelet configuration in a NodeResourceTopology: topology policy, scope, and options of the resource managers.
 
 Sources, each overriding the previous field by field: the first entry of ``topologyPolicies``, Koordinator's annotation
 about the CPU manager, the node agent's annotation, attributes in their order.
@@ -81,7 +82,8 @@ class _Known:
 def kubelet_config(
     policies: Sequence[str], attributes: Iterable[AttributeModel], annotations: Mapping[str, str], path: FieldPath
 ) -> KubeletConfig:
-    """Return the published kubelet configuration. Raises ``WireError`` for an unknown value.
+    """
+    Return the published kubelet configuration. Raises ``WireError`` for an unknown value.
 
     A guessed value would cause rejections by the kubelet. Kubelets have similar configurations that rarely change, so
     equal texts are parsed once.
@@ -144,7 +146,8 @@ def _apply_annotation(known: _Known, annotations: Mapping[str, str], path: Field
 
 
 def _apply_agent_options(known: _Known, annotations: Mapping[str, str], path: FieldPath) -> None:
-    """Apply the attributes in the node agent's annotation.
+    """
+    Apply the attributes in the node agent's annotation.
 
     The node agent uses it where another manager owns the list of attributes and would undo additions to it.
     """
@@ -172,7 +175,8 @@ def _apply_attribute(known: _Known, name: str, value: str, path: FieldPath) -> N
 
 
 def _read_option(option: str, value: str, known: frozenset[str], path: FieldPath) -> bool:
-    """Return whether the option is on.
+    """
+    Return whether the option is on.
 
     An option that this version does not know may have any value (``numa-allocation-strategy=most-allocated``): every
     value except false turns it on, and ``core/kubelet/options.py`` defines the consequences. Raises ``WireError`` for a
@@ -220,7 +224,8 @@ def _count(value: str, path: FieldPath) -> int:
 
 
 def _kebab(camel: str) -> str:
-    """Return the kubelet's name of an option: ``prefer-closest-numa-nodes`` for ``PreferClosestNumaNodes``.
+    """
+    Return the kubelet's name of an option: ``prefer-closest-numa-nodes`` for ``PreferClosestNumaNodes``.
 
     ``NUMA`` and ``CPU`` count as words.
     """

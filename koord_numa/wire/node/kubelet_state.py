@@ -93,7 +93,8 @@ _DECODER: Final = msgspec.json.Decoder(_StateJson)
 
 
 def kubelet_state_text(checkpoint: KubeletCheckpoint) -> str:
-    """Return the annotation text of a checkpoint. Equal checkpoints have equal texts.
+    """
+    Return the annotation text of a checkpoint. Equal checkpoints have equal texts.
 
     If the text has more than ``MAX_TEXT`` characters, it contains ``tooLarge`` instead of the state. Empty if not even
     the CPU table fits.

@@ -134,7 +134,8 @@ class KubeletStatus(Strict):
 
 
 def parse_node(obj: Mapping[str, Any]) -> Node:
-    """Parse a Node. ``Node.problem`` names malformed parts.
+    """
+    Parse a Node. ``Node.problem`` names malformed parts.
 
     Raises ``WireError`` only if the object has no name.
     """
@@ -193,7 +194,8 @@ def _ready_since(conditions: Iterable[ConditionModel], path: FieldPath) -> float
 def _labelled(
     top: Head, keys: tuple[str, ...], words: EnumReader[T], problems: Problems, empty: T | None = None
 ) -> T | None:
-    """Return the value of the first of these labels that is not empty. The current name comes before the proposal's name.
+    """
+    Return the value of the first of these labels that is not empty. The current name comes before the proposal's name.
 
     ``None`` without any of these labels, ``empty`` if all present labels are empty.
     """

@@ -57,7 +57,8 @@ class CpuTopologyModel(GoJson):
 
 
 def machine(text: str, numa_ids: frozenset[int], distances: Distances, path: FieldPath) -> CpuTopology:
-    """Return the machine with these CPUs and NUMA nodes, including NUMA nodes without CPUs.
+    """
+    Return the machine with these CPUs and NUMA nodes, including NUMA nodes without CPUs.
 
     Raises ``WireError`` if no CPU is listed, a CPU is listed twice, an id is out of range, or there are too many NUMA
     nodes.
@@ -107,7 +108,8 @@ class PciDeviceModel(GoJson):
 
 
 def numa_by_root(annotations: Mapping[str, str], path: FieldPath) -> dict[str, int]:
-    """Return the NUMA node of each PCIe root.
+    """
+    Return the NUMA node of each PCIe root.
 
     Roots without a known NUMA node, or with devices on different NUMA nodes, are omitted. A malformed annotation gives
     an empty result: the devices then have no known NUMA node.
@@ -160,7 +162,8 @@ class ReservedCpus:
 
 
 def reserved_cpus(annotations: Mapping[str, str], kubelet: CpuSet | None, path: FieldPath) -> ReservedCpus:
-    """Return the reserved CPUs from the four sources of koordinator's topology options.
+    """
+    Return the reserved CPUs from the four sources of koordinator's topology options.
 
     Sources: pods of the kubelet's CPU manager, the kubelet's reserved CPUs, the node's reservation (whatever its apply
     policy), exclusive CPUs of the SYSTEM QoS class.
@@ -290,7 +293,8 @@ class TopologyModel(Strict):
 
 
 def parse_topology(obj: Mapping[str, Any]) -> NodeResourceTopology:
-    """Parse a NodeResourceTopology. ``NodeResourceTopology.problem`` names malformed parts, and such an object is not used.
+    """
+    Parse a NodeResourceTopology. ``NodeResourceTopology.problem`` names malformed parts, and such an object is not used.
 
     Raises ``WireError`` only if the object has no name.
     """
@@ -387,7 +391,8 @@ def _refuses(kubelet: KubeletConfig) -> bool:
 
 
 def _gap(listed: ReadZones, told: Mapping[str, str], top: Head) -> str:
-    """Return the missing part of a topology as the rest of a sentence, with the publisher.
+    """
+    Return the missing part of a topology as the rest of a sentence, with the publisher.
 
     A publisher without NUMA nodes is, for example, an NRI plugin that publishes pools.
     """

@@ -92,7 +92,8 @@ class ReadZones:
 
 
 def read_zones(listed: Iterable[object], path: FieldPath) -> ReadZones:
-    """Parse the zones of a topology. Zones of types other than ``Node`` (sockets, pools of NRI plugins) are not parsed.
+    """
+    Parse the zones of a topology. Zones of types other than ``Node`` (sockets, pools of NRI plugins) are not parsed.
 
     ``path`` is the path of the object. Zones are cached by their JSON: most updates change one zone, and nodes are
     alike.

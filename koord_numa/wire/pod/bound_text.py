@@ -1,4 +1,5 @@
-"""Parse bound pods from their JSON text in one pass. Lists contain many of them, and every status update repeats one.
+"""
+Parse bound pods from their JSON text in one pass. Lists contain many of them, and every status update repeats one.
 
 Only the needed fields are decoded, into typed structures. The request is looked up by the text of all fields that it
 depends on, as in ``request_cache``, and must have been parsed in full before, for any pod. For an unusual pod (a field
@@ -194,7 +195,8 @@ def known_pod(found: BoundText, node: str, key: bytes) -> Pod | None:
 
 
 def explored(text: str) -> tuple[str, ...]:
-    """Return the kubelet options that the placement of the pod is meant to reveal.
+    """
+    Return the kubelet options that the placement of the pod is meant to reveal.
 
     Never fails: this scheduler writes the annotation.
     """
@@ -225,7 +227,8 @@ def _is_number(text: Raw) -> bool:
 
 
 def _only_demanding(spec: Spec) -> bool:
-    """Remove volumes that every node can mount, as ``request_cache`` does.
+    """
+    Remove volumes that every node can mount, as ``request_cache`` does.
 
     Return false if an ephemeral volume is left: its claim is named after the pod.
     """
@@ -242,7 +245,8 @@ def _mounts_anywhere(volume: dict[str, Raw]) -> bool:
 
 
 def _is_resized(spec: Spec, *statuses: list[_ContainerStatus] | None) -> bool:
-    """Return whether a container's status has other amounts than its spec, or the same ones in another spelling.
+    """
+    Return whether a container's status has other amounts than its spec, or the same ones in another spelling.
 
     As ``pods.amounts_differ``.
     """

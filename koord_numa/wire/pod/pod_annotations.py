@@ -113,7 +113,8 @@ class ResourceStatus(GoJson):
 
 
 def qos_class(labels: Mapping[str, str], path: FieldPath) -> QosClass:
-    """Return the QoS class of the label, which is case-sensitive.
+    """
+    Return the QoS class of the label, which is case-sensitive.
 
     The node agent compares exactly, and a pod of another class loses its CPUs.
 
@@ -212,7 +213,8 @@ def numa_spread(annotations: Mapping[str, str], namespace: str, path: FieldPath)
 
 
 def check_demands(top: Head, spec: Mapping[str, Any]) -> None:
-    """Raise ``WireError`` for a demand that no parser reads.
+    """
+    Raise ``WireError`` for a demand that no parser reads.
 
     Such demands are a key that is similar to a known key, an unknown member, or KEP-693's ``spec.topology``, which the
     API server drops but a file may contain.
@@ -263,7 +265,8 @@ _MEMBERS: Final[Mapping[str, type[GoJson]]] = {
 
 
 def check_bind_policy(request: PodRequest, path: FieldPath) -> None:
-    """Raise ``WireError`` if the pod requires a bind policy, but its QoS class or priority band does not allow exclusive CPUs.
+    """
+    Raise ``WireError`` if the pod requires a bind policy, but its QoS class or priority band does not allow exclusive CPUs.
 
     Koordinator ignores such a policy: ``AllowUseCPUSet`` comes first in its PreFilter.
     """
@@ -347,7 +350,8 @@ _PREFERRED: Final = "preferredCPUBindPolicy"
 
 
 def resource_status(pod: Pod, placement: Placement) -> dict[str, str]:
-    """Return the annotations to write with the binding (``ports.AnnotationWriter``).
+    """
+    Return the annotations to write with the binding (``ports.AnnotationWriter``).
 
     * ``resource-status``, if the pod holds CPUs, NUMA amounts or shared pools. Empty if it replaces the status of
       another pod.
@@ -371,7 +375,8 @@ def resource_status(pod: Pod, placement: Placement) -> dict[str, str]:
 
 
 def status_text(held: Assignment) -> str:
-    """Return the JSON of ``resource-status``. Empty parts are omitted.
+    """
+    Return the JSON of ``resource-status``. Empty parts are omitted.
 
     A shared pool is identified by socket and NUMA node only: the agent chooses its CPUs, as in the CPU orchestration
     proposal.

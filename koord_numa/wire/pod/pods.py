@@ -32,7 +32,8 @@ INFEASIBLE: Final = "Infeasible"
 
 
 def counted_request(request: PodRequest, status: Mapping[str, Any], path: FieldPath) -> PodRequest:
-    """Return the request of a bound pod, with ``counted`` and ``allocated`` set if a resize changes them.
+    """
+    Return the request of a bound pod, with ``counted`` and ``allocated`` set if a resize changes them.
 
     A kubelet with static policy never allocates a resize of a Guaranteed pod (``Infeasible`` in the kubelet's
     allocation manager), so the pod keeps the exclusive CPUs and the memory of ``allocated``, whatever its spec. Raises
@@ -173,7 +174,8 @@ def parse_priority_class(obj: Mapping[str, Any]) -> PriorityClass:
 
 
 def with_priority(pod: Mapping[str, Any], priority_classes: Iterable[PriorityClass]) -> Mapping[str, Any]:
-    """Return a new pod with the priority and preemption policy of its class, as the API server's Priority admission does.
+    """
+    Return a new pod with the priority and preemption policy of its class, as the API server's Priority admission does.
 
     An existing priority is kept. Raises ``WireError`` if the class does not exist.
     """
@@ -280,7 +282,8 @@ class _Whole(Strict):
 
 
 def parse_pod(obj: Mapping[str, Any]) -> Pod:
-    """Parse a Pod. Malformed parts set ``Pod.problem`` and are omitted. All readable amounts count.
+    """
+    Parse a Pod. Malformed parts set ``Pod.problem`` and are omitted. All readable amounts count.
 
     Raises ``WireError`` only if the object has no name or no UID.
     """
@@ -331,7 +334,8 @@ def _well_formed(obj: object) -> _Whole | None:
 
 
 def _is_on_its_way(pod: Pod, status: Status) -> bool:
-    """Return whether status updates of the pod are expected soon. Running and ready pods rarely change.
+    """
+    Return whether status updates of the pod are expected soon. Running and ready pods rarely change.
 
     Caching only the others matters for lists of thousands of pods.
     """

@@ -39,7 +39,8 @@ class CachedRequest(ValueObject):
 
     @property
     def alone(self) -> PodRequest:
-        """Return the request for an unbound pod without a controller.
+        """
+        Return the request for an unbound pod without a controller.
 
         The pod is lost if a kubelet rejects it, so it must not be used to explore kubelet options.
         """

@@ -311,7 +311,8 @@ class ConstraintsModel(Strict):
 
 
 def constraints(top: Head, demands: ConstraintsModel, ports: Iterable[PortModel], restarts_all: bool) -> Constraints:
-    """Return the constraints of a pod.
+    """
+    Return the constraints of a pod.
 
     ``ports`` are those of its long-running containers. ``restarts_all``: a container restarts all containers.
     """
@@ -543,7 +544,8 @@ def _container(model: ContainerModel, kind: ContainerKind, path: FieldPath) -> C
 def _pod_level(
     resources: Resources | None, containers: Iterable[Container], path: FieldPath
 ) -> tuple[ResourceList | None, ResourceList | None]:
-    """Return requests and limits on pod level. Requests default to limits for resources that no container requests.
+    """
+    Return requests and limits on pod level. Requests default to limits for resources that no container requests.
 
     This is the default of the API server.
     """
