@@ -1,1 +1,1 @@
-"""Pods that wait: active, backing off or unschedulable, by class of request; nominated nodes; and which events wake which pods."""
+"""Queue of pending pods by request class: active, backing off or unschedulable; nominated nodes; and events that wake pods."""

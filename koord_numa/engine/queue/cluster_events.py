@@ -1,8 +1,8 @@
 """
-What can change in a cluster, and which rejections each change may lift (``EventsToRegister`` of kube-scheduler's plugins).
+Cluster events, and the rejections that each event may resolve (``EventsToRegister`` of kube-scheduler's plugins).
 
-Beside it, how pods come to stand in each part of the queue, as kube-scheduler's ``queue_incoming_pods_total`` counts them. Pods move by
-the class, so most of it is counted by the class too.
+Also the counters of pods entering a queue, as in ``queue_incoming_pods_total`` of kube-scheduler. Pods move by class, so most of them are
+counted by class too.
 """
 
 from collections import Counter
@@ -31,49 +31,49 @@ __all__ = [
     "wakers_of",
 ]
 
-# Reasons that no filter row gives: they come from the scheduler's own state of a node.
+# Reasons without a filter row: they come from the scheduler's own state of a node.
 RESOLVED_BY: Final[Mapping[Reason, frozenset[ClusterEvent]]] = {
     **LIFTED_BY,
     Reason.COOLING_DOWN: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_CHANGED, ClusterEvent.BACKOFF_ENDED}),
     Reason.BIND_QUEUE: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.BINDS_DONE}),
 }
-"""For every rejection, the events that may lift it on the same node, or offer another node."""
+"""For every rejection, the events that may resolve it on the same node, or add another node."""
 
 FREES_NOTHING: Final = (None, ClusterEvent.POD_BOUND)
-"""After these there is no more room on the node than before."""
+"""Events after which the node does not have more free resources than before."""
 
 ACROSS_NODES: Final = frozenset({Reason.SPREAD, Reason.POD_AFFINITY, Reason.VOLUME})
-"""Rejections that a change of one node may lift on another one."""
+"""Rejections that a change of one node may resolve on another node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wakers:
-    """The events that may help a pod: by what happens on a node that has room for it (``here``), or wherever (``anywhere``)."""
+    """Events that may help a pod: on a node with sufficient free resources (``here``), or on any node (``anywhere``)."""
 
     here: frozenset[ClusterEvent]
     anywhere: frozenset[ClusterEvent]
 
 
 ANY_EVENT: Final = Wakers(frozenset(ClusterEvent), frozenset(ClusterEvent))
-"""For a pod whose rejections are not known yet."""
+"""Wakers of a pod whose rejections are not known yet."""
 
 
 def reasons_of(verdict: Unschedulable) -> frozenset[Reason]:
-    """The filters that rejected the pod on some node."""
-    # By identity first, since hashing thousands of rejections would cost more than all the rest.
+    """Return the reasons for which any node rejected the pod."""
+    # By identity first, because hashing thousands of rejections would be the largest cost.
     distinct = dict(zip(map(id, verdict.rejections.values()), verdict.rejections.values(), strict=True))
     return frozenset(rejection.reason for rejection in distinct.values())  # thousands of nodes share few rejections
 
 
 def wakers_of(reasons: Iterable[Reason]) -> Wakers:
     """
-    Every event that may help a pod that was rejected for these reasons.
+    Return every event that may help a pod rejected for these reasons.
 
-    More room on a node that admits the pod always may: a node names only the first of its reasons, and an event that lifts it is ignored
-    while the node has no room (``UnschedulableClasses``), so the room that comes later has to count.
+    Freed resources on a node that admits the pod always may help: a node reports only its first reason, and an event that resolves this
+    reason is ignored while the node has too few free resources (``UnschedulableClasses``). Resources freed later therefore have to count.
     """
     found = frozenset(reasons)
-    # Whole-node room always counts, see the docstring.
+    # Freed resources always count, see the docstring.
     here = ON_CAPACITY.union(*(RESOLVED_BY[reason] for reason in found))
     return Wakers(here, frozenset[ClusterEvent]().union(*(RESOLVED_BY[reason] for reason in found & ACROSS_NODES)))
 
@@ -101,4 +101,4 @@ EVENTS: Final[Mapping[ClusterEvent, str]] = {
     ClusterEvent.BACKOFF_ENDED: "NodeBackoffEnded",
     ClusterEvent.BINDS_DONE: "NodeBindsDone",
 }
-"""Where kube-scheduler knows the event, its name for it."""
+"""Event names, those of kube-scheduler where it has the event."""

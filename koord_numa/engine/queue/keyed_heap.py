@@ -1,8 +1,8 @@
 """
-A heap in which every item has one key that may change, as ``k8s.io/client-go``'s scheduling heap.
+Heap in which every item has one key that may change, like the scheduling heap of ``k8s.io/client-go``.
 
-Changing or removing an item leaves a stale entry behind; entries are swept when most of them are stale, so that the heap never holds more
-than about twice its items, however it is drained and however seldom.
+Changing or removing an item leaves a stale entry. Entries are swept when most of them are stale, so that the heap holds at most about twice
+its items.
 """
 
 from collections.abc import Hashable
@@ -12,14 +12,14 @@ from typing import Any, Final, Generic, TypeVar
 Item = TypeVar("Item", bound=Hashable)
 
 SPARE: Final = 64
-"""Stale entries that are not worth a sweep."""
+"""Number of stale entries that are tolerated before a sweep."""
 
 
 class KeyedHeap(Generic[Item]):
-    """Items by key, the smallest first; of equal keys the one that was set first. Items are never compared."""
+    """Items by key, smallest first; among equal keys, the item that was set first. Items are never compared."""
 
     def __init__(self) -> None:
-        self._live: dict[Item, tuple[tuple[Any, ...], int]] = {}  # the key of every item and the number of its entry
+        self._live: dict[Item, tuple[tuple[Any, ...], int]] = {}  # key of every item and the number of its entry
         self._heap: list[tuple[tuple[Any, ...], int, Item]] = []
         self._count = 0
 
@@ -31,31 +31,31 @@ class KeyedHeap(Generic[Item]):
 
     @property
     def entries(self) -> int:
-        """How many entries are kept, stale ones among them."""
+        """Number of entries, including stale entries."""
         return len(self._heap)
 
     def set(self, item: Item, key: tuple[Any, ...]) -> None:
-        """Put the item in, or change its key."""
+        """Add the item, or change its key."""
         known = self._live.get(item)
         if known is not None and known[0] == key:
             return
         self._count += 1
         self._live[item] = (key, self._count)
-        # The number is before the item, so that items of equal keys are never compared.
+        # The number precedes the item, so that items with equal keys are never compared.
         heappush(self._heap, (key, self._count, item))
         self._sweep()
 
     def key(self, item: Item) -> tuple[Any, ...]:
-        """The key of an item that is in."""
+        """Return the key of an item in the heap."""
         return self._live[item][0]
 
     def discard(self, item: Item) -> None:
-        """Take the item out; one that is not in is no error."""
+        """Remove the item if it is in the heap."""
         if self._live.pop(item, None) is not None:
             self._sweep()
 
     def first(self) -> tuple[tuple[Any, ...], Item] | None:
-        """The smallest key and its item, ``None`` when there is none."""
+        """Return the smallest key and its item, ``None`` if the heap is empty."""
         while self._heap:
             key, number, item = self._heap[0]
             known = self._live.get(item)
@@ -66,7 +66,7 @@ class KeyedHeap(Generic[Item]):
         return None
 
     def pop_until(self, limit: tuple[Any, ...]) -> Item | None:
-        """Take out and return the first item if its key is at most ``limit``."""
+        """Remove and return the first item if its key is at most ``limit``."""
         found = self.first()
         if found is None or found[0] > limit:
             return None
@@ -75,7 +75,7 @@ class KeyedHeap(Generic[Item]):
         return found[1]
 
     def _sweep(self) -> None:
-        # Swept at twice the items: the cost of a sweep is paid by the entries that made it necessary.
+        # Swept at twice the number of items, so that the amortized cost per entry is constant.
         if len(self._heap) > 2 * len(self._live) + SPARE:
             self._heap = [(key, number, item) for item, (key, number) in self._live.items()]
             heapify(self._heap)

@@ -1,13 +1,13 @@
 """
-Which pod waits for which node to be freed, and whose wait is over. It decides nothing, evicts no pod, and keeps room in the state.
+Nominations of pods to nodes that are being freed. It makes no decisions, evicts no pods, and reserves amounts in the cache.
 
-Theory: a nomination begins when victims are chosen. It *waits* while any pod is there that must be gone; then it is *due*, once, and
-again with every change of its node, and the pod is tried there before anything else; with a change of the Node it is due in any case.
-It ends when the pod is bound or gone, when a pod of higher priority displaces it, when no eviction helps on the node any more, or when the
-node stays too small although every awaited pod has left.
+A nomination starts when victims are chosen. It *waits* while awaited pods are on the node. Then it is *due*, once and again with every
+change of its node, and the pod is tried there first; a change of the Node object also makes it due. It ends when the pod is bound or gone,
+a pod of higher priority displaces it, no eviction helps on the node any more, or the node is still insufficient after every awaited pod has
+left.
 
-Of pods that wait for schedulers beside us, and of ours until they are looked at after a restart, only ``status.nominatedNodeName`` is
-known: room is kept there for what they ask, wherever on the node. This is a *claim*.
+Of pods of other schedulers, and of own pods after a restart, only ``status.nominatedNodeName`` is known: their requests are reserved on
+that node. This is a *claim*.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -32,9 +32,11 @@ _Key = TypeVar("_Key", str, ClaimKey)
 @dataclass(slots=True, eq=False)
 class Nomination:
     """
-    One pod's claim to a node. ``cleared`` is when every awaited pod had left (monotonic seconds), ``shown`` the version of the
-    topology that was published then. ``confirmed`` is the revision of the node at which its victims were found to be right. ``rebuilt``:
-    the pod was tried against a state of the kubelet that was rebuilt from what is published.
+    Nomination of a pod to a node.
+
+    ``cleared`` is when every awaited pod had left (monotonic seconds), ``shown`` the version of the topology published then. ``confirmed``
+    is the revision of the node at which its victims were confirmed. ``rebuilt``: the pod was tried against a kubelet state that was rebuilt
+    from published data.
     """
 
     pod: Pod
@@ -53,44 +55,44 @@ class Nomination:
 
 @dataclass(slots=True)
 class Nominator:
-    """All nominations by the uid of their pod."""
+    """All nominations by the UID of their pod."""
 
     cache: Cache
     clock: Clock
     claims: ClaimLister
     _by_uid: dict[str, Nomination] = field(default_factory=dict)
-    _on: dict[str, dict[str, None]] = field(default_factory=dict)  # uids by node
+    _on: dict[str, dict[str, None]] = field(default_factory=dict)  # UIDs by node
     _due: dict[str, None] = field(default_factory=dict)
-    _claims: dict[str, str] = field(default_factory=dict)  # nodes by uid
-    _own_claims: dict[str, Pod] = field(default_factory=dict)  # those of pods that we place
-    _by_claim: dict[ClaimKey, dict[str, None]] = field(default_factory=dict)  # uids by the ResourceClaims they wait for
+    _claims: dict[str, str] = field(default_factory=dict)  # nodes by UID
+    _own_claims: dict[str, Pod] = field(default_factory=dict)  # claims of own pods
+    _by_claim: dict[ClaimKey, dict[str, None]] = field(
+        default_factory=dict
+    )  # UIDs by the ResourceClaims that they wait for
 
     def __len__(self) -> int:
         return len(self._by_uid)
 
     def __iter__(self) -> Iterator[Nomination]:
-        # A copy: the loop's body may end nominations.
+        # A copy, because the loop body may end nominations.
         return iter(list(self._by_uid.values()))
 
     def of(self, uid: str) -> Nomination | None:
-        """The nomination of a pod."""
+        """Return the nomination of a pod."""
         return self._by_uid.get(uid)
 
     def node_of(self, pod: Pod) -> str:
-        """The node to try first: the one being freed, else the one that the pod's own status names, else none."""
+        """Return the node to try first: the node being freed, else the nominated node in the pod's status, else an empty string."""
         known = self._by_uid.get(pod.key.uid)
         return pod.nominated if known is None else known.node
 
     def observe(self, event: str | None, pod: Pod) -> None:
-        """
-        A pod without a node whose status may name the one that is being freed for it, as kube-scheduler's nominator takes it from there.
-        """
+        """Process an unbound pod whose status may have a nominated node, like the nominator of kube-scheduler."""
         uid, node = pod.key.uid, pod.nominated
-        # What we know of our own nomination is more than its status says.
+        # An own nomination has more data than the status.
         if uid in self._by_uid:
             return
         if event == DELETED or pod.node or pod.deleting or pod.finished:
-            # Deleted, bound or finished: nothing is to be kept any more.
+            # Deleted, bound or finished: nothing is reserved any more.
             node = ""
         if (old := self._claims.pop(uid, "")) and old != node:
             self.cache.withdraw(old, uid)
@@ -100,9 +102,9 @@ class Nominator:
 
     def observe_own(self, pod: Pod) -> None:
         """
-        A pod of ours whose status names a node from before a restart: room is kept for it there, so only it can take that room.
+        Process an own pod whose status has a nominated node from before a restart. Its request is reserved there.
 
-        Others of its class may be queued before it and fit nowhere; so it is due by itself, as if its node had just been freed.
+        It is due at once, because other pods of its class may be queued before it and be unschedulable.
         """
         self.observe(None, pod)
         uid = pod.key.uid
@@ -112,20 +114,20 @@ class Nominator:
             self._due[uid] = None
 
     def replace(self, pods: Iterable[Pod], ours: Container[str]) -> None:
-        """These pods have claims and no others, apart from ``ours`` by uid."""
+        """Replace the claims by those of this complete list, except for own pods (``ours``, by UID)."""
         found = {pod.key.uid: pod for pod in pods}
-        # Pods of ours are in both lists; only claims of others end with their absence.
+        # Own pods are in both lists; only claims of other schedulers' pods end with their absence.
         for uid in [uid for uid in self._claims if uid not in found and uid not in ours]:
             self.end(uid)
         for pod in found.values():
             self.observe(None, pod)
 
     def begin(self, nomination: Nomination) -> None:
-        """The node is being freed from now on, and room is kept there for what the pod is to get."""
+        """Start a nomination and reserve the amounts of its placement on the node."""
         pod, placement, counted = nomination.pod, nomination.candidate.placement, nomination.pod
         if placement.counted is not None:
             counted = replace(pod, request=replace(pod.request, counted=placement.counted))
-        # A pod has one nomination: a new plan replaces the old one.
+        # A pod has one nomination: a new plan replaces the old plan.
         self.end(pod.key.uid)
         self._by_uid[pod.key.uid] = nomination
         self._on.setdefault(nomination.node, {})[pod.key.uid] = None
@@ -135,7 +137,7 @@ class Nominator:
         self.cache.nominate(nomination.node, Nominee(pod, holding_of(counted, placement.assignment)))
 
     def end(self, uid: str) -> Nomination | None:
-        """The pod waits for no node any more; what was kept for it is free. Returns what ended, if anything did."""
+        """End the nomination or claim of a pod and release the reservation. Return the nomination, if there was one."""
         nomination = self._by_uid.pop(uid, None)
         self._due.pop(uid, None)
         if self._own_claims.pop(uid, None) is not None:
@@ -151,7 +153,7 @@ class Nominator:
         return nomination
 
     def claim_changed(self, key: ClaimKey | None) -> None:
-        """The claim may have lost its devices: nominations that wait for them are tried again. None: every claim may have."""
+        """Retry the nominations that wait for the claim's devices; with ``None``, for the devices of any claim."""
         found = (
             self._by_claim.get(key, {}) if key is not None else [uid for by in self._by_claim.values() for uid in by]
         )
@@ -161,30 +163,30 @@ class Nominator:
                 self.node_changed(info)
 
     def node_changed(self, record: NodeInfo, event: ClusterEvent | None = None) -> None:
-        """Something about this node changed: perhaps the last one awaited has left, or the Node does not take the pod any more."""
+        """Update the nominations to a changed node: the last awaited pod may have left, or the Node may reject the pod."""
         for uid in self._on.get(record.name, ()):
             nomination = self._by_uid.get(uid)
-            # A claim from before a restart: no victims are known, so that any change may have freed the node.
+            # A claim from before a restart: its victims are not known, so that any change may have freed the node.
             if nomination is None:
                 self._due[uid] = None
                 continue
             if not nomination.candidate.awaited.isdisjoint(record.pods):
-                # Pods may take for ever to leave a node that is cordoned, lost or gone: another one may be freed instead.
+                # Pods may never leave a node that is cordoned, lost or deleted: another node may be freed instead.
                 if event is not ClusterEvent.NODE_CHANGED:
                     continue
-            # The topology of this moment still shows the victims; the next one tells whether the room is there.
+            # The current topology still shows the victims; the next topology shows whether the resources are free.
             elif nomination.cleared is None:
                 nomination.cleared = self.clock()
                 nomination.shown = record.version
             self._due[uid] = None
 
     def try_again(self, uid: str) -> None:
-        """The bind of the pod failed, or trying it did: a nominated pod is due again, as others of its class may fit nowhere."""
+        """Make a nominated pod due again after a failed attempt or bind, because its class may be unschedulable."""
         if uid in self._by_uid or uid in self._own_claims:
             self._due[uid] = None
 
     def next_due(self, backs_off: Callable[[str], bool]) -> Pod | None:
-        """The pod whose node has been freed and whose turn it is, once per change. A pod that backs off stays due."""
+        """Return the next pod whose node has been freed, once per change. A pod that backs off stays due."""
         ready = [uid for uid in self._due if not backs_off(uid)]
         if not ready:
             return None
@@ -193,37 +195,37 @@ class Nominator:
         return pod
 
     def is_due(self, uid: str) -> bool:
-        """Is the pod's node free, and the pod about to be tried there?"""
+        """Return whether the pod's node is free and the pod will be tried there next."""
         return uid in self._due
 
     def may_still_fit(self, nomination: Nomination, patience: float) -> bool:
         """
-        Is there something to wait for: an awaited pod is there, or since they left a claim of theirs is about to lose its devices, or the
-        topology has not been published?
+        Return whether waiting may help.
 
-        Claims and topologies that never change are waited for ``patience`` seconds.
+        It may while an awaited pod is on the node, a claim is about to lose its devices, or the topology has not been published since the
+        pods left. Claims and topologies that do not change are awaited for ``patience`` seconds.
         """
         if nomination.cleared is None:
             return True
         if any(map(self._is_being_freed, nomination.candidate.claims)):
             return self.clock() - nomination.cleared < patience
         record = self.cache.nodes.get(nomination.node)
-        # Where the scheduler owns the CPUs no topology is waited for: the ledger tells at once.
+        # Where the scheduler allocates CPUs no topology is awaited: the ledger is current.
         if record is None or record.published is None or record.inventory is not None:
             return False
         return not self.has_followed(nomination, record) and self.clock() - nomination.cleared < patience
 
     def has_followed(self, nomination: Nomination, record: NodeInfo) -> bool:
-        """Has the node's topology been published since the last awaited pod has left, which may have been before that was heard?"""
+        """Return whether the topology was published after the last awaited pod left, possibly before that was observed."""
         if record.version != nomination.shown:
             return True
-        # Of pods that it does not show yet a newer one will come.
+        # A newer topology will follow if pods are not shown yet.
         reading = None if record.unpublished else record.history.read()
         shown = None if reading is None else reading.shown
         return shown is not None and nomination.candidate.awaited.isdisjoint(shown)
 
     def _is_being_freed(self, claim: ClaimId) -> bool:
-        """Whether the claim has devices and no pod on a node uses it. A pod that came later keeps the devices."""
+        """Return whether the claim has devices and no pod on a node uses it. A pod that arrived later keeps the devices."""
         namespace, name, uid = claim
         found = self.claims.claim((namespace, name))
         if found is None or found.uid != uid or found.allocation is None:
@@ -242,5 +244,5 @@ def _discard(index: dict[_Key, dict[str, None]], key: _Key, uid: str) -> None:
 
 
 def _turn(pod: Pod) -> tuple[int, float, str, str]:
-    """Of several whose nodes have been freed: higher priority first, then older, then by name."""
+    """Return the sort key among freed nodes: higher priority first, then older, then by name."""
     return (-pod.request.priority, pod.created, str(pod.key), pod.key.uid)

@@ -1,7 +1,7 @@
 """
-One record for a pod that waits (kube-scheduler's ``QueuedPodInfo``), and the one place that knows all of them.
+Records of pending pods (``QueuedPodInfo`` of kube-scheduler), and their index.
 
-Everything that is remembered about a pod because it waits is a field of its record, so that it is forgotten with it.
+All data about a pod while it is pending is in its record, so that it is dropped with the record.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,20 +15,20 @@ from koord_numa.settings import BackoffSettings
 
 
 def pause(backoff: BackoffSettings, attempts: int, dice: float) -> float:
-    """Seconds to wait after so many attempts in a row: doubling, capped, and spread by ``dice`` in [0, 1)."""
+    """Return the seconds to wait after this number of consecutive attempts: doubling, capped, and spread by ``dice`` in [0, 1)."""
     return backoff.pause(attempts, dice)
 
 
 @dataclass(slots=True, eq=False)
 class PendingPod:
     """
-    A pod without a node, as last seen. Times are monotonic seconds.
+    Pod without a node, as last observed. Times are monotonic seconds.
 
-    ``since`` is when it was first seen and ``attempts`` how often it was tried. ``binding`` is true from a decision until the outcome of
-    its bind is known, ``failed_binds`` counts failures in a row. ``order`` grows with each time the pod is queued (again): of equal
+    ``since`` is when it was first observed and ``attempts`` the number of attempts. ``binding`` is true from a decision until the outcome
+    of the bind is known, ``failed_binds`` counts consecutive failures. ``order`` increases whenever the pod is queued: among equal
     priorities the smaller goes first. ``queued_in`` is the class that holds it in the queue, ``None`` while it is not queued, and
-    ``backoff_until`` is set while it backs off alone. ``message`` and ``remark`` are what was said last about why it waits; ``provisional``
-    means that no decision was known then.
+    ``backoff_until`` is set while it backs off separately. ``message`` and ``remark`` are the last reported reasons why it waits;
+    ``provisional`` means that there was no decision at that time.
     """
 
     pod: Pod
@@ -44,54 +44,54 @@ class PendingPod:
     message: str = ""
     remark: str = ""
     provisional: bool = False
-    preemption_failures: int = 0  # in a row
-    preemption_from: float = 0.0  # no attempt to make room before this time
-    group_class: RequestClass | None = None  # of a member of a group: its class in the queue
+    preemption_failures: int = 0  # consecutive failures
+    preemption_from: float = 0.0  # no preemption for this pod before this time
+    group_class: RequestClass | None = None  # class in the queue of a group member
 
     @property
     def uid(self) -> str:
-        """The pod's uid."""
+        """UID of the pod."""
         return self.pod.key.uid
 
     @property
     def queue_class(self) -> RequestClass:
-        """The class in which the pod is queued: members of a group have classes of their own."""
+        """Class in which the pod is queued: group members have separate classes."""
         return self.group_class or self.request_class
 
     @property
     def untold(self) -> bool:
-        """Was no decision told to the pod?"""
+        """Whether no decision has been reported to the pod."""
         return self.provisional or not self.message
 
 
 class PendingPods:
-    """All pods that wait, by uid."""
+    """All pending pods by UID."""
 
     def __init__(self) -> None:
         self._by_uid: dict[str, PendingPod] = {}
-        self._by_anchor: AnchorIndex[str] = AnchorIndex()  # uids
+        self._by_anchor: AnchorIndex[str] = AnchorIndex()  # UIDs
 
     def __len__(self) -> int:
         return len(self._by_uid)
 
     def __iter__(self) -> Iterator[PendingPod]:
-        """Records as they are now, also when the loop's body forgets some."""
+        """Iterate over a copy of the records, so that the loop body may remove records."""
         return iter(list(self._by_uid.values()))
 
     def __contains__(self, uid: object) -> bool:
         return uid in self._by_uid
 
     def get(self, uid: str) -> PendingPod | None:
-        """The record of a pod, ``None`` when it does not wait."""
+        """Return the record of a pod, ``None`` when it is not pending."""
         return self._by_uid.get(uid)
 
     def observe(self, pod: Pod, request_class: RequestClass, now: float) -> PendingPod:
-        """The pod as it is now; its record is made when it is new."""
+        """Update the record of a pod, or create it."""
         known = self._by_uid.get(pod.key.uid)
         if known is None:
             known = self._by_uid[pod.key.uid] = PendingPod(pod, request_class, now)
             self._file(pod)
-        # Filed by labels, so that the index follows when they change.
+        # Indexed by labels, so that the index is updated when they change.
         elif known.pod.labels != pod.labels:
             self._take_out(known.pod)
             self._file(pod)
@@ -99,14 +99,14 @@ class PendingPods:
         return known
 
     def pop(self, uid: str) -> PendingPod | None:
-        """Forget a pod; returns its record."""
+        """Remove a pod and return its record."""
         known = self._by_uid.pop(uid, None)
         if known is not None:
             self._take_out(known.pod)
         return known
 
     def selected_by(self, terms: Iterable[PodTerm]) -> list[PendingPod]:
-        """The pods that one of these terms may select; every one that it does is among them."""
+        """Return the pods that one of these terms may select, including all that any of them selects."""
         found = self._by_anchor.find(anchor for term in terms for anchor in anchors_of_term(term))
         return [self._by_uid[uid] for uid in found]
 

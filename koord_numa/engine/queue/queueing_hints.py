@@ -1,7 +1,7 @@
 """
-Can this change help pods of that class? (kube-scheduler's queueing hints.)
+Queueing hints, as in kube-scheduler: whether a change may help the pods of a class.
 
-A yes may be wrong and costs an attempt; a no is certain.
+A positive result may be wrong and costs an attempt; a negative result is certain.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.queue.scheduling_queue import Help, HelpRefused, SchedulingQueue
 
-# The filters on the Node object alone: cheap, and enough to rule most classes out.
+# The filters on the Node object only: cheap, and sufficient to exclude most classes.
 _OF_NODE_OBJECT: Final = (fits_node_name, fits_unschedulable, fits_taints, fits_node_affinity)
 
 _MAKES_ELIGIBLE: Final = (
@@ -30,14 +30,14 @@ _MAKES_ELIGIBLE: Final = (
     ClusterEvent.NODE_UNLOCKED,
     ClusterEvent.TOPOLOGY_CHANGED,
 )
-"""Events that may lift a rejection which no eviction lifts, such as a taint or a lock."""
+"""Events that may resolve a rejection which no eviction resolves, such as a taint or a lock."""
 
 
 def node_may_help(node: Node) -> Help:
     """
-    Something changed on this node: it helps classes that the Node object itself admits by name, cordon, taints and labels.
+    Return the hint for a change on this node: it helps classes that the Node object admits by name, cordon, taints and labels.
 
-    A class that depends on other pods may be helped elsewhere too, by a topology domain that came, went or grew.
+    A class that depends on other pods may also be helped on other nodes, by a topology domain that was added, removed or enlarged.
     """
 
     def helps(request_class: RequestClass) -> bool:
@@ -48,13 +48,13 @@ def node_may_help(node: Node) -> Help:
 
 
 def pod_may_help(pod: Pod, namespaces: Mapping[str, Labels]) -> Help:
-    """This pod came to a node, left one, or changed there: it helps classes that count it, or that it keeps away or attracts."""
+    """Return the hint for an added, removed or changed pod: it helps classes that count the pod, and classes that its terms select."""
     labels, namespace = dict(pod.labels), pod.key.namespace
 
     def helps(request_class: RequestClass) -> bool:
         request = request_class.request
         demands = request.constraints
-        # A claim that both use: ReadWriteOncePod and attach limits depend on it.
+        # A shared claim: ReadWriteOncePod and attach limits depend on it.
         if demands.claims and pod.request.constraints.claims and request.namespace == namespace:
             return True
         if namespace == request.namespace and any(
@@ -63,7 +63,7 @@ def pod_may_help(pod: Pod, namespaces: Mapping[str, Labels]) -> Help:
             return True
         if any(_selects(term, namespace, labels, namespaces) for term in _required(request)):
             return True
-        # The other direction: what the pod that came or went asked of others.
+        # The other direction: the affinity of the added or removed pod.
         own = dict(request.labels)
         return any(_selects(term, request.namespace, own, namespaces) for term in _required(pod.request))
 
@@ -72,9 +72,10 @@ def pod_may_help(pod: Pod, namespaces: Mapping[str, Labels]) -> Help:
 
 def evictions_may_help(info: NodeInfo, node: Node) -> HelpRefused:
     """
-    The node may be one by now on which evictions help: classes that it refused for good, and that have priority over a pod there.
+    Return the hint whether evictions on the node may help now.
 
-    Whether there is room without evictions does not matter, as in kube-scheduler's hints, which know nothing of room.
+    They may help classes that the node rejected as not resolvable and that have priority over a pod there. Free resources are not
+    considered, as in the hints of kube-scheduler.
     """
     lowest = min((pod.request.priority for pod in info.pods.values()), default=inf)
 
@@ -90,7 +91,7 @@ def evictions_may_help(info: NodeInfo, node: Node) -> HelpRefused:
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """Something happened on a node, by a pod or not. ``namespaces`` are labels by name."""
+    """Change on a node, with the pod if a pod caused it. ``namespaces`` are labels by name."""
 
     event: ClusterEvent
     info: NodeInfo
@@ -99,10 +100,10 @@ class NodeChange:
 
 
 def wake(queue: SchedulingQueue, now: float, change: NodeChange) -> None:
-    """Try the classes again that this may help: by what the node offers now, and by the pod that came, went or changed."""
+    """Wake the classes that the change may help, by the state of the node and by the pod that was added, removed or changed."""
     event, node, pod = change.event, change.info.node, change.pod
     if node is None:
-        queue.wake(event, now, {})  # only what other nodes may do for a class that depends on other pods
+        queue.wake(event, now, {})  # only changes on other nodes for classes that depend on other pods
     elif event is ClusterEvent.BINDS_DONE:
         queue.wake(
             event, now
@@ -118,7 +119,7 @@ def wake(queue: SchedulingQueue, now: float, change: NodeChange) -> None:
 
 
 def _required(request: PodRequest) -> tuple[PodTerm, ...]:
-    """Preferred terms make a node better, never possible."""
+    """Return the required terms. Preferred terms never affect feasibility."""
     return (*request.constraints.affinity, *request.constraints.anti_affinity)
 
 

@@ -1,7 +1,7 @@
 """
-Request classes: pods that every node treats alike share one object, so that what was found for one holds for all.
+Request classes: pods that every node treats alike share one object and its cached results.
 
-Interned while anything refers to them; two pods are of one class exactly when their class objects are identical.
+Interned while referenced; two pods have the same class exactly if their class objects are identical.
 """
 
 from collections.abc import Callable, Hashable
@@ -24,83 +24,84 @@ from koord_numa.settings import ProfileSettings, Settings
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class RequestClass:
     """
-    What is asked for, under which profile. Equal only to itself.
+    Request and profile of a class of pods. Equal only to itself.
 
-    ``amounts`` is what a node has to have at the very least, in our units: the effective request without resources that may be served
-    by claim.
+    ``amounts`` is the minimum that a node needs free, in units of the core: the effective request without resources that may be served by
+    claim.
     """
 
-    number: int  # grows with every new class: a stable order
+    number: int  # increases with every new class, for a stable order
     key: Hashable
     profile: ProfileSettings
     request: PodRequest
     amounts: ResourceList
-    pickers: frozenset[PodTerm] = frozenset()  # terms of placed pods that pick pods of this class
-    claims: PodClaims | None = None  # what resource claims of its pods ask for
-    handicap: int = 0  # places that a pod of the class stands further back among pods of its priority
+    pickers: frozenset[PodTerm] = frozenset()  # terms of placed pods that select pods of this class
+    claims: PodClaims | None = None  # demands of the resource claims of its pods
+    handicap: int = 0  # number of places that a pod of the class is moved back among pods of its priority
 
     @property
     def priority(self) -> int:
-        """Higher goes first."""
+        """Priority; higher goes first."""
         return self.request.priority
 
     @property
     def cpu(self) -> int:
-        """Milli-CPU that a node must have free at the very least."""
+        """Minimum free milli-CPU that a node needs."""
         return self.amounts.get(CPU, 0)
 
     @property
     def is_large(self) -> bool:
-        """Its pods pay for their size."""
+        """Whether its pods are moved back because of their size."""
         return self.handicap > 0
 
     @property
     def slice(self) -> int:
-        """Nodes that one decision evaluates before others have their turn: fewer for a large pod, as each takes longer."""
+        """Nodes that a decision evaluates per turn: fewer for a large pod, because each takes longer."""
         return max(1, SLICE * ORDINARY_SIZE // (ORDINARY_SIZE + self.handicap // PLACES_PER_PART))
 
 
 @dataclass(slots=True)
 class RequestClasses:
-    """Finds the class of a pod. Of its labels counts which terms of placed pods pick them: hardly ever any."""
+    """Request classes by pod. Labels of a pod count only by the terms of placed pods that select it."""
 
     settings: Settings
     placed: PodIndex
     claims_of: Callable[[Pod], PodClaims | None] = lambda _: None
-    selector_for: Callable[[Pod], LabelSelector | None] = lambda _: None  # what its workload selects by
+    selector_for: Callable[[Pod], LabelSelector | None] = lambda _: None  # selector of the pod's workload
     _known: WeakValueDictionary[Hashable, RequestClass] = field(default_factory=WeakValueDictionary)
     _count: int = 0
     _defaults: dict[str, tuple[SpreadConstraint, ...]] = field(default_factory=dict)  # by scheduler name
 
     def of(self, pod: Pod) -> RequestClass | None:
-        """The class of a pod; ``None`` when its scheduler is not us."""
+        """Return the class of a pod; ``None`` for an unknown scheduler name."""
         profile = self.settings.profile(pod.scheduler)
         if profile is None:
             return None
         pickers = self.placed.pickers(pod)
         claims = self.claims_of(pod)
         spread = self._default_spread(pod, profile)
-        # Labels are part of the key only where some term picks them, else every replica with another label were a class.
+        # Labels are part of the key only if a term selects them; otherwise replicas with different labels would be
+        # separate classes.
         key = (pod.scheduler, pod.request.class_key, pickers, claims, spread and _spread_key(pod, spread))
         known = self._known.get(key)
         if known is None:
             self._count += 1
-            # Labels are carried only where they decide: classes without pickers share one request whatever their labels.
+            # Labels are kept only if they matter: classes without such terms share a request whatever their labels.
             request = replace(pod.request, labels=pod.labels) if pickers else pod.request
             if spread:
                 request = replace(request, constraints=replace(request.constraints, spread=spread))
             known = RequestClass(
                 self._count, key, profile, request, _least(request, claims), pickers, claims, handicap(request)
             )
-            # A weak dictionary: the class lives as long as a pod or a ranking refers to it.
+            # A weak dictionary: the class exists as long as a pod or a ranking refers to it.
             self._known[key] = known
         return known
 
     def of_group(self, request_class: RequestClass, group: Hashable, *, first: bool = False) -> RequestClass:
         """
-        Return the class in which members of a group are queued that are of this class otherwise.
+        Return the class for queueing the members of a group that otherwise belong to this class.
 
-        ``first``: they go before all other pods of their priority.
+        With ``first`` they go before all other pods of their priority.
         """
         key = (request_class, group, first)
         known = self._known.get(key)
@@ -112,7 +113,7 @@ class RequestClasses:
         return known
 
     def _default_spread(self, pod: Pod, profile: ProfileSettings) -> tuple[SpreadConstraint, ...]:
-        """The default constraints of a pod that has none of its own, by what its workload selects."""
+        """Return the default constraints of a pod without own constraints, with the selector of its workload."""
         if pod.request.constraints.spread:
             return ()
         selector = self.selector_for(pod)
@@ -125,22 +126,24 @@ class RequestClasses:
 
 
 SLICE: Final = 64
-"""Nodes that are evaluated for an ordinary pod in one turn: some milliseconds."""
+"""Nodes that are evaluated per turn for an ordinary pod: a few milliseconds."""
 FIRST: Final = -(1 << 40)
-"""The handicap of pods that go before all others of their priority: less than any number of queued pods."""
+"""Handicap of pods that go before all others of their priority: less than any number of queued pods."""
 
 ORDINARY_SIZE: Final = 32
-"""Terms, constraints, containers, resources and claims of a pod that cost it nothing."""
+"""Number of terms, constraints, containers, resources and claims of a pod without a handicap."""
 PLACES_PER_PART: Final = 4
-"""Each further part takes as long to evaluate as about one ordinary pod. Four make sure that ordinary pods come first in a burst."""
+"""
+Places per additional part. A part takes about as long to evaluate as one ordinary pod; 4 ensures that ordinary pods go first in a burst.
+"""
 
 
 def handicap(request: PodRequest) -> int:
     """
-    How many places a pod pays for its size.
+    Return the number of places that a pod is moved back because of its size.
 
-    Pods that are queued later by so many places are tried first, so a burst of large pods delays ordinary ones by one decision, and a
-    steady stream of ordinary pods delays a large one by a bounded number of decisions.
+    Pods that are queued later by at most this number of places are tried first. A burst of large pods therefore delays ordinary pods by one
+    decision, and a steady stream of ordinary pods delays a large pod by a bounded number of decisions.
     """
     demands = request.constraints
     parts = sum(
@@ -164,5 +167,5 @@ def _least(request: PodRequest, claims: PodClaims | None) -> ResourceList:
 
 
 def _spread_key(pod: Pod, spread: tuple[SpreadConstraint, ...]) -> Hashable:
-    """What of a pod its default constraints depend on: its namespace, and whether it is one of those that they count."""
+    """Return the pod properties that its default constraints depend on: namespace, and whether they count the pod itself."""
     return pod.key.namespace, spread, selects(spread[0].selector, dict(pod.labels))

@@ -1,12 +1,12 @@
 """
-The scheduling queue: which pending pod is tried next, and which events it waits for. It knows neither nodes nor the API server.
+Scheduling queue: the order of pending pods and the events that they wait for. It depends on neither nodes nor the API server.
 
-Theory: pods wait by request class. Every node treats the pods of a class alike, so when one fits nowhere none does, and the whole class
-becomes unschedulable at once; when an event may help, the class is woken, and only its first pod is tried.
+Pods wait by request class. Every node treats the pods of a class alike: when one is unschedulable, the whole class becomes unschedulable.
+When an event may help, the class is woken, and only its first pod is tried.
 
-    ACTIVE ──park──▶ UNSCHEDULABLE ──wake──▶ BACKOFF ──pause over, or nothing better to try──▶ ACTIVE
+    ACTIVE ──park──▶ UNSCHEDULABLE ──wake──▶ BACKOFF ──pause over, or no other class to try──▶ ACTIVE
 
-Which class is tried next: ``class_order``. A single pod whose bind failed leaves its class and waits out its own pause (``back_off``).
+``ClassOrder`` selects the next class. A single pod whose bind failed leaves its class and waits for its own pause (``back_off``).
 """
 
 from collections import Counter, OrderedDict
@@ -33,7 +33,7 @@ from koord_numa.settings import Settings
 
 
 class Stage(Enum):
-    """Where a class stands, in the words of kube-scheduler's metrics."""
+    """Queue of a class, with the names of kube-scheduler's metrics."""
 
     ACTIVE = "active"
     BACKOFF = "backoff"
@@ -43,14 +43,16 @@ class Stage(Enum):
 @dataclass(slots=True, eq=False)
 class ClassQueue:
     """
-    One class. ``verdict`` is why its pods fit nowhere, while the stage is not ``ACTIVE``. ``failures`` counts rejections in a row;
-    a woken class may be tried from ``rested`` on when nothing else is active, and is active again from ``not_before`` on.
+    Queued pods of one class.
+
+    ``verdict`` is why its pods are unschedulable, while the stage is not ``ACTIVE``. ``failures`` counts consecutive rejections. A woken
+    class may be tried from ``rested`` on if no other class is active, and is active again from ``not_before`` on.
     """
 
     request_class: RequestClass
     pods: OrderedDict[str, PendingPod] = field(
         default_factory=OrderedDict
-    )  # by uid; its first item is found in constant time
+    )  # by UID; the first item is found in constant time
     stage: Stage = Stage.ACTIVE
     verdict: Unschedulable | None = None
     reasons: frozenset[Reason] = frozenset()
@@ -59,21 +61,21 @@ class ClassQueue:
     not_before: float = 0.0
 
     def head(self) -> PendingPod | None:
-        """The pod to try next."""
+        """Return the pod to try next."""
         return next(iter(self.pods.values()), None)
 
     @property
     def turn(self) -> tuple[int, int, int]:
-        """Sort key among classes: higher priority first, then by when the first pod was queued and what it pays for its size."""
+        """Sort key among classes: higher priority first, then the order of the first pod plus the handicap for its size."""
         head = self.head()
-        # The class number as the last key: two classes must never compare equal.
+        # The class number is the last key, so that two classes are never equal.
         order = head.order + self.request_class.handicap if head else 0
         return (-self.request_class.priority, order, self.request_class.number)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueNumbers:
-    """How many pods stand where, as kube-scheduler's ``scheduler_pending_pods`` counts them."""
+    """Number of pods by queue, as in ``scheduler_pending_pods`` of kube-scheduler."""
 
     active: int
     backoff: int
@@ -81,60 +83,60 @@ class QueueNumbers:
 
 
 class ClassOrder:
-    """The classes with pods to try. ``in_vain`` is set by the queue: was the last attempt a retry that failed?"""
+    """Order of the classes with pods to try. ``in_vain`` is set by the queue if the last attempt was a retry that failed."""
 
     def __init__(self) -> None:
         self.in_vain = False
-        self._fresh: KeyedHeap[ClassQueue] = KeyedHeap()  # active, not rejected since they were last placed
+        self._fresh: KeyedHeap[ClassQueue] = KeyedHeap()  # active, not rejected since a pod was last placed
         self._retries: KeyedHeap[ClassQueue] = KeyedHeap()  # active, rejected before
         self._woken: KeyedHeap[ClassQueue] = KeyedHeap()  # in BACKOFF
-        self._rested: KeyedHeap[ClassQueue] = KeyedHeap()  # those of them that may be tried when nothing is active
+        self._rested: KeyedHeap[ClassQueue] = KeyedHeap()  # woken classes that may be tried when no class is active
 
     @property
     def any_active(self) -> bool:
-        """May a class be tried that does not back off?"""
+        """Whether there is a class to try that does not back off."""
         return bool(self._fresh or self._retries)
 
     @property
     def any_rested(self) -> bool:
-        """May a class be tried if no other is active?"""
+        """Whether there is a class to try if no other is active."""
         return bool(self._rested)
 
     @property
     def entries(self) -> int:
-        """How many entries the heaps keep, stale ones among them."""
+        """Number of entries in the heaps, including stale entries."""
         return sum(heap.entries for heap in (self._fresh, self._retries, self._woken, self._rested))
 
     def offer(self, chosen: ClassQueue) -> None:
-        """Let a class stand where its stage and its first pod put it."""
+        """Add a class to the heap of its stage, or update its position."""
         if chosen.stage is Stage.ACTIVE:
-            # A class that fits nowhere must not stand before classes that were never refused; both heaps keep the same order
-            # among themselves.
+            # An unschedulable class must not go before classes that were never rejected; both heaps have the same
+            # order.
             (self._retries if chosen.failures else self._fresh).set(chosen, chosen.turn)
         elif chosen.stage is Stage.BACKOFF:
             self._woken.set(chosen, chosen.turn)
 
     def rest_over(self, chosen: ClassQueue) -> None:
-        """A class in BACKOFF may be tried from now on when no class is active."""
+        """Allow a class in BACKOFF to be tried when no class is active."""
         self._rested.set(chosen, chosen.turn)
 
     def withdraw(self, chosen: ClassQueue) -> None:
-        """The class is not to be tried."""
-        # A class may be in several heaps while its stage changes; ``discard`` of one that is not there costs a look-up.
+        """Remove the class from all heaps."""
+        # A class may be in several heaps while its stage changes; ``discard`` of an absent class costs a look-up.
         for heap in (self._fresh, self._retries, self._woken, self._rested):
             heap.discard(chosen)
 
     def next(self) -> ClassQueue | None:
-        """The class to try now, ``None`` when there is none. It stays where it is."""
+        """Return the class to try now without removing it, ``None`` when there is none."""
         fresh, retry, woken = self._fresh.first(), self._retries.first(), self._woken.first()
-        # One attempt in vain was made: the next belongs to a class that was not refused.
+        # After a failed retry the next attempt goes to a class that was not rejected.
         if fresh is not None and self.in_vain:
             return fresh[1]
         best = min((found for found in (fresh, retry) if found is not None), key=lambda found: found[0], default=None)
         if best is None:
             rested = self._rested.first()
             return None if rested is None else rested[1]
-        # Only a higher priority breaks the pause: equal ones wait their turn.
+        # Only a higher priority ends the pause early; equal priorities wait.
         if woken is not None and woken[1].request_class.priority > best[1].request_class.priority:
             return woken[1]
         return best[1]
@@ -142,7 +144,7 @@ class ClassOrder:
 
 FIRST_ROWS: Final = 64
 MOST: Final = 1 << 60
-"""Amounts saturate here, so that they fit 64 bits."""
+"""Amounts saturate at this value, so that they fit 64 bits."""
 _BIT: Final = {event: 1 << number for number, event in enumerate(ClusterEvent)}
 
 
@@ -153,9 +155,11 @@ def _bits(events: frozenset[ClusterEvent]) -> int:
 @dataclass(slots=True)
 class UnschedulableClasses:
     """
-    Parked classes. Arrays have a row a class, reused when it leaves: ``_needs[resource, row]`` in our units, ``_here[row]`` and
-    ``_anywhere[row]`` the events that may help the class on the node concerned, or wherever it happens, as bits. ``_offered[row]`` is
-    whether nodes have offered every resource that the class needs.
+    Parked classes.
+
+    Arrays have a row per class, reused when the class leaves: ``_needs[resource, row]`` in units of the core, ``_here[row]`` and
+    ``_anywhere[row]`` the events, as bits, that may help the class on the changed node or on any node. ``_offered[row]`` is whether nodes
+    have offered every resource that the class needs.
     """
 
     _rows: dict[RequestClass, int] = field(default_factory=dict)
@@ -175,51 +179,52 @@ class UnschedulableClasses:
 
     @property
     def rows(self) -> int:
-        """How many rows the arrays have."""
+        """Number of rows of the arrays."""
         return len(self._here)
 
     @property
     def lines(self) -> int:
-        """How many resources the array of amounts has: those that nodes have offered, and pods."""
+        """Number of resources in the array of amounts: those that nodes have offered, and pods."""
         return len(self._lines)
 
     def park(self, request_class: RequestClass, wakers: Wakers) -> None:
-        """Let a class wait for any of these events."""
+        """Park a class until one of these events."""
         row = self._rows.get(request_class)
         if row is None:
             row = self._rows[request_class] = self._take_row(request_class)
             self._write_needs(row, request_class.amounts)
-        # Written again for a known class: its verdict may have changed and with it the events.
+        # Written again for a parked class, because its verdict and events may have changed.
         self._here[row], self._anywhere[row] = _bits(wakers.here), _bits(wakers.anywhere)
 
     def forget(self, request_class: RequestClass) -> None:
-        """The class waits no longer; one that is not parked is no error."""
+        """Remove the class if it is parked."""
         row = self._rows.pop(request_class, None)
         if row is None:
             return
         self._classes[row] = None
         self._here[row] = self._anywhere[row] = 0
-        # Zero needs and no events: a vacant row is never found.
+        # Zero needs and no events: a vacant row is never selected.
         self._needs[:, row] = 0
         self._vacant.append(row)
 
     def helped_by(self, event: ClusterEvent, free: ResourceList | None) -> list[RequestClass]:
         """
-        The classes that wait for this event, oldest class first. ``free`` is what the node concerned has left of each resource;
-        classes that need more of any are left out, unless it does not matter to them where it happened.
+        Return the classes that wait for this event, oldest class first.
+
+        ``free`` are the free amounts of the changed node; classes that need more are omitted, unless the event may help them on any node.
         """
         used = len(self._classes)
         here = (self._here[:used] & _BIT[event]) != 0
         if free is not None and here.any():
             if not self._lines.keys() >= free.keys():
                 self._add_lines(free)
-            # int64[lines, 1] against int64[lines, rows]; what a node does not list is 0.
+            # int64[lines, 1] against int64[lines, rows]; a resource that a node does not list is 0.
             limits = np.array([[min(max(0, free.get(name, 0)), MOST)] for name in self._lines], dtype=np.int64)
             here &= self._offered[:used] & (self._needs[:, :used] <= limits).all(axis=0)
         chosen = np.flatnonzero(here | ((self._anywhere[:used] & _BIT[event]) != 0))
         found = [self._classes[row] for row in chosen.tolist()]
         return sorted(
-            # By number: arrays keep rows in the order in which they were reused, which must not decide.
+            # By number, because the order of reused rows is arbitrary.
             (request_class for request_class in found if request_class is not None),
             key=lambda request_class: request_class.number,
         )
@@ -238,7 +243,7 @@ class UnschedulableClasses:
         return row
 
     def _add_lines(self, free: ResourceList) -> None:
-        """A node offers resources that no node has offered before."""
+        """Add lines for resources that no node has offered before."""
         names = [name for name in free if name not in self._lines]
         self._lines.update(zip(names, range(len(self._lines), len(self._lines) + len(names)), strict=True))
         self._needs = np.vstack([self._needs, np.zeros((len(names), self._needs.shape[1]), dtype=np.int64)])
@@ -248,52 +253,54 @@ class UnschedulableClasses:
 
     def _write_needs(self, row: int, amounts: ResourceList) -> None:
         self._needs[:, row] = 0
-        # The shorter of both is gone through: a pod may name thousands of resources.
+        # Iterates over the shorter of both, because a pod may name thousands of resources.
         for name in self._lines if len(self._lines) < len(amounts) else amounts:
             if name in self._lines and name in amounts:
                 self._needs[self._lines[name], row] = min(amounts[name], MOST)
         self._offered[row] = all(name in self._lines for name, amount in amounts.items() if amount)
-        # One pod, on the line of ``PODS``.
+        # One pod, in the line of ``PODS``.
         self._needs[0, row] = 1
 
 
 Help = Callable[[RequestClass], bool]
-"""Can the change help pods of this class? True when in doubt."""
+"""Returns whether the change may help pods of this class. True if uncertain."""
 
 HelpRefused = Callable[[RequestClass, Unschedulable], bool]
-"""The same, by what was last decided about the class."""
+"""Returns the same by the last verdict on the class."""
 
 TESTED: Final = 256
-"""A change is tested against so many classes one by one; when it may help more of them, all are woken."""
+"""Maximum number of classes that a change is tested against individually; if it may help more of them, all are woken."""
 
 
 class SchedulingQueue:
-    """Pods that wait. Times are monotonic seconds, given by the caller."""
+    """Queue of pending pods. Times are monotonic seconds, passed by the caller."""
 
     def __init__(self, settings: Settings, random: Callable[[], float]) -> None:
         self.arrivals = cluster_events.Arrivals()
         self._settings = settings
         self._random = random
         self._classes: dict[RequestClass, ClassQueue] = {}
-        self._failures: WeakKeyDictionary[RequestClass, int] = WeakKeyDictionary()  # in a row; outlives an empty queue
+        self._failures: WeakKeyDictionary[RequestClass, int] = (
+            WeakKeyDictionary()
+        )  # consecutive; kept when the class has no pods
         self._order = ClassOrder()
-        self._timers: KeyedHeap[ClassQueue] = KeyedHeap()  # classes that are not active, by the next time that matters
-        self._alone: KeyedHeap[PendingPod] = KeyedHeap()  # pods that back off, by when that ends
+        self._timers: KeyedHeap[ClassQueue] = KeyedHeap()  # classes that are not active, by their next relevant time
+        self._alone: KeyedHeap[PendingPod] = KeyedHeap()  # pods that back off, by the end of the back-off
         self._unschedulable = UnschedulableClasses()
-        self._queued = 0  # how often a pod was queued
-        self._retried: RequestClass | None = None  # the class of the last attempt, if it was a retry
+        self._queued = 0  # number of times that any pod was queued
+        self._retried: RequestClass | None = None  # class of the last attempt if it was a retry
 
     def __len__(self) -> int:
-        """How many pods are queued, those that back off among them."""
+        """Return the number of queued pods, including those that back off."""
         return sum(len(each.pods) for each in self._classes.values()) + len(self._alone)
 
     @property
     def parked(self) -> int:
-        """How many classes wait for an event."""
+        """Number of classes that wait for an event."""
         return len(self._unschedulable)
 
     def sizes(self) -> dict[str, int]:
-        """Entries of every container, to be held against the number of pods that wait."""
+        """Return the number of entries of every container, to compare with the number of pending pods."""
         return {
             "classes": len(self._classes),
             "heap entries": self._order.entries + self._timers.entries + self._alone.entries,
@@ -303,8 +310,9 @@ class SchedulingQueue:
 
     def add(self, pending: PendingPod) -> Unschedulable | None:
         """
-        Queue a pod, or take note that it changed. Returns, when its class is unschedulable, the verdict on it: the pod waits for the same
-        reasons and need not be tried.
+        Queue a pod, or update a changed pod.
+
+        If its class is unschedulable, returns the verdict: the pod waits for the same reasons and need not be tried.
         """
         former, request_class = pending.queued_in, pending.queue_class
         if pending.backoff_until is not None and former is request_class:
@@ -320,7 +328,7 @@ class SchedulingQueue:
         return None if chosen.stage is Stage.ACTIVE else chosen.verdict
 
     def remove(self, pending: PendingPod) -> None:
-        """The pod is not to be tried; one that is not queued is no error."""
+        """Remove the pod if it is queued."""
         request_class, pending.queued_in = pending.queued_in, None
         if request_class is None:
             return
@@ -332,7 +340,7 @@ class SchedulingQueue:
             self._offer(chosen)
 
     def pop(self, now: float, accepts: Callable[[RequestClass], bool] | None = None) -> PendingPod | None:
-        """Take out the pod that is tried next, ``None`` when none may be tried now or its class is not accepted."""
+        """Remove and return the next pod, ``None`` when no pod may be tried now or its class is not accepted."""
         self._advance(now)
         chosen = self._order.next()
         if chosen is None or (accepts is not None and not accepts(chosen.request_class)):
@@ -349,9 +357,9 @@ class SchedulingQueue:
 
     def park(self, pending: PendingPod, verdict: Unschedulable | None, now: float) -> frozenset[Reason]:
         """
-        No node takes this pod, so none takes its class: it waits until something changes that may help it. Returns the reasons.
+        Park the class of an unschedulable pod until an event may help it. Return the reasons.
 
-        Without a verdict the reasons are not known yet, and any change may help until they are ``explained``.
+        Without a verdict the reasons are not known yet, and any event wakes the class until ``explained`` is called.
         """
         request_class = pending.queue_class
         chosen = self._class(request_class)
@@ -361,7 +369,7 @@ class SchedulingQueue:
         self._withdraw(chosen)
         chosen.stage = Stage.UNSCHEDULABLE
         chosen.rested = chosen.not_before = now
-        # A long line of binds passes in milliseconds and is no failure of the class.
+        # A long bind queue ends within milliseconds and is no failure of the class.
         if verdict is None or Reason.BIND_QUEUE not in reasons_of(verdict):
             self._order.in_vain = self._retried is request_class
             dice = self._random()
@@ -373,7 +381,7 @@ class SchedulingQueue:
         return chosen.reasons
 
     def explained(self, request_class: RequestClass, verdict: Unschedulable) -> frozenset[Reason]:
-        """Now every node's rejection is known; from now on only what may lift one of them wakes the class."""
+        """Set the verdict: from now on only events that may resolve a rejection wake the class. Return the reasons."""
         chosen = self._classes.get(request_class)
         if chosen is None or chosen.stage is Stage.ACTIVE:
             return frozenset()
@@ -381,23 +389,23 @@ class SchedulingQueue:
         return chosen.reasons
 
     def is_unexplained(self, request_class: RequestClass) -> bool:
-        """Does the class wait without a verdict?"""
+        """Return whether the class waits without a verdict."""
         chosen = self._classes.get(request_class)
         return chosen is not None and chosen.stage is not Stage.ACTIVE and chosen.verdict is None
 
     def is_active(self, request_class: RequestClass) -> bool:
-        """Is its first pod about to be tried, whatever was decided last?"""
+        """Return whether the class is active, whatever the last verdict."""
         chosen = self._classes.get(request_class)
         return chosen is not None and chosen.stage is Stage.ACTIVE
 
     def retry_at(self, request_class: RequestClass, when: float) -> None:
-        """Try an unschedulable class again at ``when`` at the latest, whatever happens."""
+        """Retry an unschedulable class at ``when`` at the latest, whatever happens."""
         chosen = self._classes.get(request_class)
         if chosen is not None and chosen.stage is Stage.UNSCHEDULABLE:
             self._timers.set(chosen, min((when, request_class.number), self._timers.key(chosen)))
 
     def back_off(self, pending: PendingPod, until: float) -> None:
-        """Try this pod again at ``until`` at the earliest; its class is not concerned."""
+        """Retry this pod at ``until`` at the earliest; its class is not affected."""
         self.remove(pending)
         pending.queued_in, pending.backoff_until = pending.queue_class, until
         self._queued += 1
@@ -405,7 +413,7 @@ class SchedulingQueue:
         self._alone.set(pending, (until, self._queued))
 
     def placed(self, request_class: RequestClass) -> None:
-        """A pod of this class found a node: its next pause starts small again."""
+        """Reset the failures of this class after a placement, so that the next pause is short."""
         self._failures.pop(request_class, None)
         if (chosen := self._classes.get(request_class)) is not None and chosen.failures:
             chosen.failures = 0
@@ -417,8 +425,10 @@ class SchedulingQueue:
         self, event: ClusterEvent, now: float, free: ResourceList | None = None, helps: Help | None = None
     ) -> None:
         """
-        Something changed. ``free`` is what is left of each resource on the node concerned: classes that need more stay where they are,
-        as do those that ``helps`` denies.
+        Wake the classes that an event may help.
+
+        ``free`` are the free amounts of the changed node: classes that need more are not woken, nor are classes for which ``helps`` returns
+        false.
         """
         found = self._unschedulable.helped_by(event, free)
         if helps is not None and len(found) <= TESTED:
@@ -427,33 +437,34 @@ class SchedulingQueue:
             self._wake(self._classes[request_class], now, cluster_events.EVENTS[event])
 
     def wake_refused(self, event: ClusterEvent, now: float, helps: HelpRefused) -> None:
-        """As ``wake``, wherever there is room and however many classes are asked."""
+        """Wake classes like ``wake``, regardless of free amounts and of the number of classes."""
         for request_class in self._unschedulable.helped_by(event, None):
             chosen = self._classes[request_class]
             if chosen.verdict is not None and helps(request_class, chosen.verdict):
                 self._wake(chosen, now, cluster_events.EVENTS[event])
 
     def pods_of(self, request_class: RequestClass) -> tuple[PendingPod, ...]:
-        """The queued pods of a class that do not back off alone, first queued first."""
+        """Return the queued pods of a class that do not back off separately, first queued first."""
         chosen = self._classes.get(request_class)
         return tuple(chosen.pods.values()) if chosen else ()
 
     def untold(self, request_class: RequestClass) -> tuple[PendingPod, ...]:
-        """The last queued pods of a class that were not told yet why they wait, last queued first."""
+        """Return the last queued pods of a class without a reported verdict, last queued first."""
         chosen = self._classes.get(request_class)
-        # Pods are told by the class: those that were queued later are at the end. A scan of all would cost as much as a decision.
+        # Verdicts are reported per class: later pods are at the end. Iterating over all pods would cost as much as a
+        # decision.
         return (
             () if chosen is None else tuple(takewhile(lambda pending: pending.untold, reversed(chosen.pods.values())))
         )
 
     def verdict(self, pending: PendingPod | None) -> Unschedulable | None:
-        """Why a pod waits, as last decided; ``None`` when it does not wait or was not tried yet."""
+        """Return the last verdict on a pod; ``None`` when it does not wait or was not tried yet."""
         request_class = None if pending is None else pending.queued_in
         chosen = None if request_class is None else self._classes.get(request_class)
         return None if chosen is None else chosen.verdict
 
     def next_due(self, now: float) -> float | None:
-        """When time alone makes a pod ready: a monotonic time, ``now`` when one is ready, ``None`` when never."""
+        """Return the monotonic time at which a pod becomes ready by time only: ``now`` when a pod is ready, ``None`` when never."""
         self._advance(now)
         if self._order.any_active or self._order.any_rested:
             return now
@@ -461,7 +472,7 @@ class SchedulingQueue:
         return min(firsts, default=None)
 
     def numbers(self) -> QueueNumbers:
-        """How many pods are active, backing off (alone or with their class), and unschedulable."""
+        """Return the number of pods that are active, backing off (separately or with their class), and unschedulable."""
         count = dict.fromkeys(Stage, 0)
         for each in self._classes.values():
             count[each.stage] += len(each.pods)
@@ -469,7 +480,7 @@ class SchedulingQueue:
         return QueueNumbers(count[Stage.ACTIVE], backing_off, count[Stage.UNSCHEDULABLE])
 
     def refused(self) -> Counter[tuple[str, str]]:
-        """Unschedulable pods by kube-scheduler's plugin and scheduler name; a pod counts for every plugin that refused it on some node."""
+        """Return the unschedulable pods by plugin of kube-scheduler and scheduler name; a pod counts for every plugin that rejected it."""
         found: Counter[tuple[str, str]] = Counter()
         for each in self._classes.values():
             if each.stage is Stage.UNSCHEDULABLE:
@@ -515,7 +526,7 @@ class SchedulingQueue:
         self._offer(chosen)
 
     def _advance(self, now: float) -> None:
-        """Let time pass: pauses that are over end."""
+        """End the pauses that are over at this time."""
         while (chosen := self._timers.pop_until((now, inf))) is not None:
             if chosen.stage is Stage.BACKOFF and chosen.not_before > now:
                 self._order.rest_over(chosen)
@@ -528,7 +539,7 @@ class SchedulingQueue:
             self.add(pending)
 
     def _offer(self, chosen: ClassQueue) -> None:
-        """Let the class stand where its first pod puts it; an empty one is forgotten."""
+        """Update the position of the class by its first pod; a class without pods is removed."""
         if chosen.pods:
             self._order.offer(chosen)
         else:
