@@ -1,11 +1,11 @@
 """
 Value objects: immutable values that decisions and events create in large numbers.
 
-Most are a ``ValueObject``, a msgspec struct, which is created in a third of the time of a dataclass. With ``gc=False``, garbage
-collection skips the hundreds of thousands of instances: only for fields that cannot form a cycle, such as numbers, strings,
-enumerations, and tuples or mappings of these. A class with fields that are not constructor arguments, or not compared,
-uses ``value_object``. ``dataclass(frozen=True)`` is for rarely created values: its constructor takes 0.9 us for eight
-fields instead of 0.13 us.
+Most are a ``ValueObject``, a msgspec struct, which is created in a third of the time of a dataclass. With ``gc=False``,
+garbage collection skips its hundreds of thousands of instances: only for fields that cannot form a cycle, such as
+numbers, strings, enumerations, and tuples or mappings of these. A class with fields that are not constructor arguments,
+or not compared, uses ``value_object``. ``dataclass(frozen=True)`` is for rarely created values: its constructor takes
+0.9 us for eight fields instead of 0.13 us.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,11 @@ value_field = msgspec.field
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class ValueObject(msgspec.Struct, frozen=True):
-    """A value that is compared and hashed by its fields, all of which are arguments of the constructor."""
+    """
+    A value that is compared and hashed by its fields, all of which are arguments of the constructor.
+
+    ``__post_init__`` sets derived fields with ``set_worked_out``.
+    """
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

@@ -1,9 +1,9 @@
 """
 Choose the set of NUMA nodes for a pod by arithmetic on their offers. No allocation is tried.
 
-All resources are counted: a set can hold the pod exactly if, for each resource, the free whole units of its members add up.
-A resource only excludes sets with a NUMA node that has none of it left. Sets are searched from the narrowest up for one
-that all resources prefer. Hint lists are merged only if there is none and the policy is BestEffort. A property test
+All resources are counted: a set can hold the pod exactly if the free whole units of its members add up for each of them.
+A resource only excludes sets with a NUMA node that has none of it left. Sets are searched from the narrowest up for a
+set that all resources prefer. Hint lists are merged only if there is none and the policy is BestEffort. A property test
 compares both ways. With very many NUMA nodes, sets of a size are searched by amounts instead of enumerated.
 """
 
