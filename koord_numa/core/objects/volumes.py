@@ -165,7 +165,7 @@ class Storage:
     known: bool = True
     candidates: dict[ClaimKey, object] = field(
         default_factory=dict, init=False, repr=False, compare=False
-    )  # see volume_candidates
+    )  # cache of core.fit.volume_binding
 
     def node_of(self, claim: PersistentVolumeClaim) -> str:
         """

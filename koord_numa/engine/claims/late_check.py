@@ -3,7 +3,7 @@ Late filter for pods with claims: whether a node has devices for the claims, and
 
 It runs on nodes in the order of their scores until a node has the best devices, so that a decision allocates on hardly more than one node.
 Rejections are cached until devices of the node or their usage change; rejections that depend on CPUs and memory until anything of the node
-changes. ``core.scheduling.claim_devices`` decides which NUMA nodes are tried.
+changes. ``core.scheduling.placement`` decides which NUMA nodes are tried.
 """
 
 from collections.abc import Callable, Sequence

@@ -201,7 +201,7 @@ class SliceIndex:
     def _take(self, name: str) -> ResourceSlice | None:
         former = self._slices.pop(name, None)
         if former is not None:
-            # A slice is in one of the two; the other look-up finds nothing.
+            # A slice is in one of the two indexes; the other removal has no effect.
             self._wide.pop(name, None)
             _discard(self._by_pool, former.pool, name)
             for part in ((former.pool.driver, None), (None, former.pool.name)):

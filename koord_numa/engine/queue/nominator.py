@@ -1,10 +1,9 @@
 """
 Nominations of pods to nodes that are being freed. It makes no decisions, evicts no pods, and reserves amounts in the cache.
 
-A nomination starts when victims are chosen. It *waits* while awaited pods are on the node. Then it is *due*, once and again with every
-change of its node, and the pod is tried there first; a change of the Node object also makes it due. It ends when the pod is bound or gone,
-a pod of higher priority displaces it, no eviction helps on the node any more, or the node is still insufficient after every awaited pod has
-left.
+A nomination *waits* while awaited pods are on the node. Then it is *due*, and again with every change of the node: the pod is tried there
+first. A change of the Node object also makes it due. It ends when the pod is bound or gone, a pod of higher priority displaces it, no
+eviction helps on the node any more, or the node is still insufficient after every awaited pod has left.
 
 Of pods of other schedulers, and of own pods after a restart, only ``status.nominatedNodeName`` is known: their requests are reserved on
 that node. This is a *claim*.

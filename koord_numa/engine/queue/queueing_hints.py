@@ -107,7 +107,7 @@ def wake(queue: SchedulingQueue, now: float, change: NodeChange) -> None:
     elif event is ClusterEvent.BINDS_DONE:
         queue.wake(
             event, now
-        )  # these classes were told nothing, and no room was made for them, because it passes so soon
+        )  # all these classes: nothing was reported for them, and no preemption started
     elif event is not ClusterEvent.POD_BOUND:
         queue.wake(event, now, change.info.free, node_may_help(node))
         if event in _MAKES_ELIGIBLE:

@@ -97,7 +97,7 @@ class PodSelection:
 
     @property
     def anchors(self) -> tuple[Hashable, ...]:
-        """Index keys. Every selected kind has at least one of them (``term_index``)."""
+        """Index keys. Every selected kind has at least one of them (``TermIndex``)."""
         if not self.terms:
             return ((None, None, None),)
         namespaces, namespace_selector, selector = self.terms[0]

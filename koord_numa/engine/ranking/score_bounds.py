@@ -57,7 +57,7 @@ def of_any_node(ask: SchedulingRequest) -> SchedulingRequest:
 
 
 class SelectedRows:
-    """Rows that ``core.fit.node_name`` and ``core.fit.node_affinity`` accept, as a mask ``bool[table rows]``."""
+    """Rows that ``fits_node_name`` and ``fits_node_affinity`` accept, as a mask ``bool[table rows]``."""
 
     def __init__(self, request: PodRequest, labels: LabelColumns) -> None:
         self._demands = request.constraints
