@@ -105,9 +105,7 @@ def wake(queue: SchedulingQueue, now: float, change: NodeChange) -> None:
     if node is None:
         queue.wake(event, now, {})  # only changes on other nodes for classes that depend on other pods
     elif event is ClusterEvent.BINDS_DONE:
-        queue.wake(
-            event, now
-        )  # all these classes: nothing was reported for them, and no preemption started
+        queue.wake(event, now)  # all these classes: nothing was reported for them, and no preemption started
     elif event is not ClusterEvent.POD_BOUND:
         queue.wake(event, now, change.info.free, node_may_help(node))
         if event in _MAKES_ELIGIBLE:
