@@ -240,7 +240,7 @@ async def test_no_bind_is_sent_while_a_step_of_any_member_fails() -> None:
         if pod.key.name == "m2" and broken[0]:
             raise Forbidden("no", "update claims")
 
-    step.do = do  # type: ignore[method-assign]
+    step.do = do  # type: ignore[method-assign]  # the first try fails
     world.engine.loop.binding.steps = (step,)
     group(world, GangSpec(3))
     world.waits(*members(3))
