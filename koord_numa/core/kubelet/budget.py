@@ -3,7 +3,7 @@ The one bound on the work of a decision on one node: counted steps, so that the 
 
 Code that may run long calls ``spend``. ``limited`` sets the budget for everything that runs inside it. The budget is kept in a context
 variable, because most of the code that spends it consists of nested generators that know nothing of a decision. A dry run takes 5 to 12
-steps per container; a step is about 13 microseconds, and other functions spend steps of about the same length.
+steps per container. A step takes 15 to 40 microseconds, the most on machines with 8 NUMA nodes.
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-DECISION: Final = 1_500
-"""Steps of one decision on one node, 20 ms at most (``bench/core/kubelet_worst.py``)."""
+DECISION: Final = 4_000
+"""Steps of one decision on one node. The hardest recorded nodes (8 NUMA nodes, departures that nothing shows) take 0.25 s for them."""
 
 EVENT: Final = 9_000
 """Steps of the replay of pods after one event."""
