@@ -21,7 +21,7 @@ class Dialect(Enum):
 
 
 class MatchPolicy(Enum):
-    """Which members count for the minimal count (Koordinator's ``match-policy``)."""
+    """The members that count for the minimal count (Koordinator's ``match-policy``)."""
 
     ONLY_WAITING = "only-waiting"
     WAITING_AND_RUNNING = "waiting-and-running"

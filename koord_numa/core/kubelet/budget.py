@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-DECISION: Final = 8_000
-"""Steps of one decision on one node. The hardest recorded nodes (8 NUMA nodes, unseen departures) take 0.4 to 0.8 s for them."""
+DECISION: Final = 24_000
+"""Steps of one decision on one node. The hardest recorded nodes (8 NUMA nodes, unseen departures) take 0.4 to 0.9 s for them."""
 
 EVENT: Final = 9_000
 """Steps of the replay of pods after one event."""

@@ -38,7 +38,7 @@ EXPLAINED: Final = 128
 """Maximum nodes that are asked why they refuse a member. Bounds the explanation at about 30 ms."""
 
 NEWS_SECONDS: Final = 60.0
-"""Members are told the same refusal with other numbers after so long."""
+"""Seconds until members get a new event for the same rejection with other numbers."""
 
 REMEMBERED: Final = 4096
 """Groups of which the last message is remembered. Their names are any user's."""

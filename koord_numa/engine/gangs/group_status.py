@@ -47,7 +47,7 @@ class GroupStatuses:
         self._news.set()
 
     def tell_scheduled(self) -> None:
-        """Tell of every gang that has its minimal count, whoever bound its members. Called once a second."""
+        """Write the status of every gang that has its minimal count, also if another scheduler bound members. Runs once a second."""
         for key, group in self.groups.objects.items():
             if not group.satisfied and (gang := self.groups.gang(key)).satisfied:
                 count = len(gang.scheduled)
