@@ -299,7 +299,7 @@ class PendingPodHandler:
         # The object has changed and may fit now, so that its back-off ends.
         has_changed = known is not None and known.pod.resource_version != pod.resource_version
         pending = handle.pending.observe(pod, request_class, handle.dependencies.clock())
-        if known is None and pod.nominated and pod.request.gang is None and handle.settings.preemption.enabled:
+        if known is None and pod.nominated and handle.settings.preemption.enabled:
             handle.nominator.observe_own(pod)
         if pod.problem:
             # Not queued: a pod that cannot be parsed is not tried until it changes.

@@ -138,6 +138,7 @@ class PodConditions:
 
     def waits(self, pending: PendingPod, why: str) -> None:
         """Report that the pod waits, as an event and a condition, if the message or its remark changed."""
+        pending.reason = why
         why = with_remark(why, pending.remark)
         pending.provisional = False
         # Unchanged: every attempt gives the same verdict.

@@ -9,12 +9,13 @@ once between assuming and sending (``BindingCycle``), and the loop continues wit
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from logging import getLogger
 from typing import Any, Final
 
 from koord_numa.core.claims.budget import SELECTOR_LIMITS
+from koord_numa.core.gangs.model import GangKey
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.engine.binding.binding_cycle import BindingCycle
 from koord_numa.engine.decision_log import RUNNERS_UP
@@ -53,13 +54,17 @@ class SchedulingLoop:
     """Scheduling loop: decides and binds the pods of the queue."""
 
     def __init__(
-        self, handle: Handle, groups: GroupQueue, after_unschedulable: AfterUnschedulable | None = None
+        self,
+        handle: Handle,
+        groups: GroupQueue,
+        after_unschedulable: AfterUnschedulable | None = None,
+        after_group_refused: Callable[[tuple[GangKey, ...], frozenset[str]], None] = lambda _keys, _nodes: None,
     ) -> None:
         self._handle = handle
         self._rejections = Explainer(handle, after_unschedulable)
         self.binding = BindingCycle(handle, self.kick)
         self.group_statuses = GroupStatuses(handle.pod_groups, handle.dependencies)
-        self._groups = GroupCycle(handle, groups, self.binding, self.group_statuses)
+        self._groups = GroupCycle(handle, groups, self.binding, self.group_statuses, after_group_refused)
         self._deciding = 0
         self._deciding_large = 0  # suspended decisions about large pods
         self._idle: asyncio.Future[None] | None = None

@@ -112,7 +112,7 @@ class Scheduler:
         self._node_table.on_error = self._quarantine_node
         self.preemption = Executor(self.handle)
         self._deallocation = Deallocation.through(dependencies, self.claims, resolver, self.cache.pods)
-        self.loop = SchedulingLoop(self.handle, self.groups, self._after_unschedulable)
+        self.loop = SchedulingLoop(self.handle, self.groups, self._after_unschedulable, self.preemption.groups.consider)
         self.assumed_pods = AssumedPods(
             self.handle, self._node_table, self._node_backoff, lambda pod: self.handlers.bound_pods.observe(None, pod)
         )

@@ -54,13 +54,23 @@ class ConstraintsModel(Strict):
     topology: list[TopologyModel] | None = None
 
 
+class DisruptionModel(Strict):
+    """``disruptionMode`` of v1beta1, a union with exactly one member."""
+
+    single: dict[str, Any] | None = None
+    all: dict[str, Any] | None = None
+
+
 class PodGroupModel(Strict):
-    """The spec of a PodGroup of ``scheduling.k8s.io``."""
+    """The spec of a PodGroup of ``scheduling.k8s.io``. v1alpha2 has the disruption mode as a word."""
 
     parent_composite_pod_group_name: str | None = None
     scheduling_policy: PolicyModel | None = None
     scheduling_constraints: ConstraintsModel | None = None
     resource_claims: list[dict[str, Any]] | None = None
+    disruption_mode: DisruptionModel | str | None = None
+    priority: int | None = None
+    preemption_policy: str | None = None
 
 
 class MinMemberModel(Strict):
@@ -85,6 +95,8 @@ class NetworkTopologyModel(Strict):
 
 MODES: Final = EnumReader({mode.value: mode for mode in GangMode})
 POLICIES: Final = EnumReader({policy.value: policy for policy in MatchPolicy})
+DISRUPTION: Final = EnumReader({"Pod": False, "PodGroup": True})
+PREEMPTION: Final = EnumReader({"PreemptLowerPriority": True, "Never": False})
 _NAMES: Final = TypeAdapter(list[str])
 
 
@@ -206,7 +218,25 @@ def _kubernetes_spec(model: PodGroupModel, path: FieldPath) -> GangSpec:
         raise path.at("resourceClaims").error("claims of PodGroups are not supported")
     topology = (model.scheduling_constraints or ConstraintsModel()).topology or []
     levels = tuple(TopologyLevel(each.key) for each in topology)
-    return GangSpec(1 if policy.gang is None else policy.gang.min_count, basic=policy.gang is None, levels=levels)
+    preempts = PREEMPTION.read(model.preemption_policy or "PreemptLowerPriority", path.at("preemptionPolicy"))
+    return GangSpec(
+        1 if policy.gang is None else policy.gang.min_count,
+        basic=policy.gang is None,
+        levels=levels,
+        disrupted_together=_is_disrupted_together(model.disruption_mode, path.at("disruptionMode")),
+        preempts=preempts,
+        priority=model.priority,
+    )
+
+
+def _is_disrupted_together(mode: DisruptionModel | str | None, path: FieldPath) -> bool:
+    if isinstance(mode, str):
+        return DISRUPTION.read(mode, path)
+    if mode is None:
+        return False
+    if (mode.single is None) == (mode.all is None):
+        raise path.error("must have exactly one of single and all")
+    return mode.all is not None
 
 
 def _koordinator_spec(key: GangKey, count: int, annotations: Mapping[str, str], path: FieldPath) -> GangSpec:

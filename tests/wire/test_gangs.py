@@ -108,6 +108,26 @@ GROUPS: dict[str, tuple[Dialect, dict[str, Any], GangSpec]] = {
         {"schedulingPolicy": {"gang": {"minCount": 2}}, "schedulingConstraints": {"topology": [{"key": "rack"}]}},
         GangSpec(2, levels=(TopologyLevel("rack"),)),
     ),
+    "disrupted together": (
+        KUBERNETES,
+        {
+            "schedulingPolicy": {"gang": {"minCount": 2}},
+            "disruptionMode": {"all": {}},
+            "priority": 7,
+            "preemptionPolicy": "Never",
+        },
+        GangSpec(2, disrupted_together=True, priority=7, preempts=False),
+    ),
+    "disrupted together in v1alpha2": (
+        KUBERNETES,
+        {"schedulingPolicy": {"gang": {"minCount": 2}}, "disruptionMode": "PodGroup"},
+        GangSpec(2, disrupted_together=True),
+    ),
+    "disrupted one by one": (
+        KUBERNETES,
+        {"schedulingPolicy": {"gang": {"minCount": 2}}, "disruptionMode": {"single": {}}},
+        GangSpec(2),
+    ),
     "koordinator": (KOORDINATOR, {"minMember": 4, "scheduleTimeoutSeconds": 9}, own(4)),
     "scheduler-plugins": (PLUGINS, {"minMember": 4, "minResources": {"cpu": "9"}}, GangSpec(4)),
 }
@@ -123,6 +143,16 @@ REFUSED: dict[str, tuple[Dialect, dict[str, Any], str]] = {
         KUBERNETES,
         {"schedulingPolicy": {"basic": {}}, "resourceClaims": [{"name": "c"}]},
         "claims of PodGroups are not supported",
+    ),
+    "two disruption modes": (
+        KUBERNETES,
+        {"schedulingPolicy": {"basic": {}}, "disruptionMode": {"single": {}, "all": {}}},
+        "must have exactly one of single and all",
+    ),
+    "unknown disruption mode": (
+        KUBERNETES,
+        {"schedulingPolicy": {"basic": {}}, "disruptionMode": "Some"},
+        '"Some" is none of Pod, PodGroup',
     ),
     "count": (PLUGINS, {"minMember": "4"}, "minMember"),
 }

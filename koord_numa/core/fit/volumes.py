@@ -159,10 +159,7 @@ def fits_volumes(request: PodRequest, node: Node, storage: Storage) -> Rejection
 
 def storage_without(storage: Storage, node: str, gone: Iterable[Pod]) -> Storage:
     """Return the storage state after the removal of pods from the node."""
-    used = NodeVolumes()
-    for pod in gone:
-        used.claims.update((pod.key.namespace, claim) for claim in pod.request.constraints.claims)
-        used.disks.update(pod.request.constraints.disks)
+    used = _used_by(gone)
     if not used.claims and not used.disks:
         return storage
     here = storage.on_node.get(node, NodeVolumes())
@@ -170,6 +167,24 @@ def storage_without(storage: Storage, node: str, gone: Iterable[Pod]) -> Storage
     left = NodeVolumes(here.claims - used.claims, here.disks - used.disks)
     in_use = Counter(storage.in_use) - used.claims
     return replace(storage, in_use=in_use, on_node={**storage.on_node, node: left})
+
+
+def storage_with(storage: Storage, node: str, come: Iterable[Pod]) -> Storage:
+    """Return the storage state after pods were added to the node."""
+    used = _used_by(come)
+    if not used.claims and not used.disks:
+        return storage
+    here = storage.on_node.get(node, NodeVolumes())
+    more = NodeVolumes(here.claims + used.claims, here.disks + used.disks)
+    return replace(storage, in_use=Counter(storage.in_use) + used.claims, on_node={**storage.on_node, node: more})
+
+
+def _used_by(pods: Iterable[Pod]) -> NodeVolumes:
+    used = NodeVolumes()
+    for pod in pods:
+        used.claims.update((pod.key.namespace, claim) for claim in pod.request.constraints.claims)
+        used.disks.update(pod.request.constraints.disks)
+    return used
 
 
 def _refuse_owner(name: str, claim: PersistentVolumeClaim | None, owners: dict[str, str]) -> Rejection | None:

@@ -7,13 +7,18 @@ when that fails, the search starts again with that member first. kube-scheduler 
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from enum import Enum
+from typing import Final, Protocol, TypeVar
 
 from koord_numa.core.gangs.model import GangKey, TopologyLevel
 from koord_numa.core.objects.verdicts import Alignment, Placement
 from koord_numa.core.value_objects import ValueObject, replace
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Search that other tasks may interrupt at every ``yield``. Nothing but the trial of the search may change meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +62,16 @@ class Group(ValueObject):
     levels: tuple[TopologyLevel, ...] = ()
 
 
+class Pause(Enum):
+    """Result of a choice that continues when it is asked for again."""
+
+    PAUSE = "pause"
+
+
 class Trial(Protocol):
     """The cluster in the state of one moment. What is assumed counts for what is chosen after it, until it is undone."""
 
-    def choose(self, member: Member, nodes: frozenset[str] | None) -> Placement | None:
+    def choose(self, member: Member, nodes: frozenset[str] | None) -> Placement | Pause | None:
         """Return the best placement now, on one of these nodes (``None``: any); ``None`` when no node takes the member."""
         ...
 
@@ -123,20 +134,20 @@ class _Search:
     moved: bool = False
     stuck: bool = False  # a member that was moved cannot be put back
 
-    def run(self, order: Sequence[Member]) -> Member | None:
+    def run(self, order: Sequence[Member]) -> Steps[Member | None]:
         """Place the members in this order. Return the member that makes a minimal count impossible, ``None`` when there is none."""
         remaining = Counter(member.gang for member in order)
         placed: Counter[GangKey] = Counter()
         for member in order:
             remaining[member.gang] -= 1
-            if member.kind not in self.failed and self._place(member):
+            if member.kind not in self.failed and (yield from self._place(member)):
                 placed[member.gang] += 1
                 continue
             # Members of one kind are refused alike, until another member has moved.
             first = self.failed.setdefault(member.kind, member)
             if self.stuck or placed[member.gang] + remaining[member.gang] < self.group.missing.get(member.gang, 0):
                 return first
-        return None if not self.moved or self._repeat() else order[0]
+        return None if not self.moved or (yield from self._repeat()) else order[0]
 
     def clear(self) -> None:
         """Undo everything, the last member first."""
@@ -146,18 +157,21 @@ class _Search:
         self.failed.clear()
         self.moved = self.stuck = False
 
-    def _place(self, member: Member) -> bool:
-        return self._put(member, self.nodes) or self._make_room(member, self.limits.chain, frozenset())
+    def _place(self, member: Member) -> Steps[bool]:
+        if (yield from self._put(member, self.nodes)):
+            return True
+        return (yield from self._make_room(member, self.limits.chain, frozenset()))
 
-    def _put(self, member: Member, nodes: frozenset[str] | None) -> bool:
-        placement = self.trial.choose(member, nodes)
+    def _put(self, member: Member, nodes: frozenset[str] | None) -> Steps[bool]:
+        while isinstance(placement := self.trial.choose(member, nodes), Pause):
+            yield
         if placement is None:
             return False
         self.trial.assume(member, placement)
         self.done[member.uid] = (member, placement)
         return True
 
-    def _make_room(self, member: Member, depth: int, moving: frozenset[Hashable]) -> bool:
+    def _make_room(self, member: Member, depth: int, moving: frozenset[Hashable]) -> Steps[bool]:
         """Move members of other kinds, one at a time, until the member fits. What does not help is put back."""
         tried: set[tuple[Hashable, str]] = set()
         for other, placement in reversed(list(self.done.values())):
@@ -170,13 +184,13 @@ class _Search:
             tried.add(spot)
             self.moved = True
             self._remove(other)
-            if self._put(member, self.nodes):
-                if self._put(other, self.nodes):
+            if (yield from self._put(member, self.nodes)):
+                if (yield from self._put(other, self.nodes)):
                     return True
-                if depth > 1 and self._make_room(other, depth - 1, moving | {member.kind}):
+                if depth > 1 and (yield from self._make_room(other, depth - 1, moving | {member.kind})):
                     return True
                 self._remove(member)
-            if self.stuck or not self._put(other, frozenset({placement.node})):
+            if self.stuck or not (yield from self._put(other, frozenset({placement.node}))):
                 # A node admits pods in their order: after those that follow it, the other member is refused.
                 self.stuck = True
                 return False
@@ -186,14 +200,28 @@ class _Search:
         self.trial.undo(member)
         del self.done[member.uid]
 
-    def _repeat(self) -> bool:
+    def _repeat(self) -> Steps[bool]:
         """Decide again in the order that the moves have made: a kubelet admits the pods of a node in the order of their binds."""
         order = [(member, frozenset({placement.node})) for member, placement in self.done.values()]
         self.clear()
-        return all(self._put(member, nodes) for member, nodes in order)
+        for member, nodes in order:
+            if not (yield from self._put(member, nodes)):
+                return False
+        return True
 
 
 def decide_group(trial: Trial, group: Group, limits: Limits = LIMITS) -> Placed | Refused:
+    """Return the result of ``decide_in_steps``, without interruption."""
+    steps = decide_in_steps(trial, group, limits)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer: Placed | Refused = end.value
+            return answer
+
+
+def decide_in_steps(trial: Trial, group: Group, limits: Limits = LIMITS) -> Steps[Placed | Refused]:
     """
     Place the members of a group, or return why they cannot be placed. Nothing stays assumed.
 
@@ -202,7 +230,10 @@ def decide_group(trial: Trial, group: Group, limits: Limits = LIMITS) -> Placed 
     """
     first: Refused | None = None
     for keys in _level_sets(trial, group.levels):
-        answer = _in_domains(trial, group, keys, limits) if keys else _anywhere(trial, group, limits)
+        if keys:
+            answer = yield from _in_domains(trial, group, keys, limits)
+        else:
+            answer = yield from _attempt(trial, group, None, limits)
         if isinstance(answer, Placed):
             return answer
         first = first or answer
@@ -219,13 +250,13 @@ def _level_sets(trial: Trial, levels: Sequence[TopologyLevel]) -> Iterator[tuple
         yield (*required, *preferred[:count])
 
 
-def _in_domains(trial: Trial, group: Group, keys: Sequence[str], limits: Limits) -> Placed | Refused:
+def _in_domains(trial: Trial, group: Group, keys: Sequence[str], limits: Limits) -> Steps[Placed | Refused]:
     domains = sorted(trial.domains(keys), key=lambda domain: (domain.free, domain.name))
     best: tuple[tuple[int, int], Placed] | None = None
     results: list[tuple[DomainResult, Refused]] = []
     members = len(group.members)
     for domain in domains[: limits.domains]:
-        answer = _attempt(trial, group, domain.nodes, limits)
+        answer = yield from _attempt(trial, group, domain.nodes, limits)
         if isinstance(answer, Refused):
             results.append((DomainResult(domain.name, len(answer.beside), members, answer.failed), answer))
             continue
@@ -243,18 +274,14 @@ def _in_domains(trial: Trial, group: Group, keys: Sequence[str], limits: Limits)
     return replace(results[0][1], domains=tuple(result for result, _ in results))
 
 
-def _anywhere(trial: Trial, group: Group, limits: Limits) -> Placed | Refused:
-    return _attempt(trial, group, None, limits)
-
-
-def _attempt(trial: Trial, group: Group, nodes: frozenset[str] | None, limits: Limits) -> Placed | Refused:
+def _attempt(trial: Trial, group: Group, nodes: frozenset[str] | None, limits: Limits) -> Steps[Placed | Refused]:
     """Try orders of the members on these nodes. A member that fits nowhere goes first in the next order."""
     search = _Search(trial, group, nodes, limits.extra_choices, limits)
     orders = _orders(group)
     best: Refused | None = None
     for _ in range(limits.orders):
         order = orders.pop(0)
-        failed = search.run(order)
+        failed = yield from search.run(order)
         done = {uid: placement for uid, (_, placement) in search.done.items()}
         search.clear()
         if failed is None and done:

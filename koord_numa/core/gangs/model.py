@@ -60,7 +60,8 @@ class TopologyLevel(ValueObject, gc=False):
 class GangSpec(ValueObject):
     """
     What is asked for a gang. ``basic`` gangs have no minimal count. ``group`` are the names (``namespace/name``) of the gangs of its gang
-    group, empty for the gang alone. ``problem`` says why the gang cannot be placed.
+    group, empty for the gang alone. ``problem`` says why the gang cannot be placed. ``disrupted_together``: running members are evicted
+    together (``disruptionMode: all``). ``preempts`` is false for ``preemptionPolicy: Never``. ``priority`` is that of the PodGroup, if set.
     """
 
     min_count: int = 1
@@ -70,6 +71,9 @@ class GangSpec(ValueObject):
     group: tuple[str, ...] = ()
     levels: tuple[TopologyLevel, ...] = ()
     problem: str = ""
+    disrupted_together: bool = False
+    preempts: bool = True
+    priority: int | None = None
 
 
 class GangRef(ValueObject):

@@ -5,31 +5,36 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from koord_numa.core.claims.allocation import Allocation
 from koord_numa.core.fit.node_filters import has_room
 from koord_numa.core.fit.pod_affinity import Namespaces, PodAffinityCounts, pod_affinity_counts
 from koord_numa.core.fit.spread import SpreadCounts, spread_counts
-from koord_numa.core.fit.volumes import storage_without
+from koord_numa.core.fit.volumes import storage_with, storage_without
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.inference.arrivals import without_left
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.unreported_pods import shown_where_foreseen
-from koord_numa.core.kubelet.unseen_departures import mask_of
+from koord_numa.core.kubelet.unseen_departures import expecting, mask_of
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.verdicts import Placement, Rejection
+from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.resources import CPU, MILLI, ResourceList, total, without_zeros
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, on_node
-from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.state.ledger import Holding, Ledger, holding_of
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import replace
 
 ClaimId = tuple[str, str, str]
 """Namespace, name and UID of a ResourceClaim."""
+
+
+Unit = tuple[Pod, ...]
+"""Pods that are disrupted together: one pod, or the bound members of a gang with ``disruptionMode: all``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,8 @@ class PreemptionNode:
     Node with all its pods. ``seen`` counts the pods there and the ``nominees``.
 
     ``pods`` and ``nominees`` are by UID. ``unpublished`` are UIDs that the node's topology does not show yet, including nominees.
-    ``assumed`` are UIDs of pods whose bind is not confirmed; they cannot be evicted.
+    ``assumed`` are UIDs of pods that cannot be evicted because their bind, or that of a pod of their unit, is not confirmed. ``units`` has,
+    by UID, the pods of all nodes that are disrupted together with a pod of this node.
     """
 
     seen: NodeSnapshot
@@ -60,6 +66,7 @@ class PreemptionNode:
     nominees: Mapping[str, Nominee] = field(default_factory=dict)
     unpublished: frozenset[str] = frozenset()
     assumed: frozenset[str] = frozenset()
+    units: Mapping[str, Unit] = field(default_factory=dict)
 
     @property
     def trusted(self) -> bool:
@@ -111,21 +118,32 @@ def _mask_in(one: Hypothesis, uid: str) -> int:
     return 0 if pod is None or uid in one.spread or uid in one.mixed else mask_of(pod.grant, one.state.node)
 
 
-def request_without(
-    ask: SchedulingRequest, node: Node, gone: Sequence[Pod], namespaces: Namespaces
+PodsOnNodes = Sequence[tuple[Node, Pod]]
+
+
+def request_after(
+    ask: SchedulingRequest, gone: PodsOnNodes, namespaces: Namespaces, come: PodsOnNodes = ()
 ) -> SchedulingRequest:
-    """Return the request as if these pods had left this node. Preferences are unchanged: only requirements are recounted."""
+    """
+    Return the request as if the pods ``gone`` had left their nodes and the pods ``come`` had been placed.
+
+    Preferences are unchanged: only requirements are recounted.
+    """
     near, even, storage = ask.neighbours, ask.spread, ask.storage
     # Pods that do not depend on others have nothing to recount.
-    if not gone or (near is None and even is None and storage is None):
+    if not (gone or come) or (near is None and even is None and storage is None):
         return ask
-    here = [(node, pod) for pod in gone]
     if near is not None:
-        near = _fewer(near, pod_affinity_counts(ask.request, here, namespaces))
+        near = _fewer(near, pod_affinity_counts(ask.request, gone, namespaces))
+        near = _more(near, pod_affinity_counts(ask.request, come, namespaces))
     if even is not None:
-        even = _less_crowded(even, spread_counts(ask.request, (), here))
+        even = _recounted(even, spread_counts(ask.request, (), gone), -1)
+        even = _recounted(even, spread_counts(ask.request, (), come), 1)
     if storage is not None:
-        storage = storage_without(storage, node.name, gone)
+        for node, pod in gone:
+            storage = storage_without(storage, node.name, [pod])
+        for node, pod in come:
+            storage = storage_with(storage, node.name, [pod])
     return replace(ask, neighbours=near, spread=even, storage=storage)
 
 
@@ -139,13 +157,21 @@ def _fewer(view: PodAffinityCounts, part: PodAffinityCounts) -> PodAffinityCount
     )
 
 
-def _less_crowded(view: SpreadCounts, part: SpreadCounts) -> SpreadCounts:
-    """Subtract the counts. Domains without pods are kept."""
+def _more(view: PodAffinityCounts, part: PodAffinityCounts) -> PodAffinityCounts:
+    return replace(
+        view,
+        affine=view.affine + part.affine,
+        repelled=view.repelled + part.repelled,
+        forbidden=view.forbidden + part.forbidden,
+    )
+
+
+def _recounted(view: SpreadCounts, part: SpreadCounts, sign: int) -> SpreadCounts:
+    """Add (1) or subtract (-1) the counts. Domains without pods are kept; no domain is added."""
     counts = {}
     for index, counted in view.counts.items():
-        left = Counter(counted)
-        left.subtract(part.counts[index])
-        counts[index] = left
+        changed = part.counts[index]
+        counts[index] = Counter({value: count + sign * changed[value] for value, count in counted.items()})
     return SpreadCounts(counts)
 
 
@@ -247,9 +273,18 @@ class FreedDevices(Protocol):
     """Devices for the claims of the preemptor, with the claims of removed pods freed."""
 
     def place(
-        self, node: PreemptionNode, seen: NodeSnapshot, placement: Placement, gone: Collection[str]
+        self,
+        node: PreemptionNode,
+        seen: NodeSnapshot,
+        placement: Placement,
+        gone: Collection[str],
+        taken: Sequence[Allocation] = (),
     ) -> Placement | Rejection:
-        """Return the placement with devices when the pods ``gone``, by uid, have left, or why there are none."""
+        """
+        Return the placement with devices when the pods ``gone``, by uid, have left, or why there are none.
+
+        The devices ``taken`` are in use.
+        """
 
     def may_suffice(self, node: PreemptionNode, gone: Collection[str]) -> bool:
         """Necessary condition: the node has enough devices when these pods have left."""
@@ -277,21 +312,35 @@ def answer_of(ask: SchedulingRequest, candidate: NodeSnapshot, rules: Profile) -
     return refuse_everywhere(ask) or evaluate(ask, candidate, rules)
 
 
-class DryRun:
-    """Dry run of a pending pod on a node. ``gone`` are the UIDs of the pods currently removed."""
+@dataclass(frozen=True, slots=True)
+class AssumedThere:
+    """Pod that takes the place of removed pods."""
 
-    def __init__(self, ask: SchedulingRequest, node: PreemptionNode, terms: EvictionTerms) -> None:
-        self._ask = ask
-        self._node = node
-        self._terms = terms
+    pod: Pod
+    placement: Placement
+    holding: Holding
+
+
+class NodeTrial:
+    """
+    Node without some of its pods and with other pods in their place, to evaluate further pods there.
+
+    ``gone`` are the UIDs of the removed pods, ``assumed`` the pods in their place, in the order in which they are bound.
+    """
+
+    def __init__(self, node: PreemptionNode) -> None:
+        self.node = node
         self._holdings: Mapping[str, Holding] = dict(node.seen.ledger.holdings)
         # A separate ledger, because it is changed by every attempt.
         self._ledger = Ledger.of(self._holdings.values())
         self._places: dict[str, Place | None] = {}
         # A dict preserves the order: pods are credited in the order of their removal.
         self.gone: dict[str, None] = {}
-        self._amounts = on_node(ask, node.seen.node).amounts
-        self._known: tuple[Placement | None] | None = None  # the last result, until a pod is removed or restored
+        self.assumed: dict[str, AssumedThere] = {}
+
+    def pods_gone(self) -> list[Pod]:
+        """Return the removed pods, without nominees."""
+        return [self.node.pods[uid] for uid in self.gone if uid in self.node.pods]
 
     def is_movable(self, uid: str) -> bool:
         """Return whether the amounts that this pod would release are certain. Always true where the scheduler allocates CPUs."""
@@ -299,58 +348,83 @@ class DryRun:
 
     def send_away(self, uids: Iterable[str]) -> None:
         """Remove these pods."""
-        self._known = None
         for uid in uids:
             self._ledger.release(uid)
             self.gone[uid] = None
 
-    def let_back(self, uid: str) -> None:
-        """Restore a removed pod."""
-        self._known = None
-        self._ledger.hold(self._holdings[uid])
-        del self.gone[uid]
+    def let_back(self, uids: Iterable[str]) -> None:
+        """Restore removed pods."""
+        for uid in uids:
+            self._ledger.hold(self._holdings[uid])
+            del self.gone[uid]
 
-    def lacks_amounts_with(self, uid: str) -> bool:
+    def assume(self, pod: Pod, placement: Placement) -> None:
+        """Count a pod at this placement after the pods assumed before."""
+        holding = holding_of(placed_at(pod, placement), placement.assignment)
+        self.assumed[pod.key.uid] = AssumedThere(pod, placement, holding)
+
+    def undo(self, uid: str) -> None:
+        """Stop counting an assumed pod."""
+        del self.assumed[uid]
+
+    def lacks(self, amounts: ResourceList, back: Iterable[str] = ()) -> bool:
+        """Return whether the amounts of the whole node are insufficient for another pod when the pods ``back`` are restored."""
+        return self._exceeds(amounts, [self._holdings[uid].amounts for uid in back] + self._assumed_amounts(), 1)
+
+    def overfull(self, back: Iterable[str]) -> bool:
+        """Return whether the amounts of the whole node are insufficient for the assumed pods when the pods ``back`` are restored."""
+        assumed = self._assumed_amounts()
+        return self._exceeds(total(assumed), [self._holdings[uid].amounts for uid in back], len(assumed))
+
+    def _assumed_amounts(self) -> list[ResourceList]:
+        return [it.holding.amounts for it in self.assumed.values()]
+
+    def _exceeds(self, amounts: ResourceList, others: Sequence[ResourceList], pods: int) -> bool:
+        ledger = self._ledger
+        held = {name: ledger.amounts.get(name, 0) + sum(it.get(name, 0) for it in others) for name in amounts}
+        return not has_room(amounts, self.node.seen.allocatable, held, len(ledger) + len(others) + pods - 1)
+
+    def place(
+        self,
+        ask: SchedulingRequest,
+        terms: EvictionTerms,
+        away: Collection[str] | None = None,
+        taken: Sequence[Allocation] = (),
+    ) -> Placement | None:
         """
-        Return whether the amounts of the whole node are insufficient for the preemptor if this pod is restored.
+        Return the placement of a further pod; ``None`` when it does not fit or that is not certain.
 
-        The pod then has to be removed, whatever other pods are restored, because NodeResourcesFit rejects the preemptor.
+        ``away`` are the removed pods of all nodes, by default those of this node; ``taken`` are devices of assumed pods.
         """
-        ledger, back = self._ledger, self._holdings[uid].amounts
-        held = {name: ledger.amounts.get(name, 0) + back.get(name, 0) for name in self._amounts}
-        return not has_room(self._amounts, self._node.seen.allocatable, held, len(ledger) + 1)
-
-    def answer(self) -> Placement | None:
-        """Return the placement of the preemptor; ``None`` when it does not fit or that is not certain."""
-        if self._known is None:
-            self._known = (self._answer(),)
-        return self._known[0]
-
-    def _answer(self) -> Placement | None:
-        candidate = self._candidate()
+        base = self._candidate(ask, self._ledger, ())
+        if base is None:
+            return None
+        candidate = base if not self.assumed else self._candidate(ask, self._with_assumed(), self.assumed)
         if candidate is None:
             return None
-        node, gone = self._node, [self._node.pods[uid] for uid in self.gone if uid in self._node.pods]
-        ask = request_without(self._ask, node.seen.node, gone, self._terms.namespaces)
-        verdict = answer_of(ask, candidate, self._terms.rules)
+        verdict = answer_of(ask, candidate, terms.rules)
         if isinstance(verdict, Rejection):
             return None
-        followed = self._followed(candidate)
-        if followed is not None and isinstance(answer_of(ask, followed, self._terms.rules), Rejection):
+        followed = self._followed(base, candidate)
+        if followed is not None and isinstance(answer_of(ask, followed, terms.rules), Rejection):
             return None
-        devices = self._terms.devices
-        if devices is None:
+        if terms.devices is None:
             return verdict.placement
-        placed = devices.place(node, candidate, verdict.placement, self.gone)
+        placed = terms.devices.place(
+            self.node, candidate, verdict.placement, self.gone if away is None else away, taken
+        )
         return placed if isinstance(placed, Placement) else None
 
-    def _candidate(self) -> NodeSnapshot | None:
-        seen = replace(self._node.seen, ledger=self._ledger, ports=self._ports())
+    def _with_assumed(self) -> Ledger:
+        return Ledger.of([*self._ledger, *(it.holding for it in self.assumed.values())])
+
+    def _candidate(self, ask: SchedulingRequest, ledger: Ledger, assumed: Collection[str]) -> NodeSnapshot | None:
+        seen = replace(self.node.seen, ledger=ledger, ports=self._ports(ask))
         # Where the scheduler allocates CPUs, releasing a holding is sufficient; a kubelet's state has to be inferred
         # again.
         if not isinstance(seen.offer, KubeletView):
             return seen
-        topology = self._node.topology
+        topology = self.node.topology
         if topology is None:
             return None
         after = credited(topology, [place for uid in self.gone if (place := self._place(uid)) is not None])
@@ -358,28 +432,42 @@ class DryRun:
             return None
         # Not ``without_hidden``: with the worst case a pod could seem unplaceable and its victims be evicted without
         # benefit.
-        hidden = [held for uid, held in self._ledger.holdings.items() if uid in self._node.unpublished]
+        unpublished = self.node.unpublished
+        hidden = [held for uid, held in ledger.holdings.items() if uid in unpublished or uid in assumed]
         after = replace(after, zones=shown_where_foreseen(after.zones, hidden))
-        return replace(seen, offer=kubelet_view(seen.node, after, self._ledger, (), seen.offer))
+        return replace(seen, offer=kubelet_view(seen.node, after, ledger, (), seen.offer))
 
-    def _followed(self, candidate: NodeSnapshot) -> NodeSnapshot | None:
+    def _followed(self, base: NodeSnapshot, candidate: NodeSnapshot) -> NodeSnapshot | None:
         """Return the node with the tracked states of its kubelet, as the decision after the evictions will evaluate it."""
-        now = self._node.seen.offer
-        if not isinstance(now, KubeletView) or not now.followed or not isinstance(candidate.offer, KubeletView):
+        now = self.node.seen.offer
+        if not isinstance(now, KubeletView) or not now.followed or not isinstance(base.offer, KubeletView):
             return None
-        return replace(candidate, offer=without_pods(now, self.gone, candidate.offer))
+        after = without_pods(now, self.gone, base.offer)
+        if self.assumed:
+            coming = {uid: it.pod.request for uid, it in self.assumed.items()}
+            hypotheses, _ = expecting(None, list(after.hypotheses), coming)
+            if not hypotheses:
+                return replace(
+                    candidate, offer=Rejection(Reason.UNTRUSTED, "node(s) had a kubelet that rejects the pods before")
+                )
+            after = replace(after, hypotheses=tuple(hypotheses))
+        return replace(candidate, offer=after)
 
-    def _ports(self) -> tuple[HostPort, ...]:
-        node = self._node
+    def _ports(self, ask: SchedulingRequest) -> tuple[HostPort, ...]:
+        node = self.node
         # Without host ports in the request they are not evaluated.
-        if not self._ask.request.constraints.host_ports:
+        if not ask.request.constraints.host_ports:
             return node.seen.ports
-        there = [*node.pods.items(), *((uid, nominee.pod) for uid, nominee in node.nominees.items())]
+        there = [
+            *node.pods.items(),
+            *((uid, it.pod) for uid, it in node.nominees.items()),
+            *((uid, it.pod) for uid, it in self.assumed.items()),
+        ]
         return tuple(port for uid, pod in there if uid not in self.gone for port in pod.request.constraints.host_ports)
 
     def _place(self, uid: str) -> Place | None:
         """Return what NUMA nodes get back from a pod, if the topology shows the pod."""
-        node, offer = self._node, self._node.seen.offer
+        node, offer = self.node, self.node.seen.offer
         # Amounts of pods that no topology shows are not included in it, so that nothing is returned.
         if not isinstance(offer, KubeletView) or uid in node.unpublished:
             return {}
@@ -388,3 +476,47 @@ class DryRun:
             numa = numa_of(offer, uid, [numa for numa, _ in holding.numa]) if offer.followed else None
             self._places[uid] = None if topology is None else locate(holding, topology, numa)
         return self._places[uid]
+
+
+def placed_at(pod: Pod, placement: Placement) -> Pod:
+    """Return the pod as counted at this placement."""
+    if placement.counted is not None:
+        pod = replace(pod, request=replace(pod.request, counted=placement.counted))
+    return pod.placed(placement.node, placement.assignment)
+
+
+class DryRun(NodeTrial):
+    """Dry run of one pending pod on a node."""
+
+    def __init__(self, ask: SchedulingRequest, node: PreemptionNode, terms: EvictionTerms) -> None:
+        super().__init__(node)
+        self._ask = ask
+        self._terms = terms
+        self._amounts = on_node(ask, node.seen.node).amounts
+        self._known: tuple[Placement | None] | None = None  # the last result, until a pod is removed or restored
+
+    def send_away(self, uids: Iterable[str]) -> None:
+        """Remove these pods."""
+        self._known = None
+        super().send_away(uids)
+
+    def let_back(self, uids: Iterable[str]) -> None:
+        """Restore removed pods."""
+        self._known = None
+        super().let_back(uids)
+
+    def lacks_amounts_with(self, uids: Iterable[str]) -> bool:
+        """
+        Return whether the amounts of the whole node are insufficient for the preemptor if these pods are restored.
+
+        One of them then has to be removed, whatever other pods are restored, because NodeResourcesFit rejects the preemptor.
+        """
+        return self.lacks(self._amounts, uids)
+
+    def answer(self) -> Placement | None:
+        """Return the placement of the preemptor; ``None`` when it does not fit or that is not certain."""
+        if self._known is None:
+            node = self.node
+            gone = [(node.seen.node, node.pods[uid]) for uid in self.gone if uid in node.pods]
+            self._known = (self.place(request_after(self._ask, gone, self._terms.namespaces), self._terms),)
+        return self._known[0]

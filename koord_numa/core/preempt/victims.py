@@ -9,7 +9,15 @@ from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Alignment, Placement, Rejection
 from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.ordering import candidate_order, importance
-from koord_numa.core.preempt.dry_run import ClaimId, DryRun, EvictionTerms, FreedDevices, PreemptionNode, answer_of
+from koord_numa.core.preempt.dry_run import (
+    ClaimId,
+    DryRun,
+    EvictionTerms,
+    FreedDevices,
+    PreemptionNode,
+    Unit,
+    answer_of,
+)
 from koord_numa.core.resources import ResourceList, subtract
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
 from koord_numa.core.scheduling.request import SchedulingRequest, on_node
@@ -87,9 +95,10 @@ class PreemptionCandidate:
     """
     Node with the pods to evict.
 
-    ``victims`` are to be evicted, the most important first; ``violations`` of them violate a budget. ``displaced`` are pods of lower
-    priority that lose their nomination to the node. ``awaited`` are the UIDs of all pods that must be gone before the pod fits: victims and
-    terminating pods. ``claims`` lose their devices then.
+    ``victims`` are to be evicted, the most important first; ``violations`` of them violate a budget. They include the pods on other nodes
+    that are disrupted together with a pod of this node. ``displaced`` are pods of lower priority that lose their nomination to the node.
+    ``awaited`` are the UIDs of all pods of the node that must be gone before the pod fits: victims and terminating pods. ``claims`` lose
+    their devices then.
     """
 
     node: str
@@ -99,6 +108,11 @@ class PreemptionCandidate:
     displaced: tuple[PodKey, ...] = ()
     awaited: frozenset[str] = frozenset()
     claims: frozenset[ClaimId] = frozenset()
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether pods that are terminating anyway are awaited."""
+        return not self.awaited <= {pod.key.uid for pod in self.victims}
 
 
 def select_victims_on_node(
@@ -142,14 +156,18 @@ def still_right(
     there = [node.pods[uid] for uid in sorted(candidate.awaited) if uid in node.pods]
     victims = {victim.key.uid for victim in candidate.victims}
     left = [pod for pod in there if pod.key.uid in victims and not pod.deleting]
-    if not all(trial.is_movable(pod.key.uid) for pod in there) or not all(_may_go(p, priority, node) for p in left):
+    if not all(trial.is_movable(pod.key.uid) for pod in there) or not all(may_go(p, priority, node) for p in left):
         # Every awaited pod must still release the expected amounts, and every victim must still be eligible.
         return False
+    everyone = together(left, node)
+    if not victims.issuperset(_uids(everyone)):
+        return False  # a gang that is disrupted as one has got another member
     suits = _aligned if candidate.placement.alignment is Alignment.ALIGNED else _any
-    trial.send_away([*_lower_nominees(node, priority), *_uids(there)])
+    trial.send_away([*lower_nominees(node, priority), *_uids(there)])
     # Each victim is tested separately: a pod that could stay is not evicted.
-    needed = _suited(trial, suits) and len(_let_back(trial, left, suits)) == len(left)
-    return needed and len(violating(left, terms.budgets)) <= candidate.violations
+    units = units_on(left, node)
+    needed = _suited(trial, suits) and len(_let_back(trial, units, suits)) == len(units)
+    return needed and len(violating(everyone, terms.budgets)) <= candidate.violations
 
 
 def may_help(ask: SchedulingRequest, node: PreemptionNode, devices: FreedDevices | None = None) -> bool:
@@ -159,8 +177,8 @@ def may_help(ask: SchedulingRequest, node: PreemptionNode, devices: FreedDevices
     Inexpensive; a necessary condition, not a sufficient condition.
     """
     priority = ask.request.priority
-    away = {uid for uid, pod in node.pods.items() if _may_go(pod, priority, node) or pod.deleting}
-    away.update(_lower_nominees(node, priority))
+    away = {uid for uid, pod in node.pods.items() if may_go(pod, priority, node) or pod.deleting}
+    away.update(lower_nominees(node, priority))
     # The total amounts of all these pods are an upper bound of what evictions free.
     if not away or not _frees_claims(ask, node, away):
         return False
@@ -172,11 +190,29 @@ def may_help(ask: SchedulingRequest, node: PreemptionNode, devices: FreedDevices
     return devices is None or devices.may_suffice(node, away)
 
 
-def _may_go(pod: Pod, priority: int, node: PreemptionNode) -> bool:
+def may_go(pod: Pod, priority: int, node: PreemptionNode) -> bool:
     """
     Return whether the pod is a possible victim: lower priority, confirmed, and not a static pod, which the kubelet would keep running.
+
+    The same must apply to all pods that are disrupted together with it.
     """
-    return pod.request.priority < priority and not pod.mirror and pod.key.uid not in node.assumed
+    unit = node.units.get(pod.key.uid, (pod,))
+    return pod.key.uid not in node.assumed and all(it.request.priority < priority and not it.mirror for it in unit)
+
+
+def units_on(pods: Iterable[Pod], node: PreemptionNode) -> list[Unit]:
+    """Return these pods of the node, grouped by what is disrupted together, in the order of the first pods."""
+    found: dict[str, list[Pod]] = {}
+    for pod in pods:
+        unit = node.units.get(pod.key.uid, (pod,))
+        found.setdefault(unit[0].key.uid, []).append(pod)
+    return [tuple(unit) for unit in found.values()]
+
+
+def together(pods: Iterable[Pod], node: PreemptionNode) -> list[Pod]:
+    """Return these pods of the node and all that are disrupted together with them and not terminating, most important first."""
+    found = {it.key.uid: it for pod in pods for it in node.units.get(pod.key.uid, (pod,)) if not it.deleting}
+    return sorted(found.values(), key=importance)
 
 
 def _frees_claims(ask: SchedulingRequest, node: PreemptionNode, away: Iterable[str]) -> bool:
@@ -188,7 +224,8 @@ def _frees_claims(ask: SchedulingRequest, node: PreemptionNode, away: Iterable[s
     return refuse_claims(ask.request, storage) is None
 
 
-def _lower_nominees(node: PreemptionNode, priority: int) -> list[str]:
+def lower_nominees(node: PreemptionNode, priority: int) -> list[str]:
+    """Return the UIDs of pods of lower priority that are nominated to the node."""
     return sorted(uid for uid, nominee in node.nominees.items() if nominee.pod.request.priority < priority)
 
 
@@ -228,20 +265,25 @@ def _clear_with(
 ) -> PreemptionCandidate | None:
     trial = DryRun(ask, node, terms)
     priority = ask.request.priority
-    displaced = _lower_nominees(node, priority)
-    movable = [pod for uid, pod in node.pods.items() if uid not in staying and trial.is_movable(uid)]
-    leaving = sorted((pod for pod in movable if pod.deleting), key=importance)
-    candidates = sorted((pod for pod in movable if not pod.deleting and _may_go(pod, priority, node)), key=importance)
+    displaced = lower_nominees(node, priority)
+    movable = {uid for uid in node.pods if uid not in staying and trial.is_movable(uid)}
+    leaving = sorted((pod for uid, pod in node.pods.items() if pod.deleting and uid in movable), key=importance)
+    possible = (pod for pod in node.pods.values() if not pod.deleting and may_go(pod, priority, node))
+    # What is disrupted together frees what it holds here, or is no victim.
+    units = [unit for unit in units_on(sorted(possible, key=importance), node) if movable.issuperset(_uids(unit))]
+    candidates = [pod for unit in units for pod in unit]
     trial.send_away([*displaced, *_uids(leaving), *_uids(candidates)])
     if not _suited(trial, suits):
         return None
-    broken = violating(candidates, terms.budgets)
-    spared_first = sorted(candidates, key=lambda pod: pod.key.uid not in broken)  # stable: by importance within
-    away = _stay_away(trial, [*spared_first, *leaving], suits)
+    broken = violating(together(candidates, node), terms.budgets)
+    spared_first = sorted(
+        units, key=lambda unit: broken.isdisjoint(_uids(together(unit, node)))
+    )  # stable: by importance within
+    away = [pod for unit in _stay_away(trial, [*spared_first, *((pod,) for pod in leaving)], suits) for pod in unit]
     placement = trial.answer()
     if placement is None:
         raise AssertionError(f"a pod that was let back in on {node.seen.node.name} took a place that was not there")
-    chosen = tuple(sorted((pod for pod in away if not pod.deleting), key=importance))
+    chosen = tuple(together((pod for pod in away if not pod.deleting), node))
     return PreemptionCandidate(
         node=node.seen.node.name,
         placement=placement,
@@ -253,11 +295,11 @@ def _clear_with(
     )
 
 
-def _stay_away(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
-    """Return the pods that cannot be restored, repeated until no more can be restored."""
-    away = _let_back(trial, pods, suits)
+def _stay_away(trial: DryRun, units: Sequence[Unit], suits: Suits) -> list[Unit]:
+    """Return the units that cannot be restored, repeated until no more can be restored."""
+    away = _let_back(trial, units, suits)
     # Repeated: a restored pod may allow another by exclusivity or the choice of NUMA nodes, though not by amounts.
-    while not all(trial.lacks_amounts_with(pod.key.uid) for pod in away):
+    while not all(trial.lacks_amounts_with(_uids(unit)) for unit in away):
         fewer = _let_back(trial, away, suits)
         if len(fewer) == len(away):
             break
@@ -265,18 +307,19 @@ def _stay_away(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
     return away
 
 
-def _let_back(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
-    """Restore every pod with which the preemptor still fits. Return the other pods."""
+def _let_back(trial: DryRun, units: Sequence[Unit], suits: Suits) -> list[Unit]:
+    """Restore every unit with which the preemptor still fits. Return the other units."""
     away = []
-    for pod in pods:
-        if trial.lacks_amounts_with(pod.key.uid):
-            away.append(pod)
+    for unit in units:
+        uids = _uids(unit)
+        if trial.lacks_amounts_with(uids):
+            away.append(unit)
             continue
-        trial.let_back(pod.key.uid)
+        trial.let_back(uids)
         if not _suited(trial, suits):
-            # It stays removed, and the remaining pods are tested without it.
-            trial.send_away([pod.key.uid])
-            away.append(pod)
+            # It stays removed, and the remaining units are tested without it.
+            trial.send_away(uids)
+            away.append(unit)
     return away
 
 
@@ -301,7 +344,7 @@ def rank(candidate: PreemptionCandidate) -> Rank:
     return candidate_order(
         price(candidate.victims, candidate.violations),
         # More awaited than evicted: pods are terminating, so that waiting may be sufficient.
-        is_waited_for=len(candidate.awaited) > len(candidate.victims),
+        is_waited_for=candidate.waits_for_others,
         is_aligned=candidate.placement.alignment is Alignment.ALIGNED,
         latest_start=latest_start(candidate.victims),
         node=candidate.node,

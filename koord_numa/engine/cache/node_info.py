@@ -4,7 +4,7 @@ State of one node name: its Node, its NodeResourceTopology, the pods counted the
 A record exists as soon as any object refers to the name, because events arrive in any order. It makes no decisions.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,7 +21,7 @@ from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
-from koord_numa.core.preempt.dry_run import Nominee, PreemptionNode
+from koord_numa.core.preempt.dry_run import Nominee, PreemptionNode, Unit
 from koord_numa.core.resources import PODS, ResourceList
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
@@ -294,14 +294,22 @@ class NodeInfo:
             if it.pod.request.priority > priority or (it.pod.request.priority == priority and uid in earlier)
         }
 
-    def site_for(self, pod: Pod, assumed: frozenset[str]) -> PreemptionNode | None:
-        """Return the node with all its pods for preemption by this pod; ``None`` without a Node object."""
-        others = self._others(pod)
+    def site_for(
+        self, pod: Pod, assumed: frozenset[str], group: Collection[str] = (), units: Mapping[str, Unit] | None = None
+    ) -> PreemptionNode | None:
+        """
+        Return the node with all its pods for preemption by this pod; ``None`` without a Node object.
+
+        Amounts reserved for the pods ``group`` (UIDs) are free as well. ``units`` are as in ``PreemptionNode``.
+        """
+        others = {uid: it for uid, it in self._others(pod).items() if uid not in group}
         seen = self._seen_with(others)
         if seen is None:
             return None
         there = self.pods if self.counted is self.ledger else {uid: self.pods[uid] for uid in self.counted.holdings}
-        return PreemptionNode(seen, there, self.topology, others, frozenset(self.unpublished).union(others), assumed)
+        return PreemptionNode(
+            seen, there, self.topology, others, frozenset(self.unpublished).union(others), assumed, units or {}
+        )
 
     def barred(self) -> Rejection | None:
         """Return why nothing may be placed here although the node itself is suitable."""

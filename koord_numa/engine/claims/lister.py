@@ -7,7 +7,7 @@ order of events.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -215,16 +215,16 @@ class ClaimLister:
         return self._kept.get(pod, ())
 
     @contextmanager
-    def set_aside(self, allocations: Iterable[Allocation]) -> Iterator[None]:
-        """Treat these devices as free within the block, which must not contain ``await``."""
-        aside = tuple(allocations)
-        for allocation in aside:
-            self._account(allocation, -1)
+    def set_aside(self, allocations: Iterable[Allocation], taken: Sequence[Allocation] = ()) -> Iterator[None]:
+        """Treat these devices as free, and the devices ``taken`` as used, within the block, which must not contain ``await``."""
+        changes = [*((allocation, -1) for allocation in allocations), *((allocation, 1) for allocation in taken)]
+        for allocation, sign in changes:
+            self._account(allocation, sign)
         try:
             yield
         finally:
-            for allocation in aside:
-                self._account(allocation, 1)
+            for allocation, sign in changes:
+                self._account(allocation, -sign)
 
     def count_tentatively(self, allocation: Allocation, sign: int) -> None:
         """Count devices as in use (1), or no more (-1), within one turn of the event loop. Nothing is reported."""

@@ -10,23 +10,21 @@ counts the members that are bound and stays in their topology domain.
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cachetools import LRUCache
 
-from koord_numa.core.gangs.decide import Domain, Group, Member, Placed, Refused, decide_group
-from koord_numa.core.gangs.model import Dialect, GangKey, GroupStatus
+from koord_numa.core.gangs.decide import Domain, Group, Placed, Refused, decide_group
+from koord_numa.core.gangs.model import Dialect, GangKey, GangSpec, GroupStatus
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import CpuOwner
-from koord_numa.core.resources import CPU, MEMORY
 from koord_numa.engine.binding.binding_cycle import BindingCycle, BindTogether, NotTogether
 from koord_numa.engine.gangs.group_queue import GroupQueue
 from koord_numa.engine.gangs.group_status import SCHEDULER_ERROR, UNSCHEDULABLE, GroupStatuses
-from koord_numa.engine.gangs.pod_groups import COMPLETED
-from koord_numa.engine.gangs.trial import ClusterTrial
+from koord_numa.engine.gangs.trial import ClusterTrial, member_of
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.pod_status import why_everywhere
@@ -54,18 +52,22 @@ class GroupCycle:
     queue: GroupQueue
     binding: BindingCycle
     statuses: GroupStatuses
+    after_refused: Callable[[tuple[GangKey, ...], frozenset[str]], None] = lambda _keys, _nodes: None
     _told: LRUCache[tuple[GangKey, ...], tuple[object, float]] = field(default_factory=lambda: LRUCache(REMEMBERED))
 
     async def run(self, popped: PendingPod) -> None:
         """Try the group of a member. When it returns, every member is bound, gone, queued again, or waits for its group."""
         keys = self.queue.keys_of(popped)
         if not keys:
+            self.handle.nominator.end_together(popped.uid)  # an incomplete group keeps no room
             return
         members = self.queue.members(keys)
         try:
             cycles = self._begin(keys, members)
             await asyncio.sleep(0)  # what is assumed is sent in the next turn, beside further decisions
             await _all(cycles)
+            if cycles and any(map(self._waits_queued, members)):
+                self.after_refused(keys, frozenset())  # for members beyond the minimal count, after the binds
         finally:
             for pending in members:  # an exception: no member is lost
                 if self._waits(pending):
@@ -78,6 +80,9 @@ class GroupCycle:
     def _waits(self, pending: PendingPod) -> bool:
         handle = self.handle
         return handle.pending.get(pending.uid) is pending and pending.queued_in is None and not pending.binding
+
+    def _waits_queued(self, pending: PendingPod) -> bool:
+        return self.handle.pending.get(pending.uid) is pending and pending.backoff_until is None and not pending.binding
 
     def _begin(self, keys: tuple[GangKey, ...], members: list[PendingPod]) -> list[Coroutine[Any, Any, None]]:
         """Decide, and start the binding cycles up to their first suspension, where the members are assumed and reserved."""
@@ -92,14 +97,15 @@ class GroupCycle:
         for pending in members:
             handle.queue.remove(pending)
             pending.attempts += 1
-        if why := _contradiction(members) or self._shared_claim(members):
+        specs = [handle.pod_groups.spec_of(key) for key in keys]
+        if why := _contradiction(members, specs) or self._shared_claim(members):
             self._wait(keys, members, why)
             self._tell_waiting(keys, SCHEDULER_ERROR, why)
             return []
         by_uid = {pending.uid: pending for pending in members}
-        trial = ClusterTrial(handle, {uid: it.pod for uid, it in by_uid.items()}, self._nodes_of(keys))
+        trial = ClusterTrial(handle, {uid: it.pod for uid, it in by_uid.items()}, handle.pod_groups.nodes_of(keys))
         with trial.begun():
-            group = Group(tuple(_member(it) for it in members), missing, handle.pod_groups.levels(keys)[0])
+            group = Group(tuple(member_of(it) for it in members), missing, handle.pod_groups.levels(keys)[0])
             answer = decide_group(trial, group)
             refusal = None if isinstance(answer, Placed) else self._explain(trial, group, answer, by_uid)
         if isinstance(answer, Placed):
@@ -129,10 +135,6 @@ class GroupCycle:
             and f'resourceclaim "{name}" has no devices yet, and several pods of the group use it, which is not supported'
         )
 
-    def _nodes_of(self, keys: Iterable[GangKey]) -> frozenset[str]:
-        groups = self.handle.pod_groups
-        return frozenset(node for key in keys for node in groups.gang(key).scheduled.values() if node != COMPLETED)
-
     def _assume(
         self, answer: Placed, by_uid: Mapping[str, PendingPod], began: float, *, together: bool
     ) -> list[Coroutine[Any, Any, None]] | None:
@@ -143,6 +145,8 @@ class GroupCycle:
         member that follows another one on such a node is asked again.
         """
         handle, started, used = self.handle, dict[str, Coroutine[Any, Any, None]](), set[str]()
+        for uid in answer.placements:
+            handle.nominator.end(uid)  # the assumption keeps the room from now on
         gate = BindTogether(answer.placements) if together and len(answer.placements) > 1 else None
         for uid, decided in answer.placements.items():
             pending, placement = by_uid[uid], decided
@@ -244,6 +248,8 @@ class GroupCycle:
                 self.handle.metrics.rejections[reason.value] += 1
             if Reason.BIND_QUEUE in reasons:
                 return  # a matter of milliseconds
+        if isinstance(answer, Refused):
+            self.after_refused(keys, frozenset(it.node for it in answer.beside.values()))
         placed = len(answer.beside) if isinstance(answer, Refused) else 0
         messages = frozenset(it.message for it in verdict.rejections.values()) if verdict is not None else why
         essence = (placed, len(members), messages)
@@ -283,19 +289,7 @@ def _by_class(members: Iterable[PendingPod]) -> dict[RequestClass, list[PendingP
     return found
 
 
-def _member(pending: PendingPod) -> Member:
-    request_class, ref = pending.request_class, pending.pod.request.gang
-    if ref is None:
-        raise AssertionError(f"pod {pending.pod.key} is in no gang")
-    amounts, demands = request_class.amounts, request_class.request.constraints
-    rare = bool(request_class.claims) or any(name not in (CPU, MEMORY) and "/" in name for name in amounts)
-    tied = bool(demands.node_selector or demands.node_terms or demands.anti_affinity)
-    # A pod that others follow by affinity comes first among equals: those that follow have the terms.
-    size = (int(not demands.affinity), int(rare), int(tied), amounts.get(CPU, 0), amounts.get(MEMORY, 0))
-    return Member(pending.uid, ref.key, request_class, size)
-
-
-def _contradiction(members: Sequence[PendingPod]) -> str:
+def _contradiction(members: Sequence[PendingPod], specs: Iterable[GangSpec | None]) -> str:
     """Return what kube-scheduler's podGroupCycle refuses before it looks at nodes; empty for most groups."""
     names = {pending.pod.scheduler for pending in members}
     if len(names) > 1:
@@ -304,6 +298,7 @@ def _contradiction(members: Sequence[PendingPod]) -> str:
         )
     kubernetes = [it for it in members if it.pod.request.gang and it.pod.request.gang.key.dialect is Dialect.KUBERNETES]
     priorities = {pending.pod.request.priority for pending in kubernetes}
+    priorities |= {spec.priority for spec in specs if spec is not None and spec.priority is not None}
     if len(priorities) > 1:
         return "all pods in a single pod group should match the priority of the pod group, got: " + " and ".join(
             map(str, sorted(priorities))

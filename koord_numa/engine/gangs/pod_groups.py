@@ -5,7 +5,7 @@ Members are told by the handlers of pods and by the cache, PodGroups by an infor
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -58,6 +58,8 @@ class PodGroups:
     def __init__(self, *, enabled: bool = True) -> None:
         self.enabled = enabled
         self.objects: dict[GangKey, PodGroup] = {}
+        self._together: set[GangKey] = set()  # gangs that are disrupted together
+        self.revision = 0  # increases with every change of a PodGroup
         self._gangs: dict[GangKey, Gang] = {}
         self._spec_of: dict[str, tuple[GangKey, GangSpec | None]] = {}  # by uid of a member, what it declares
 
@@ -72,11 +74,14 @@ class PodGroups:
 
     def observe(self, event: str | None, group: PodGroup) -> None:
         """A PodGroup came, changed or went."""
+        self.revision += 1
         if event == DELETED:
             self.objects.pop(group.key, None)
+            self._together.discard(group.key)
             self._forget_if_empty(group.key)
             return
         self.objects[group.key] = group
+        (self._together.add if group.spec.disrupted_together else self._together.discard)(group.key)
         if group.satisfied and (gang := self._gangs.get(group.key)) is not None:
             gang.satisfied = True
 
@@ -179,6 +184,23 @@ class PodGroups:
     def gang(self, key: GangKey) -> Gang:
         """Return a gang; one without members is empty."""
         return self._gangs.get(key) or Gang()
+
+    def nodes_of(self, keys: Iterable[GangKey]) -> frozenset[str]:
+        """Return the nodes of the members of these gangs."""
+        return frozenset(node for key in keys for node in self.gang(key).scheduled.values() if node != COMPLETED)
+
+    @property
+    def disrupts_together(self) -> bool:
+        """Whether any gang is disrupted together. False in most clusters."""
+        return bool(self._together)
+
+    def unit_of(self, pod: Pod) -> Collection[str]:
+        """Return the UIDs of the bound members of a gang that is disrupted together, for one of them; empty for other pods."""
+        ref = pod.request.gang
+        spec = None if ref is None else self.spec_of(ref.key)
+        if ref is None or spec is None or not spec.disrupted_together:
+            return ()
+        return [uid for uid, node in self.gang(ref.key).scheduled.items() if node != COMPLETED]
 
     def group(self, key: GangKey) -> tuple[tuple[GangKey, ...], str]:
         """Return the gangs that are decided on with this one, and why its members wait; empty when they may be tried."""

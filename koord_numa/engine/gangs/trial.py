@@ -5,20 +5,22 @@ A member counts as room that is kept on its node (``NodeInfo.nominees``), so tha
 of its kubelet, and as a counted pod for affinity, spreading and volumes. No event is reported, and no history of a node is written.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from koord_numa.core.claims.allocation import Allocation
 from koord_numa.core.gangs.decide import Domain, Member
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.preempt.dry_run import Nominee
-from koord_numa.core.resources import CPU
+from koord_numa.core.resources import CPU, MEMORY
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle
+from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
 
 
@@ -37,10 +39,11 @@ class ClusterTrial:
     _domains: dict[tuple[str, ...], list[Domain]] = field(default_factory=dict)
     _classes: dict[str, RequestClass] = field(default_factory=dict)
     _changes_classes: bool = False  # do terms of a member put other members into other classes?
+    _nominated: dict[str, str] = field(default_factory=dict)  # nodes that are being freed for members
 
     @contextmanager
     def begun(self) -> Iterator["ClusterTrial"]:
-        """Decide inside; what is left assumed is undone."""
+        """Decide inside; what is left assumed is undone. What is reserved for members is free for all of them."""
         for uid, pod in self.pods.items():
             demands = pod.request.constraints
             terms = (
@@ -52,11 +55,28 @@ class ClusterTrial:
             self._changes_classes = self._changes_classes or any(terms)
             if (request_class := self.handle.classes.of(pod)) is not None:
                 self._classes[uid] = request_class
+        reserved = self._lift_reservations()
         try:
             yield self
         finally:
             for uid in reversed(list(self._assumed)):
                 self._undo(uid)
+            for info, uid, nominee, allocations in reserved:
+                info.nominees[uid] = nominee
+                self._count_devices(allocations, 1)
+                self._changed(info)
+
+    def _lift_reservations(self) -> list[tuple[NodeInfo, str, Nominee, tuple[Allocation, ...]]]:
+        lifted = []
+        for uid, pod in self.pods.items():
+            info = self.handle.cache.nodes.get(node) if (node := self.handle.nominator.node_of(pod)) else None
+            if info is not None and (nominee := info.nominees.pop(uid, None)) is not None:
+                allocations = self.handle.selector.claims.kept_for(uid)
+                lifted.append((info, uid, nominee, allocations))
+                self._nominated[uid] = info.name
+                self._count_devices(allocations, -1)
+                self._changed(info)
+        return lifted
 
     def class_of(self, uid: str) -> RequestClass:
         """Return the class of a member beside those that are assumed now."""
@@ -72,6 +92,10 @@ class ClusterTrial:
         if nodes is not None and len(nodes) == 1:
             answer = selector.try_node(request_class, next(iter(nodes)))
             return answer if isinstance(answer, Placement) else None
+        if (first := self._nominated.get(member.uid)) is not None and (nodes is None or first in nodes):
+            answer = selector.try_node(request_class, first)
+            if isinstance(answer, Placement):
+                return answer
         return selector.choose(request_class, self.pods[member.uid].images, nodes)
 
     def refusal_at(self, uid: str, node: str) -> Rejection | None:
@@ -91,7 +115,7 @@ class ClusterTrial:
         if placement.explores:
             info.history.evidence.explore(member.uid, placement.explores)
         self.handle.cache.index.add(info, here)
-        self._count_devices(placement, 1)
+        self._count_devices(placement.allocations, 1)
         self._changed(info)
 
     def undo(self, member: Member) -> None:
@@ -118,11 +142,11 @@ class ClusterTrial:
         if placement.explores:
             info.history.evidence.decided(uid)
         self.handle.cache.index.remove(info, here)
-        self._count_devices(placement, -1)
+        self._count_devices(placement.allocations, -1)
         self._changed(info)
 
-    def _count_devices(self, placement: Placement, sign: int) -> None:
-        for allocation in placement.allocations:
+    def _count_devices(self, allocations: Iterable[Allocation], sign: int) -> None:
+        for allocation in allocations:
             self.handle.selector.claims.count_tentatively(allocation, sign)
 
     def _changed(self, info: NodeInfo) -> None:
@@ -139,3 +163,16 @@ def _domain(keys: Sequence[str], values: Sequence[str], infos: Sequence[NodeInfo
     name = ", ".join(f"{key}={value}" for key, value in zip(keys, values, strict=True))
     free = sum(max(0, info.free.get(CPU, 0)) for info in infos)
     return Domain(name, frozenset(info.name for info in infos), free)
+
+
+def member_of(pending: PendingPod) -> Member:
+    """Return the member of a pending pod, with the sort key of its kind."""
+    request_class, ref = pending.request_class, pending.pod.request.gang
+    if ref is None:
+        raise AssertionError(f"pod {pending.pod.key} is in no gang")
+    amounts, demands = request_class.amounts, request_class.request.constraints
+    rare = bool(request_class.claims) or any(name not in (CPU, MEMORY) and "/" in name for name in amounts)
+    tied = bool(demands.node_selector or demands.node_terms or demands.anti_affinity)
+    # A pod that others follow by affinity comes first among equals: those that follow have the terms.
+    size = (int(not demands.affinity), int(rare), int(tied), amounts.get(CPU, 0), amounts.get(MEMORY, 0))
+    return Member(pending.uid, ref.key, request_class, size)

@@ -6,12 +6,13 @@ It changes nothing and makes no requests. Results may be outdated after any othe
 
 import asyncio
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cachetools import LRUCache
 
+from koord_numa.core.claims.allocation import Allocation
 from koord_numa.core.claims.allocator import NO_SOLUTION
 from koord_numa.core.claims.device_hints import MOST_STEPS
 from koord_numa.core.claims.inventory import PoolId
@@ -19,7 +20,7 @@ from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.objects.workloads import DisruptionBudget
-from koord_numa.core.preempt.dry_run import ClaimId, EvictionTerms, PreemptionNode, answer_of
+from koord_numa.core.preempt.dry_run import ClaimId, EvictionTerms, PreemptionNode, Unit, answer_of
 from koord_numa.core.preempt.victims import (
     PreemptionCandidate,
     Rank,
@@ -69,11 +70,11 @@ class FreedDevices:
     """``core.preempt.dry_run.FreedDevices`` for one plan. ``evicted`` are UIDs of evicted pods that may have left already."""
 
     def __init__(
-        self, handle: Handle, pod: Pod, ask: SchedulingRequest, check: ClaimCheck, evicted: Collection[str]
+        self, handle: Handle, own: Collection[str], ask: SchedulingRequest, check: ClaimCheck, evicted: Collection[str]
     ) -> None:
         self._handle = handle
         self._lister: ClaimLister = handle.selector.claims
-        self._pod = pod.key.uid
+        self._own = own  # UIDs of the preemptor, or of all pods of its group
         self._ask = ask
         self._check = check
         self._evicted = evicted
@@ -84,23 +85,28 @@ class FreedDevices:
 
     @classmethod
     def of(
-        cls, handle: Handle, pod: Pod, request_class: RequestClass, evicted: Collection[str]
+        cls, handle: Handle, own: Collection[str], request_class: RequestClass, evicted: Collection[str]
     ) -> "FreedDevices | None":
         """Return the devices for a pod of this class; ``None`` without claims."""
         check = handle.selector.claims_for(request_class)
         ask = handle.selector.requirements_now(request_class) if check is not None else None
-        return None if check is None or ask is None else cls(handle, pod, ask, check, evicted)
+        return None if check is None or ask is None else cls(handle, own, ask, check, evicted)
 
     def place(
-        self, node: PreemptionNode, seen: NodeSnapshot, placement: Placement, gone: Collection[str]
+        self,
+        node: PreemptionNode,
+        seen: NodeSnapshot,
+        placement: Placement,
+        gone: Collection[str],
+        taken: Sequence[Allocation] = (),
     ) -> Placement | Rejection:
         """Return the placement with devices when the pods ``gone`` have left. Devices reserved for the pod itself are free for it."""
         self._turn_to(node)
         if self._left <= 0:
             return Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, "the search for victims has used its steps")
-        kept = (allocation for uid in (self._pod, *gone) for allocation in self._lister.kept_for(uid))
+        kept = (allocation for uid in {*self._own, *gone} for allocation in self._lister.kept_for(uid))
         freed = (it.claim.allocation for it in self._freed(gone) if it.claim.allocation is not None)
-        with self._lister.set_aside([*kept, *freed]):
+        with self._lister.set_aside([*kept, *freed], taken):
             answer, steps = self._check.try_out(self._ask, seen, placement)
         self._left -= steps + 1
         self._spent += steps + 1
@@ -114,7 +120,7 @@ class FreedDevices:
     def may_suffice(self, node: PreemptionNode, gone: Collection[str]) -> bool:
         """Necessary condition: the node has enough devices when these pods have left."""
         self._turn_to(node)
-        kept = (allocation for uid in (self._pod, *gone) for allocation in self._lister.kept_for(uid))
+        kept = (allocation for uid in {*self._own, *gone} for allocation in self._lister.kept_for(uid))
         freed = (it.claim.allocation for it in self._freed(gone) if it.claim.allocation is not None)
         with self._lister.set_aside([*kept, *freed]):
             return not self._check.falls_short(node.seen)
@@ -320,6 +326,7 @@ class Evaluator:
         self.outdated: dict[str, str] = {}
         self.freeing = NodesBeingFreed()
         self._known: LRUCache[RequestClass, KnownNodes] = LRUCache(maxsize=REMEMBERED)
+        self._groups = 0  # revision of the PodGroups of the cached results
 
     def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
         """Process an added, changed or deleted PodDisruptionBudget."""
@@ -468,6 +475,9 @@ class Evaluator:
 
     def _known_of(self, request_class: RequestClass, ask: SchedulingRequest) -> KnownNodes:
         """Return the cached results of the class; empty for classes that depend on more than the node."""
+        if self._groups != self._handle.pod_groups.revision:  # pods may be disrupted together by now
+            self._groups = self._handle.pod_groups.revision
+            self._known.clear()
         # A result that depends on other nodes or on claims may become invalid without a change of this node.
         if ask.neighbours or ask.spread or ask.storage or request_class.claims is not None:
             return KnownNodes()
@@ -480,22 +490,27 @@ class Evaluator:
         changed, _ = self._handle.selector.changed_since(known.position)
         found = known.tried.get(candidate.node)
         # The same cached object, and the node is unchanged.
-        if changed is not None and candidate.node not in changed and found is not None and found[1] is candidate:
+        is_known = changed is not None and candidate.node not in changed and found is not None and found[1] is candidate
+        if is_known and not self._evicts_elsewhere(candidate):
             return True
         node = self._preemption_node(pod, request_class, candidate.node)
         return node is not None and select_victims_on_node(ask, node, self.terms(pod, request_class)) == candidate
 
     def may_carry_out(self, pod: Pod, candidate: PreemptionCandidate) -> bool:
         """Return whether no budget is violated, or the settings permit this pod to violate budgets as the last resort."""
+        return self.may_violate(pod, candidate.violations)
+
+    def may_violate(self, pod: Pod, violations: int) -> bool:
+        """Return whether the pod may violate so many budgets."""
         budgets = self._handle.settings.preemption.budgets
         critical = pod.request.priority >= SYSTEM_CRITICAL
         breaks = budgets is Budgets.LIKE_KUBE_SCHEDULER or (budgets is Budgets.BREAK_FOR_SYSTEM_CRITICAL and critical)
-        return not candidate.violations or breaks
+        return not violations or breaks
 
     def note_evicted(self, node: str, uid: str) -> None:
         """Record that this pod of the node is terminating, though the watch may not have shown it yet."""
         self.evicted.add(uid)
-        self._forget(node)
+        self._forget(self._handle.cache.node_of.get(uid, node))
 
     def note_outdated(self, node: str, version: str) -> None:
         """Exclude a node whose topology did not follow when pods left, until it has another version."""
@@ -513,14 +528,19 @@ class Evaluator:
         """
         budgets = self.disruption_budgets()
         covered = any(protected(victim, budgets) for victim in nomination.candidate.victims)
-        return _looks_at_its_node_alone(nomination.request_class) and not covered
+        alone = _looks_at_its_node_alone(nomination.request_class) and not self._evicts_elsewhere(nomination.candidate)
+        return alone and not covered
+
+    def _evicts_elsewhere(self, candidate: PreemptionCandidate) -> bool:
+        """Return whether pods of other nodes are disrupted together with pods of this node."""
+        return any(victim.key.uid not in candidate.awaited for victim in candidate.victims)
 
     def still_confirms(self, nomination: Nomination) -> bool:
         """Return the same as ``confirms``, evaluated only if the node has changed or more than the node matters."""
         info = self._handle.cache.nodes.get(nomination.node)
         if info is None:
             return False
-        alone = _looks_at_its_node_alone(nomination.request_class)
+        alone = self.concerns_its_node_alone(nomination)
         # Nothing relevant has changed, except for bars, which may expire.
         if alone and nomination.confirmed == info.revision:
             return not self._handle.selector.bars_of(nomination.request_class)(nomination.node)
@@ -541,25 +561,53 @@ class Evaluator:
 
         Evicted pods count as terminating, though the watch may not have shown it yet.
         """
+        return None if self._handle.selector.bars_of(request_class)(name) else self.group_node(pod, (), name)
+
+    def group_node(self, pod: Pod, group: Collection[str], name: str) -> PreemptionNode | None:
+        """Return the node, if it is trusted, for preemption by this pod or by the pods ``group`` (UIDs) together."""
         record = self._handle.cache.nodes.get(name)
-        if record is None or self._handle.selector.bars_of(request_class)(name):
+        if record is None:
             return None
         if record.unreported.speaks_of_others(record.topology) or self._is_outdated(record):
             return None
         # Assumed pods may not be bound: they are no victims.
-        node = record.site_for(pod, self._assumed_on(name))
+        node = record.site_for(pod, self._assumed_on(name), group, self._units_on(record))
         if node is None or not node.trusted:
             return None
         if self.evicted.isdisjoint(node.pods):
             return node
         # Already evicted: counts as terminating and has no further cost.
-        there = {uid: replace(it, deleting=it.deleting or uid in self.evicted) for uid, it in node.pods.items()}
+        there = {uid: self._as_evicted(it) for uid, it in node.pods.items()}
         return replace(node, pods=there)
 
+    def _as_evicted(self, pod: Pod) -> Pod:
+        """Return the pod, terminating if it was evicted."""
+        return replace(pod, deleting=True) if pod.key.uid in self.evicted and not pod.deleting else pod
+
+    def _units_on(self, record: NodeInfo) -> Mapping[str, Unit]:
+        """Return the pods that are disrupted together with pods of this node, by UID of the latter."""
+        groups, cache = self._handle.pod_groups, self._handle.cache
+        found: dict[str, Unit] = {}
+        for uid, pod in record.pods.items() if groups.disrupts_together else ():
+            if pod.request.gang is not None and uid not in found and (uids := groups.unit_of(pod)):
+                unit = tuple(self._as_evicted(it) for other in uids if (it := cache.pod(other)) is not None)
+                found |= {it.key.uid: unit for it in unit}
+        return found
+
     def _assumed_on(self, name: str) -> frozenset[str]:
-        """Return the UIDs of the node's pods with unconfirmed binds."""
-        record, assumed = self._handle.cache.nodes.get(name), self._handle.cache.assumed
-        return frozenset(() if record is None else (uid for uid in record.pods if uid in assumed))
+        """Return the UIDs of the node's pods with unconfirmed binds, and of pods that are disrupted together with such pods."""
+        record, assumed, groups = (
+            self._handle.cache.nodes.get(name),
+            self._handle.cache.assumed,
+            self._handle.pod_groups,
+        )
+        if record is None:
+            return frozenset()
+        found = frozenset(uid for uid in record.pods if uid in assumed)
+        if not groups.disrupts_together:
+            return found
+        together = (uid for uid, pod in record.pods.items() if any(other in assumed for other in groups.unit_of(pod)))
+        return found.union(together)
 
     def _with_devices(self, pod: Pod, verdict: Unschedulable, asked: Collection[str]) -> frozenset[str]:
         """Return the nodes that lack more than devices, or have pods of lower priority with devices."""
@@ -585,13 +633,13 @@ class Evaluator:
         """Return the current budgets by name."""
         return [budget for _, budget in sorted((self.budgets or {}).items())]
 
-    def terms(self, pod: Pod, request_class: RequestClass) -> EvictionTerms:
-        """Return the eviction terms for a pod of the class with the current budgets."""
+    def terms(self, pod: Pod, request_class: RequestClass, group: Collection[str] = ()) -> EvictionTerms:
+        """Return the eviction terms for a pod of the class, or the pods ``group`` (UIDs), with the current budgets."""
         return EvictionTerms(
             self._handle.selector.profile_of(request_class),
             self.disruption_budgets(),
             self._handle.cache.index.namespaces,
-            FreedDevices.of(self._handle, pod, request_class, self.evicted),
+            FreedDevices.of(self._handle, group or (pod.key.uid,), request_class, self.evicted),
         )
 
 

@@ -5,11 +5,14 @@ Everything is checked again before each request. Failures are raised; the execut
 """
 
 import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from logging import getLogger
 from typing import Final
 
 from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.preempt.groups import GroupCandidate
 from koord_numa.core.preempt.victims import protected, violating
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.preemption.evaluator import Evaluator
@@ -19,6 +22,8 @@ from koord_numa.ports import ClusterError, Conflict, Gone, NotLeader
 log = getLogger(__name__)
 
 PREEMPTED: Final = "Preempted"
+WRITES: Final = 16
+"""Maximum number of concurrent nominations of a group."""
 
 
 class Evictor:
@@ -32,13 +37,36 @@ class Evictor:
         """Free the node. Raises ``ClusterError``: ``Gone`` when the pod does not wait any more, ``Conflict`` when the node has changed."""
         self._check(nomination)
         # The status first, so that users see for which pod the victims are evicted.
+        await self._nominate_waiting(nomination)
+        candidate = nomination.candidate
+        message = f"Preempted by pod {nomination.pod.key.uid} on node {nomination.node}"
+        await self._evict(candidate.victims, candidate.violations, partial(self._check, nomination), message)
+
+    async def _nominate_waiting(self, nomination: Nomination) -> None:
+        """Write the nominated node. Raises ``Gone`` when the pod does not wait any more."""
         seen = await self.nominate(nomination.pod.key, nomination.node)
         if seen.node or seen.deleting or seen.gated or seen.finished:
             # The nominated node in its status is not valid any more.
             with suppress(ClusterError):
                 await self._handle.dependencies.binder.nominate(nomination.pod.key, "")
             raise Gone(f"pod {nomination.pod.key} waits no longer")
-        await self._evict(nomination)
+
+    async def free_group(
+        self, nominations: Sequence[Nomination], candidate: GroupCandidate, confirms: Callable[[], bool], group: str
+    ) -> None:
+        """Free the nodes of a group. Raises ``ClusterError`` as ``free``."""
+
+        def check() -> None:
+            self._check_waiting(nominations)
+            if not confirms():
+                raise Conflict(f"the nodes for group {group} have changed: to evict these pods is not right any more")
+
+        check()
+        for start in range(0, len(nominations), WRITES):
+            some = nominations[start : start + WRITES]
+            ends = await asyncio.gather(*(self._nominate_waiting(it) for it in some), return_exceptions=True)
+            _raise_first(ends)
+        await self._evict(candidate.victims, candidate.violations, check, f"Preempted by group {group}")
 
     async def nominate(self, pod: PodKey, node: str) -> Pod:
         """Write the nominated node (empty: none) to the pod's status together with a due condition. Return the updated pod."""
@@ -59,39 +87,35 @@ class Evictor:
         pending = self._handle.pending.get(pod.uid)
         return pending is not None and not pending.binding
 
-    async def _evict(self, nomination: Nomination) -> None:
+    async def _evict(self, victims: Sequence[Pod], violations: int, check: Callable[[], None], message: str) -> None:
         """
-        Evict the victims.
+        Evict the victims. ``check`` raises ``ClusterError`` when they must not be evicted any more.
 
         Victims under a budget are evicted first and sequentially: if the API server rejects an eviction, the other pods are spared. The
         others are evicted concurrently, as in kube-scheduler.
         """
-        victims = nomination.candidate.victims
         budgets = self._evaluator.disruption_budgets()
         # Budgets are only violated by a plan that is allowed to.
-        broken = violating(victims, budgets) if nomination.candidate.violations else frozenset()
+        broken = violating(victims, budgets) if violations else frozenset()
         unprotected = []
         for victim in victims:
             if not protected(victim, budgets):
                 unprotected.append(victim)
                 continue
             # Before each eviction: the node may change during the requests.
-            self._check(nomination)
-            await self._evict_one(nomination, victim, broken)
+            check()
+            await self._evict_one(victim, broken, message)
         if not unprotected:
             return
-        self._check(nomination)
-        ends = await asyncio.gather(
-            *(self._evict_one(nomination, victim, broken) for victim in unprotected), return_exceptions=True
+        check()
+        _raise_first(
+            await asyncio.gather(
+                *(self._evict_one(victim, broken, message) for victim in unprotected), return_exceptions=True
+            )
         )
-        # After all have ended: an exception must not leave evictions running unobserved.
-        for end in ends:
-            if isinstance(end, BaseException):
-                raise end
 
-    async def _evict_one(self, nomination: Nomination, victim: Pod, broken: frozenset[str]) -> None:
+    async def _evict_one(self, victim: Pod, broken: frozenset[str], message: str) -> None:
         handle = self._handle
-        message = f"Preempted by pod {nomination.pod.key.uid} on node {nomination.node}"
         with suppress(Gone):
             if victim.key.uid in broken:
                 # An eviction would be rejected; kube-scheduler deletes all its victims.
@@ -100,14 +124,26 @@ class Evictor:
                 await handle.dependencies.binder.evict(victim.key, message)
             handle.dependencies.recorder.event(victim.key, warning=False, reason=PREEMPTED, message=message)
             handle.metrics.victims += 1
-        self._evaluator.note_evicted(nomination.node, victim.key.uid)
+        self._evaluator.note_evicted(victim.node, victim.key.uid)
 
     def _check(self, nomination: Nomination) -> None:
         """Check the nomination before an eviction. Raises ``NotLeader``, ``Gone`` or ``Conflict`` when it must not happen."""
-        handle, pod = self._handle, nomination.pod
-        if not handle.dependencies.lease.fresh():
-            raise NotLeader("the lease is not held any more")
-        if handle.nominator.of(pod.key.uid) is not nomination or not self.still_waits(pod.key):
-            raise Gone(f"pod {pod.key} needs no room any more")
+        self._check_waiting((nomination,))
         if not self._evaluator.still_confirms(nomination):
             raise Conflict(f"node {nomination.node} has changed: to evict these pods is not right any more")
+
+    def _check_waiting(self, nominations: Iterable[Nomination]) -> None:
+        handle = self._handle
+        if not handle.dependencies.lease.fresh():
+            raise NotLeader("the lease is not held any more")
+        for nomination in nominations:
+            pod = nomination.pod.key
+            if handle.nominator.of(pod.uid) is not nomination or not self.still_waits(pod):
+                raise Gone(f"pod {pod} needs no room any more")
+
+
+def _raise_first(ends: Iterable[object]) -> None:
+    """Raise the first exception of finished tasks. All have ended: none may go on unobserved."""
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end

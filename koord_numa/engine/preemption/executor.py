@@ -27,6 +27,7 @@ from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.preemption.evaluator import Evaluator
 from koord_numa.engine.preemption.evictor import Evictor
+from koord_numa.engine.preemption.groups import NEVER, PROTECTED, SHOWN, GroupPreemption
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.queue.pending_pod import PendingPod, pause
 from koord_numa.engine.queue.request_class import RequestClass
@@ -56,6 +57,10 @@ class Agenda:
     def add(self, *request_classes: RequestClass) -> None:
         """Queue these classes for an evaluation of all nodes."""
         self._due.update(dict.fromkeys(request_classes))
+
+    def goes_before(self, priority: int) -> bool:
+        """Return whether a queued class has a higher priority."""
+        return any(request_class.priority > priority for request_class in self._due)
 
     @contextmanager
     def next(self) -> Iterator[tuple[RequestClass, Nodes]]:
@@ -225,16 +230,10 @@ class Pauses:
             pending.preemption_failures = 0
 
 
-NEVER: Final = "preemption: not eligible due to preemptionPolicy=Never."
-PROTECTED: Final = "preemption: every choice of victims would violate a PodDisruptionBudget."
-SHOWN: Final = 3
-"""Maximum number of victims named in the message of the waiting pod."""
-
-
 def being_freed(candidate: PreemptionCandidate) -> str:
     """Return ``preemption: node n is being freed, 4 pod(s) are evicted: default/a, default/b, default/c, ...``."""
     names = sorted(str(victim.key) for victim in candidate.victims)
-    others = len(candidate.awaited) - len(names)
+    others = len(candidate.awaited - {victim.key.uid for victim in candidate.victims})
     shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
     text = f"preemption: node {candidate.node} is being freed"
     if names:
@@ -258,10 +257,10 @@ class Executor:
         self.evaluator = Evaluator(handle)
         self._evictor = Evictor(handle, self.evaluator)
         self._agenda = Agenda()
-        self.bind_confirmed = self._agenda.bind_confirmed
         self._pauses = Pauses(handle)
         self._failed: set[RequestClass] = set()  # classes with a pod whose node could not be freed in this round
         self._news = asyncio.Event()
+        self.groups = GroupPreemption(handle, self.evaluator, self._evictor, self._news.set, self._requeue)
 
     def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
         """Replace the budgets by this complete list. Until it is known no pod is evicted."""
@@ -277,6 +276,12 @@ class Executor:
     def nodes_changed(self, *nodes: str) -> None:
         """Record nodes whose pods left, of which more is known, or that are not barred any more."""
         self._agenda.nodes_changed(*nodes)
+        self.groups.nodes_changed()
+
+    def bind_confirmed(self, node: str) -> None:
+        """Record that a pod of this node may be evicted from now on."""
+        self._agenda.bind_confirmed(node)
+        self.groups.nodes_changed()
 
     def will_write(self, pending: PendingPod) -> bool:
         """Return whether the pod is queued for a plan, whose status update will include its condition."""
@@ -290,11 +295,20 @@ class Executor:
         self._agenda.add(*(pending.request_class for pending in self._pauses.over(now)))
         for nomination in self._handle.nominator:
             if not self._handle.nominator.may_still_fit(nomination, patience):
-                self._agenda.add(nomination.request_class)
+                self._requeue((nomination,))
         glance = Glance(self._handle.cache, self.evaluator.evicted)
         self._agenda.look_again(lambda waiting: bool(self._handle.queue.pods_of(waiting)), glance.worth_a_look)
-        if self._agenda:
+        self.groups.look_again()
+        if self._agenda or self.groups:
             self._news.set()
+
+    def _requeue(self, nominations: Iterable[Nomination]) -> None:
+        """Queue the classes or groups of these nominations."""
+        for nomination in nominations:
+            if (ref := nomination.pod.request.gang) is None:
+                self._agenda.add(nomination.request_class)
+            else:
+                self.groups.consider_gang(ref.key)
 
     async def run(self) -> None:
         """Process the queue until cancelled."""
@@ -330,7 +344,10 @@ class Executor:
     async def _plan(self) -> None:
         """Evaluate every queued class, highest priority first."""
         self.evaluator.forget_the_gone()
-        while self._agenda and self.evaluator.budgets is not None:
+        while (self._agenda or self.groups) and self.evaluator.budgets is not None:
+            if self.groups and not self._agenda.goes_before(self.groups.priority):
+                await self.groups.serve_next()
+                continue
             with self._agenda.next() as (request_class, only):
                 await self._serve_class(request_class, only)
             # Pods that were not served, unless another round is about to start.
@@ -441,13 +458,13 @@ class Executor:
         """Reserve the amounts, publish, and evict; displaced pods of lower priority lose their nominations."""
         handle, candidate = self._handle, nomination.candidate
         # Displaced pods first, because their reservation ends.
-        displaced = [ended for key in candidate.displaced if (ended := handle.nominator.end(key.uid))]
+        displaced = [ended for key in candidate.displaced for ended in handle.nominator.end_together(key.uid)]
         handle.nominator.begin(nomination)
         if not displaced:
             # The plan was repeated just before, and only this nomination has changed the node since.
             nomination.confirmed = handle.cache.nodes[candidate.node].revision
         # Before any request, which may raise: their nominations have ended already.
-        self._agenda.add(*(ended.request_class for ended in displaced))
+        self._requeue(displaced)
         if displaced or not self.evaluator.concerns_its_node_alone(nomination):
             await self.evaluator.freeing.settled()
             return await self._free(nomination, displaced)

@@ -35,7 +35,7 @@ class Nomination:
 
     ``cleared`` is when every awaited pod had left (monotonic seconds), ``shown`` the version of the topology published then. ``confirmed``
     is the revision of the node at which its victims were confirmed. ``rebuilt``: the pod was tried against a kubelet state that was rebuilt
-    from published data.
+    from published data. ``together`` are the UIDs of all pods of a group that were nominated at once.
     """
 
     pod: Pod
@@ -45,6 +45,7 @@ class Nomination:
     shown: str | None = None
     confirmed: int | None = None
     rebuilt: bool = False
+    together: tuple[str, ...] = ()
 
     @property
     def node(self) -> str:
@@ -121,19 +122,24 @@ class Nominator:
         for pod in found.values():
             self.observe(None, pod)
 
-    def begin(self, nomination: Nomination) -> None:
-        """Start a nomination and reserve the amounts of its placement on the node."""
-        pod, placement, counted = nomination.pod, nomination.candidate.placement, nomination.pod
-        if placement.counted is not None:
-            counted = replace(pod, request=replace(pod.request, counted=placement.counted))
-        # A pod has one nomination: a new plan replaces the old plan.
-        self.end(pod.key.uid)
-        self._by_uid[pod.key.uid] = nomination
-        self._on.setdefault(nomination.node, {})[pod.key.uid] = None
-        for namespace, name, _ in nomination.candidate.claims:
-            self._by_claim.setdefault((namespace, name), {})[pod.key.uid] = None
-        self.claims.keep(pod.key.uid, placement.allocations)
-        self.cache.nominate(nomination.node, Nominee(pod, holding_of(counted, placement.assignment)))
+    def begin(self, *nominations: Nomination) -> None:
+        """Start nominations and reserve the amounts of their placements on the nodes."""
+        for nomination in nominations:
+            uid = nomination.pod.key.uid
+            # A pod has one nomination: a new plan replaces the old plan.
+            self.end(uid)
+            self._by_uid[uid] = nomination
+            self._on.setdefault(nomination.node, {})[uid] = None
+            for namespace, name, _ in nomination.candidate.claims:
+                self._by_claim.setdefault((namespace, name), {})[uid] = None
+        # All of a group are known before the first change of a node.
+        for nomination in nominations:
+            pod, placement = nomination.pod, nomination.candidate.placement
+            counted = pod
+            if placement.counted is not None:
+                counted = replace(pod, request=replace(pod.request, counted=placement.counted))
+            self.claims.keep(pod.key.uid, placement.allocations)
+            self.cache.nominate(nomination.node, Nominee(pod, holding_of(counted, placement.assignment)))
 
     def end(self, uid: str) -> Nomination | None:
         """End the nomination or claim of a pod and release the reservation. Return the nomination, if there was one."""
@@ -150,6 +156,12 @@ class Nominator:
             self.claims.end_keeping(uid)
             self.cache.withdraw(nomination.node, uid)
         return nomination
+
+    def end_together(self, uid: str) -> list[Nomination]:
+        """End the nomination of a pod and, for a member of a group, those of the other members. Return the nominations."""
+        nomination = self._by_uid.get(uid)
+        uids = nomination.together if nomination is not None and nomination.together else (uid,)
+        return [ended for other in uids if (ended := self.end(other)) is not None]
 
     def claim_changed(self, key: ClaimKey | None) -> None:
         """Retry the nominations that wait for the claim's devices; with ``None``, for the devices of any claim."""
@@ -177,7 +189,8 @@ class Nominator:
             elif nomination.cleared is None:
                 nomination.cleared = self.clock()
                 nomination.shown = record.version
-            self._due[uid] = None
+            if event is ClusterEvent.NODE_CHANGED or self._all_cleared(nomination):
+                self._due[uid] = None
 
     def try_again(self, uid: str) -> None:
         """Make a nominated pod due again after a failed attempt or bind, because its class may be unschedulable."""
@@ -230,6 +243,11 @@ class Nominator:
         if found is None or found.uid != uid or found.allocation is None:
             return False
         return not any(user in self.cache.node_of for user in found.reserved_for)
+
+    def _all_cleared(self, nomination: Nomination) -> bool:
+        """Return whether the nodes of all members of the group are free. A member alone is not tried."""
+        others = (self._by_uid.get(uid) for uid in nomination.together)
+        return all(it is None or it.cleared is not None for it in others)
 
     def _leave_node(self, node: str, uid: str) -> None:
         _discard(self._on, node, uid)

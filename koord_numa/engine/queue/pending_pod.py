@@ -27,8 +27,8 @@ class PendingPod:
     ``since`` is when it was first observed and ``attempts`` the number of attempts. ``binding`` is true from a decision until the outcome
     of the bind is known, ``failed_binds`` counts consecutive failures. ``order`` increases whenever the pod is queued: among equal
     priorities the smaller goes first. ``queued_in`` is the class that holds it in the queue, ``None`` while it is not queued, and
-    ``backoff_until`` is set while it backs off separately. ``message`` and ``remark`` are the last reported reasons why it waits;
-    ``provisional`` means that there was no decision at that time.
+    ``backoff_until`` is set while it backs off separately. ``message`` is the last reported reason why it waits; ``reason`` is the same
+    without the ``remark`` about preemption. ``provisional`` means that there was no decision at that time.
     """
 
     pod: Pod
@@ -42,6 +42,7 @@ class PendingPod:
     queued_in: RequestClass | None = None
     backoff_until: float | None = None
     message: str = ""
+    reason: str = ""
     remark: str = ""
     provisional: bool = False
     preemption_failures: int = 0  # consecutive failures

@@ -155,12 +155,12 @@ def test_a_pod_that_amounts_keep_away_has_no_place_whichever_others_come_back(
     order = data.draw(st.permutations(uids))
     kept: list[str] = []
     for uid in order:
-        if trial.lacks_amounts_with(uid):
+        if trial.lacks_amounts_with([uid]):
             kept.append(uid)
         else:
-            trial.let_back(uid)
+            trial.let_back([uid])
     for uid in kept:
-        trial.let_back(uid)
+        trial.let_back([uid])
         assert trial.answer() is None
         trial.send_away([uid])
-        assert trial.lacks_amounts_with(uid)
+        assert trial.lacks_amounts_with([uid])
