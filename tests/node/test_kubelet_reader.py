@@ -16,7 +16,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.node.agent import Agent
 from koord_numa.node.kubelet_reader import PATIENCE
 from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
-from koord_numa.sandbox.machines.agents.node_services import WRITE_DELAY
+from koord_numa.sandbox.machines.agents.node_services import ADMISSION_WINDOW, WRITE_DELAY
 from koord_numa.wire import parse_topology
 from tests.node.descriptions import GUARANTEED, STATIC
 from tests.node.nodes import NODE, World, world
@@ -226,6 +226,7 @@ async def test_a_policy_that_is_set_by_a_flag(tmp_path: Path, caplog: pytest.Log
             await around.publish(agent)
             assert parse_topology(around.topology() or {}).owner is CpuOwner.SCHEDULER
             start(around, "a", GUARANTEED)
+            await asyncio.sleep(2 * ADMISSION_WINDOW)
             for _ in range(3):
                 await around.publish(agent)
             topology = parse_topology(around.topology() or {})
