@@ -11,10 +11,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from time import monotonic
 from typing import Any, Final
 
+from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.node import applier
 from koord_numa.node.agent_config import AgentConfig
 from koord_numa.node.decided import DecidedPod
-from koord_numa.node.events import conflict_event, mismatch_event
+from koord_numa.node.events import conflict_event, isolation_event, mismatch_event
 from koord_numa.node.inputs.api_client import ApiError, NodeApi
 from koord_numa.node.inputs.cgroups import CgroupError, Cgroups
 from koord_numa.node.inputs.kubelet_config import KubeletOptions
@@ -22,6 +23,8 @@ from koord_numa.node.inputs.kubelet_files import KubeletFolder
 from koord_numa.node.inputs.pods import NodePods
 from koord_numa.node.inputs.rpc import PodResourcesClient, RpcError, RuntimeClient
 from koord_numa.node.inputs.sources import FolderWatch, HostSource, KubeletSource, ResourcesSource
+from koord_numa.node.interrupts import Interrupts
+from koord_numa.node.isolation import IsolationPlan, isolation_plan, refused_plan
 from koord_numa.node.kubelet_reader import KubeletReader, Reading
 from koord_numa.node.kubelet_state import with_evidence
 from koord_numa.node.metrics import AgentMetrics
@@ -43,6 +46,8 @@ SETTLE: Final = 0.05
 OBSERVE_INTERVAL: Final = 5.0
 APPLY_INTERVAL: Final = 10.0
 """Seconds between two rounds without an event: systemd's daemon-reload and other writers of cpusets cause none."""
+INTERRUPT_INTERVAL: Final = 60.0
+"""Seconds between two reads of all interrupts, which other programs may move: a machine has up to some thousand."""
 NODE_INTERVAL: Final = 30.0
 """Seconds between two reads of the Node, which rarely changes."""
 
@@ -87,6 +92,12 @@ class Agent:
         # Container id -> time when it was first seen running. -1 once it is measured, since each container is measured
         # once.
         self._running_since: dict[str, float] = {}
+        self._interrupts = Interrupts(config.proc, config.run, config.state)
+        self._quiet: CpuSet | None = None  # CPUs without interrupts, after the last round that set them
+        self._steered = float("-inf")
+        self._steering_problem = ""
+        self._isolation_refusals: dict[str, str] = {}  # by UID of the pod
+        self._reported_refusals: dict[str, str] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set. Raises ``Refused`` if cpusets are to be applied and no way is configured."""
@@ -112,8 +123,14 @@ class Agent:
                 await self.release()
 
     async def release(self) -> int:
-        """Reset every container to all CPUs. Return the number of changed containers. Used when the agent is removed from a node."""
+        """
+        Reset every container to all CPUs, and all interrupts. Return the number of changed containers.
+
+        Used when the agent is removed from a node.
+        """
         host = self.host.read()
+        if problem := (await self._interrupts.keep_off(EMPTY, host.cpu_set if host else EMPTY)).problem:
+            logger.error("%s", problem)
         if host is None or self._runtime is None or self._cri is None:
             return 0
         result = await applier.apply(applier.unpinned(host, await self._cri.containers()), self._cgroups, self._runtime)
@@ -166,7 +183,7 @@ class Agent:
         host = self.host.value
         if host is None or not self._may_apply.is_set():
             return None
-        return Plan(host, self._node.cpus, self._config.apply_memory)
+        return Plan(host, self._node.cpus, self._config.apply_memory, self._node.isolation)
 
     async def _every(self, interval: float, round_: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
@@ -235,6 +252,7 @@ class Agent:
             reserved=self._node.cpus,
             node_uid=self._node.uid,
             pinning=self._pinning,
+            isolation=self._node.isolation,
         )
 
     async def publish(self) -> None:
@@ -253,6 +271,11 @@ class Agent:
 
     async def observe(self) -> None:
         """Run one round of the observer: metrics, contents of the annotation, and an event for each new difference."""
+        if not self._config.apply:
+            await self._read_node()
+            await self._isolate(
+                refused_plan(self.pods.all(), self._node.isolation, "the node agent applies no cpusets")
+            )
         try:
             seen = self._observer.look(self.pods.all())
         except CgroupError as error:
@@ -278,6 +301,7 @@ class Agent:
         ]
         events += [mismatch_event(pod, "", self._config.node) for pod in seen.resolved[:10]]
         events += [conflict_event(pod, text, self._config.node) for pod, text in self._conflicts()]
+        events += [isolation_event(pod, text, self._config.node) for pod, text in self._refusals()]
         for event in events:
             with suppress(ApiError):
                 namespace = event["metadata"]["namespace"]
@@ -299,9 +323,44 @@ class Agent:
             self.metrics.errors.labels("nri").inc()
         return conflicts[:10]
 
+    def _refusals(self) -> list[tuple[DecidedPod, str]]:
+        """Return the pods whose isolation is refused for a reason that was not reported, at most ten."""
+        reported = {uid: text for uid, text in self._reported_refusals.items() if uid in self._isolation_refusals}
+        pods = {pod.uid: pod for pod in self.pods.all()}
+        new = [
+            (pods[uid], text)
+            for uid, text in self._isolation_refusals.items()
+            if uid in pods and reported.get(uid) != text
+        ][:10]
+        self._reported_refusals = reported | {pod.uid: text for pod, text in new}
+        for pod, text in new:
+            logger.warning("pod %s: CPUs are not isolated: %s", pod.key, text)
+        return new
+
+    async def _isolate(self, plan: IsolationPlan) -> None:
+        """Keep interrupts off the CPUs of the plan, and record which pods do not get what they request."""
+        if self._node_read == float("-inf"):
+            return  # the label is not known: interrupts stay as an earlier agent has set them
+        now = self._clock()
+        if plan.quiet != self._quiet or now - self._steered >= INTERRUPT_INTERVAL:
+            host = self.host.value
+            found = await self._interrupts.keep_off(plan.quiet, host.cpu_set if host else EMPTY)
+            self._quiet, self._steered, self._steering_problem = plan.quiet, now, found.problem
+            self.metrics.kept_off.set(found.kept_off)
+            self.metrics.unmovable.set(found.unmovable)
+            self.metrics.returned.inc(found.returned)
+            if found.problem:
+                self.metrics.errors.labels("interrupts").inc()
+        refusals = dict(plan.refusals)
+        for uid in plan.steered if self._steering_problem else ():
+            refusals[uid] = "; ".join(filter(None, (refusals.get(uid, ""), self._steering_problem)))
+        self._isolation_refusals = refusals
+        self.metrics.isolation_refused.set(len(refusals))
+
     async def apply(self) -> None:
         """Run one round of the applier."""
         host, kubelet = self.host.read(), await self._kubelet_options()
+        await self._read_node()
         pods = self.pods.all()
         why_not = applier.refusal(kubelet, koordlet=self._koordlet(), mems=self._config.apply_memory)
         if host is None or self._runtime is None or why_not:
@@ -312,13 +371,15 @@ class Agent:
                     logger.error("no cpuset is applied: %s", why_not)
             self._why_not = why_not
             self._may_apply.clear()
+            if why_not:
+                await self._isolate(refused_plan(pods, self._node.isolation, f"no cpuset is applied: {why_not}"))
             return
         self._why_not = ""
         self._may_apply.set()
-        # Reserved CPUs come from the Node, which publish reads. Before, nothing is reserved, and the next round
-        # corrects the pool.
+        # While the Node cannot be read, nothing is reserved, and a later round corrects the pool.
         reserved = self._node.cpus
-        targets = applier.wanted(host, pods, reserved=reserved, mems=self._config.apply_memory)
+        isolation = self._node.isolation
+        targets = applier.wanted(host, pods, reserved=reserved, mems=self._config.apply_memory, isolation=isolation)
         result = await applier.apply(targets, self._cgroups, self._runtime)
         self.metrics.updates.inc(len(result.updated))
         for container, text in result.errors.items():
@@ -334,6 +395,7 @@ class Agent:
         # short.
         if not result.errors:
             self._measure(targets, result)
+        await self._isolate(isolation_plan(host, pods, isolation))
 
     def _measure(self, targets: list[applier.Target], result: applier.Round) -> None:
         """Measure how long pinned containers have run on other CPUs. Containers without a cgroup do not count as pinned."""

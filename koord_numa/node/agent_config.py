@@ -15,7 +15,9 @@ class AgentConfig:
     ``cri_socket`` may be ``None`` with ``direct_writes``. ``nri_socket`` is used for ``apply`` whenever it exists.
     ``root_dir`` is the kubelet's directory with its checkpoint files, ``None`` if they are not read. ``daemon_set``
     (``namespace/name``) is the workload whose removal resets all containers to all CPUs. ``koordlet_namespace`` is the
-    namespace in which a DaemonSet named koordlet owns the CPUs of its nodes.
+    namespace in which a DaemonSet named koordlet owns the CPUs of its nodes. Interrupts are set in ``proc``, and
+    ``run`` has the socket of irqbalance. ``state`` is a directory for the original affinities of interrupts, which a
+    reboot empties, ``None`` if interrupts are not changed.
     """
 
     node: str
@@ -34,4 +36,7 @@ class AgentConfig:
     direct_writes: bool = False
     daemon_set: str = ""
     koordlet_namespace: str = KOORDLET_NAMESPACE
+    proc: Path = Path("/proc")
+    run: Path = Path("/run")
+    state: Path | None = None
     metrics_port: int = 0

@@ -20,6 +20,7 @@ from koord_numa.node.decided import DecidedPod
 from koord_numa.node.inputs.cgroups import CgroupError, Cgroups
 from koord_numa.node.inputs.kubelet_config import KubeletOptions
 from koord_numa.node.inputs.rpc import RpcError, RunningContainer
+from koord_numa.node.isolation import isolation_plan
 from koord_numa.node.sysfs import Host
 
 BEST_EFFORT: Final = "BestEffort"
@@ -80,7 +81,15 @@ def refusal(kubelet: KubeletOptions | None, *, koordlet: bool, mems: bool) -> st
 class Pools:
     """CPUs and memory for the containers of any pod of the node: its allocated CPUs, or the shared pool."""
 
-    def __init__(self, host: Host, pods: Sequence[DecidedPod], *, reserved: CpuSet = EMPTY, mems: bool = False) -> None:
+    def __init__(
+        self,
+        host: Host,
+        pods: Sequence[DecidedPod],
+        *,
+        reserved: CpuSet = EMPTY,
+        mems: bool = False,
+        isolation: frozenset[str] = frozenset(),
+    ) -> None:
         self._host = host
         self._mems = mems
         self._every = every = host.cpu_set
@@ -89,8 +98,15 @@ class Pools:
         closed = CpuSet.of(cpu for pod in pods if pod.exclusive_to_best_effort for cpu in pod.cpus)
         # An empty pool would stop its containers: if all CPUs are pinned, the others share the reserved CPUs, or all
         # CPUs.
-        self._shared = (every - held - reserved) or (every - held) or (every & reserved) or every
-        self._best_effort = (every - closed - reserved) or self._shared
+        empty = isolation_plan(host, pods, isolation).empty
+        self._shared = (
+            (every - held - empty - reserved)
+            or (every - held - reserved)
+            or (every - held)
+            or (every & reserved)
+            or every
+        )
+        self._best_effort = (every - closed - empty - reserved) or self._shared
         # NUMA nodes without memory are omitted: the kernel rejects them in cpuset.mems.
         self._everything = str(CpuSet.of(numa.id for numa in host.numa if numa.memory))
 
@@ -107,9 +123,20 @@ class Pools:
         return Target(container, cpus, memory, pinned=bool(pod.cpus))
 
 
-def wanted(host: Host, pods: Sequence[DecidedPod], *, reserved: CpuSet = EMPTY, mems: bool = False) -> list[Target]:
-    """Return the wanted states of all running containers of these pods, pinned containers first."""
-    pools = Pools(host, pods, reserved=reserved, mems=mems)
+def wanted(
+    host: Host,
+    pods: Sequence[DecidedPod],
+    *,
+    reserved: CpuSet = EMPTY,
+    mems: bool = False,
+    isolation: frozenset[str] = frozenset(),
+) -> list[Target]:
+    """
+    Return the wanted states of all running containers of these pods, pinned containers first.
+
+    ``isolation`` are the words of the Node's label.
+    """
+    pools = Pools(host, pods, reserved=reserved, mems=mems, isolation=isolation)
     targets = [
         pools.target(pod, container.id)
         for pod in pods

@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.vocabulary import isolation_words
 from koord_numa.core.quantity import amount
 from koord_numa.wire import names
 
@@ -51,6 +52,7 @@ class DecidedPod:
     containers: tuple[DecidedContainer, ...] = ()
     problem: str = ""
     is_koordlet: bool = False
+    isolation: frozenset[str] = frozenset()  # words of the annotation cpu-isolation, known or not
 
     @property
     def exclusive_to_best_effort(self) -> bool:
@@ -94,6 +96,7 @@ def decided_pod(pod: Mapping[str, Any], koordlet_namespace: str = KOORDLET_NAMES
         kube_qos=str(status.get("qosClass", "")),
         containers=tuple(_containers(status)),
         problem=problem,
+        isolation=isolation_words(annotations.get(names.CPU_ISOLATION, "")),
         is_koordlet=metadata.get("namespace") == koordlet_namespace and _is_of_koordlet(metadata),
     )
 

@@ -1,4 +1,4 @@
-"""Events for pods that run on other CPUs than allocated, for the end of that state, and for conflicts."""
+"""Events for pods that run on other CPUs than allocated, for the end of that state, for conflicts and refused isolation."""
 
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -10,6 +10,7 @@ CONTROLLER: Final = "koord-numa-node-agent"
 MISMATCH: Final = "CpusetMismatch"
 MATCH: Final = "CpusetMatch"
 CONFLICT: Final = "CpusetConflict"
+ISOLATION: Final = "CpuIsolationRefused"
 _LONGEST_NOTE: Final = 1000  # events.k8s.io/v1 validation: note below 1 KiB
 
 
@@ -26,6 +27,11 @@ def mismatch_event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
 def conflict_event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
     """Return a warning that two writers set different values for a cpuset."""
     return {**_event(pod, text, node), "type": "Warning", "reason": CONFLICT, "reportingController": CONTROLLER}
+
+
+def isolation_event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
+    """Return a warning that the requested isolation of CPUs is not honored."""
+    return {**_event(pod, text, node), "type": "Warning", "reason": ISOLATION, "reportingController": CONTROLLER}
 
 
 def _event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:

@@ -23,6 +23,17 @@ class AgentMetrics:
             "Pods with a decided cpuset and a running container whose cgroup is not found.",
             registry=self.registry,
         )
+        self.kept_off = self._gauge("interrupts_kept_off", "Interrupts that are kept off exclusive CPUs.")
+        self.unmovable = self._gauge(
+            "interrupts_unmovable",
+            "Interrupts that stay on exclusive CPUs, because the kernel does not let them be moved.",
+        )
+        self.returned = self._counter(
+            "interrupts_returned_total", "Interrupts that another program has moved back to exclusive CPUs."
+        )
+        self.isolation_refused = self._gauge(
+            "isolation_refused", "Pods whose requested isolation of CPUs is not honored."
+        )
         self.updates = self._counter("cpuset_updates_total", "Containers whose cpuset was changed.")
         self.rereads = self._counter(
             "kubelet_rereads_total", "Readings of the kubelet that contradicted themselves and were repeated."
@@ -43,6 +54,9 @@ class AgentMetrics:
     def serve(self, port: int) -> None:
         """Serve ``/metrics`` on every address of the pod, in a separate thread."""
         start_http_server(port, registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(_PREFIX + name, text, registry=self.registry)
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(_PREFIX + name, text, registry=self.registry)

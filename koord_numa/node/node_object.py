@@ -1,4 +1,4 @@
-"""Read the Node of the agent: UID and reserved CPUs."""
+"""Read the Node of the agent: UID, reserved CPUs and CPU isolation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,16 +7,22 @@ from typing import Any
 import orjson
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.vocabulary import isolation_words
 from koord_numa.wire import names
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReservation:
-    """The Node's UID, the CPUs of ``node.koordinator.sh/reservation``, and the text that koordlet would repeat on the NRT."""
+    """
+    The Node's UID, the CPUs of ``node.koordinator.sh/reservation``, and the text that koordlet would repeat on the NRT.
+
+    ``isolation`` are the words of the label ``cpu-isolation``, which apply to all pods with a cpuset.
+    """
 
     uid: str = ""
     cpus: CpuSet = EMPTY
     text: str = "{}"
+    isolation: frozenset[str] = frozenset()
 
 
 def read_reservation(node: Mapping[str, Any] | None) -> NodeReservation:
@@ -29,4 +35,6 @@ def read_reservation(node: Mapping[str, Any] | None) -> NodeReservation:
     except (ValueError, TypeError, AttributeError):
         cpus = EMPTY
     # Built from parsed values: a malformed text of the Node is not repeated on the topology.
-    return NodeReservation(uid, cpus, orjson.dumps({"reservedCPUs": str(cpus)}).decode() if cpus else "{}")
+    text = orjson.dumps({"reservedCPUs": str(cpus)}).decode() if cpus else "{}"
+    words = isolation_words((metadata.get("labels") or {}).get(names.NODE_CPU_ISOLATION, ""))
+    return NodeReservation(uid, cpus, text, words)

@@ -49,11 +49,12 @@ _LIVE: Final = (nri_pb2.CONTAINER_CREATED, nri_pb2.CONTAINER_PAUSED, nri_pb2.CON
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The input of the plugin's decisions: the machine, its reserved CPUs, and whether memory is applied."""
+    """The input of the plugin's decisions: the machine, its reserved CPUs, the Node's isolation, whether memory is applied."""
 
     host: Host
     reserved: CpuSet = EMPTY
     mems: bool = False
+    isolation: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +283,8 @@ class NriPlugin:
     def _pools(self, plan: Plan, pods: Iterable[DecidedPod]) -> Pools:
         """Return the pools of the node, including pods that the API server has not shown yet."""
         all_pods = {pod.uid: pod for pod in (*pods, *self._pods.all())}
-        return Pools(plan.host, tuple(all_pods.values()), reserved=plan.reserved, mems=plan.mems)
+        pools = tuple(all_pods.values())
+        return Pools(plan.host, pools, reserved=plan.reserved, mems=plan.mems, isolation=plan.isolation)
 
     def _see_started(self, started: Iterable[tuple[DecidedPod, Any]]) -> None:
         for pod, container in started:

@@ -571,6 +571,11 @@ class Host:
         """Return the online CPUs of a NUMA node."""
         return CpuSet.of(cpu.id for cpu in self.cpus if cpu.numa == numa)
 
+    def threads_beside(self, cpus: CpuSet) -> CpuSet:
+        """Return the other online threads of the cores of these CPUs."""
+        cores = {cpu.core for cpu in self.cpus if cpu.id in cpus}
+        return CpuSet.of(cpu.id for cpu in self.cpus if cpu.core in cores) - cpus
+
 
 def read_host(root: Path) -> Host:
     """

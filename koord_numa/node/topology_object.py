@@ -21,6 +21,7 @@ from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.node.decided import DecidedPod
 from koord_numa.node.inputs.kubelet_config import KubeletOptions
 from koord_numa.node.inputs.podresources import PodResources
+from koord_numa.node.isolation import isolation_plan
 from koord_numa.node.sysfs import Host, HostNuma
 from koord_numa.wire import names
 from koord_numa.wire.node.kubelet_state import kubelet_state_text
@@ -57,7 +58,8 @@ class NodeFacts:
 
     ``kubelet`` and ``resources`` are ``None`` before the first response of the kubelet. ``checkpoint`` is the kubelet's
     exact state, or the known part of it. ``decided`` are the pods of the node with their allocations, ``reservation``
-    is the Node's annotation. ``pinning`` is how this agent pins containers, empty while it pins none.
+    is the Node's annotation. ``pinning`` is how this agent pins containers, empty while it pins none. ``isolation``
+    are the words of the Node's label.
     """
 
     name: str
@@ -71,6 +73,7 @@ class NodeFacts:
     reserved: CpuSet = EMPTY
     node_uid: str = ""
     pinning: Mapping[str, Any] = field(default_factory=dict)
+    isolation: frozenset[str] = frozenset()
 
 
 def topology_object(facts: NodeFacts) -> Json:
@@ -122,7 +125,9 @@ def annotations(facts: NodeFacts) -> dict[str, str]:
     if facts.owner is CpuOwner.SCHEDULER:
         held = CpuSet.of(cpu for pod in facts.decided for cpu in pod.cpus)
         closed = CpuSet.of(cpu for pod in facts.decided if pod.exclusive_to_best_effort for cpu in pod.cpus)
-        by_kubelet = _kubelet_cpus(facts)
+        # Empty siblings are applied with the cpusets.
+        empty = isolation_plan(facts.host, facts.decided, facts.isolation).empty if facts.pinning else EMPTY
+        by_kubelet = _kubelet_cpus(facts) | empty
         found = {
             names.CPU_TOPOLOGY: _json({"detail": [*_details(facts.host)]}),
             names.CPU_SHARED_POOLS: _json(_pools(facts, held | by_kubelet)),

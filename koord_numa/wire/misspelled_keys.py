@@ -25,6 +25,7 @@ _POD_KEYS: Final = {
     names.RESOURCE_SPEC: ANNOTATION,
     names.NUMA_TOPOLOGY_SPEC: ANNOTATION,
     names.NUMA_SPREAD: ANNOTATION,
+    names.CPU_ISOLATION: ANNOTATION,
     names.REBIND: ANNOTATION,
 }
 _POD_NAMES: Final[Mapping[str, str]] = {
@@ -63,6 +64,7 @@ _ON_NODES: Final = (
     (LABEL, names.NODE_NUMA_STRATEGY),
     (LABEL, names.NODE_NUMA_STRATEGY_PROPOSED),
     (LABEL, names.DEDICATED),
+    (LABEL, names.NODE_CPU_ISOLATION),
     (ANNOTATION, names.AMPLIFICATION),
     (ANNOTATION, names.RESERVATION),
 )

@@ -30,6 +30,8 @@ NUMA_NODES: Final = "koord-numa/numa-nodes"
 """The chosen NUMA nodes as a list such as ``0`` or ``0-1``, for users and for custom columns of kubectl."""
 NUMA_SPREAD: Final = "scheduling.koord-numa.io/numa-spread"
 """JSON object: the distribution of a workload's pods over the NUMA nodes of a node."""
+CPU_ISOLATION: Final = "scheduling.koord-numa.io/cpu-isolation"
+"""Comma-separated words: ``interrupts``, ``siblings``, ``isolcpus``. What the pod requests beyond exclusive CPUs."""
 EXPLORES: Final = "koord-numa/explores"
 """Kubelet options that the placement of the pod is meant to reveal, comma-separated."""
 MIRROR: Final = "kubernetes.io/config.mirror"
@@ -61,6 +63,9 @@ NODE_NUMA_POLICY_PROPOSED: Final = "node.koordinator.sh/numa-topology-alignment-
 NODE_BIND_POLICY: Final = "node.koordinator.sh/cpu-bind-policy"
 NODE_NUMA_STRATEGY: Final = "node.koordinator.sh/numa-allocate-strategy"
 NODE_NUMA_STRATEGY_PROPOSED: Final = "node.koordinator.sh/numa-allocate-policy"
+
+NODE_CPU_ISOLATION: Final = "koord-numa.io/cpu-isolation"
+"""Words as in the annotation of pods, separated by dots: ``interrupts.siblings``. For all pods with CPUs of their own."""
 
 # Nodes and their topologies
 AMPLIFICATION: Final = "node.koordinator.sh/resource-amplification-ratio"

@@ -61,6 +61,19 @@ def test_it_has_no_more_access_than_it_needs(values: dict[str, Any]) -> None:
     assert len(spec["volumes"]) == len(container["volumeMounts"])
 
 
+def test_only_interrupts_need_write_access() -> None:
+    values = {"nodeAgent": {"enabled": True, "apply": {"enabled": True, "interrupts": True}}}
+    spec = pod_spec(of_kind(ours(rendered(values)), "DaemonSet"))
+    (container,) = spec["containers"]
+    writable = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+    assert writable == {"irq": "/host/proc/irq", "state": "/host/state"}
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    assert (paths["irq"], paths["state"], paths["run"]) == ("/proc/irq", "/run/koord-numa", "/run")
+    with command.make_context("node-agent", container["args"][1:]) as context:
+        asked = [str(context.params[name]) for name in ("proc", "run_dir", "state_dir")]
+    assert asked == ["/host/proc", "/host/run", "/host/state"]
+
+
 def test_the_kubelets_directory_need_not_be_mounted() -> None:
     spec = pod_spec(of_kind(ours(rendered({"nodeAgent": {"enabled": True, "kubeletRoot": ""}})), "DaemonSet"))
     assert "kubelet" not in [volume["name"] for volume in spec["volumes"]]

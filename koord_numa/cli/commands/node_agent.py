@@ -69,6 +69,17 @@ _path = click.Path(path_type=Path)
     show_default=True,
     help="Where a DaemonSet koordlet applies cpusets itself, so that --apply does not.",
 )
+@click.option(
+    "--proc", type=_path, default=Path("/proc"), show_default=True, help="Where procfs is mounted, for interrupts."
+)
+@click.option(
+    "--run-dir", type=_path, default=Path("/run"), show_default=True, help="The host's /run, for irqbalance's socket."
+)
+@click.option(
+    "--state-dir",
+    type=_path,
+    help="With --apply: where the original affinities of interrupts are kept; without it, interrupts are not moved.",
+)
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Serve Prometheus metrics; 0: do not.")
 @click.option("--kubeconfig", type=_path, help="For trying things out; else the service account.")
 def command(**options: Any) -> None:
@@ -139,6 +150,9 @@ def _run(options: dict[str, Any]) -> None:
         daemon_set=options["daemon_set"],
         koordlet_namespace=options["koordlet_namespace"],
         metrics_port=options["metrics_port"],
+        proc=options["proc"],
+        run=options["run_dir"],
+        state=options["state_dir"],
     )
     try:
         asyncio.run(_main(config, options["kubeconfig"], release=options["release"]))

@@ -58,6 +58,7 @@ class CpuBind(ValueObject, gc=False):
     required: CpuBindPolicy = CpuBindPolicy.NONE
     preferred: CpuBindPolicy = CpuBindPolicy.NONE
     exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
+    isolated: bool = False  # prefers CPUs that the kernel isolates (annotation cpu-isolation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Enumerations of the domain. ``wire/`` converts the spellings of the API."""
 
+import re
 from enum import Enum, StrEnum
 from typing import Final
 
@@ -123,6 +124,19 @@ class NodeScoring(StrEnum):
     KOORDINATOR = "Koordinator"
     POD_LEVEL_POLICY = "PodLevelPolicy"
     LEAST_NUMA_NODES = "LeastNUMANodes"
+
+
+class CpuIsolation(StrEnum):
+    """What a pod requests beyond exclusive CPUs, by the annotation ``cpu-isolation``."""
+
+    INTERRUPTS = "interrupts"  # no interrupts on its CPUs
+    SIBLINGS = "siblings"  # empty sibling threads
+    ISOLCPUS = "isolcpus"  # preferably CPUs of the kernel's isolcpus
+
+
+def isolation_words(text: str) -> frozenset[str]:
+    """Return the words of an annotation or label, known or not. A label separates them by dots, as it permits no commas."""
+    return frozenset(word.lower() for word in re.split(r"[,.\s]+", text[:1000]) if word)
 
 
 class CpuOwner(Enum):

@@ -15,6 +15,7 @@ from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
     CpuExclusivePolicy,
+    CpuIsolation,
     NumaAllocateStrategy,
     NumaExclusive,
     NumaPolicy,
@@ -22,12 +23,14 @@ from koord_numa.core.objects.vocabulary import (
     NumaSpreadScope,
     PriorityClass,
     QosClass,
+    isolation_words,
 )
 from koord_numa.core.qos import OWN_CPUS, may_use_cpuset
 from koord_numa.core.qos import priority_class as band_of
 from koord_numa.core.quantity import format_amount
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.spelling import closest
+from koord_numa.core.value_objects import replace
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, quoted
 from koord_numa.wire.metadata import Head
@@ -54,6 +57,7 @@ NUMA_POLICIES: Final = EnumReader(
     },
 )
 STRATEGIES: Final = EnumReader({strategy.value: strategy for strategy in NumaAllocateStrategy})
+_ISOLATION: Final = frozenset(word.value for word in CpuIsolation)
 _SPREAD_SCOPES: Final = EnumReader({scope.value: scope for scope in NumaSpreadScope})
 _SPREAD_MODES: Final = EnumReader({mode.value: mode for mode in NumaSpreadMode})
 _SELECTOR_MEMBERS: Final = ("matchLabels", "matchExpressions")
@@ -180,6 +184,25 @@ def _policies(spec_text: str, numa_text: str) -> tuple[CpuBind, NumaSpec] | Wire
     except WireError as error:
         return error.with_traceback(None)  # cached, too: a malformed template is parsed once, not per pod
     return bind, numa
+
+
+def isolated(bind: CpuBind, annotations: Mapping[str, str], path: FieldPath) -> CpuBind:
+    """
+    Return the CPU policies with the pod's isolation, which the node agent enforces. Raises ``WireError`` for an unknown word.
+
+    Empty siblings imply PCPULevel, unless the pod names another exclusive policy: such pods share no cores.
+    """
+    text = annotations.get(names.CPU_ISOLATION)
+    if text is None:
+        return bind
+    words = isolation_words(text)
+    if not words or words - _ISOLATION:
+        wrong = ", ".join(sorted(words - _ISOLATION)) or text
+        accepted = ", ".join(sorted(_ISOLATION))
+        raise path.annotation(names.CPU_ISOLATION).error(f"{quoted(wrong)} is none of {accepted}")
+    if CpuIsolation.SIBLINGS in words and bind.exclusive is CpuExclusivePolicy.NONE:
+        bind = replace(bind, exclusive=CpuExclusivePolicy.PCPU_LEVEL)
+    return replace(bind, isolated=True) if CpuIsolation.ISOLCPUS in words else bind
 
 
 def numa_spread(annotations: Mapping[str, str], namespace: str, path: FieldPath) -> NumaSpread | None:

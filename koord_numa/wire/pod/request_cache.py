@@ -22,6 +22,7 @@ ANNOTATIONS: Final = (
     names.RESOURCE_SPEC,
     names.NUMA_TOPOLOGY_SPEC,
     names.NUMA_SPREAD,
+    names.CPU_ISOLATION,
     names.RESERVATION_AFFINITY,
     names.DEVICE_JOINT_ALLOCATE,
     names.GPU_PARTITION_SPEC,

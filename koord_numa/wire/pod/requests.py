@@ -29,7 +29,7 @@ from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.gangs import gang_of_pod
 from koord_numa.wire.metadata import Head
 from koord_numa.wire.parsing import Count, EnumReader, Problems, Quantity, Strict, Weight, read, requested
-from koord_numa.wire.pod.pod_annotations import numa_spread, policies, priority_class, qos_class
+from koord_numa.wire.pod.pod_annotations import isolated, numa_spread, policies, priority_class, qos_class
 from koord_numa.wire.selectors import (
     LabelSelectorModel,
     NodeSelectorModel,
@@ -466,6 +466,7 @@ def pod_request(top: Head, spec: dict[str, Any], priority: int, problems: Proble
     """Return all parts of a pod that may affect its placement."""
     work = _workload(top, spec, problems)
     bind, numa = problems.collect(lambda: policies(top.annotations, top.path), _NO_POLICIES)
+    bind = problems.collect(lambda: isolated(bind, top.annotations, top.path), bind)
     return PodRequest(
         containers=work.containers,
         overhead=work.overhead,

@@ -1,0 +1,285 @@
+"""Interrupts are kept off exclusive CPUs, and every affinity is restored, also after a crash at any step."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.node import interrupts
+from koord_numa.node.interrupts import Interrupts, Steering
+
+ONLINE = CpuSet.parse("0-15")
+
+
+@dataclass
+class FakeProc:
+    """The files of ``/proc/irq``, and where the state is kept."""
+
+    folder: Path
+
+    @property
+    def irq(self) -> Path:
+        return self.folder / "proc" / "irq"
+
+    def set(self, affinities: Mapping[int, str], default: str = "ffff") -> None:
+        for number, cpus in affinities.items():
+            (self.irq / str(number)).mkdir(parents=True, exist_ok=True)
+            (self.irq / str(number) / "smp_affinity_list").write_text(f"{cpus}\n")
+        (self.irq / "default_smp_affinity").write_text(f"{default}\n")
+        (self.folder / "state").mkdir(exist_ok=True)
+
+    def affinities(self) -> dict[int, str]:
+        return {
+            int(path.parent.name): path.read_text().strip() for path in sorted(self.irq.glob("*/smp_affinity_list"))
+        }
+
+    @property
+    def default(self) -> str:
+        return (self.irq / "default_smp_affinity").read_text().strip()
+
+    def agent(self) -> Interrupts:
+        """A newly started agent."""
+        return Interrupts(self.folder / "proc", self.folder / "run", self.folder / "state")
+
+
+async def keep_off(agent: Interrupts, quiet: str) -> Steering:
+    return await agent.keep_off(CpuSet.parse(quiet), ONLINE)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> FakeProc:
+    return FakeProc(tmp_path)
+
+
+async def test_affinities_and_default_are_changed_and_restored(proc: FakeProc) -> None:
+    original = {0: "0-15", 24: "0-15", 25: "2", 26: "0-1", 27: "2-3,8"}
+    proc.set(original)
+    agent = proc.agent()
+    assert await keep_off(agent, "2-3") == Steering(kept_off=4)
+    # An interrupt that had no other CPU may use all others.
+    assert proc.affinities() == {0: "0-1,4-15", 24: "0-1,4-15", 25: "0-1,4-15", 26: "0-1", 27: "8"}
+    assert proc.default == "fff3"
+    assert await keep_off(agent, "2") == Steering(kept_off=4)
+    assert proc.affinities() == {0: "0-1,3-15", 24: "0-1,3-15", 25: "0-1,3-15", 26: "0-1", 27: "3,8"}
+    assert await keep_off(agent, "") == Steering()
+    assert (proc.affinities(), proc.default) == (original, "ffff")
+    assert not proc.agent().changed
+
+
+async def test_an_affinity_of_another_writer_is_the_new_original(proc: FakeProc) -> None:
+    proc.set({24: "0-15", 25: "0-15"})
+    agent = proc.agent()
+    await keep_off(agent, "2-3")
+    proc.set({24: "4-5", 25: "2-5"}, "fff3")
+    assert await keep_off(agent, "2-3") == Steering(kept_off=1, returned=1)
+    assert proc.affinities() == {24: "4-5", 25: "4-5"}
+    await keep_off(agent, "")
+    assert (proc.affinities(), proc.default) == ({24: "4-5", 25: "2-5"}, "ffff")
+
+
+async def test_interrupts_come_and_go(proc: FakeProc) -> None:
+    proc.set({24: "0-15", 25: "0-15"})
+    agent = proc.agent()
+    await keep_off(agent, "2-3")
+    (proc.irq / "24" / "smp_affinity_list").unlink()
+    proc.set({30: "0-15"}, proc.default)
+    await keep_off(agent, "2-3")
+    assert proc.affinities() == {25: "0-1,4-15", 30: "0-1,4-15"}
+    await keep_off(agent, "")
+    assert proc.affinities() == {25: "0-15", 30: "0-15"}
+
+
+async def test_what_the_kernel_does_not_move(proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a timer, or a queue that its driver manages: EIO."""
+    proc.set({0: "0-15", 24: "0-15"})
+    write = Path.write_text
+
+    def managed(path: Path, text: str, **options: str) -> int:
+        if path.parent.name == "0":
+            raise OSError(errno.EIO, "Input/output error")
+        return write(path, text, **options)
+
+    monkeypatch.setattr(Path, "write_text", managed)
+    agent = proc.agent()
+    assert await keep_off(agent, "2-3") == Steering(kept_off=1, unmovable=1)
+    assert proc.affinities() == {0: "0-15", 24: "0-1,4-15"}
+    # All CPUs are exclusive: interrupts stay where they are.
+    assert await keep_off(agent, "0-15") == Steering(unmovable=2)
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM])
+async def test_without_the_right_nothing_is_changed(
+    number: int, proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc.set({24: "0-15"})
+
+    def refused(path: Path, _: str, **__: str) -> int:
+        raise OSError(number, "refused", str(path))
+
+    monkeypatch.setattr(Path, "write_text", refused)
+    found = await keep_off(proc.agent(), "2-3")
+    assert found == Steering(problem=f"interrupts are not moved: {proc.irq / 'default_smp_affinity'}: refused")
+
+
+@pytest.mark.parametrize("missing", ["state", "directory", "irq"])
+async def test_without_state_nothing_is_changed(missing: str, proc: FakeProc) -> None:
+    proc.set({24: "0-15"})
+    state = {"state": None, "directory": proc.folder / "none", "irq": proc.folder / "state"}[missing]
+    source = proc.folder if missing == "irq" else proc.folder / "proc"
+    found = await keep_off(Interrupts(source, proc.folder / "run", state), "2-3")
+    texts = {"state": "without --state-dir", "directory": "No such file", "irq": "No such file"}
+    assert texts[missing] in found.problem
+    assert proc.affinities() == {24: "0-15"}
+
+
+class Killed(BaseException):
+    """SIGKILL."""
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_kills_at_every_step(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Any number of file operations, then a kill, in any sequence of wishes and of changes by others.
+
+    In the end everything has its original value, or the last one of another writer.
+    """
+    random = Random(seed)
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps -= 1
+        if steps == 0:
+            raise Killed
+
+    write, replace = interrupts._write, Path.replace
+
+    def dying_write(path: Path, cpus: CpuSet) -> bool:
+        step()
+        done = write(path, cpus)
+        step()
+        return done
+
+    def dying_replace(path: Path, target: Path) -> Path:
+        step()
+        done = replace(path, target)
+        step()
+        return done
+
+    monkeypatch.setattr(interrupts, "_write", dying_write)
+    monkeypatch.setattr(Path, "replace", dying_replace)
+    proc = FakeProc(tmp_path)
+
+    def some_cpus() -> str:
+        return str(CpuSet.of(random.sample(range(16), random.randrange(1, 16))))
+
+    expected = {number: some_cpus() for number in range(24, 30)}
+    proc.set(expected)
+    agent = proc.agent()
+    for _ in range(60):
+        quiet = "" if random.random() < 0.3 else some_cpus()
+        steps = random.randrange(1, 40)
+        try:
+            await keep_off(agent, quiet)
+            kept_off = [cpus for cpus in proc.affinities().values() if CpuSet.parse(cpus) & CpuSet.parse(quiet)]
+            assert not kept_off or CpuSet.parse(quiet) == ONLINE
+        except Killed:
+            agent = proc.agent()
+        if random.random() < 0.3:
+            # A value that this agent has never written: it cannot be told from a restored one otherwise.
+            number, cpus = (
+                random.randrange(24, 30),
+                str(CpuSet.of([*CpuSet.parse(some_cpus()), 16 + random.randrange(9)])),
+            )
+            (proc.irq / str(number) / "smp_affinity_list").write_text(cpus)
+            expected[number] = cpus
+    steps = 0
+    await keep_off(proc.agent(), "")
+    assert (proc.affinities(), proc.default) == (expected, "ffff")
+    assert not proc.agent().changed
+
+
+@dataclass
+class FakeIrqbalance:
+    """An irqbalance. Its answers show a new ban after its next ``scan``."""
+
+    socket: Path
+    configured: CpuSet = EMPTY
+    banned: CpuSet = EMPTY
+    answer: str = "SLEEP 10 BANNED {mask}"
+    commands: list[str] = field(default_factory=list)
+    _ban: CpuSet | None = None
+
+    def scan(self) -> None:
+        self.banned = self.configured if self._ban is None else self._ban
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        command = (await reader.read(500)).decode()
+        self.commands.append(command)
+        if command == "setup":
+            writer.write(self.answer.format(mask=interrupts._mask(self.banned)).encode())
+        else:
+            cpus = command.removeprefix("settings cpus ")
+            self._ban = None if cpus == "NULL" else CpuSet.parse(cpus)
+        writer.close()
+
+
+@asynccontextmanager
+async def irqbalance(
+    proc: FakeProc, configured: str = "", answer: str = FakeIrqbalance.answer
+) -> AsyncIterator[FakeIrqbalance]:
+    socket = proc.folder / "run" / "irqbalance" / "irqbalance7.sock"
+    socket.parent.mkdir(parents=True, exist_ok=True)
+    socket.unlink(missing_ok=True)
+    daemon = FakeIrqbalance(socket, CpuSet.parse(configured), answer=answer)
+    daemon.scan()
+    server = await asyncio.start_unix_server(daemon.connected, str(socket))
+    async with server:
+        yield daemon
+
+
+async def test_irqbalance_is_told(proc: FakeProc) -> None:
+    """Its configured bans stay; its answers lag; it forgets when it restarts."""
+    proc.set({24: "0-15"})
+    agent = proc.agent()
+    async with irqbalance(proc, "15") as daemon:
+        for quiet, banned in (("2-3", "2-3,15"), ("2", "2,15"), ("4", "4,15")):
+            await keep_off(agent, quiet)
+            assert daemon.commands[-1] == f"settings cpus {banned}"
+        daemon.scan()
+        count = len(daemon.commands)
+        await keep_off(proc.agent(), "4")
+        assert daemon.commands[count:] == ["setup"], "nothing is left to say"
+    async with irqbalance(proc, "14") as daemon:
+        agent = proc.agent()
+        await keep_off(agent, "4")
+        assert daemon.commands[-1] == "settings cpus 4,14"
+        daemon.scan()
+        await keep_off(agent, "")
+        assert daemon.commands[-1] == "settings cpus NULL"
+        # Asked for again before irqbalance has noticed: what it was told is not its configuration.
+        await keep_off(agent, "5")
+        assert daemon.commands[-1] == "settings cpus 5,14"
+        await keep_off(agent, "")
+        daemon.scan()
+        await keep_off(agent, "")
+        assert not proc.agent().changed
+        assert proc.affinities() == {24: "0-15"}
+    # The socket of a daemon that was killed.
+    await keep_off(proc.agent(), "4")
+    await keep_off(proc.agent(), "")
+    assert not proc.agent().changed
+
+
+async def test_an_irqbalance_that_makes_no_sense_is_reported(proc: FakeProc) -> None:
+    proc.set({24: "0-15"})
+    async with irqbalance(proc, answer="BANNED x"):
+        found = await keep_off(proc.agent(), "2-3")
+    assert found.kept_off == 1
+    assert found.problem.startswith("irqbalance moves interrupts back")
