@@ -80,7 +80,7 @@ class AllocationDemand:
     container that a static kubelet would pin. ``pinnable``: the pod then gets exclusive CPUs on such a node.
     ``may_bind_cores``: nodes that allocate only full cores accept the pod. ``prefers_spread``: the pod prefers
     SpreadByPCPUs. ``why_shared`` is the reason, as a clause, why its CPUs are not exclusive. ``claims``: the pod has
-    resource claims, which may hold CPUs.
+    resource claims, which may hold CPUs. ``isolated``: the pod prefers CPUs of the kernel's isolcpus.
     """
 
     amounts: ResourceList
@@ -88,6 +88,7 @@ class AllocationDemand:
     required: CpuBindPolicy = CpuBindPolicy.NONE
     preferred: CpuBindPolicy = CpuBindPolicy.NONE
     cpu_exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
+    isolated: bool = False
     numa: NumaPolicy = NumaPolicy.NONE
     numa_exclusive: NumaExclusive = NumaExclusive.NONE
     spread: NumaSpread | None = None
@@ -144,6 +145,7 @@ def demand_of(request: PodRequest, options: AllocateOptions) -> AllocationDemand
         required=bind.required if own else CpuBindPolicy.NONE,
         preferred=bind.preferred,
         cpu_exclusive=bind.exclusive if own else CpuExclusivePolicy.NONE,
+        isolated=request.bind.isolated,
         numa=request.numa.policy,
         numa_exclusive=_numa_exclusive(request, options),
         spread=request.numa_spread,

@@ -5,7 +5,7 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Final
 
-from koord_numa.core.allocation.cpu_preferences import PCPU_LEVEL_BROKEN, cpu_shares, outcome
+from koord_numa.core.allocation.cpu_preferences import PCPU_LEVEL_BROKEN, cpu_shares, has_preferred_shape, outcome
 from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
 from koord_numa.core.allocation.numa_offers import NumaOffers, split
 from koord_numa.core.allocation.refusals import insufficient, not_enough_cpus
@@ -150,9 +150,7 @@ def _cpus_of(rules: NodeRules, binding: CpuBinding, offers: NumaOffers, numa: Sh
     notes: list[str] = []
     for node, amounts in numa:
         here = CpuSet(machine.numa_bits.get(node, 0) & offers.accounts.free_cpus.bits)
-        found = pick_cpus(
-            _requested_shape(rules, binding, amounts.get(CPU, 0) // MILLI), machine, here, offers.occupancy
-        )
+        found = _pick(rules, binding, amounts.get(CPU, 0) // MILLI, offers, here)
         # Summed over the whole pick: the rejection compares with the request, not with the share of a NUMA node.
         if isinstance(found, NotEnoughCpus):
             return replace(found, found=len(taken) + found.found)
@@ -168,7 +166,28 @@ def _cpus_anywhere(rules: NodeRules, binding: CpuBinding, offers: NumaOffers) ->
     # Koordinator's accounting allows shared pods to overlap with exclusive CPUs. Only EVERY_POD reserves room for them.
     if rules.accounting is Accounting.EVERY_POD:
         free_cpus = _unclaimed(rules, binding, offers, free_cpus)
-    return pick_cpus(_requested_shape(rules, binding, rules.cpus), _machine(offers), free_cpus, offers.occupancy)
+    return _pick(rules, binding, rules.cpus, offers, free_cpus)
+
+
+def _pick(
+    rules: NodeRules, binding: CpuBinding, count: int, offers: NumaOffers, free_cpus: CpuSet
+) -> CpuPick | NotEnoughCpus:
+    """
+    Pick CPUs, all of them isolated by the kernel if the pod prefers that and shape and exclusive policy remain honored.
+
+    The kernel does not balance load between isolated and other CPUs, so a mixture has no use.
+    """
+    wish, machine = _requested_shape(rules, binding, count), _machine(offers)
+    isolated = binding.isolated & free_cpus
+    if len(isolated) >= count > 0:
+        found = pick_cpus(wish, machine, isolated, offers.occupancy)
+        if (
+            isinstance(found, CpuPick)
+            and has_preferred_shape(binding.policy, machine, found.cpus)
+            and outcome(binding, found.cpus, offers.occupancy, machine) is Exclusivity.HONOURED
+        ):
+            return found
+    return pick_cpus(wish, machine, free_cpus, offers.occupancy)
 
 
 def _unclaimed(rules: NodeRules, binding: CpuBinding, offers: NumaOffers, free_cpus: CpuSet) -> CpuSet:

@@ -10,6 +10,7 @@ from typing import Final
 from koord_numa.core.allocation.demand import NOT_WHOLE, AllocationDemand, CpuUse, WithoutTopology
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.bind_policies import Downgrade
+from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import cpus_text
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import (
@@ -56,13 +57,15 @@ class CpuBinding(ValueObject, gc=False):
     """
     The binding of exclusive CPUs: shape, whether the shape is required, and exclusive policy.
 
-    ``downgrade`` is the treatment of a NUMANodeLevel that cannot be honored.
+    ``downgrade`` is the treatment of a NUMANodeLevel that cannot be honored. ``isolated`` are the CPUs that the pod
+    prefers.
     """
 
     policy: CpuBindPolicy
     required: bool = False
     exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
     downgrade: Downgrade = Downgrade.TO_PCPU_LEVEL
+    isolated: CpuSet = EMPTY
 
     @property
     def demanded(self) -> CpuBindPolicy:
@@ -163,11 +166,12 @@ def _binding(demand: AllocationDemand, node: NodeTraits) -> CpuBinding | Rejecti
         return _refuse(Reason.BIND_POLICY, BIND_CONFLICT, f"the node imposes {imposed}, the pod requires {wanted}")
     # The node's label is at least as strict as the pod's requirement, and equal to it after the check above.
     required = imposed or wanted
+    isolated = node.isolated if demand.isolated else EMPTY
     if required is CpuBindPolicy.NONE:
         # Other preferences define no shape. FullPCPUs is Koordinator's default bind policy.
         chosen = demand.preferred if demand.preferred in _IMPOSED.values() else CpuBindPolicy.FULL_PCPUS
-        return CpuBinding(chosen, exclusive=demand.cpu_exclusive)
-    binding = CpuBinding(required, required=True, exclusive=demand.cpu_exclusive)
+        return CpuBinding(chosen, exclusive=demand.cpu_exclusive, isolated=isolated)
+    binding = CpuBinding(required, required=True, exclusive=demand.cpu_exclusive, isolated=isolated)
     return _whole_cores(demand, node, binding)
 
 

@@ -170,6 +170,7 @@ class NodeResourceTopology(ValueObject):
     numa_policy: NumaPolicy = NumaPolicy.NONE  # of a scheduler-owned node, from topologyPolicies
     reserved: CpuSet = EMPTY
     kubelet_reserved: CpuSet = EMPTY
+    isolated: CpuSet = EMPTY  # the kernel's isolcpus
     kubelet_pods: tuple[KubeletAllocation, ...] = ()
     differences: Mapping[str, CpusetDifference] = value_field(default_factory=dict)
     pinning: Pinning | None = None

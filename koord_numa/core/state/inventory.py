@@ -47,6 +47,7 @@ class NodeTraits:
     kubelet_whole_cores: bool
     never_aligned: bool
     cpus_by_claim: bool
+    isolated: CpuSet
     problem: str
     gap: str
 
@@ -64,8 +65,8 @@ class Inventory:
     pods (by UID) with CPUs chosen by the kubelet: they are already subtracted from ``zones``. ``kubelet_whole_cores``:
     a static kubelet with full-pcpus-only rejects split cores, whatever the label. ``kubelet_unknown``: a kubelet with
     unreadable settings chooses CPUs. ``never_aligned``: the label is ``None``. ``cpus_by_claim``: a driver allocates
-    the CPUs, only to pods with claims. ``aligner`` models the node's kubelet if it might nevertheless reject pods for
-    their NUMA nodes.
+    the CPUs, only to pods with claims. ``isolated`` are CPUs of the kernel's isolcpus. ``aligner`` models the node's
+    kubelet if it might nevertheless reject pods for their NUMA nodes.
     """
 
     node: str
@@ -84,6 +85,7 @@ class Inventory:
     kubelet_unknown: bool = False
     never_aligned: bool = False
     cpus_by_claim: bool = False
+    isolated: CpuSet = EMPTY
     kept_from_pools: CpuSet = EMPTY
     kubelet_pods: frozenset[str] = frozenset()
     aligner: Aligner | None = None
@@ -121,6 +123,7 @@ def _traits_of(node: Inventory) -> NodeTraits:
         node.kubelet_whole_cores,
         node.never_aligned,
         node.cpus_by_claim,
+        node.isolated,
         node.problem,
         node.gap,
     )
@@ -182,6 +185,7 @@ def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | 
         strategy=node.strategy,
         spans_evenly=node.strategy is None and bool(topology.kubelet.cpu_options.get(DISTRIBUTE_ACROSS_NUMA)),
         static_kubelet=static,
+        isolated=topology.isolated,
         kept_from_pools=_kept_from_pools(node, topology),
         kubelet_pods=frozenset(pod.uid for pod in topology.kubelet_pods if pod.managed_by_kubelet),
         aligner=aligner(node, topology, ratios),

@@ -358,11 +358,13 @@ def _read(top: Head) -> _Fields:
         return fields
     reserved = reserved_cpus(top.annotations, kubelet.reserved_cpus, top.path)
     numa_ids = frozenset(zone.numa for zone in found_zones)
+    isolated = told.get(names.ATTRIBUTE_ISOLATED_CPUS, "")
     return fields | {
         "machine": machine(text, numa_ids, costs, top.path.annotation(names.CPU_TOPOLOGY)),
         "numa_policy": _numa_policy(policies, kubelet, top),
         "reserved": reserved.cpus,
         "kubelet_reserved": reserved.by_kubelet_alone,
+        "isolated": cpu_list(isolated, top.path.at("attributes").at(names.ATTRIBUTE_ISOLATED_CPUS)),
         "kubelet_pods": reserved.kubelet_pods,
         "amplification": amplification(top.annotations, top.path),
     }
