@@ -23,7 +23,7 @@ from koord_numa.node.inputs.kubelet_files import KubeletFolder
 from koord_numa.node.inputs.pods import NodePods
 from koord_numa.node.inputs.rpc import PodResourcesClient, RpcError, RuntimeClient
 from koord_numa.node.inputs.sources import FolderWatch, HostSource, KubeletSource, ResourcesSource
-from koord_numa.node.interrupts import Interrupts
+from koord_numa.node.interrupts import Interrupts, Steering
 from koord_numa.node.isolation import IsolationPlan, isolation_plan, refused_plan
 from koord_numa.node.kubelet_reader import KubeletReader, Reading
 from koord_numa.node.kubelet_state import with_evidence
@@ -95,7 +95,7 @@ class Agent:
         self._interrupts = Interrupts(config.proc, config.run, config.state)
         self._quiet: CpuSet | None = None  # CPUs without interrupts, after the last round that set them
         self._steered = float("-inf")
-        self._steering_problem = ""
+        self._steering = Steering()
         self._isolation_refusals: dict[str, str] = {}  # by UID of the pod
         self._reported_refusals: dict[str, str] = {}
 
@@ -342,18 +342,20 @@ class Agent:
         if self._node_read == float("-inf"):
             return  # the label is not known: interrupts stay as an earlier agent has set them
         now = self._clock()
-        if plan.quiet != self._quiet or now - self._steered >= INTERRUPT_INTERVAL:
+        interval = APPLY_INTERVAL if self._steering.pending else INTERRUPT_INTERVAL
+        if plan.quiet != self._quiet or now - self._steered >= interval:
             host = self.host.value
             found = await self._interrupts.keep_off(plan.quiet, host.cpu_set if host else EMPTY)
-            self._quiet, self._steered, self._steering_problem = plan.quiet, now, found.problem
+            self._quiet, self._steered, self._steering = plan.quiet, now, found
             self.metrics.kept_off.set(found.kept_off)
             self.metrics.unmovable.set(found.unmovable)
             self.metrics.returned.inc(found.returned)
             if found.problem:
                 self.metrics.errors.labels("interrupts").inc()
         refusals = dict(plan.refusals)
-        for uid in plan.steered if self._steering_problem else ():
-            refusals[uid] = "; ".join(filter(None, (refusals.get(uid, ""), self._steering_problem)))
+        problem = self._steering.problem
+        for uid in plan.steered if problem else ():
+            refusals[uid] = "; ".join(filter(None, (refusals.get(uid, ""), problem)))
         self._isolation_refusals = refusals
         self.metrics.isolation_refused.set(len(refusals))
 

@@ -5,8 +5,10 @@ import errno
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -95,17 +97,20 @@ async def test_interrupts_come_and_go(proc: FakeProc) -> None:
     assert proc.affinities() == {25: "0-15", 30: "0-15"}
 
 
-async def test_what_the_kernel_does_not_move(proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a timer, or a queue that its driver manages: EIO."""
+@pytest.mark.parametrize("number", [errno.EIO, errno.EPERM])
+async def test_what_the_kernel_does_not_move(number: int, proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a timer, or a queue that its driver manages: EIO, and EPERM in newer kernels."""
     proc.set({0: "0-15", 24: "0-15"})
-    write = Path.write_text
+    opened = Path.open
 
-    def managed(path: Path, text: str, **options: str) -> int:
-        if path.parent.name == "0":
-            raise OSError(errno.EIO, "Input/output error")
-        return write(path, text, **options)
+    class Managed(StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(number, "refused")
 
-    monkeypatch.setattr(Path, "write_text", managed)
+    def managed(path: Path, mode: str = "r", **options: Any) -> Any:
+        return Managed() if path.parent.name == "0" and mode == "w" else opened(path, mode, **options)
+
+    monkeypatch.setattr(Path, "open", managed)
     agent = proc.agent()
     assert await keep_off(agent, "2-3") == Steering(kept_off=1, unmovable=1)
     assert proc.affinities() == {0: "0-15", 24: "0-1,4-15"}
@@ -119,10 +124,14 @@ async def test_without_the_right_nothing_is_changed(
 ) -> None:
     proc.set({24: "0-15"})
 
-    def refused(path: Path, _: str, **__: str) -> int:
-        raise OSError(number, "refused", str(path))
+    opened = Path.open
 
-    monkeypatch.setattr(Path, "write_text", refused)
+    def refused(path: Path, mode: str = "r", **options: Any) -> Any:
+        if mode == "w":
+            raise OSError(number, "refused", str(path))
+        return opened(path, mode, **options)
+
+    monkeypatch.setattr(Path, "open", refused)
     found = await keep_off(proc.agent(), "2-3")
     assert found == Steering(problem=f"interrupts are not moved: {proc.irq / 'default_smp_affinity'}: refused")
 
@@ -207,79 +216,91 @@ async def test_kills_at_every_step(seed: int, tmp_path: Path, monkeypatch: pytes
 
 @dataclass
 class FakeIrqbalance:
-    """An irqbalance. Its answers show a new ban after its next ``scan``."""
+    """An irqbalance. As the real one, it does not answer while it sleeps, and ends if it answers to a closed connection."""
 
-    socket: Path
     configured: CpuSet = EMPTY
-    banned: CpuSet = EMPTY
     answer: str = "SLEEP 10 BANNED {mask}"
+    banned: CpuSet = EMPTY
     commands: list[str] = field(default_factory=list)
-    _ban: CpuSet | None = None
-
-    def scan(self) -> None:
-        self.banned = self.configured if self._ban is None else self._ban
+    awake: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: bool = False
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self.awake.wait()
         command = (await reader.read(500)).decode()
         self.commands.append(command)
         if command == "setup":
+            self.ended |= reader.at_eof()
             writer.write(self.answer.format(mask=interrupts._mask(self.banned)).encode())
         else:
             cpus = command.removeprefix("settings cpus ")
-            self._ban = None if cpus == "NULL" else CpuSet.parse(cpus)
+            self.banned = self.configured if cpus == "NULL" else CpuSet.parse(cpus)
         writer.close()
+
+    async def heard(self, count: int) -> None:
+        async with asyncio.timeout(20):
+            while len(self.commands) < count:  # noqa: ASYNC110  (commands need no answer)
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
 
 
 @asynccontextmanager
 async def irqbalance(
-    proc: FakeProc, configured: str = "", answer: str = FakeIrqbalance.answer
+    proc: FakeProc, pid: int, configured: str = "", answer: str = FakeIrqbalance.answer
 ) -> AsyncIterator[FakeIrqbalance]:
-    socket = proc.folder / "run" / "irqbalance" / "irqbalance7.sock"
-    socket.parent.mkdir(parents=True, exist_ok=True)
-    socket.unlink(missing_ok=True)
-    daemon = FakeIrqbalance(socket, CpuSet.parse(configured), answer=answer)
-    daemon.scan()
-    server = await asyncio.start_unix_server(daemon.connected, str(socket))
-    async with server:
+    """Run an irqbalance. Its socket remains, as after a kill."""
+    path = proc.folder / "run" / "irqbalance" / f"irqbalance{pid}.sock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    daemon = FakeIrqbalance(CpuSet.parse(configured), answer, CpuSet.parse(configured))
+    daemon.awake.set()
+    server = await asyncio.start_unix_server(daemon.connected, str(path))
+    try:
         yield daemon
+    finally:
+        server.close()
 
 
 async def test_irqbalance_is_told(proc: FakeProc) -> None:
-    """Its configured bans stay; its answers lag; it forgets when it restarts."""
+    """Its configured bans stay, its answers are never needed twice, and a new one is told again."""
+    proc.set({24: "0-15"})
+    async with irqbalance(proc, 7, "15") as daemon:
+        for quiet in ("2-3", "2", "2", "4"):
+            await keep_off(proc.agent(), quiet)
+        await daemon.heard(4)
+        assert daemon.commands == ["setup", "settings cpus 2-3,15", "settings cpus 2,15", "settings cpus 4,15"]
+    async with irqbalance(proc, 8, "14") as daemon:
+        await keep_off(proc.agent(), "4")
+        await keep_off(proc.agent(), "")
+        await daemon.heard(3)
+        assert daemon.commands == ["setup", "settings cpus 4,14", "settings cpus NULL"]
+        assert (str(daemon.banned), proc.affinities()) == ("14", {24: "0-15"})
+        assert not proc.agent().changed
+        await keep_off(proc.agent(), "5")
+    # It was killed, and nothing needs to be restored.
+    assert await keep_off(proc.agent(), "") == Steering()
+    assert not proc.agent().changed
+
+
+async def test_a_sleeping_irqbalance_is_told_later(proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sleeps for 10 seconds after each change of its bans. The connection that asks it stays open."""
+    monkeypatch.setattr(interrupts, "TIMEOUT", 0.005)
     proc.set({24: "0-15"})
     agent = proc.agent()
-    async with irqbalance(proc, "15") as daemon:
-        for quiet, banned in (("2-3", "2-3,15"), ("2", "2,15"), ("4", "4,15")):
-            await keep_off(agent, quiet)
-            assert daemon.commands[-1] == f"settings cpus {banned}"
-        daemon.scan()
-        count = len(daemon.commands)
-        await keep_off(proc.agent(), "4")
-        assert daemon.commands[count:] == ["setup"], "nothing is left to say"
-    async with irqbalance(proc, "14") as daemon:
-        agent = proc.agent()
-        await keep_off(agent, "4")
-        assert daemon.commands[-1] == "settings cpus 4,14"
-        daemon.scan()
-        await keep_off(agent, "")
-        assert daemon.commands[-1] == "settings cpus NULL"
-        # Asked for again before irqbalance has noticed: what it was told is not its configuration.
-        await keep_off(agent, "5")
-        assert daemon.commands[-1] == "settings cpus 5,14"
-        await keep_off(agent, "")
-        daemon.scan()
-        await keep_off(agent, "")
-        assert not proc.agent().changed
-        assert proc.affinities() == {24: "0-15"}
-    # The socket of a daemon that was killed.
-    await keep_off(proc.agent(), "4")
-    await keep_off(proc.agent(), "")
-    assert not proc.agent().changed
+    async with irqbalance(proc, 7, "15") as daemon:
+        daemon.awake.clear()
+        for _ in range(3):
+            assert await keep_off(agent, "2-3") == Steering(kept_off=1, pending=True)
+        daemon.awake.set()
+        await daemon.heard(1)
+        assert await keep_off(agent, "2-3") == Steering(kept_off=1)
+        await daemon.heard(2)
+        assert daemon.commands == ["setup", "settings cpus 2-3,15"]
+        assert not daemon.ended
 
 
 async def test_an_irqbalance_that_makes_no_sense_is_reported(proc: FakeProc) -> None:
     proc.set({24: "0-15"})
-    async with irqbalance(proc, answer="BANNED x"):
+    async with irqbalance(proc, 7, answer="BANNED x"):
         found = await keep_off(proc.agent(), "2-3")
     assert found.kept_off == 1
     assert found.problem.startswith("irqbalance moves interrupts back")
