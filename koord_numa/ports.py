@@ -42,8 +42,12 @@ class ClaimWriter(Protocol):
     was re-created, and every other ``ClusterError``.
     """
 
-    async def reserve(self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None) -> ResourceClaim:
-        """Write the allocation, if it is not there yet, and reserve the claim for the pod. Returns the written claim.
+    async def reserve(
+        self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None, group: PodGroup | None = None
+    ) -> ResourceClaim:
+        """Write the allocation, if it is not there yet, and reserve the claim for the pod, or for its PodGroup.
+
+        Returns the written claim.
 
         The claim is written even if both exist, so that a late ``release`` or ``deallocate`` has no effect.
         """
@@ -57,7 +61,7 @@ class ClaimWriter(Protocol):
         ...
 
     async def deallocate(self, claim: ResourceClaim, pod: str, allowed: StillAllowed) -> ResourceClaim:
-        """Remove an allocation that no other pod than ``pod`` (a uid) uses.
+        """Remove an allocation that no other pod or PodGroup than ``pod`` (a uid) uses.
 
         Returns the written claim. Otherwise as ``release``.
         """

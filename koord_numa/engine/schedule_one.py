@@ -15,12 +15,11 @@ from logging import getLogger
 from typing import Any, Final
 
 from koord_numa.core.claims.budget import SELECTOR_LIMITS
-from koord_numa.core.gangs.model import GangKey
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.engine.binding.binding_cycle import BindingCycle
 from koord_numa.engine.decision_log import RUNNERS_UP
 from koord_numa.engine.explainer import AfterUnschedulable, Explainer
-from koord_numa.engine.gangs.group_cycle import GroupCycle
+from koord_numa.engine.gangs.group_cycle import GroupCycle, Refusal
 from koord_numa.engine.gangs.group_queue import GroupQueue
 from koord_numa.engine.gangs.group_status import GroupStatuses
 from koord_numa.engine.handle import Handle, subject_of
@@ -58,7 +57,7 @@ class SchedulingLoop:
         handle: Handle,
         groups: GroupQueue,
         after_unschedulable: AfterUnschedulable | None = None,
-        after_group_refused: Callable[[tuple[GangKey, ...], frozenset[str]], None] = lambda _keys, _nodes: None,
+        after_group_refused: Callable[[Refusal], None] = lambda _refusal: None,
     ) -> None:
         self._handle = handle
         self._rejections = Explainer(handle, after_unschedulable)

@@ -33,7 +33,9 @@ from koord_numa.engine.event_handlers import (
     node_handler,
     topology_handler,
 )
+from koord_numa.engine.gangs.group_cycle import Refusal
 from koord_numa.engine.gangs.group_queue import GroupQueue
+from koord_numa.engine.gangs.pod_groups import PodGroups
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.metrics import SchedulerMetrics
@@ -78,7 +80,8 @@ class Scheduler:
         self.claims = ClaimLister(self._on_claims, self._on_claim, self.cache.set_cpus_by_claim)
         self.claims.features = settings.feature_gates.features
         self.claims.enabled = settings.dynamic_resources is not DynamicResources.OFF
-        resolver = PodClaimResolver(self.claims)
+        pod_groups = PodGroups(enabled=settings.pod_groups is not PodGroupSupport.OFF)
+        resolver = PodClaimResolver(self.claims, pod_groups)
         self.workloads = WorkloadLister(lambda terms: self.handlers.pending_pods.reclassify(terms))  # noqa: PLW0108  (made later)
         self.classes = RequestClasses(settings, self.cache.index, resolver.of, self.workloads.selector_for)
         self.queue = SchedulingQueue(settings, dependencies.random)
@@ -103,8 +106,8 @@ class Scheduler:
             resource_claims=resolver,
             quarantine=Quarantine(dependencies.clock, lambda subject, why: tell_quarantine(self.handle, subject, why)),
             decisions=DecisionLog(dependencies.clock),
+            pod_groups=pod_groups,
         )
-        self.handle.pod_groups.enabled = settings.pod_groups is not PodGroupSupport.OFF
         self.groups = GroupQueue(self.handle)
         self.handle.on_forgotten = self.groups.forget
         self.writers = ConflictingWriters(self.handle)
@@ -112,7 +115,7 @@ class Scheduler:
         self._node_table.on_error = self._quarantine_node
         self.preemption = Executor(self.handle)
         self._deallocation = Deallocation.through(dependencies, self.claims, resolver, self.cache.pods)
-        self.loop = SchedulingLoop(self.handle, self.groups, self._after_unschedulable, self.preemption.groups.consider)
+        self.loop = SchedulingLoop(self.handle, self.groups, self._after_unschedulable, self._after_group_refused)
         self.assumed_pods = AssumedPods(
             self.handle, self._node_table, self._node_backoff, lambda pod: self.handlers.bound_pods.observe(None, pod)
         )
@@ -275,8 +278,13 @@ class Scheduler:
 
     def _after_unschedulable(self, pod: Pod, request_class: RequestClass, verdict: Unschedulable) -> None:
         if self._deallocation is not None:
-            self._deallocation.consider(pod, verdict, partial(self.queue.pods_of, request_class))
+            self._deallocation.consider(pod, verdict, lambda: [it.pod for it in self.queue.pods_of(request_class)])
         self.preemption.consider(pod, request_class, verdict)
+
+    def _after_group_refused(self, refusal: Refusal) -> None:
+        if self._deallocation is not None and refusal.blocked is not None and refusal.verdict is not None:
+            self._deallocation.consider(refusal.blocked, refusal.verdict, lambda: refusal.pods)
+        self.preemption.groups.consider(refusal.keys, refusal.nodes)
 
     def _on_claims(self) -> None:
         """Wake pods, because devices may have become available."""

@@ -16,6 +16,7 @@ from koord_numa.core.gangs.model import (
     GangMode,
     GangRef,
     GangSpec,
+    GroupClaim,
     MatchPolicy,
     PodGroup,
     TopologyLevel,
@@ -61,13 +62,34 @@ class DisruptionModel(Strict):
     all: dict[str, Any] | None = None
 
 
+class GroupClaimModel(Strict):
+    """An entry of ``resourceClaims`` with exactly one of both names."""
+
+    name: str
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class ClaimStatusModel(Strict):
+    """An entry of ``status.resourceClaimStatuses``."""
+
+    name: str
+    resource_claim_name: str | None = None
+
+
+class GroupStatusModel(Strict):
+    """The part of the status of a PodGroup that is read."""
+
+    resource_claim_statuses: list[ClaimStatusModel] | None = None
+
+
 class PodGroupModel(Strict):
     """The spec of a PodGroup of ``scheduling.k8s.io``. v1alpha2 has the disruption mode as a word."""
 
     parent_composite_pod_group_name: str | None = None
     scheduling_policy: PolicyModel | None = None
     scheduling_constraints: ConstraintsModel | None = None
-    resource_claims: list[dict[str, Any]] | None = None
+    resource_claims: list[GroupClaimModel] | None = None
     disruption_mode: DisruptionModel | str | None = None
     priority: int | None = None
     preemption_policy: str | None = None
@@ -146,7 +168,9 @@ def parse_pod_group(dialect: Dialect, obj: Mapping[str, Any]) -> PodGroup:
     key = GangKey(dialect, top.namespace or "default", top.name)
     path, raw = top.path.at("spec"), top.body.get("spec") or {}
     spec = _contained(lambda: _spec_of(dialect, key, raw, top.annotations, path))
-    return PodGroup(key, spec, top.uid, version(top), _is_satisfied(dialect, top.body.get("status")))
+    status = top.body.get("status")
+    names = _claim_names(status, top.path.at("status")) if spec.claims else ()
+    return PodGroup(key, spec, top.uid, version(top), _is_satisfied(dialect, status), names)
 
 
 def _kubernetes_ref(namespace: str, group: object) -> GangRef:
@@ -214,8 +238,6 @@ def _kubernetes_spec(model: PodGroupModel, path: FieldPath) -> GangSpec:
         raise path.at("schedulingPolicy").error("must have exactly one of basic and gang")
     if model.parent_composite_pod_group_name:
         raise path.at("parentCompositePodGroupName").error("CompositePodGroups are not supported")
-    if model.resource_claims:
-        raise path.at("resourceClaims").error("claims of PodGroups are not supported")
     topology = (model.scheduling_constraints or ConstraintsModel()).topology or []
     levels = tuple(TopologyLevel(each.key) for each in topology)
     preempts = PREEMPTION.read(model.preemption_policy or "PreemptLowerPriority", path.at("preemptionPolicy"))
@@ -226,7 +248,24 @@ def _kubernetes_spec(model: PodGroupModel, path: FieldPath) -> GangSpec:
         disrupted_together=_is_disrupted_together(model.disruption_mode, path.at("disruptionMode")),
         preempts=preempts,
         priority=model.priority,
+        claims=tuple(_group_claim(each, path.at("resourceClaims")) for each in model.resource_claims or ()),
     )
+
+
+def _group_claim(model: GroupClaimModel, path: FieldPath) -> GroupClaim:
+    if bool(model.resource_claim_name) == bool(model.resource_claim_template_name):
+        raise path.error(
+            f"{quoted(model.name)} must have exactly one of resourceClaimName and resourceClaimTemplateName"
+        )
+    return GroupClaim(model.name, model.resource_claim_name or "", model.resource_claim_template_name or "")
+
+
+def _claim_names(status: object, path: FieldPath) -> tuple[tuple[str, str], ...]:
+    try:
+        statuses = read(GroupStatusModel, status or {}, path).resource_claim_statuses or ()
+    except WireError:
+        return ()  # members wait for their claim
+    return tuple((each.name, each.resource_claim_name or "") for each in statuses)
 
 
 def _is_disrupted_together(mode: DisruptionModel | str | None, path: FieldPath) -> bool:

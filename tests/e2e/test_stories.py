@@ -177,6 +177,13 @@ def gangs(seen: Seen) -> None:
     assert "own-0: needs 12 CPUs" in seen.why("rival-1")
 
 
+def nvlink(seen: Seen) -> None:
+    nodes = sorted(seen.node(f"train-{number}") for number in range(3))
+    assert nodes == ["", "own-0", "own-1"]
+    consumers = [it["resource"] for claim in seen.claims for it in (claim.get("status") or {}).get("reservedFor") or ()]
+    assert sorted(consumers) == ["podgroups", "pods", "pods"]
+
+
 CLAIMS: Final[Mapping[str, Callable[[Seen], None]]] = {
     "full-cores": full_cores,
     "spread": spread,
@@ -192,6 +199,7 @@ CLAIMS: Final[Mapping[str, Callable[[Seen], None]]] = {
     "claims": claims,
     "extended-resources": extended_resources,
     "gangs": gangs,
+    "nvlink": nvlink,
     "two-schedulers": two_schedulers,
     "statefulset-local-volumes": statefulset_local_volumes,
 }
@@ -204,6 +212,7 @@ WAITS: Final[Mapping[str, int]] = {
     "claims": 1,
     "extended-resources": 1,
     "gangs": 5,
+    "nvlink": 1,
 }
 """Pods that wait in the end, by story."""
 

@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.gangs.model import Dialect, GangKey, GangMode, GangRef, GangSpec, MatchPolicy, TopologyLevel
+from koord_numa.core.gangs.model import (
+    Dialect,
+    GangKey,
+    GangMode,
+    GangRef,
+    GangSpec,
+    GroupClaim,
+    MatchPolicy,
+    TopologyLevel,
+)
 from koord_numa.wire.gangs import names_gang, parse_pod_group
 from koord_numa.wire.pod.pods import parse_pod
 
@@ -128,6 +137,17 @@ GROUPS: dict[str, tuple[Dialect, dict[str, Any], GangSpec]] = {
         {"schedulingPolicy": {"gang": {"minCount": 2}}, "disruptionMode": {"single": {}}},
         GangSpec(2),
     ),
+    "claims": (
+        KUBERNETES,
+        {
+            "schedulingPolicy": {"basic": {}},
+            "resourceClaims": [
+                {"name": "a", "resourceClaimName": "own"},
+                {"name": "b", "resourceClaimTemplateName": "made"},
+            ],
+        },
+        GangSpec(1, basic=True, claims=(GroupClaim("a", "own"), GroupClaim("b", template="made"))),
+    ),
     "koordinator": (KOORDINATOR, {"minMember": 4, "scheduleTimeoutSeconds": 9}, own(4)),
     "scheduler-plugins": (PLUGINS, {"minMember": 4, "minResources": {"cpu": "9"}}, GangSpec(4)),
 }
@@ -139,10 +159,10 @@ REFUSED: dict[str, tuple[Dialect, dict[str, Any], str]] = {
         {"schedulingPolicy": {"basic": {}}, "parentCompositePodGroupName": "c"},
         "CompositePodGroups are not supported",
     ),
-    "claims": (
+    "claims without a name": (
         KUBERNETES,
         {"schedulingPolicy": {"basic": {}}, "resourceClaims": [{"name": "c"}]},
-        "claims of PodGroups are not supported",
+        '"c" must have exactly one of resourceClaimName and resourceClaimTemplateName',
     ),
     "two disruption modes": (
         KUBERNETES,
@@ -162,6 +182,17 @@ REFUSED: dict[str, tuple[Dialect, dict[str, Any], str]] = {
 def test_pod_groups(dialect: Dialect, spec: dict[str, Any], expected: GangSpec) -> None:
     group = parse_pod_group(dialect, {"metadata": {"name": "g", "namespace": "ns", "uid": "u"}, "spec": spec})
     assert (group.key, group.spec, group.satisfied) == (key(dialect), expected, False)
+
+
+def test_claims_made_for_a_group_have_their_names_in_its_status() -> None:
+    spec = {
+        "schedulingPolicy": {"basic": {}},
+        "resourceClaims": [{"name": "b", "resourceClaimTemplateName": "made"}],
+    }
+    status = {"resourceClaimStatuses": [{"name": "b", "resourceClaimName": "g-b-x1"}, {"name": "c"}]}
+    obj = {"metadata": {"name": "g", "namespace": "ns", "uid": "u"}, "spec": spec, "status": status}
+    assert parse_pod_group(KUBERNETES, obj).claim_names == (("b", "g-b-x1"), ("c", ""))
+    assert parse_pod_group(KUBERNETES, {**obj, "status": {"resourceClaimStatuses": 1}}).claim_names == ()
 
 
 @pytest.mark.parametrize(("dialect", "spec", "why"), REFUSED.values(), ids=REFUSED)

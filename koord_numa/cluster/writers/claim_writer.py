@@ -16,6 +16,7 @@ from koord_numa.core.claims.claim import DeviceRequest
 from koord_numa.core.claims.extended_resources import RequestMapping
 from koord_numa.core.claims.node_allocatable import ClaimAmounts
 from koord_numa.core.claims.resource_claim import ResourceClaim
+from koord_numa.core.gangs.model import PodGroup
 from koord_numa.core.objects.request import PodKey
 from koord_numa.ports import Conflict, Forbidden, Gone, Invalid, StillAllowed
 from koord_numa.wire.claims.claim_json import allocation_json, claim_amounts_json, extended_claim_json, mappings_json
@@ -38,7 +39,9 @@ class ApiClaimWriter:
         self._api = api
         self._remaining = remaining
 
-    async def reserve(self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None) -> ResourceClaim:
+    async def reserve(
+        self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None, group: PodGroup | None = None
+    ) -> ResourceClaim:
         """Add the finalizer if it is missing, then write allocation and reservation in a single update.
 
         An existing reservation comes from an interrupted cycle, and a request in flight may be about to remove it. An
@@ -61,12 +64,15 @@ class ApiClaimWriter:
                 and found.allocation.results != allocation.results
             ):
                 raise Conflict(f"claim {claim} got allocated elsewhere in the meantime")
-            if allocated and pod.uid in found.reserved_for:
+            # The reservation of a group is never removed, except with its allocation.
+            if allocated and group is not None and group.uid in found.reserved_groups:
+                return found
+            if allocated and group is None and pod.uid in found.reserved_for:
                 return parse_resource_claim(await self._annotate(raw))
             # First the finalizer: an allocated claim without it could be deleted while its pod uses it.
             if not allocated and not found.protected:
                 raw = await self._protect(raw)
-            return await self._write_status(raw, _reserved(raw, pod, None if allocated else allocation))
+            return await self._write_status(raw, _reserved(raw, pod, None if allocated else allocation, group))
 
         return await self._repeat(write)
 
@@ -94,7 +100,8 @@ class ApiClaimWriter:
         async def write() -> ResourceClaim:
             raw = await self._read(claim)
             found = parse_resource_claim(raw)
-            if found.other_consumers or any(uid != pod for uid in found.reserved_for):
+            groups = found.reserved_groups
+            if found.other_consumers > len(groups) or any(uid != pod for uid in (*found.reserved_for, *groups)):
                 raise Conflict(f"claim {claim} is used by others by now")
             if found.allocation is None:
                 return found
@@ -237,11 +244,18 @@ class _StaleError(Conflict):
     """The version that was read is outdated."""
 
 
-def _reserved(raw: _Json, pod: PodKey, allocation: Allocation | None) -> _Json:
+def _reserved(raw: _Json, pod: PodKey, allocation: Allocation | None, group: PodGroup | None) -> _Json:
     status: _Json = dict(raw.get("status") or {})
     if allocation is not None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         status["allocation"] = {**allocation_json(allocation), "allocationTimestamp": now}
     consumer = {"resource": "pods", "name": pod.name, "uid": pod.uid}
+    if group is not None:
+        consumer = {
+            "apiGroup": group.key.dialect.value,
+            "resource": "podgroups",
+            "name": group.key.name,
+            "uid": group.uid,
+        }
     status["reservedFor"] = [*(status.get("reservedFor") or ()), consumer]
     return status

@@ -14,7 +14,8 @@ class ResourceClaim:
     """
     A ResourceClaim.
 
-    ``reserved_for`` are the uids of pods that may use the claim. ``other_consumers`` is the number of other consumers.
+    ``reserved_for`` are the uids of pods that may use the claim. ``other_consumers`` is the number of other consumers, ``reserved_groups``
+    the uids of the PodGroups among them.
     ``conditions`` are the conditions with status True that a driver reports for an allocated device.
     """
 
@@ -26,7 +27,10 @@ class ResourceClaim:
     allocation: Allocation | None = None
     reserved_for: tuple[str, ...] = ()
     other_consumers: int = 0
-    owner: str = ""  # uid of the controlling pod of a template's claim, or of a claim for extended resources
+    reserved_groups: tuple[str, ...] = ()
+    owner: str = (
+        ""  # uid of the controlling pod or PodGroup of a template's claim, or of a claim for extended resources
+    )
     extended: bool = False  # created by a scheduler for the extended resources of its pod
     deleting: bool = False
     protected: bool = False  # has the finalizer that protects an allocated claim
@@ -58,13 +62,14 @@ class PodResourceClaim:
     An entry of ``spec.resourceClaims``.
 
     ``claim`` is the name of the ResourceClaim, empty until the claim of a template is created. ``needed`` is false
-    after the controller has reported that the template creates no claim.
+    after the controller has reported that the template creates no claim. ``template`` is the name of the template.
     """
 
     name: str
     claim: str = ""
     from_template: bool = False
     needed: bool = True
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True)

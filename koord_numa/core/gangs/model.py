@@ -57,6 +57,14 @@ class TopologyLevel(ValueObject, gc=False):
     required: bool = True
 
 
+class GroupClaim(ValueObject, gc=False):
+    """A claim of a PodGroup (KEP-5729): the name of an entry, and the ResourceClaim or the template that it names."""
+
+    name: str
+    claim: str = ""
+    template: str = ""
+
+
 class GangSpec(ValueObject):
     """
     What is asked for a gang. ``basic`` gangs have no minimal count. ``group`` are the names (``namespace/name``) of the gangs of its gang
@@ -74,6 +82,7 @@ class GangSpec(ValueObject):
     disrupted_together: bool = False
     preempts: bool = True
     priority: int | None = None
+    claims: tuple[GroupClaim, ...] = ()
 
 
 class GangRef(ValueObject):
@@ -88,13 +97,18 @@ class GangRef(ValueObject):
 
 
 class PodGroup(ValueObject):
-    """A PodGroup of any dialect. ``satisfied``: its status says that it was scheduled once."""
+    """
+    A PodGroup of any dialect. ``satisfied``: its status says that it was scheduled once.
+
+    ``claim_names`` are the claims that were created for its templates, by the name of the entry.
+    """
 
     key: GangKey
     spec: GangSpec
     uid: str = ""
     resource_version: str = ""
     satisfied: bool = False
+    claim_names: tuple[tuple[str, str], ...] = ()
 
 
 class GroupStatus(ValueObject, gc=False):

@@ -10,7 +10,7 @@ same claim have the same class, and only the first is attempted, so that the res
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,6 @@ from koord_numa.core.scheduling.placement import NOT_TOGETHER
 from koord_numa.engine.claims.late_check import UNAVAILABLE
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver, is_nowhere, still_waits
-from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.ports import ClaimWriter, ClusterError, Dependencies, Lease
 
 log = getLogger(__name__)
@@ -69,7 +68,7 @@ class Deallocation:
         outside = Outside(ports.claim_writer, ports.lease, partial(is_nowhere, ports), partial(still_waits, ports))
         return cls(lister, resolver, placed, outside)
 
-    def consider(self, pod: Pod, verdict: Unschedulable, alike: Callable[[], Iterable[PendingPod]] = tuple) -> None:
+    def consider(self, pod: Pod, verdict: Unschedulable, alike: Callable[[], Iterable[Pod]] = tuple) -> None:
         """
         Queue what an unschedulable pod should release.
 
@@ -88,8 +87,8 @@ class Deallocation:
         for claim in self._resolver.claims_of(pod):
             if claim.allocation is None:
                 continue
-            if not _is_ours(claim, pod):
-                self._note_reservations(claim, (pod, *(each.pod for each in alike())))
+            if not self._is_ours(claim, pod):
+                self._note_reservations(claim, (pod, *alike()))
             elif in_the_way and claim.allocation.nodes is not None:
                 self._note(claim, pod)
                 in_the_way = False
@@ -134,7 +133,8 @@ class Deallocation:
         with _contained(f"claim {current} cannot be deallocated"):
             allowed = partial(self._allowed, current)
             if not current.extended:
-                self._lister.observe_written(await self._outside.writer.deallocate(current, pod.uid, allowed))
+                uid = current.reserved_groups[0] if current.reserved_groups else pod.uid
+                self._lister.observe_written(await self._outside.writer.deallocate(current, uid, allowed))
             # The pod is its only user, and may have been bound by a former leader.
             elif await self._outside.nowhere(pod):
                 await self._outside.writer.delete(current, allowed)
@@ -145,7 +145,20 @@ class Deallocation:
 
     async def _allowed(self, claim: ResourceClaim) -> bool:
         """Return whether this process leads and no known placed pod uses the claim, even without a reservation."""
-        return self._outside.lease.fresh() and not any(_uses(there, claim) for there in self._placed())
+        return self._outside.lease.fresh() and not any(self._uses(there, claim) for there in self._placed())
+
+    def _uses(self, pod: Pod, claim: ResourceClaim) -> bool:
+        return pod.key.uid == claim.owner if claim.extended else self._resolver.uses(pod, claim)
+
+    def _is_ours(self, claim: ResourceClaim, pod: Pod) -> bool:
+        """Return whether the claim is not reserved, or reserved only for this pod, or for its PodGroup without placed pods."""
+        groups = {
+            group.uid for found, group in self._resolver.claims_with_groups(pod) if group and found.uid == claim.uid
+        }
+        if claim.other_consumers > len(claim.reserved_groups) or not groups.issuperset(claim.reserved_groups):
+            return False
+        is_placed = bool(groups) and any(self._uses(there, claim) for there in self._placed())
+        return not is_placed and all(uid == pod.key.uid for uid in claim.reserved_for)
 
 
 @contextmanager
@@ -157,15 +170,3 @@ def _contained(what: str) -> Iterator[None]:
         log.warning("%s: %r", what, error)
     except Exception:
         log.exception("%s", what)
-
-
-def _uses(pod: Pod, claim: ResourceClaim) -> bool:
-    if claim.extended:
-        return pod.key.uid == claim.owner
-    return pod.key.namespace == claim.namespace and any(it.claim == claim.name for it in pod.resource_claims)
-
-
-def _is_ours(claim: ResourceClaim, pod: Pod) -> bool:
-    consumers: Sequence[str] = claim.reserved_for
-    # Not reserved, or reserved for this pod only.
-    return not claim.other_consumers and all(uid == pod.key.uid for uid in consumers)

@@ -19,6 +19,7 @@ from koord_numa.core.claims.inventory import DeviceId, DeviceTaintRule, PoolId, 
 from koord_numa.core.claims.pools import ALL_FEATURES, Pool
 from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.cpuset import MAX_CPU, CpuSet
+from koord_numa.core.gangs.model import GangKey
 from koord_numa.core.objects.node import Node
 from koord_numa.engine.claims.slice_index import Revision, SliceIndex
 from koord_numa.ports import DELETED, Conflict
@@ -89,10 +90,11 @@ class NextChange:
 
 @dataclass(frozen=True, slots=True)
 class AssumedClaim:
-    """Allocation that was decided for a pod and is not written yet."""
+    """Allocation that was decided for a pod and is not written yet. Pods of the same group, if the pod has a gang, share it."""
 
     allocation: Allocation
     pod: str  # UID
+    gang: GangKey | None = None
 
 
 OnChange = Callable[[], None]
@@ -237,9 +239,9 @@ class ClaimLister:
 
     # Changes by cycles.
 
-    def assume(self, claim: ResourceClaim, allocation: Allocation, pod: str) -> None:
+    def assume(self, claim: ResourceClaim, allocation: Allocation, pod: str, gang: GangKey | None = None) -> None:
         """Count these devices as in use by the claim."""
-        self.assumed[claim.uid] = AssumedClaim(allocation, pod)
+        self.assumed[claim.uid] = AssumedClaim(allocation, pod, gang)
         # Assumed and counted in one turn of the event loop: no decision runs in between.
         self._count(allocation, 1)
         self._on_claim((claim.namespace, claim.name))

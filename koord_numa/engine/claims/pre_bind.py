@@ -77,7 +77,8 @@ class DynamicResources:
         for each in work:
             if each.allocation is not None:
                 each.allocation = _with_shares(each.allocation)
-                self.lister.assume(each.claim, each.allocation, pod.key.uid)
+                gang = pod.request.gang
+                self.lister.assume(each.claim, each.allocation, pod.key.uid, None if gang is None else gang.key)
 
     def unreserve(self, pod: Pod, placement: Placement) -> None:  # noqa: ARG002  (the protocol of all steps)
         """Release devices whose allocation was not written."""
@@ -95,8 +96,14 @@ class DynamicResources:
         for each in work:
             if each.in_memory:
                 await self._create(pod, each)
+            if each.awaited:
+                await self._wait_for_devices(each)
             # The response is processed at once: the next write may depend on it.
-            self.lister.observe_written(await self.writer.reserve(each.claim, pod.key, each.allocation))
+            if each.group is None:
+                written = await self.writer.reserve(each.claim, pod.key, each.allocation)
+            else:
+                written = await self.writer.reserve(each.claim, pod.key, each.allocation, each.group)
+            self.lister.observe_written(written)
         await self._map_requests(pod, work)
         if placement.claim_amounts:
             await self.writer.write_amounts(pod.key, _named(pod, work, placement))
@@ -113,6 +120,17 @@ class DynamicResources:
                 await self._take_back(pod, each)
             except ClusterError as error:
                 log.warning("the reservation of claim %s cannot be taken back: %r", each.claim, error)
+
+    async def _wait_for_devices(self, each: ClaimWork) -> None:
+        """Wait until the cycle of another pod of the group has written the allocation. Raises ``Conflict`` when it has ended before."""
+        claim = each.claim
+        while True:
+            current = self.lister.claim((claim.namespace, claim.name))
+            if current is not None and current.uid == claim.uid and current.allocation is not None:
+                return
+            if current is None or current.uid != claim.uid or claim.uid not in self.lister.assumed:
+                raise Conflict(f"claim {claim} got no devices for another pod of the group")
+            await self.lister.change()
 
     async def _create(self, pod: Pod, each: ClaimWork) -> None:
         """Create the claim for extended resources and wait until the watch shows it, so that no older list can remove it."""
@@ -141,6 +159,8 @@ class DynamicResources:
             await self.writer.write_amounts(pod.key, ())
 
     async def _take_back(self, pod: Pod, each: ClaimWork) -> None:
+        if each.group is not None:
+            return  # the reservation is that of the group, whose other pods may need it
         if each.extended is None:
             await self.writer.release(each.claim, pod.key, partial(self.waits, pod.key))
             return

@@ -9,7 +9,6 @@ counts the members that are bound and stays in their topology domain.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,9 +17,11 @@ from typing import Any, Final
 from cachetools import LRUCache
 
 from koord_numa.core.gangs.decide import Domain, Group, Placed, Refused, decide_group
-from koord_numa.core.gangs.model import Dialect, GangKey, GangSpec, GroupStatus
+from koord_numa.core.gangs.model import Dialect, GangKey, GangSpec, GroupStatus, TopologyLevel
+from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import CpuOwner
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.binding.binding_cycle import BindingCycle, BindTogether, NotTogether
 from koord_numa.engine.gangs.group_queue import GroupQueue
 from koord_numa.engine.gangs.group_status import SCHEDULER_ERROR, UNSCHEDULABLE, GroupStatuses
@@ -44,6 +45,24 @@ REMEMBERED: Final = 4096
 SHOWN_DOMAINS: Final = 5
 
 
+HOSTNAME: Final = "kubernetes.io/hostname"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """
+    Refused group. ``nodes`` are those on which members could be placed.
+
+    ``blocked`` is the member that fits nowhere, with the ``verdict`` if all nodes were asked; ``pods`` are all members.
+    """
+
+    keys: tuple[GangKey, ...]
+    nodes: frozenset[str] = frozenset()
+    blocked: Pod | None = None
+    verdict: Unschedulable | None = None
+    pods: Sequence[Pod] = ()
+
+
 @dataclass(slots=True)
 class GroupCycle:
     """One per engine. ``_told`` has what the members of a group were told last, without numbers, and when."""
@@ -52,7 +71,7 @@ class GroupCycle:
     queue: GroupQueue
     binding: BindingCycle
     statuses: GroupStatuses
-    after_refused: Callable[[tuple[GangKey, ...], frozenset[str]], None] = lambda _keys, _nodes: None
+    after_refused: Callable[[Refusal], None] = lambda _refusal: None
     _told: LRUCache[tuple[GangKey, ...], tuple[object, float]] = field(default_factory=lambda: LRUCache(REMEMBERED))
 
     async def run(self, popped: PendingPod) -> None:
@@ -67,7 +86,7 @@ class GroupCycle:
             await asyncio.sleep(0)  # what is assumed is sent in the next turn, beside further decisions
             await _all(cycles)
             if cycles and any(map(self._waits_queued, members)):
-                self.after_refused(keys, frozenset())  # for members beyond the minimal count, after the binds
+                self.after_refused(Refusal(keys))  # for members beyond the minimal count, after the binds
         finally:
             for pending in members:  # an exception: no member is lost
                 if self._waits(pending):
@@ -98,7 +117,7 @@ class GroupCycle:
             handle.queue.remove(pending)
             pending.attempts += 1
         specs = [handle.pod_groups.spec_of(key) for key in keys]
-        if why := _contradiction(members, specs) or self._shared_claim(members):
+        if why := _contradiction(members, specs):
             self._wait(keys, members, why)
             self._tell_waiting(keys, SCHEDULER_ERROR, why)
             return []
@@ -107,6 +126,11 @@ class GroupCycle:
         with trial.begun():
             group = Group(tuple(member_of(it) for it in members), missing, handle.pod_groups.levels(keys)[0])
             answer = decide_group(trial, group)
+            if isinstance(answer, Refused) and trial.shared_claims:
+                # Devices of one node are shared there only: every node is tried as a domain.
+                levels = (*group.levels, TopologyLevel(HOSTNAME))
+                again = decide_group(trial, replace(group, levels=levels))
+                answer = again if isinstance(again, Placed) else answer
             refusal = None if isinstance(answer, Placed) else self._explain(trial, group, answer, by_uid)
         if isinstance(answer, Placed):
             cycles = self._assume(answer, by_uid, now, together=any(missing.values()))
@@ -120,20 +144,6 @@ class GroupCycle:
         for pending in members:
             handle.attempted(Result.UNSCHEDULABLE, pending.request_class, now)
         return []
-
-    def _shared_claim(self, members: Iterable[PendingPod]) -> str:
-        """Return why the group waits that shares a claim without devices: its devices would be decided on for each of the members."""
-        users = Counter(
-            (claim.namespace, claim.name)
-            for pending in members
-            for claim in self.handle.resource_claims.claims_of(pending.pod)
-            if claim.allocation is None
-        )
-        name = next((name for (_, name), count in users.items() if count > 1), "")
-        return (
-            name
-            and f'resourceclaim "{name}" has no devices yet, and several pods of the group use it, which is not supported'
-        )
 
     def _assume(
         self, answer: Placed, by_uid: Mapping[str, PendingPod], began: float, *, together: bool
@@ -158,6 +168,7 @@ class GroupCycle:
                     return None
                 placement = again
             used.add(decided.node)
+            handle.queue.remove(pending)  # queued again if a claim that it shares has changed
             cycle = self.binding.run(pending, placement, began, gate)
             handle.decisions.record(pending.pod.key, placement, dict)
             cycle.send(None)
@@ -249,7 +260,9 @@ class GroupCycle:
             if Reason.BIND_QUEUE in reasons:
                 return  # a matter of milliseconds
         if isinstance(answer, Refused):
-            self.after_refused(keys, frozenset(it.node for it in answer.beside.values()))
+            blocked = next((it.pod for it in members if it.uid == failed), None)
+            nodes = frozenset(it.node for it in answer.beside.values())
+            self.after_refused(Refusal(keys, nodes, blocked, verdict, [it.pod for it in members]))
         placed = len(answer.beside) if isinstance(answer, Refused) else 0
         messages = frozenset(it.message for it in verdict.rejections.values()) if verdict is not None else why
         essence = (placed, len(members), messages)

@@ -76,12 +76,23 @@ class GroupQueue:
     def observe_group(self, event: str | None, group: PodGroup) -> None:
         """A PodGroup came, changed or went."""
         self.handle.pod_groups.observe(event, group)
+        if group.spec.claims:
+            self._reclassify(group.key)
         self._reconsider(group.key)
 
     def replace_groups(self, dialect: Dialect, groups: list[PodGroup]) -> None:
         """These PodGroups of a dialect exist and no others."""
         for key in self.handle.pod_groups.replace(dialect, groups):
+            self._reclassify(key)
             self._reconsider(key)
+
+    def _reclassify(self, key: GangKey) -> None:
+        """Update the classes of members, whose claims may have been created for the group."""
+        for pending in list(self.handle.pod_groups.gang(key).pending.values()):
+            request_class = self.handle.classes.of(pending.pod)
+            if pending.pod.resource_claims and request_class is not None and not pending.binding:
+                self.handle.queue.remove(pending)
+                pending.request_class = request_class
 
     def observe_completed(self, event: str | None, pod: Pod) -> None:
         """A pod that has succeeded."""

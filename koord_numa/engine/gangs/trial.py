@@ -5,11 +5,13 @@ A member counts as room that is kept on its node (``NodeInfo.nominees``), so tha
 of its kubelet, and as a counted pod for affinity, spreading and volumes. No event is reported, and no history of a node is written.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from koord_numa.core.claims.allocation import Allocation
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.gangs.decide import Domain, Member
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
@@ -19,6 +21,7 @@ from koord_numa.core.resources import CPU, MEMORY
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.claims.lister import AssumedClaim
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
@@ -40,6 +43,7 @@ class ClusterTrial:
     _classes: dict[str, RequestClass] = field(default_factory=dict)
     _changes_classes: bool = False  # do terms of a member put other members into other classes?
     _nominated: dict[str, str] = field(default_factory=dict)  # nodes that are being freed for members
+    _shared: dict[str, set[str]] = field(default_factory=dict)  # assumed members by UIDs of claims of several members
 
     @contextmanager
     def begun(self) -> Iterator["ClusterTrial"]:
@@ -55,6 +59,8 @@ class ClusterTrial:
             self._changes_classes = self._changes_classes or any(terms)
             if (request_class := self.handle.classes.of(pod)) is not None:
                 self._classes[uid] = request_class
+        self._shared = {uid: set() for uid in self.shared_claims}
+        self._changes_classes = self._changes_classes or bool(self._shared)
         reserved = self._lift_reservations()
         try:
             yield self
@@ -77,6 +83,19 @@ class ClusterTrial:
                 self._count_devices(allocations, -1)
                 self._changed(info)
         return lifted
+
+    @property
+    def shared_claims(self) -> frozenset[str]:
+        """UIDs of the claims without devices that several members use. The first member that is assumed decides on their devices."""
+        claims = self.handle.resource_claims
+        users = Counter(
+            claim.uid
+            for pod in self.pods.values()
+            if pod.resource_claims
+            for claim in claims.claims_of(pod)
+            if claim.allocation is None
+        )
+        return frozenset(uid for uid, count in users.items() if count > 1)
 
     def class_of(self, uid: str) -> RequestClass:
         """Return the class of a member beside those that are assumed now."""
@@ -115,7 +134,9 @@ class ClusterTrial:
         if placement.explores:
             info.history.evidence.explore(member.uid, placement.explores)
         self.handle.cache.index.add(info, here)
-        self._count_devices(placement.allocations, 1)
+        self._count_devices(self._own_devices(pod, placement), 1)
+        for claim in self._shared_by(pod):
+            self._shared[claim.uid].add(member.uid)
         self._changed(info)
 
     def undo(self, member: Member) -> None:
@@ -142,8 +163,33 @@ class ClusterTrial:
         if placement.explores:
             info.history.evidence.decided(uid)
         self.handle.cache.index.remove(info, here)
-        self._count_devices(placement.allocations, -1)
+        assumed = self.handle.selector.claims.assumed
+        pod = self.pods[uid]
+        for claim in self._shared_by(pod):
+            self._shared[claim.uid].discard(uid)
+        shared = [claim.uid for claim in self._shared_by(pod)]
+        own = [it for it in placement.allocations if all(assumed[each].allocation is not it for each in shared)]
+        self._count_devices(own, -1)
+        for each in shared:
+            if not self._shared[each]:
+                self._count_devices((assumed.pop(each).allocation,), -1)
         self._changed(info)
+
+    def _own_devices(self, pod: Pod, placement: Placement) -> tuple[Allocation, ...]:
+        """Assume the devices of shared claims of which this member decides. Return all its devices."""
+        claims, lister = self.handle.resource_claims, self.handle.selector.claims
+        found = iter(placement.allocations)
+        for claim in claims.claims_of(pod) if self._shared else ():
+            allocation = next(found, None) if claims.allocation_of(pod, claim) is None else None
+            if allocation is not None and claim.uid in self._shared:
+                gang = pod.request.gang
+                lister.assumed[claim.uid] = AssumedClaim(allocation, pod.key.uid, None if gang is None else gang.key)
+        return placement.allocations
+
+    def _shared_by(self, pod: Pod) -> list[ResourceClaim]:
+        if not self._shared:
+            return []
+        return [claim for claim in self.handle.resource_claims.claims_of(pod) if claim.uid in self._shared]
 
     def _count_devices(self, allocations: Iterable[Allocation], sign: int) -> None:
         for allocation in allocations:

@@ -143,8 +143,8 @@ class FreedDevices:
         named: dict[tuple[str, str], set[str]] = {}  # pods of the node by the claims that they name, reserved or not
         for uid, pod in node.pods.items():
             for entry in pod.resource_claims:
-                if entry.claim:
-                    named.setdefault((pod.key.namespace, entry.claim), set()).add(uid)
+                if name := self._handle.resource_claims.name_of(pod, entry):
+                    named.setdefault((pod.key.namespace, name), set()).add(uid)
         pools = {pool.id for pool in self._lister.pools_of(node.seen.node)}
         claims = {
             claim.uid: claim for uid in (*node.pods, *sorted(self._evicted)) for claim in self._lister.reserved_for(uid)

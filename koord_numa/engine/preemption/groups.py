@@ -204,6 +204,8 @@ class GroupPreemption:
         needed = self._needed(keys, members)
         scheduled = handle.pod_groups.nodes_of(keys)
         trial = ClusterTrial(handle, {it.uid: it.pod for it in needed}, scheduled)
+        if trial.shared_claims:
+            return None  # it is not known which devices the first member would share
         keys_of_levels = [level.key for level in levels if level.required] or [level.key for level in levels]
         within = None
         if keys_of_levels:

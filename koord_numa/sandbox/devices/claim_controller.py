@@ -2,7 +2,8 @@
 
 It creates claims from templates and writes their names into the pod status. It reserves allocated claims for pods with
 a node. It deallocates a claim when the last pod of its reservations is deleted or finished, and then removes the
-finalizer of a deleted claim. The claim of a template, or for extended resources, is deleted with its pod.
+finalizer of a deleted claim. The claim of a template, or for extended resources, is deleted with its pod. Claims of
+PodGroups are created, reserved and deleted for the group.
 """
 
 from collections.abc import Mapping
@@ -15,8 +16,10 @@ Json = dict[str, Any]
 
 CLAIMS: Final = "resourceclaims.resource.k8s.io"
 TEMPLATES: Final = "resourceclaimtemplates.resource.k8s.io"
+GROUPS: Final = "podgroups.scheduling.k8s.io"
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 _ENDED: Final = ("Succeeded", "Failed")
+_OWNERS: Final = {"Pod": "pods", "PodGroup": GROUPS}
 
 
 @dataclass(slots=True)
@@ -31,6 +34,7 @@ class ClaimController:
         self._subscriptions = [
             self.store.subscribe("pods", self._on_pod),
             self.store.subscribe(TEMPLATES, lambda event, _: self._look_at_pods(event)),
+            self.store.subscribe(GROUPS, self._on_group),
             self.store.subscribe(CLAIMS, self._on_claim),
         ]
 
@@ -39,7 +43,14 @@ class ClaimController:
         while self._subscriptions:
             self._subscriptions.pop().cancel()
 
-    # A pod that was created before its template waits for the template.
+    def _on_group(self, event: str, group: Json) -> None:
+        """Create the claims of a new group, and release those of a deleted group."""
+        self._look_at_pods(event)
+        if event == "DELETED":
+            for claim in self.store.list(CLAIMS, group["metadata"]["namespace"]):
+                self._on_claim("MODIFIED", claim)
+
+    # A pod that was created before its template or its group waits for them.
     def _look_at_pods(self, event: str) -> None:
         if event == "ADDED":
             for pod in self.store.list("pods"):
@@ -69,6 +80,9 @@ class ClaimController:
         statuses = list((current.get("status") or {}).get("resourceClaimStatuses") or ())
         known = {status["name"] for status in statuses}
         for entry in entries:
+            if (group := group_of(self.store, current, entry)) is not None:
+                self._make_group_claim(group, entry)
+                continue
             template = entry.get("resourceClaimTemplateName")
             made = (
                 self._from_template(current, entry["name"], template)
@@ -81,14 +95,26 @@ class ClaimController:
         if len(statuses) > len(known):
             self.store.patch("pods", name, {"status": {"resourceClaimStatuses": statuses}}, namespace, "status")
 
+    def _make_group_claim(self, group: Json, entry: Json) -> None:
+        """Create the claim of a PodGroup for a template, once (KEP-5729)."""
+        statuses = list((group.get("status") or {}).get("resourceClaimStatuses") or ())
+        template = entry.get("resourceClaimTemplateName")
+        if not template or any(it["name"] == entry["name"] for it in statuses):
+            return
+        if (made := self._from_template(group, entry["name"], template)) is not None:
+            statuses.append({"name": entry["name"], "resourceClaimName": made})
+            metadata = group["metadata"]
+            patch = {"status": {"resourceClaimStatuses": statuses}}
+            self.store.patch(GROUPS, metadata["name"], patch, metadata["namespace"], "status")
+
     def _from_template(self, pod: Json, entry: str, template: str) -> str | None:
         metadata = pod["metadata"]
         found = self.store.find(TEMPLATES, template, metadata["namespace"])
         if found is None:
             return None
         owner = {
-            "apiVersion": "v1",
-            "kind": "Pod",
+            "apiVersion": pod["apiVersion"],
+            "kind": pod["kind"],
             "name": metadata["name"],
             "uid": metadata["uid"],
             "controller": True,
@@ -119,11 +145,19 @@ class ClaimController:
     def _reserve(self, pod: Json) -> None:
         """Reserve the claims of a pod with a node, whichever scheduler bound it (``syncPod`` and ``reserveForPod``)."""
         metadata = pod["metadata"]
-        for claim in claims_of(self.store, pod):
+        for claim, group in claims_and_groups(self.store, pod):
             status = claim.get("status") or {}
             consumers = status.get("reservedFor") or []
-            if status.get("allocation") and all(it["uid"] != metadata["uid"] for it in consumers):
-                entry = {"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}
+            entry = {"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}
+            if group is not None:
+                who = group["metadata"]
+                entry = {
+                    "apiGroup": "scheduling.k8s.io",
+                    "resource": "podgroups",
+                    "name": who["name"],
+                    "uid": who["uid"],
+                }
+            if status.get("allocation") and all(it["uid"] != entry["uid"] for it in consumers):
                 self.store.update({**claim, "status": {**status, "reservedFor": [*consumers, entry]}}, "status")
 
     # The allocation is removed with the last consumer (`syncClaim`), which frees the devices.
@@ -172,19 +206,22 @@ class ClaimController:
         metadata = claim["metadata"]
         if metadata.get("deletionTimestamp"):
             return False
-        owners = [it for it in metadata.get("ownerReferences") or () if it.get("kind") == "Pod"]
-        found = (self.store.find("pods", it["name"], metadata["namespace"]) for it in owners)
+        owners = [it for it in metadata.get("ownerReferences") or () if it.get("kind") in _OWNERS]
+        found = (self.store.find(_OWNERS[it["kind"]], it["name"], metadata["namespace"]) for it in owners)
         return bool(owners) and all(pod is None or pod["metadata"]["uid"] not in _uids(owners) for pod in found)
 
     def _users(self, claim: Json) -> dict[str, Json]:
-        """Return the pods of the claim's namespace that have not terminated, by uid."""
-        pods = self.store.list("pods", claim["metadata"]["namespace"])
-        return {it["metadata"]["uid"]: it for it in pods if (it.get("status") or {}).get("phase") not in _ENDED}
+        """Return the PodGroups of the claim's namespace and the pods that have not terminated, by uid."""
+        namespace = claim["metadata"]["namespace"]
+        pods = self.store.list("pods", namespace)
+        using = [it for it in pods if (it.get("status") or {}).get("phase") not in _ENDED]
+        return {it["metadata"]["uid"]: it for it in (*using, *self.store.list(GROUPS, namespace))}
 
     def _reserve_placed(self, claim: Json, pods: Mapping[str, Json]) -> bool:
         known = {it["uid"] for it in claim["status"].get("reservedFor") or ()}
         for uid, pod in pods.items():
-            if uid not in known and pod["spec"].get("nodeName"):
+            groups = {group["metadata"]["uid"] for _, group in claims_and_groups(self.store, pod) if group is not None}
+            if uid not in known and known.isdisjoint(groups) and pod["spec"].get("nodeName"):
                 names = {it["metadata"]["name"] for it in claims_of(self.store, pod)}
                 if claim["metadata"]["name"] in names:
                     self._reserve(pod)
@@ -213,13 +250,33 @@ def extended_claim_of(pod: Json) -> str:
     return str(((pod.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("resourceClaimName") or "")
 
 
-def claims_of(store: DirectStore, pod: Json) -> list[Json]:
+def group_of(store: DirectStore, pod: Json, entry: Json) -> Json | None:
+    """Return the PodGroup whose claim an entry of the pod stands for, because the group has the same entry (KEP-5729)."""
+    name = (pod.get("spec", {}).get("schedulingGroup") or {}).get("podGroupName")
+    group = store.find(GROUPS, name, pod["metadata"]["namespace"]) if name else None
+    return group if group is not None and entry in (group["spec"].get("resourceClaims") or ()) else None
+
+
+def claim_names(store: DirectStore, pod: Json) -> list[tuple[str | None, Json | None]]:
+    """Return the names of the claims of a pod, ``None`` before they are created, with the PodGroup that they belong to."""
+    found: list[tuple[str | None, Json | None]] = []
+    for entry in pod.get("spec", {}).get("resourceClaims") or ():
+        group = group_of(store, pod, entry)
+        statuses = ((group or pod).get("status") or {}).get("resourceClaimStatuses") or ()
+        made = {it["name"]: it.get("resourceClaimName") for it in statuses}
+        found.append((entry.get("resourceClaimName") or made.get(entry["name"]), group))
+    if extended := extended_claim_of(pod):
+        found.append((extended, None))
+    return found
+
+
+def claims_and_groups(store: DirectStore, pod: Json) -> list[tuple[Json, Json | None]]:
     """Return the existing claims of a pod in the order of its entries. The claim for extended resources is last."""
-    made = {
-        it["name"]: it.get("resourceClaimName") for it in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    }
-    entries = pod["spec"].get("resourceClaims") or ()
-    names = [it.get("resourceClaimName") or made.get(it["name"]) for it in entries]
-    names.append(extended_claim_of(pod))
-    found = (store.find(CLAIMS, name, pod["metadata"]["namespace"]) for name in names if name)
-    return [claim for claim in found if claim is not None]
+    namespace = pod["metadata"]["namespace"]
+    found = ((store.find(CLAIMS, name, namespace), group) for name, group in claim_names(store, pod) if name)
+    return [(claim, group) for claim, group in found if claim is not None]
+
+
+def claims_of(store: DirectStore, pod: Json) -> list[Json]:
+    """Return the existing claims of a pod, as ``claims_and_groups``."""
+    return [claim for claim, _ in claims_and_groups(store, pod)]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.sandbox.apiserver import DirectStore, Subscription
-from koord_numa.sandbox.devices.claim_controller import CLAIMS, extended_claim_of
+from koord_numa.sandbox.devices.claim_controller import CLAIMS, claim_names, extended_claim_of
 from koord_numa.sandbox.devices.drivers import CPU_DRIVER
 
 Json = dict[str, Any]
@@ -74,18 +74,10 @@ class ClaimKubelets:
 
     def _claims_of(self, pod: Json) -> list[Json]:
         namespace = pod["metadata"]["namespace"]
-        made = {
-            it["name"]: it.get("resourceClaimName")
-            for it in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-        }
-        entries = pod["spec"].get("resourceClaims") or ()
-        # Claims from templates have generated names, which only the pod status holds.
-        names = [entry.get("resourceClaimName") or made.get(entry["name"]) for entry in entries]
-        # Appended like in the kubelet (cm/dra/manager.go, `PrepareResources`).
-        if extended := extended_claim_of(pod):
-            names.append(extended)
         found: list[Json] = []
-        for name in names:
+        # Claims from templates have generated names, which only the status of the pod or its PodGroup holds. The claim for extended
+        # resources is the last, like in the kubelet (cm/dra/manager.go, `PrepareResources`).
+        for name, _ in claim_names(self.store, pod):
             claim = self.store.find(CLAIMS, name, namespace) if name else None
             if claim is None:
                 raise PrepareError(f"fetch ResourceClaim {name}: not found")
@@ -95,7 +87,8 @@ class ClaimKubelets:
     def _prepare(self, pod: Json, claim: Json) -> None:
         metadata, status = claim["metadata"], claim.get("status") or {}
         who = pod["metadata"]
-        if not any(it["uid"] == who["uid"] for it in status.get("reservedFor") or ()):
+        groups = {group["metadata"]["uid"] for _, group in claim_names(self.store, pod) if group is not None}
+        if not any(it["uid"] in {who["uid"], *groups} for it in status.get("reservedFor") or ()):
             raise PrepareError(
                 f"pod {who['name']} ({who['uid']}) is not allowed to use ResourceClaim {metadata['name']}"
             )

@@ -218,6 +218,11 @@ def parse_resource_claim(obj: Mapping[str, Any]) -> ResourceClaim:
         # The API allows consumers other than pods. Their end is unknown, so the claim stays in use while any is listed.
         reserved_for=tuple(it.uid for it in status.reserved_for or () if it.resource == "pods" and not it.api_group),
         other_consumers=sum(it.resource != "pods" or bool(it.api_group) for it in status.reserved_for or ()),
+        reserved_groups=tuple(
+            it.uid
+            for it in status.reserved_for or ()
+            if it.resource == "podgroups" and it.api_group == "scheduling.k8s.io"
+        ),
         owner=top.metadata.controller,
         extended=top.annotations.get(EXTENDED) == "true",
         deleting=top.metadata.deletion_timestamp is not None,

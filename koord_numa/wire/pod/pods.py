@@ -382,7 +382,10 @@ def _steady_part(top: Head, spec: dict[str, Any], scheduling: SchedulingSpec, pr
         preempts=scheduling.preemption_policy != "Never",
         spec_text=top.annotations.get(names.RESOURCE_SPEC, ""),
         never_rebound=top.annotations.get(names.REBIND, "").lower() == "false",
-        claims=tuple((it.name, it.resource_claim_name or "") for it in scheduling.resource_claims or ()),
+        claims=tuple(
+            (it.name, it.resource_claim_name or "", it.resource_claim_template_name or "")
+            for it in scheduling.resource_claims or ()
+        ),
         has_node=has_node,
         # Only for pods that default constraints may apply to: bound pods are spread already.
         controller=None if has_node else controller_of(top),
@@ -483,16 +486,20 @@ def _is_ready(conditions: Iterable[Any]) -> bool:
     )
 
 
-def _resource_claims(claims: Iterable[tuple[str, str]], status: Status) -> tuple[PodResourceClaim, ...]:
+def _resource_claims(claims: Iterable[tuple[str, str, str]], status: Status) -> tuple[PodResourceClaim, ...]:
     """Return the claims of the pod, as dynamic-resource-allocation/resourceclaim ``Name``."""
     made = {it.name: it.resource_claim_name for it in status.resource_claim_statuses or ()}
     return tuple(
         PodResourceClaim(name, claim)
         if claim
         else PodResourceClaim(
-            name, made.get(name) or "", from_template=True, needed=name not in made or bool(made[name])
+            name,
+            made.get(name) or "",
+            from_template=True,
+            needed=name not in made or bool(made[name]),
+            template=template,
         )
-        for name, claim in claims
+        for name, claim, template in claims
     )
 
 

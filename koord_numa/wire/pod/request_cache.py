@@ -164,8 +164,8 @@ class SteadyPart(ValueObject):
     spec_text: str
     never_rebound: bool
     claims: tuple[
-        tuple[str, str], ...
-    ]  # entries of ``spec.resourceClaims``: name and claim name, the latter empty for a template
+        tuple[str, str, str], ...
+    ]  # entries of ``spec.resourceClaims``: names of the entry, of the claim, and of the template; one of the latter two is empty
     has_node: bool  # the fields below are not known for bound pods
     controller: WorkloadKey | None = None
     images: tuple[str, ...] = ()

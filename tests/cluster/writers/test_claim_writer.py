@@ -7,6 +7,7 @@ from koord_numa.cluster.writers.claim_writer import ApiClaimWriter
 from koord_numa.core.claims.allocation import Allocation, DeviceResult
 from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.claims.resource_claim import ResourceClaim
+from koord_numa.core.gangs.model import Dialect, GangKey, GangSpec, PodGroup
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.value_objects import replace
 from koord_numa.ports import Conflict, Gone, NotLeader
@@ -56,6 +57,22 @@ async def test_a_reservation_is_made_and_taken_back(
     await writer.release(claim, POD, yes)
     assert reserved_for(server) == []
     assert stored(server)["status"]["allocation"]["devices"]["results"][0]["device"] == "a"
+
+
+async def test_the_claim_of_a_group_has_one_reservation(
+    server: ApiServer, writer: ApiClaimWriter, claim: ResourceClaim
+) -> None:
+    group = PodGroup(GangKey(Dialect.KUBERNETES, "default", "g"), GangSpec(2), uid="uid-g")
+    other = replace(POD, name="other", uid="uid-other")
+    await writer.reserve(claim, POD, ALLOCATION, group)
+    before = stored(server)
+    await writer.reserve(claim, other, None, group)
+    assert stored(server) == before
+    consumer = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "uid-g"}
+    assert before["status"]["reservedFor"] == [consumer]
+    with pytest.raises(Conflict, match="used by others"):
+        await writer.deallocate(claim, POD.uid, yes)
+    assert (await writer.deallocate(claim, "uid-g", yes)).allocation is None
 
 
 async def test_other_reservations_stay(server: ApiServer, writer: ApiClaimWriter, claim: ResourceClaim) -> None:

@@ -7,6 +7,7 @@ from koord_numa.core.claims.claim import DeviceRequest
 from koord_numa.core.claims.extended_resources import RequestMapping
 from koord_numa.core.claims.node_allocatable import ClaimAmounts
 from koord_numa.core.claims.resource_claim import ResourceClaim
+from koord_numa.core.gangs.model import PodGroup
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister
@@ -27,12 +28,18 @@ class Server:
         self.amounts: dict[str, list[tuple[str, ClaimAmounts]]] = {}  # by pod
         self.mapped: dict[str, tuple[str, tuple[RequestMapping, ...]]] = {}  # by pod
 
-    async def reserve(self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None) -> ResourceClaim:
+    async def reserve(
+        self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None, group: PodGroup | None = None
+    ) -> ResourceClaim:
         if self.fails is not None:
             raise self.fails
         current = self.lister.claims[claim.namespace, claim.name]
         version = str(int(current.version or "0") + 2)
         given = current.allocation or allocation
+        if given is None:
+            raise Conflict(f"claim {claim} got deallocated elsewhere in the meantime")
+        if group is not None:
+            return replace(current, version=version, allocation=given, reserved_groups=(group.uid,), other_consumers=1)
         return replace(current, version=version, allocation=given, reserved_for=(*current.reserved_for, pod.uid))
 
     async def release(self, claim: ResourceClaim, pod: PodKey, allowed: StillAllowed) -> None:

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from koord_numa.core.claims.resource_claim import PodResourceClaim
 from koord_numa.core.gangs.model import (
     Dialect,
     GangKey,
@@ -18,8 +17,6 @@ from koord_numa.core.gangs.model import (
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.ports import Forbidden, Unavailable
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
-from tests.core.claims.worlds import claim_object, device, device_class, published, request
 from tests.engine.binding.test_pre_bind import Step
 from tests.engine.gangs.groups import kubelet_topology, make_kind
 from tests.engine.world import World, bound, make_node, make_pod, make_world
@@ -342,20 +339,6 @@ async def test_the_status_says_whether_the_group_was_scheduled() -> None:
         "gang default/g: minCount (2) cannot be satisfied: 1 scheduled, 0 remaining; pod m1"
     )
     assert world.engine.explain("uid-m0") == ""
-
-
-async def test_a_claim_without_devices_is_not_shared_by_members() -> None:
-    world = make_world(make_node("node-1"))
-    claims = world.engine.claims
-    claims.replace_slices([published("gpu", [device("a"), device("b")])])
-    claims.replace_classes([device_class("gpu")])
-    claims.observe_claim(None, parse_resource_claim(claim_object(request("r", "gpu"), name="both")))
-    claims.synced()
-    group(world, GangSpec(2))
-    world.waits(*members(2, resource_claims=(PodResourceClaim("c", "both"),)))
-    await world.settle()
-    assert placed(world) == []
-    assert said(world, "m1").startswith('resourceclaim "both" has no devices yet, and several pods of the group use it')
 
 
 async def test_the_rest_of_a_group_goes_before_other_pods() -> None:
