@@ -11,25 +11,28 @@ ClusterError
 └── Invalid         the server rejects the request itself: a bug or malformed data, never retried unchanged
 """
 
-from asyncio import sleep
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import SystemRandom
 from time import monotonic
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
-from koord_numa.core.claims.allocation import Allocation
-from koord_numa.core.claims.claim import DeviceRequest
-from koord_numa.core.claims.extended_resources import RequestMapping
-from koord_numa.core.claims.node_allocatable import ClaimAmounts
-from koord_numa.core.claims.resource_claim import ResourceClaim
-from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.gangs.model import GroupStatus, PodGroup
-from koord_numa.core.objects.rebind_request import PodRevision, RebindAnswer, RebindRequest
-from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.core.objects.verdicts import Placement
-from koord_numa.core.objects.volumes import PersistentVolumeClaim
-from koord_numa.core.rebind.pinned_pods import NumaAmounts
+# The types of the core are not imported at run time: commands need the errors, and start faster without the core.
+if TYPE_CHECKING:
+    from koord_numa.core.claims.allocation import Allocation
+    from koord_numa.core.claims.claim import DeviceRequest
+    from koord_numa.core.claims.extended_resources import RequestMapping
+    from koord_numa.core.claims.node_allocatable import ClaimAmounts
+    from koord_numa.core.claims.resource_claim import ResourceClaim
+    from koord_numa.core.cpuset import CpuSet
+    from koord_numa.core.gangs.model import GroupStatus, PodGroup
+    from koord_numa.core.objects.rebind_request import PodRevision, RebindAnswer, RebindRequest
+    from koord_numa.core.objects.request import Pod, PodKey
+    from koord_numa.core.objects.verdicts import Placement
+    from koord_numa.core.objects.volumes import PersistentVolumeClaim
+    from koord_numa.core.rebind.pinned_pods import NumaAmounts
 
 StillAllowed = Callable[[], Awaitable[bool]]
 """Returns whether the precondition of a write still holds: this process leads, and the pod has no node."""
@@ -347,6 +350,12 @@ class AnnotationWriter(Protocol):
     def __call__(self, pod: Pod, placement: Placement) -> Mapping[str, str]: ...
 
 
+def _sleep(seconds: float) -> Awaitable[None]:
+    from asyncio import sleep  # noqa: PLC0415  (loaded by everything that runs a scheduler, and by no other command)
+
+    return sleep(seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class Dependencies:
     """The ports of an engine.
@@ -360,7 +369,7 @@ class Dependencies:
     lease: Lease
     annotate: AnnotationWriter
     clock: Clock = monotonic
-    sleep: Callable[[float], Awaitable[None]] = sleep
+    sleep: Callable[[float], Awaitable[None]] = _sleep
     random: Callable[[], float] = SystemRandom().random
     volumes: VolumeWriter | None = None
     pod_groups: PodGroupWriter | None = None  # None if nothing is bound or pod groups are disabled

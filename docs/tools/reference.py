@@ -13,6 +13,7 @@ from prometheus_client import Metric
 
 from koord_numa.app.runtime import Options, Runtime
 from koord_numa.cli import main
+from koord_numa.cli.parameters import Documented
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.settings import Settings
 from koord_numa.wire import names
@@ -79,7 +80,14 @@ def cli_page() -> str:
         usage = " ".join(command.collect_usage_pieces(context))
         parts.append(f"## {name}\n\n```\nkoord-numa {name} {usage}\n```\n")
         parts.append(" ".join((command.help or command.short_help or "").split()) + "\n")
+        if isinstance(command, Documented):
+            lines = "".join(f"# {comment}\nkoord-numa {arguments}\n" for comment, arguments in command.examples)
+            parts.append(f"```\n{lines}```\n")
         parts.append("| option | meaning |\n| --- | --- |\n" + "".join(_options(command, context)))
+    parts.append(
+        "## Options of the connection\n\nAs in kubectl, before or after a command that reads a cluster.\n\n"
+        "| option | meaning |\n| --- | --- |\n" + "".join(_options(main, root))
+    )
     return "\n".join(parts)
 
 

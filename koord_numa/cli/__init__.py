@@ -4,16 +4,33 @@ The command line. Each module of ``commands`` is one command of the same name.
 Commands are imported on use, so that ``--help`` of one command does not load the others.
 """
 
+import os
 import pkgutil
+import sys
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import click
 from click.exceptions import NoArgsIsHelpError
 
 from koord_numa import __version__
 from koord_numa.cli import commands
+from koord_numa.cli.cluster.access import with_connection
+from koord_numa.cli.parameters import Examples, write_examples
 from koord_numa.view.printable import printable
+
+PLUGIN: Final = "kubectl koord-numa"
+"""Name of the program when kubectl runs it as its plugin ``kubectl-koord_numa``."""
+
+INTERRUPTED: Final = 130
+"""Exit status after Ctrl-C, as of a process that SIGINT ends."""
+
+EXAMPLES: Final[Examples] = (
+    ("What every node has left, per NUMA node", "nodes"),
+    ("Why a pod waits and what would make it fit", "explain web-1 -n team"),
+    ("Where the pods of a manifest would go", "simulate -f pod.yaml"),
+)
 
 
 class _Misused(click.ClickException):
@@ -22,22 +39,48 @@ class _Misused(click.ClickException):
     exit_code = 2
 
 
+def _in_one_line(error: click.ClickException, path: str) -> click.ClickException:
+    """Return the error as a printable line. ``path`` is the command of an error without a context."""
+    if isinstance(error, click.UsageError):
+        path = error.ctx.command_path if error.ctx is not None else path
+        return _Misused(f"{printable(' '.join(error.format_message().split()))} (see: {path} --help)")
+    if (text := printable(error.message)) == error.message:
+        return error
+    return (_Misused if error.exit_code == _Misused.exit_code else click.ClickException)(text)
+
+
 class _Commands(click.Group):
     """The command group: the modules of ``commands``, each with a ``click`` command named ``command``."""
+
+    def main(self, args: Any = None, prog_name: str | None = None, *rest: Any, **options: Any) -> Any:
+        """Run the program under the name by which it was started."""
+        if prog_name is None:
+            prog_name = PLUGIN if Path(sys.argv[0]).stem.startswith("kubectl-") else "koord-numa"
+        if "_KOORD_NUMA_COMPLETE" in os.environ:
+            import_module("koord_numa.cli.commands.completion")  # adds PowerShell to the shells of click
+        return super().main(args, prog_name, *rest, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except NoArgsIsHelpError:  # its text is the help, not an error
             raise
-        except click.UsageError as error:
-            path = error.ctx.command_path if error.ctx is not None else ctx.command_path
-            text = printable(" ".join(error.format_message().split()))
-            raise _Misused(f"{text} (see: {path} --help)") from error
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except click.ClickException as error:
-            if (text := printable(error.message)) == error.message:
+            told = _in_one_line(error, ctx.command_path)
+            if told is error:
                 raise
-            raise (_Misused if error.exit_code == _Misused.exit_code else click.ClickException)(text) from error
+            raise told from error
+
+    def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
+        """Parse the options before the command."""
+        try:
+            return super().make_context(*arguments, **extra)
+        except NoArgsIsHelpError:  # its text is the help, not an error
+            raise
+        except click.UsageError as error:
+            raise _in_one_line(error, str(arguments[0])) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
         return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
@@ -48,8 +91,16 @@ class _Commands(click.Group):
         command = import_module(f"{commands.__name__}.{cmd_name.replace('-', '_')}").command
         return command if isinstance(command, click.Command) else None
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_examples(EXAMPLES, ctx, formatter)
+
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="koord-numa")
+@with_connection
 def main() -> None:
-    """A NUMA-aware Kubernetes scheduler: never rejected by the kubelet, never silent, always explained."""
+    """
+    A NUMA-aware Kubernetes scheduler: never rejected by the kubelet, never silent, always explained.
+
+    Options of the connection are accepted before and after the command.
+    """

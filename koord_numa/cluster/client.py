@@ -1,4 +1,4 @@
-"""A connection to the API server: credentials from kubernetes-asyncio, raw JSON, errors as defined in ``ports``.
+"""A connection to the API server: raw JSON, errors as defined in ``ports``.
 
 Requests are not retried here, because only the caller knows whether a retry is correct.
 """
@@ -6,9 +6,11 @@ Requests are not retried here, because only the caller knows whether a retry is 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import floor
 from pathlib import Path
+from random import SystemRandom
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
@@ -16,17 +18,16 @@ import aiohttp
 import orjson
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.client_middlewares import ClientMiddlewareType
-from kubernetes_asyncio.client import ApiClient, Configuration
-from kubernetes_asyncio.config import ConfigException
 from multidict import CIMultiDict
 from yarl import URL
 
 from koord_numa import __version__
-from koord_numa.cluster.credentials import Headers, NoCredentials, load_configuration
-from koord_numa.cluster.errors import broken, refusal
+from koord_numa.cluster.credentials import Credentials, NoCredentials, Overrides, load_credentials
+from koord_numa.cluster.errors import refusal
 from koord_numa.cluster.resources import Call
 from koord_numa.core.value_objects import ValueObject
-from koord_numa.ports import Invalid, NotLeader, Unavailable
+from koord_numa.ports import ClusterError, Invalid, NotLeader, Unavailable, UnknownOutcome
+from koord_numa.settings import BackoffSettings
 from koord_numa.wire import raw_json
 
 
@@ -79,6 +80,29 @@ class LentSession:
     async def _close_behind_the_last(self) -> None:
         if self._closed and not self._under_way:
             await self._session.close()
+
+
+CLIENT: BackoffSettings = BackoffSettings(initial=0.2, max=30.0, jitter=0.5)
+"""Back-off of lists and watches."""
+
+
+@dataclass(slots=True)
+class Backoff:
+    """The number of consecutive failures and the pause after a failure."""
+
+    limits: BackoffSettings = CLIENT
+    random: Callable[[], float] = field(default=SystemRandom().random)
+    failures: int = 0
+
+    def pause(self, at_least: float = 0.0) -> float:
+        """Count a failure and return the pause in seconds. ``at_least`` is the server's Retry-After."""
+        self.failures += 1
+        # Retry-After is a lower bound: the back-off may be longer.
+        return max(at_least, self.limits.pause(self.failures, self.random()))
+
+    def reset(self) -> None:
+        """Reset the number of failures after a success."""
+        self.failures = 0
 
 
 SHORTEST_WRITE: Final = 0.5
@@ -167,6 +191,9 @@ Shorter than a lease lasts after its last renewal, see ``leader_election.py``.
 LIMITS: Final = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
 """Timeouts of a request that no lease limits. Shared, because creating them costs as much as encoding a body."""
 
+CONNECTIONS: Final = 100
+"""Maximum number of concurrent connections, as the default of aiohttp."""
+
 READ_BUFFER: Final = 2**21
 """Bytes. A watch event of the largest object that etcd accepts fits in."""
 
@@ -186,26 +213,24 @@ class Body(ValueObject):
 class Api:
     """Raw requests to an API server.
 
-    kubernetes-asyncio provides credentials, TLS and the connection pool. A separate session is used: the library's
-    session looks up a proxy and a netrc file in a thread for every request, which costs more than the request.
+    Requests share the connections of one connector. A proxy and a netrc file of the environment are not used: aiohttp
+    looks them up in a thread for every request, which costs more than the request.
     """
 
-    def __init__(self, configuration: Configuration, agent: str = AGENT) -> None:
-        self._client = ApiClient(configuration)
-        self._impersonation: Headers = getattr(configuration, "impersonation", ())
-        self.configuration = configuration
-        rest = self._client.rest_client
+    def __init__(self, credentials: Credentials, agent: str = AGENT) -> None:
+        self.credentials = credentials
+        self._connector = aiohttp.TCPConnector(limit=CONNECTIONS, ssl=credentials.tls())
         self._session = aiohttp.ClientSession(
-            # The library owns the connection pool with its TLS settings, so the session must not close it.
-            connector=rest.pool_manager.connector,
+            connector=self._connector,
+            # Sessions that are lent use the connector, so closing this session must not close it.
             connector_owner=False,
             trust_env=False,
             cookie_jar=aiohttp.DummyCookieJar(),  # cookies are not used, and their lookup is expensive
             read_bufsize=READ_BUFFER,
-            headers=CIMultiDict([("User-Agent", agent), ("Accept", JSON), *self._impersonation]),
+            headers=CIMultiDict([("User-Agent", agent), ("Accept", JSON), *credentials.impersonation]),
         )
         self._lent: list[LentSession] = []
-        self.server = _address(str(configuration.host)).rstrip("/")
+        self.server = _address(credentials.server).rstrip("/")
         self._root = _parsed(self.server)
         self._prefix = "" if self._root is None else self._root.raw_path.rstrip("/")
         self.cut_off = False
@@ -213,16 +238,9 @@ class Api:
 
         The server may still carry it out.
         """
-        self._options: dict[str, Any] = {
-            key: value
-            for key, value in (
-                ("proxy", rest.proxy),
-                ("proxy_headers", rest.proxy_headers),
-                # Only values that are set: a ``server_hostname`` of ``None`` would be passed on to TLS.
-                ("server_hostname", rest.server_hostname),
-            )
-            if value
-        }
+        # Only values that are set: a ``server_hostname`` of ``None`` would be passed on to TLS.
+        options = {"proxy": credentials.proxy, "server_hostname": credentials.server_name}
+        self._options: dict[str, Any] = {key: value for key, value in options.items() if value}
 
     async def new_session(self, *middlewares: ClientMiddlewareType) -> LentSession:
         """Return a session for a client that authenticates by default headers, as Kopf does. It shares the connections.
@@ -235,12 +253,12 @@ class Api:
         await self._authenticate(headers)
         options = {"proxy": self._options["proxy"]} if "proxy" in self._options else {}
         session = aiohttp.ClientSession(
-            connector=self._client.rest_client.pool_manager.connector,
+            connector=self._connector,
             connector_owner=False,
             trust_env=False,
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=READ_BUFFER,
-            headers=CIMultiDict([*headers.items(), *self._impersonation]),
+            headers=CIMultiDict([*headers.items(), *self.credentials.impersonation]),
             middlewares=middlewares,
             **options,
         )
@@ -254,18 +272,15 @@ class Api:
 
         ``agent`` is the user agent in the server's audit log. Raises ``NoCredentials``.
         """
-        configuration = await load_configuration(kubeconfig, context)
-        try:
-            return cls(configuration, agent)
-        except OSError as error:  # from ssl: the library reads the certificates here
-            raise NoCredentials(f"no credentials for a cluster: the certificates cannot be used: {error}") from error
+        # In a thread, because a credential plugin may wait for a login.
+        return cls(await asyncio.to_thread(load_credentials, kubeconfig, Overrides(context=context)), agent)
 
     async def close(self) -> None:
         """Close all connections. May be called repeatedly, for sessions that were lent in the meantime."""
         await self._session.close()
         for lent in self._lent:
             await lent.close()
-        await self._client.close()
+        await self._connector.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -381,19 +396,16 @@ class Api:
         )
 
     async def _authenticate(self, headers: dict[str, str]) -> None:
-        """Set the Authorization header.
-
-        The configuration's hook re-reads service account tokens from disk. Raises ``Unavailable``.
-        """
+        """Set the Authorization header. Raises ``Unavailable``."""
+        authorization = self.credentials.authorization
         try:
-            token = await self.configuration.get_api_key_with_prefix("BearerToken")
-        except (ConfigException, OSError) as error:
+            # In a thread if a token file is read again or a credential plugin runs.
+            value = await asyncio.to_thread(authorization.value) if authorization.is_due else authorization.value()
+        except (NoCredentials, OSError) as error:
             # A token file that is temporarily empty or absent is being rotated, so the error is not fatal.
             raise Unavailable(f"no credentials at the moment: {error}") from error
-        if token:
-            headers["Authorization"] = token
-        elif self.configuration.username:
-            headers["Authorization"] = self.configuration.get_basic_auth_token()
+        if value:
+            headers["Authorization"] = value
 
 
 def _address(server: str) -> str:
@@ -408,6 +420,16 @@ def _parsed(server: str) -> URL | None:
         return URL(server)
     except ValueError:
         return None
+
+
+def broken(call: Call, error: aiohttp.ClientError | TimeoutError | OSError) -> ClusterError:
+    """Return the error for a connection error. Only a failure to connect proves that nothing was sent."""
+    message = f"{call}: {type(error).__name__}: {error}".rstrip(": ")
+    # Nothing was sent without a connection. Every other error may follow the last byte.
+    unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    if call.writes and not unsent:
+        return UnknownOutcome(message)
+    return Unavailable(message)
 
 
 def encoded(call: Call, value: Any) -> bytes:

@@ -5,11 +5,8 @@ The essential distinction: a write that was never sent is ``Unavailable``, a wri
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from random import SystemRandom
 from typing import Any, Final
 
-import aiohttp
 import orjson
 
 from koord_numa.cluster.resources import Call
@@ -23,30 +20,6 @@ from koord_numa.ports import (
     Unavailable,
     UnknownOutcome,
 )
-from koord_numa.settings import BackoffSettings
-
-CLIENT: BackoffSettings = BackoffSettings(initial=0.2, max=30.0, jitter=0.5)
-"""Back-off of lists and watches."""
-
-
-@dataclass(slots=True)
-class Backoff:
-    """The number of consecutive failures and the pause after a failure."""
-
-    limits: BackoffSettings = CLIENT
-    random: Callable[[], float] = field(default=SystemRandom().random)
-    failures: int = 0
-
-    def pause(self, at_least: float = 0.0) -> float:
-        """Count a failure and return the pause in seconds. ``at_least`` is the server's Retry-After."""
-        self.failures += 1
-        # Retry-After is a lower bound: the back-off may be longer.
-        return max(at_least, self.limits.pause(self.failures, self.random()))
-
-    def reset(self) -> None:
-        """Reset the number of failures after a success."""
-        self.failures = 0
-
 
 LONGEST_MESSAGE: Final = 500
 """Maximum characters of a server message that are kept. Proxies respond with whole pages."""
@@ -83,16 +56,6 @@ def refusal(call: Call, status: int, headers: Mapping[str, str], body: bytes) ->
             return UnknownOutcome(message)
         return Unavailable(message, _retry_after(headers))
     return Invalid(message)
-
-
-def broken(call: Call, error: aiohttp.ClientError | TimeoutError | OSError) -> ClusterError:
-    """Return the error for a connection error. Only a failure to connect proves that nothing was sent."""
-    message = f"{call}: {type(error).__name__}: {error}".rstrip(": ")
-    # Nothing was sent without a connection. Every other error may follow the last byte.
-    unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-    if call.writes and not unsent:
-        return UnknownOutcome(message)
-    return Unavailable(message)
 
 
 def _message(body: bytes) -> str:

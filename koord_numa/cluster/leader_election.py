@@ -16,8 +16,7 @@ from math import ceil
 from time import CLOCK_BOOTTIME, clock_gettime
 from typing import Any, Final
 
-from koord_numa.cluster.client import Api, Body
-from koord_numa.cluster.errors import Backoff
+from koord_numa.cluster.client import Api, Backoff, Body
 from koord_numa.cluster.resources import LEASES, NAMESPACES, Call
 from koord_numa.ports import Clock, ClusterError, Conflict, Gone
 from koord_numa.settings import BackoffSettings

@@ -10,8 +10,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from koord_numa.cli import main
-from koord_numa.cli.commands import demo as demo_command
 from koord_numa.cli.demo import sandbox_cluster
+from koord_numa.cli.demo import show as demo_command
 from koord_numa.cli.demo.pods import load_pods
 from koord_numa.cli.demo.scenario import next_wave
 from koord_numa.sandbox.bundled import DEMO_PODS, DEMO_RACK
@@ -67,7 +67,7 @@ def test_what_it_shows() -> None:
     assert answer.exit_code == 0, answer.output
     _, _, shown = answer.output.partition("POD ")
     assert re.sub(r"in \d+\.\d s", "in ... s", "POD " + shown).splitlines() == [
-        "POD                  QOS  ASKS FOR   POLICY                    NUMA  CPUS",
+        "POD                  QOS  REQUESTS   POLICY                    NUMA  CPUS",
         "own  2 sockets, 2 NUMA nodes, 16 CPUs",
         "  engine-1             LSE  6 CPU 1Gi  FullPCPUs SingleNUMANode  0     0-2,8-10",
         "  engine-2             LSE  6 CPU 1Gi  FullPCPUs SingleNUMANode  1     4-6,12-14",

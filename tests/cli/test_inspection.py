@@ -20,7 +20,7 @@ async def test_nodes(tmp_path: Path) -> None:
         answer = await ask(cluster, "nodes")
     assert answer.exit_code == 0
     assert answer.output.splitlines() == [
-        "NODE    CPUS OF    POLICY            SCOPE      NUMA  FREE-CPU  LARGEST     TRUST",
+        "NODE    OWNER      POLICY            SCOPE      NUMA  FREE-CPU  LARGEST     TRUST",
         "own     scheduler  -                 pod        2     4/8,8/8   8 CPU 16Gi  ok",
         "theirs  kubelet    single-numa-node  container  2     8/8,8/8   8 CPU 16Gi  ok",
     ]
@@ -30,7 +30,7 @@ async def test_one_node(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, RUNNING) as cluster:
         answer = await ask(cluster, "node", "own")
     assert answer.output.splitlines() == [
-        "NODE  CPUS OF    POLICY  SCOPE  NUMA  FREE-CPU  LARGEST     TRUST",
+        "NODE  OWNER      POLICY  SCOPE  NUMA  FREE-CPU  LARGEST     TRUST",
         "own   scheduler  -       pod    2     4/8,8/8   8 CPU 16Gi  ok",
         "",
         "NUMA  RESOURCE  FREE  OF",
@@ -50,7 +50,7 @@ async def test_one_node(tmp_path: Path) -> None:
         "  A runs  0-1,8-9",
         "  · free",
         "",
-        "POD           QOS  ASKS FOR   POLICY  NUMA  CPUS",
+        "POD           QOS  REQUESTS   POLICY  NUMA  CPUS",
         "default/runs  LSR  4 CPU 1Gi  -       0     0-1,8-9",
     ]
 

@@ -5,13 +5,11 @@ from urllib.parse import urlencode
 
 import pytest
 from aiohttp import ClientTimeout
-from kubernetes_asyncio.client import Configuration
-from kubernetes_asyncio.config import ConfigException
 from yarl import URL
 
 from koord_numa.cluster import client
 from koord_numa.cluster.client import Api, Body
-from koord_numa.cluster.credentials import NoCredentials
+from koord_numa.cluster.credentials import Credentials, NoCredentials, token_file
 from koord_numa.cluster.errors import Expired
 from koord_numa.cluster.resources import NODES, PODS, Call
 from koord_numa.ports import (
@@ -60,13 +58,12 @@ async def test_each_status_has_its_error(
     assert type(written.value) is writing
 
 
-async def test_credentials_that_cannot_be_read_for_a_moment_are_no_bug(api: Api) -> None:
+async def test_credentials_that_cannot_be_read_for_a_moment_are_no_bug(api: Api, tmp_path: Path) -> None:
     """A token file that is empty while it is being written."""
 
-    async def empty(_: object) -> None:
-        raise ConfigException("Token file exists but empty")
-
-    api.configuration.refresh_api_key_hook = empty
+    path = tmp_path / "token"
+    path.touch()
+    api.credentials.authorization = token_file(path)
     with pytest.raises(Unavailable, match="empty"):
         await api.send(READ)
 
@@ -146,7 +143,7 @@ async def test_what_is_asked_arrives_as_it_was_meant(server: ApiServer, api: Api
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://", "http://a b"])
 async def test_an_address_that_is_none_is_no_bug(url: str) -> None:
-    async with Api(Configuration(host=url)) as api:
+    async with Api(Credentials(url)) as api:
         for call in (READ, WRITE):
             with pytest.raises((Unavailable, UnknownOutcome)):
                 await api.send(call, Body(pod("a")) if call.writes else None)
@@ -159,13 +156,13 @@ async def test_an_address_that_is_none_is_no_bug(url: str) -> None:
 @pytest.mark.parametrize("params", [None, {"timeout": "1s", "fieldManager": "a&b=c +ä"}])
 async def test_an_address_is_that_of_the_server_and_the_quoted_path(server: str, params: dict[str, str] | None) -> None:
     call = Call("get", PODS, "default", "a b/c")
-    async with Api(Configuration(host=server)) as api:
+    async with Api(Credentials(server)) as api:
         text = f"{server.rstrip('/')}{call.path}" + (f"?{urlencode(params)}" if params else "")
         assert api._url(call, urlencode(params or {})) == URL(text, encoded=True)
 
 
 async def test_a_host_may_have_letters_of_any_alphabet() -> None:
-    async with Api(Configuration(host="http://bücher.example/")) as api:
+    async with Api(Credentials("http://bücher.example/")) as api:
         assert api.server == "http://xn--bcher-kva.example"
 
 

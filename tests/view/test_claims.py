@@ -269,6 +269,6 @@ def test_a_placed_pod_shows_its_devices_and_nodes_show_tainted_ones(objects: Pat
     shown = run("explain", "train", "--from", str(objects)).splitlines()
     assert "  claim default/train holds gpu.example.com gpu-0, CPUs 0-1,8-9 on NUMA 0" in shown
     assert run("node", "own", "--from", str(objects)).splitlines()[-2:] == [
-        "TAINTED DEVICE         TAINTS",
+        "DEVICE                 TAINTS",
         "gpu.example.com gpu-1  broken=ecc:NoExecute by DeviceTaintRule ecc",
     ]

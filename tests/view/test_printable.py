@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from koord_numa.cli.logs import TextFormatter
-from koord_numa.cli.render.output import Columns, PrintableConsole
+from koord_numa.cli.render.tables import Columns, PrintableConsole
 from koord_numa.view.printable import REPLACEMENT, printable
 
 HOSTILE = {

@@ -1,8 +1,9 @@
 """The picture of a machine, as plain text."""
 
+from koord_numa.cli.render.cpu_map import lines
 from koord_numa.core.cpu_topology import cpu_topology_of, regular_topology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.view.drawing import CpuHolder, Drawing, lines
+from koord_numa.view.drawing import CpuHolder, Drawing
 
 
 def drawn(picture: Drawing, width: int = 100) -> list[str]:

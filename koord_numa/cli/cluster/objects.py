@@ -15,7 +15,7 @@ import orjson
 import yaml
 
 from koord_numa.cli.cluster.trace import SUFFIX, read_trace_nodes
-from koord_numa.cluster.client import Api
+from koord_numa.cluster.blocking import BlockingApi
 from koord_numa.cluster.resources import (
     BUDGETS,
     CLAIMS,
@@ -34,7 +34,6 @@ from koord_numa.cluster.resources import (
     WORKLOADS,
     Resource,
 )
-from koord_numa.cluster.watch.lister import ListedKind, list_first_served
 from koord_numa.core.claims.claim import DeviceClass
 from koord_numa.core.claims.inventory import DeviceTaintRule, ResourceSlice
 from koord_numa.core.claims.resource_claim import ResourceClaim
@@ -232,32 +231,50 @@ _VERSIONS: Final[Mapping[str, tuple[Resource, ...]]] = {TOPOLOGY_KIND: TOPOLOGIE
 """Kinds with several served versions, newest first."""
 
 
-async def list_objects(api: Api) -> ClusterObjects:
+def list_objects(api: BlockingApi) -> ClusterObjects:
     """
     List all objects. Raises ``ClusterError``.
 
     Volumes, budgets, PriorityClasses and workloads that RBAC forbids to list are omitted and reported in ``unread``.
     """
     objects = ClusterObjects()
-    for kind, resource in _LISTED.items():
+    for kind, found in _lists(api, objects.unread):
         name, parse = PARSERS[kind]
+        into = getattr(objects, name)
+        for item in found:
+            try:
+                parsed = parse(item)
+            except WireError as error:  # an object without a name
+                click.echo(f"Not counted: {kind}: {error}", err=True)
+                continue
+            if parsed is not None:
+                into.append(parsed)
+    return objects
+
+
+def _lists(api: BlockingApi, unread: dict[Resource, str]) -> Iterator[tuple[str, list[Document]]]:
+    """Yield each kind with its objects. Kinds that RBAC forbids to list are added to ``unread``."""
+    for kind, resource in _LISTED.items():
         try:
-            listed = ListedKind(resource, parse, optional=resource in _OPTIONAL)
-            getattr(objects, name).extend(await list_first_served(api, (listed,)))
+            yield kind, _complete(api, kind, resource, optional=resource in _OPTIONAL)
         except Forbidden as error:
             if resource in _USUAL_RIGHTS:
                 raise
-            objects.unread[resource] = str(error)
+            unread[resource] = str(error)
     for kind, resources in _VERSIONS.items():
-        name, parse = PARSERS[kind]
-        kinds = tuple(ListedKind(resource, parse, optional=True) for resource in resources)
         try:
-            getattr(objects, name).extend(await list_first_served(api, kinds))
+            # Only the newest served version contains the objects.
+            yield kind, next((found for it in resources if (found := _complete(api, kind, it, optional=True))), [])
         except Forbidden as error:
             if resources is TOPOLOGIES:
                 raise
-            objects.unread[resources[0]] = str(error)
-    return objects
+            unread[resources[0]] = str(error)
+
+
+def _complete(api: BlockingApi, kind: str, resource: Resource, *, optional: bool) -> list[Document]:
+    """Return all objects with ``kind`` and ``apiVersion``, which lists of the API omit and files need."""
+    version = f"{resource.group}/{resource.version}" if resource.group else resource.version
+    return [{"apiVersion": version, "kind": kind, **obj} for obj in api.items(resource, optional=optional)]
 
 
 def no_right_to_list(resources: Iterable[Resource]) -> str:
@@ -266,48 +283,15 @@ def no_right_to_list(resources: Iterable[Resource]) -> str:
     return f"{listed}: no right to list them; the ClusterRole koord-numa-reader grants it"
 
 
-async def list_raw(api: Api) -> tuple[list[Document], list[Resource]]:
+def list_raw(api: BlockingApi) -> tuple[list[Document], list[Resource]]:
     """
     List the objects unparsed, with ``kind`` and ``apiVersion``. Raises ``ClusterError``.
 
     Also returns the kinds that RBAC forbids to list.
     """
-    found: list[Document] = []
-    unread: list[Resource] = []
-    for kind, resource in _LISTED.items():
-        try:
-            found.extend(await _raw(api, kind, resource, optional=resource in _OPTIONAL))
-        except Forbidden:
-            if resource in _USUAL_RIGHTS:
-                raise
-            unread.append(resource)
-    for kind, resources in _VERSIONS.items():
-        try:
-            found.extend(await _raw_first(api, kind, resources))
-        except Forbidden:
-            if resources is TOPOLOGIES:
-                raise
-            unread.append(resources[0])
-    return found, unread
-
-
-async def _raw_first(api: Api, kind: str, resources: Iterable[Resource]) -> list[Document]:
-    """Return the objects in the newest served version. Only one version contains the objects."""
-    for resource in resources:
-        if found := await _raw(api, kind, resource, optional=True):
-            return found
-    return []
-
-
-async def _raw(api: Api, kind: str, resource: Resource, *, optional: bool = False) -> list[Document]:
-    version = f"{resource.group}/{resource.version}" if resource.group else resource.version
-
-    def typed(obj: Document) -> Document:
-        return {"apiVersion": version, "kind": kind, **obj}
-
-    listed = await list_first_served(api, (ListedKind(resource, typed, optional=optional),))
-    # API lists omit kind and apiVersion of their items, but files need them.
-    return [{"apiVersion": version, "kind": kind, **obj} for obj in listed]
+    unread: dict[Resource, str] = {}
+    found = [obj for _, objects in _lists(api, unread) for obj in objects]
+    return found, list(unread)
 
 
 def read_files(files: Sequence[Path]) -> ClusterObjects:

@@ -14,7 +14,7 @@ import aiohttp
 import click
 import orjson
 
-from koord_numa.cli.cluster.access import Access, Command
+from koord_numa.cli.cluster.access import Access
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.credentials import NoCredentials
 from koord_numa.cluster.port_forward import forwarded
@@ -46,18 +46,6 @@ class Refused(click.ClickException):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
-
-
-def with_scheduler(command: Command) -> Command:
-    """Add ``--scheduler``. The command receives the URL, or an empty string."""
-    return click.option(
-        "--scheduler",
-        default="",
-        envvar="KOORD_NUMA_SCHEDULER",
-        metavar="URL",
-        help="Ask the scheduler at this URL, such as http://localhost:10251; none: judge by the objects. "
-        "Default: the pod that holds the Lease, by port-forward, when it can be reached.",
-    )(command)
 
 
 def ask(access: Access, url: str, path: str) -> Answered | None:
@@ -127,14 +115,9 @@ async def _ask(access: Access, url: str) -> Mapping[str, Any]:
 
 
 async def _credentials(access: Access) -> dict[str, str]:
-    """Return the bearer token of the context as a header, if there is a token."""
+    """Return the Authorization header of the context, if there are credentials."""
     try:
-        async with await access.connect() as api:
-            return await _token(api)
+        value = await asyncio.to_thread(access.authorization)
     except NoCredentials:
         return {}
-
-
-async def _token(api: Api) -> dict[str, str]:
-    token = await api.configuration.get_api_key_with_prefix("BearerToken")
-    return {"Authorization": token} if token else {}
+    return {"Authorization": value} if value else {}

@@ -9,8 +9,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
-from koord_numa.cli.cluster.objects import ClusterObjects, list_objects
-from koord_numa.cluster.client import Api
+from koord_numa.cli.cluster.objects import ClusterObjects
 from koord_numa.cluster.resources import (
     BUDGETS,
     CLAIMS,
@@ -213,8 +212,3 @@ def run_inline(work: Coroutine[Any, Any, T]) -> T:
             work.send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]  # StopIteration does not say what it carries
-
-
-async def read_snapshot(api: Api, settings: Settings) -> Snapshot:
-    """List the objects and return a snapshot. Raises ``ClusterError``."""
-    return snapshot_of(settings, await list_objects(api))

@@ -57,7 +57,7 @@ def pod_view(snapshot: Snapshot, pod: Pod) -> Document:
     It has the pod's node, the node it would get, or the reason why it would wait with the answers of all nodes.
     """
     common = {
-        "source": "objects", "pod": str(pod.key), "uid": pod.key.uid, "phase": pod.phase, "node": pod.node,
+        "source": "objects", "pod": str(pod.key), "uid": pod.key.uid, "labels": dict(pod.labels), "phase": pod.phase, "node": pod.node,
         "asks": asked(pod), "policies": policies(pod),
     }  # fmt: skip
     if pod.node:

@@ -3,16 +3,67 @@
 from typing import Final
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import CompletionItem, ShellComplete, add_completion_class, get_completion_class
 
-SHELLS: Final = ("bash", "zsh", "fish")
+from koord_numa.cli.parameters import Documented
+
+SHELLS: Final = ("bash", "zsh", "fish", "powershell")
 
 
-@click.command(short_help="Print a completion script.")
+class PowerShellComplete(ShellComplete):
+    """Completion for PowerShell 5 and newer. The word under the cursor is the last argument of the completing process."""
+
+    name = "powershell"
+    source_template = """\
+Register-ArgumentCompleter -Native -CommandName %(prog_name)s -ScriptBlock {
+    param($word, $ast, $cursor)
+    $words = $ast.CommandElements | Select-Object -Skip 1 | Where-Object { $_.Extent.EndOffset -lt $cursor } |
+        ForEach-Object { $_.ToString() }
+    $env:%(complete_var)s = "powershell_complete"
+    $env:COMP_WORDS = ($words -join "`n")
+    $env:COMP_WORD = $word
+    try {
+        %(prog_name)s | ForEach-Object {
+            $value, $help = $_ -split "`t", 2
+            [System.Management.Automation.CompletionResult]::new($value, $value, "ParameterValue", $(if ($help) { $help } else { $value }))
+        }
+    } finally {
+        Remove-Item Env:%(complete_var)s, Env:COMP_WORDS, Env:COMP_WORD -ErrorAction SilentlyContinue
+    }
+}
+"""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the complete words before the cursor, and the word under the cursor."""
+        import os
+
+        return [word for word in os.environ.get("COMP_WORDS", "").split("\n") if word], os.environ.get("COMP_WORD", "")
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """Return a suggestion and its help."""
+        return f"{item.value}\t{item.help}" if item.help else str(item.value)
+
+
+add_completion_class(PowerShellComplete)
+
+
+@click.command(
+    cls=Documented,
+    short_help="Print a completion script.",
+    examples=(
+        ("For the running bash", "completion bash > koord-numa.bash"),
+        ("For PowerShell", "completion powershell >> $PROFILE"),
+    ),
+)
 @click.argument("shell", type=click.Choice(SHELLS))
 def command(shell: str) -> None:
-    """Print a script to be sourced: ``source <(koord-numa completion bash)``."""
-    from koord_numa.cli import main  # noqa: PLC0415  (main loads the commands, this one among them)
+    """
+    Print a script to be sourced: ``source <(koord-numa completion bash)``.
+
+    It completes commands, options, and names of pods, nodes, namespaces and contexts. kubectl completes its plugin by the program
+    ``kubectl_complete-koord_numa``, which is installed with the package.
+    """
+    from koord_numa.cli import main  # main loads the commands, this one among them
 
     completion = get_completion_class(shell)
     if completion is None:

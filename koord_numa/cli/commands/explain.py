@@ -4,32 +4,38 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
-from rich.text import Text
 
 from koord_numa.cli.cluster.access import (
     Access,
     Selects,
+    complete_names,
     pod_name,
     with_access,
     with_namespace,
+    with_scheduler,
     with_selector,
     with_watch,
 )
-from koord_numa.cli.cluster.running import ask, with_scheduler
-from koord_numa.cli.cluster.snapshot import Snapshot
-from koord_numa.cli.cluster.views import now, pending_pods, pod_view, remedies_for
-from koord_numa.cli.render.decisions import largest_text, node_answers, placement_text, record_lines
-from koord_numa.cli.render.nodes import claim_rows
-from koord_numa.cli.render.output import Lines, Output, check_watch, open_console, print_changes, with_output
-from koord_numa.cli.render.placements import sentences
-from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.verdicts import Placement
+from koord_numa.cli.parameters import Documented
+from koord_numa.cli.render.output import (
+    Lines,
+    Output,
+    check_watch,
+    labels_text,
+    no_resources,
+    print_changes,
+    width,
+    with_output,
+    with_sorting,
+)
 from koord_numa.view.documents import Document, document
-from koord_numa.view.documents.claims import node_claims
-from koord_numa.view.text import NONE, asked, numa_text, policies
+
+if TYPE_CHECKING:
+    from koord_numa.cli.cluster.snapshot import Snapshot
+    from koord_numa.core.objects.request import Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +51,28 @@ class Question:
     access: Access
 
 
-@click.command(short_help="Say why pods wait and what would help, or what a pod holds.")
-@click.argument("pod", required=False)
+@click.command(
+    cls=Documented,
+    short_help="Say why pods wait and what would help, or what a pod holds.",
+    examples=(
+        ("Why a pod waits and what would make it fit, or what it holds", "explain web-1"),
+        ("Two pods of a namespace", "explain web-1 web-2 -n team"),
+        ("All pods that wait, in every namespace", "explain -A"),
+        ("What would make a pod fit, for a script", "explain web-1 -o jsonpath='{.shape.wouldFit[*].text}'"),
+        ("A cluster that was written to a file", "explain web-1 --from cluster.yaml"),
+    ),
+)
+@click.argument("pods", nargs=-1, metavar="[POD]...", shell_complete=complete_names("pods"))
 @click.option("-A", "--all-namespaces", is_flag=True, help="Without POD: pods that wait in every namespace.")
 @with_selector
 @with_watch
 @with_namespace
+@with_sorting
 @with_output
 @with_scheduler
 @with_access
 def command(
-    pod: str | None,
+    pods: tuple[str, ...],
     all_namespaces: bool,
     selects: Selects,
     watch: bool,
@@ -65,26 +82,38 @@ def command(
     access: Access,
 ) -> None:
     """
-    Say why POD waits, with every node's answer and with changes that would make it fit, or what a bound pod holds.
+    Say why PODs wait, with the answers of the nodes and with changes that would make them fit, or what bound pods hold.
 
-    The running scheduler is asked for its own record of POD when it can be reached; else the answer comes from the objects, and the
+    The running scheduler is asked for its own record of a pod when it can be reached; else the answer comes from the objects, and the
     last line says which. Without POD, every pod that waits is listed, by the objects. Reads only.
     """
     check_watch(watch, access, output)
-    if pod is None:
+    if not pods:
         where = None if all_namespaces else namespace or access.namespace
-        question = Question(where, "", selects, scheduler, access)
-        _list(question, output, watch=watch)
+        _list(Question(where, "", selects, scheduler, access), output, watch=watch)
         return
     if all_namespaces:
         raise click.UsageError("-A goes without POD")
-    where, name = pod_name(pod, namespace, access.namespace)
-    question = Question(where, name, selects, scheduler, access)
+    default = access.namespace
+    questions = [Question(*pod_name(pod, namespace, default), selects, scheduler, access) for pod in pods]
     if output.is_table:
-        console = open_console()
-        print_changes(console, lambda: [*_lines(question, console.width)], watch=watch)
+        print_changes(lambda: [*_all_lines(questions)], watch=watch)
+        return
+    found = [_document(question) for question in questions]
+    if len(found) > 1:
+        from koord_numa.cli.cluster.views import now
+
+        whole = document("PodViewList", generatedAt=now(), items=output.ordered(found))
     else:
-        output.print_document(_document(question), (f"pod/{name}",))
+        whole = found[0]
+    output.print_document(whole, (f"pod/{question.name}" for question in questions))
+
+
+def _all_lines(questions: list[Question]) -> Iterator[str]:
+    for number, question in enumerate(questions):
+        if number:
+            yield ""
+        yield from _lines(question, width())
 
 
 def _path(question: Question) -> str:
@@ -92,6 +121,9 @@ def _path(question: Question) -> str:
 
 
 def _document(question: Question) -> Document:
+    from koord_numa.cli.cluster.running import ask
+    from koord_numa.cli.cluster.views import pod_view
+
     # The running scheduler has priority: a snapshot lacks its back-off and its assumed pods.
     answered = ask(question.access, question.scheduler, _path(question))
     if answered is not None:
@@ -101,33 +133,38 @@ def _document(question: Question) -> Document:
     return pod_view(snapshot, _found(snapshot, question))
 
 
-def _title(pod: str, rest: str) -> Text:
-    return Text.assemble((pod, "bold"), f"  {rest}")
+def _lines(question: Question, width: int) -> Iterator[str]:
+    from koord_numa.cli.cluster.running import ask
+    from koord_numa.cli.render.decisions import record_lines
+    from koord_numa.view.text import asked, policies
 
-
-def _lines(question: Question, width: int) -> Iterator[str | Text]:
     answered = ask(question.access, question.scheduler, _path(question))
     if answered is not None:
         record = answered.document
-        yield _title(record["pod"], f"{record.get('asks', '')}  {record.get('policies', '')}")
+        yield f"{record['pod']}  {record.get('asks', '')}  {record.get('policies', '')}"
         yield from record_lines(record, width)
         yield f"  By the record of the running scheduler, {answered.by}."
         return
     snapshot = question.access.snapshot()
     found = _found(snapshot, question)
-    yield _title(str(found.key), f"{asked(found)}  {policies(found)}")
+    yield f"{found.key}  {asked(found)}  {policies(found)}"
     yield from _bound(found, snapshot) if found.node else _waiting(found, snapshot, width)
     yield "  By the API objects, not by the record of a running scheduler."
 
 
-def _found(snapshot: Snapshot, question: Question) -> Pod:
+def _found(snapshot: "Snapshot", question: Question) -> "Pod":
     found = snapshot.find(question.namespace or "", question.name)
     if found is None:
         raise click.ClickException(f"there is no pod {question.namespace}/{question.name}")
     return found
 
 
-def _bound(pod: Pod, snapshot: Snapshot) -> Iterator[str]:
+def _bound(pod: "Pod", snapshot: "Snapshot") -> Iterator[str]:
+    from koord_numa.cli.render.nodes import claim_rows
+    from koord_numa.core.kubelet.view import KubeletView
+    from koord_numa.view.documents.claims import node_claims
+    from koord_numa.view.text import NONE, numa_text
+
     yield f"  is bound to {pod.node}, phase {pod.phase}{': ' + pod.reason if pod.reason else ''}"
     given = pod.assignment
     info = snapshot.scheduler.cache.nodes.get(pod.node)
@@ -146,7 +183,12 @@ def _bound(pod: Pod, snapshot: Snapshot) -> Iterator[str]:
         yield f"  {difference}"
 
 
-def _waiting(pod: Pod, snapshot: Snapshot, width: int) -> Iterator[str]:
+def _waiting(pod: "Pod", snapshot: "Snapshot", width: int) -> Iterator[str]:
+    from koord_numa.cli.cluster.views import remedies_for
+    from koord_numa.cli.render.decisions import largest_text, node_answers, placement_text
+    from koord_numa.cli.render.placements import sentences
+    from koord_numa.core.objects.verdicts import Placement
+
     verdict = snapshot.decide(pod)
     if isinstance(verdict, Placement):
         yield f"  would go to {placement_text(verdict)}"
@@ -170,32 +212,38 @@ def _waiting(pod: Pod, snapshot: Snapshot, width: int) -> Iterator[str]:
 
 def _list(question: Question, output: Output, *, watch: bool) -> None:
     if not output.is_table:
-        views = _views(question)
+        from koord_numa.cli.cluster.views import now
+
+        views = _views(question, output)
         listed = document("PodViewList", generatedAt=now(), items=views)
         output.print_document(listed, (f"pod/{str(view['pod']).rpartition('/')[2]}" for view in views))
         return
 
     def read() -> Lines:
-        rows = [_row(view) for view in _views(question)]
+        rows = [_row(view, output) for view in _views(question, output)]
         if not rows and not watch:
-            click.echo("No pods wait.", err=True)
+            no_resources(question.namespace)
             return ()
-        return output.table_lines(("POD", "ASKS FOR", "POLICY", "STATE", "WOULD FIT", "WHY"), rows)
+        labels = ("LABELS",) if output.show_labels else ()
+        return output.table_lines(("POD", "REQUESTS", "POLICY", "STATE", "ADVICE", "REASON", *labels), rows)
 
-    print_changes(open_console(), read, watch=watch)
+    print_changes(read, watch=watch)
 
 
-def _views(question: Question) -> list[Document]:
+def _views(question: Question, output: Output) -> list[Document]:
+    from koord_numa.cli.cluster.views import pending_pods, pod_view
+
     snapshot = question.access.snapshot()
-    return [
+    return output.ordered(
         pod_view(snapshot, pod)
         for pod in pending_pods(snapshot)
         if question.namespace in (None, pod.key.namespace) and question.selects(dict(pod.labels))
-    ]
+    )
 
 
-def _row(view: Document) -> list[str]:
+def _row(view: Document, output: Output) -> list[str]:
     shape, chosen = view.get("shape") or {}, view.get("wouldGoTo") or {}
     fit = next((remedy["text"] for remedy in shape.get("wouldFit") or ()), "") or chosen.get("node", "")
     why = shape.get("why") or str(view.get("why", "")).partition("\n")[0]
-    return [str(view["pod"]), str(view["asks"]), str(view["policies"]), str(view["state"]), fit or "-", why]
+    row = [str(view["pod"]), str(view["asks"]), str(view["policies"]), str(view["state"]), fit or "-", why]
+    return [*row, *([labels_text(view["labels"])] if output.show_labels else [])]

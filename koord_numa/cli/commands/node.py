@@ -1,44 +1,72 @@
 """``koord-numa node NAME``: NUMA nodes, CPUs and pods of one node in the accounting of the scheduler."""
 
+from typing import TYPE_CHECKING
+
 import click
 
-from koord_numa.cli.cluster.access import Access, with_access, with_watch
-from koord_numa.cli.cluster.snapshot import Snapshot
-from koord_numa.cli.cluster.views import node_view
-from koord_numa.cli.render.nodes import node_report
-from koord_numa.cli.render.output import Lines, Output, check_watch, open_console, print_changes, with_output
-from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.view.documents.claims import node_claims
-from koord_numa.view.documents.node import drawing_of, unused_cpus, with_claimed_cpus
-from koord_numa.view.svg import svg
+from koord_numa.cli.cluster.access import Access, complete_names, with_access, with_watch
+from koord_numa.cli.parameters import Documented
+from koord_numa.cli.render.output import Lines, Output, check_watch, print_changes, width, with_output
+
+if TYPE_CHECKING:
+    from koord_numa.cli.cluster.snapshot import Snapshot
+    from koord_numa.core.state.node_snapshot import NodeSnapshot
+
+WIDEST = 160
+"""Maximum columns of a map of CPUs."""
 
 
-@click.command(short_help="Show the CPUs of one node and the pods that hold them.")
-@click.argument("name")
+@click.command(
+    cls=Documented,
+    short_help="Show the CPUs of one node and the pods that hold them.",
+    examples=(
+        ("Amounts per NUMA node, a map of the CPUs, and the pods of one node", "node worker-1"),
+        ("The same for two nodes", "node worker-1 worker-2"),
+        ("A drawing as lstopo makes it", "node worker-1 -o svg"),
+    ),
+)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names("nodes"))
 @with_watch
 @with_output
 @with_access
-def command(name: str, access: Access, output: Output, watch: bool) -> None:
-    """Show one node: amounts per NUMA node, a map of its CPUs, and the pods that hold them. -o svg draws it as lstopo does."""
-    name = name.removeprefix("node/").removeprefix("nodes/")
+def command(names: tuple[str, ...], access: Access, output: Output, watch: bool) -> None:
+    """Show nodes: amounts per NUMA node, a map of their CPUs, and the pods that hold them. -o svg draws one as lstopo does."""
+    names = tuple(name.removeprefix("nodes/").removeprefix("node/") for name in names)
     check_watch(watch, access, output)
     if output.is_table:
-        console = open_console()
-
-        def read() -> Lines:
-            snapshot = access.snapshot()
-            return [*node_report(_seen(snapshot, name), snapshot, min(console.width, 160))]
-
-        print_changes(console, read, watch=watch)
+        print_changes(lambda: _report(access, names), watch=watch)
         return
+    from koord_numa.cli.cluster.views import node_view, now
+    from koord_numa.view.documents import document
+
     snapshot = access.snapshot()
-    seen, document = _seen(snapshot, name), node_view(snapshot, name)
-    if document is None:
-        raise click.ClickException(f"there is no node {name}")
-    if output.form != "svg":
-        output.print_document(document, (f"node/{name}",))
+    if output.form == "svg":
+        if len(names) > 1:
+            raise click.UsageError("-o svg draws one node")
+        _draw(snapshot, names[0])
         return
-    info = snapshot.scheduler.cache.nodes[name]
+    views = [node_view(snapshot, _seen(snapshot, name).node.name) for name in names]
+    found = [view for view in views if view is not None]
+    whole = found[0] if len(names) == 1 else document("NodeViewList", generatedAt=now(), items=found)
+    output.print_document(whole, (f"node/{name}" for name in names))
+
+
+def _report(access: Access, names: tuple[str, ...]) -> Lines:
+    from koord_numa.cli.render.nodes import node_report
+
+    snapshot = access.snapshot()
+    lines: list[Lines] = []
+    for name in names:
+        lines.append([*([""] if lines else []), *node_report(_seen(snapshot, name), snapshot, min(width(), WIDEST))])
+    return [line for part in lines for line in part]
+
+
+def _draw(snapshot: "Snapshot", name: str) -> None:
+    from koord_numa.view.documents.claims import node_claims
+    from koord_numa.view.documents.node import drawing_of, unused_cpus, with_claimed_cpus
+    from koord_numa.view.svg import svg
+
+    seen, info = _seen(snapshot, name), snapshot.scheduler.cache.nodes[name]
     claims = node_claims(snapshot.scheduler.claims, info)
     drawing = drawing_of(seen, info, with_claimed_cpus(seen, claims), unused_cpus(claims))
     if drawing is None:
@@ -46,7 +74,7 @@ def command(name: str, access: Access, output: Output, watch: bool) -> None:
     click.echo(svg(drawing, name), nl=False)
 
 
-def _seen(snapshot: Snapshot, name: str) -> NodeSnapshot:
+def _seen(snapshot: "Snapshot", name: str) -> "NodeSnapshot":
     """Return the snapshot of a node. Raises ``click.ClickException`` for an unknown node."""
     info = snapshot.scheduler.cache.nodes.get(name)
     seen = None if info is None else info.candidate()

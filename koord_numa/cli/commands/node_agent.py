@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from koord_numa.cli.cluster.access import outer
+from koord_numa.cli.parameters import Documented
+
 if TYPE_CHECKING:
     from koord_numa.node.agent_config import AgentConfig
 
@@ -20,7 +23,14 @@ LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _path = click.Path(path_type=Path)
 
 
-@click.command(short_help="Publish this node's topology and compare or apply cpusets; --print only shows it.")
+@click.command(
+    cls=Documented,
+    short_help="Publish this node's topology and compare or apply cpusets; --print only shows it.",
+    examples=(
+        ("The NodeResourceTopology of this machine, without a cluster", "node-agent --print"),
+        ("With the settings of its kubelet", "node-agent --print --kubelet-config /var/lib/kubelet/config.yaml"),
+    ),
+)
 @click.option("--sysfs", type=_path, default=Path("/sys"), show_default=True, help="Where sysfs is mounted.")
 @click.option(
     "--print", "print_only", is_flag=True, help="Print the NodeResourceTopology as YAML and end. Needs no cluster."
@@ -81,7 +91,7 @@ _path = click.Path(path_type=Path)
     help="With --apply: where the original affinities of interrupts are kept; without it, interrupts are not moved.",
 )
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Serve Prometheus metrics; 0: do not.")
-@click.option("--kubeconfig", type=_path, help="For trying things out; else the service account.")
+@click.option("--kubeconfig", type=_path, callback=outer, help="For trying things out; else the service account.")
 def command(**options: Any) -> None:
     """
     Publish the NodeResourceTopology of this node, and compare (--apply: make equal) the CPUs that containers have with the decided ones.

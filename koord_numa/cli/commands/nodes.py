@@ -4,47 +4,76 @@ import time
 
 import click
 
-from koord_numa.cli.cluster.access import Access, Selects, with_access, with_selector, with_watch
-from koord_numa.cli.cluster.snapshot import Snapshot
-from koord_numa.cli.cluster.views import node_entries, now
-from koord_numa.cli.render.nodes import HEADINGS, WIDE, node_row
-from koord_numa.cli.render.output import SECONDS, Output, check_watch, open_console, with_output
-from koord_numa.view.documents import document
+from koord_numa.cli.cluster.access import Access, Selects, complete_names, with_access, with_selector, with_watch
+from koord_numa.cli.parameters import Documented
+from koord_numa.cli.render.output import (
+    SECONDS,
+    Output,
+    check_watch,
+    headings_of,
+    no_resources,
+    node_row,
+    with_output,
+    with_sorting,
+)
+from koord_numa.view.documents import Document, document
 
 
-@click.command(short_help="List what every node has left.")
+@click.command(
+    cls=Documented,
+    short_help="List what every node has left.",
+    examples=(
+        ("Free CPUs per NUMA node, and the largest request that one NUMA node could serve", "nodes"),
+        ("Two nodes, with the pods and the amounts that they hold", "nodes worker-1 worker-2 -o wide"),
+        ("Nodes of a pool, the emptiest last", "nodes -l pool=gpu --sort-by .pods"),
+        ("Chosen fields", "nodes -o custom-columns=NAME:.name,POLICY:.policy,LARGEST:.largest"),
+    ),
+)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_names("nodes"))
 @with_selector
 @with_watch
+@with_sorting
 @with_output
 @with_access
-def command(access: Access, output: Output, selects: Selects, watch: bool) -> None:
+def command(names: tuple[str, ...], access: Access, output: Output, selects: Selects, watch: bool) -> None:
     """List nodes: the owner of their CPUs, free CPUs per NUMA node, and the largest request that one NUMA node could serve."""
     check_watch(watch, access, output)
-    snapshot = access.snapshot()
-    if not snapshot.candidates():
-        raise click.ClickException("there are no nodes")
+    names = tuple(name.removeprefix("nodes/").removeprefix("node/") for name in names)
+    entries = _entries(access, names, selects, output)
     if not output.is_table:
-        entries = node_entries(snapshot, selects)
+        from koord_numa.cli.cluster.views import now
+
         listed = document("NodeEntryList", generatedAt=now(), items=entries)
         output.print_document(listed, (f"node/{entry['name']}" for entry in entries))
         return
-    console = open_console()
-    if not watch and not any(selects(one.node.labels) for one in snapshot.candidates()):
-        click.echo("No nodes are selected.", err=True)
+    if not entries and not watch:
+        no_resources()
         return
-    shown = _rows(snapshot, selects, output)
-    headings = (*HEADINGS, *WIDE) if output.form == "wide" else HEADINGS
-    output.print_table(console, headings, list(shown.values()))
+    headings = headings_of(output)
+    output.print_table(headings, [node_row(entry, output) for entry in entries])
+    shown = {entry["name"]: entry for entry in entries}
     while watch:
         time.sleep(SECONDS)
-        rows = _rows(access.snapshot(), selects, output)
-        # Whole rows are compared, so that a change in a hidden column prints nothing.
-        changed = [row for name, row in rows.items() if shown.get(name) != row]
-        if changed:
-            Output(output.form, headers=False).print_table(console, headings, changed)
-        shown = rows
+        entries = _entries(access, names, selects, output)
+        # Whole entries are compared by their rows, so that a change in a hidden column prints nothing.
+        rows = [node_row(it, output) for it in entries if _differs(shown.get(it["name"]), it, output)]
+        if rows:
+            Output(output.form, headers=False).print_table(headings, rows)
+        shown = {entry["name"]: entry for entry in entries}
 
 
-def _rows(snapshot: Snapshot, selects: Selects, output: Output) -> dict[str, list[str]]:
-    found = [seen for seen in snapshot.candidates() if selects(dict(seen.node.labels))]
-    return {seen.node.name: node_row(seen, snapshot, wide=output.form == "wide") for seen in found}
+def _entries(access: Access, names: tuple[str, ...], selects: Selects, output: Output) -> list[Document]:
+    """Return the entries of the named nodes, or of all nodes with selected labels. Raises ``click.ClickException``."""
+    from koord_numa.cli.cluster.views import node_entries
+
+    snapshot = access.snapshot()
+    if access.files and not snapshot.candidates():
+        raise click.ClickException("there are no nodes")
+    entries = node_entries(snapshot, selects)
+    if missing := [name for name in names if name not in {entry["name"] for entry in entries}]:
+        raise click.ClickException(f"there is no node {', '.join(missing)}")
+    return output.ordered(entry for entry in entries if not names or entry["name"] in names)
+
+
+def _differs(former: Document | None, entry: Document, output: Output) -> bool:
+    return former is None or node_row(former, output) != node_row(entry, output)

@@ -9,18 +9,24 @@ from urllib.parse import quote
 import click
 
 from koord_numa.cli.cluster.access import Access, with_access
-from koord_numa.cli.cluster.views import cluster_view, node_view, now, waiting_view
-from koord_numa.view.documents.waiting import decisions_document
-from koord_numa.view.page import written_page
+from koord_numa.cli.parameters import Documented
 
 
-@click.command(short_help="Write the page as one HTML file.")
+@click.command(
+    cls=Documented,
+    short_help="Write the page as one HTML file.",
+    examples=(("A file that any browser shows", "page -o cluster.html"),),
+)
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file to write."
 )
 @with_access
 def command(output: Path, access: Access) -> None:
     """Write one HTML file with the cluster, every node and every pod that waits; it needs no network and no scheduler."""
+    from koord_numa.cli.cluster.views import cluster_view, node_view, now, waiting_view
+    from koord_numa.view.documents.waiting import decisions_document
+    from koord_numa.view.page import written_page
+
     snapshot = access.snapshot()
     documents = {
         "/api/v1/cluster": cluster_view(snapshot),

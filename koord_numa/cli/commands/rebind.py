@@ -1,33 +1,28 @@
 """``koord-numa rebind NODE``: repack a node, or show the effect of a rebind with the node before and after."""
 
-import asyncio
 import io
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.text import Text
 
-from koord_numa.cli.cluster.access import Access, with_access
-from koord_numa.cli.cluster.snapshot import Snapshot, read_snapshot
-from koord_numa.cli.cluster.views import now
-from koord_numa.cli.render.output import Output, open_console, with_output
-from koord_numa.cluster.client import Api, Body
-from koord_numa.cluster.resources import REBINDS, Call
-from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.plan import NodeFigures, RebindPlan, plan_rebind
-from koord_numa.core.state.inventory import Inventory
-from koord_numa.engine.rebind.context import layout_of_node
-from koord_numa.ports import Gone
-from koord_numa.settings import Settings
-from koord_numa.view import drawing as terminal
+from koord_numa.cli.cluster.access import Access, complete_names, with_access
+from koord_numa.cli.parameters import Documented
+from koord_numa.cli.render.output import Output, with_output
 from koord_numa.view.documents import Document, document
-from koord_numa.view.drawing import CpuHolder, Drawing
-from koord_numa.view.text import count
 from koord_numa.wire import names
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from koord_numa.cli.cluster.snapshot import Snapshot
+    from koord_numa.cluster.blocking import BlockingApi
+    from koord_numa.core.cpuset import CpuSet
+    from koord_numa.core.rebind.plan import NodeFigures, RebindPlan
+    from koord_numa.view.drawing import Drawing
 
 POLL_SECONDS: Final = 0.3
 PATIENCE: Final = 30.0
@@ -63,10 +58,13 @@ class RebindOrder:
         }
 
 
-async def create_rebind(api: Api, order: RebindOrder) -> Mapping[str, Any]:
+def create_rebind(api: "BlockingApi", order: RebindOrder) -> Mapping[str, Any]:
     """Create and return the RebindResource. Raises ``ClusterError``, with advice if the cluster lacks the kind."""
+    from koord_numa.cluster.resources import REBINDS, Call
+    from koord_numa.ports import Gone
+
     try:
-        created: Mapping[str, Any] = await api.send(Call("create", REBINDS), Body(order.document))
+        created: Mapping[str, Any] = api.send(Call("create", REBINDS), order.document)
     except Gone as error:  # the only name in the request is that of the kind
         raise Gone(
             "the cluster has no RebindResources: install their definition (crds/rebindresources.yaml, or the chart), "
@@ -75,8 +73,8 @@ async def create_rebind(api: Api, order: RebindOrder) -> Mapping[str, Any]:
     return created
 
 
-async def follow_rebind(
-    api: Api, name: str, say: Callable[[str], None], patience: float = PATIENCE
+def follow_rebind(
+    api: "BlockingApi", name: str, say: Callable[[str], None], patience: float = PATIENCE
 ) -> Mapping[str, Any]:
     """
     Wait for the end of a rebind and return it with its status.
@@ -84,10 +82,11 @@ async def follow_rebind(
     ``say`` is called with each new sentence. Raises ``NotTakenUp`` when no scheduler handles the rebind, and
     ``ClusterError``.
     """
-    clock = asyncio.get_running_loop().time
-    begun, reported = clock(), ""
+    from koord_numa.cluster.resources import REBINDS, Call
+
+    begun, reported = time.monotonic(), ""
     while True:
-        found: Mapping[str, Any] = await api.send(Call("get", REBINDS, "", name))
+        found: Mapping[str, Any] = api.send(Call("get", REBINDS, "", name))
         status: Mapping[str, Any] = found.get("status") or {}
         phase, reason = str(status.get("phase") or ""), str(status.get("reason") or "")
         if reason != reported:
@@ -95,16 +94,23 @@ async def follow_rebind(
             say(f"{phase}: {reason}")
         if phase in ("Succeed", "Failed"):
             return found
-        if not phase and clock() - begun > patience:
+        if not phase and time.monotonic() - begun > patience:
             raise NotTakenUp(f"no scheduler has taken up RebindResource {name} in {patience:g} s: does koord-numa run?")
-        await asyncio.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 WIDEST: Final = 160
 
 
-@click.command(short_help="Repack the CPUs of the pods on a node.")
-@click.argument("node")
+@click.command(
+    cls=Documented,
+    short_help="Repack the CPUs of the pods on a node.",
+    examples=(
+        ("What a rebind would do", "rebind worker-1 --dry-run"),
+        ("Repack a node, and show it before and after", "rebind worker-1 --wait"),
+    ),
+)
+@click.argument("node", shell_complete=complete_names("nodes"))
 @click.option("--dry-run", is_flag=True, help="Only show what would be done; nothing is created.")
 @click.option("--wait", is_flag=True, help="Wait for the end and show the node as it is then.")
 @click.option(
@@ -119,6 +125,10 @@ def command(
     # The prefix as kubectl takes it: `node/n1`.
     """Repack the CPUs of the pods on NODE. No pod is ever worse off; see docs/rebind.md for the risks."""
     node = node.removeprefix("node/").removeprefix("nodes/")
+    from rich.console import Console
+
+    from koord_numa.cli.render.tables import open_console
+
     console = open_console() if output.is_table else Console(file=io.StringIO())
     order = RebindOrder(node, deadline=deadline, move_memory=move_memory)
     if dry_run:
@@ -127,38 +137,38 @@ def command(
     if access.files:
         raise click.UsageError("--from serves --dry-run only: a rebind needs a cluster")
     try:
-        found = access.run(partial(_rebind, access.settings, order, console, wait=wait))
+        found = _rebind(access, order, console, wait=wait)
     except NotTakenUp as error:
         raise click.ClickException(str(error)) from error
     if not output.is_table:
-        output.print_document(dict(found), (f"{REBINDS}/{found['metadata']['name']}",))
+        output.print_document(
+            dict(found), (f"{names.REBIND_PLURAL}.{names.SCHEDULING_GROUP}/{found['metadata']['name']}",)
+        )
     if wait and not _succeeded(found):
         raise SystemExit(1)
 
 
-async def _rebind(
-    settings: Settings, order: RebindOrder, console: Console, api: Api, *, wait: bool
-) -> Mapping[str, Any]:
+def _rebind(access: Access, order: RebindOrder, console: "Console", *, wait: bool) -> Mapping[str, Any]:
     """
     Create the RebindResource and show the node before.
 
     With ``wait``, also show the node after. Returns the last state of the object.
     """
-    node, before = order.node, await read_snapshot(api, settings)
+    node, before = order.node, access.snapshot()
     if node not in {seen.node.name for seen in before.candidates()}:
         raise click.ClickException(f"there is no node {node}")
     _show(console, "before", _drawing(before, node, {}))
-    created = await create_rebind(api, order)
+    created = access.ask(partial(create_rebind, order=order))
     name = str(created["metadata"]["name"])
     console.print(f"RebindResource {name} created", style="bold")
     if not wait:
         console.print(f"follow it with: kubectl get rebindresource {name} --watch")
         return created
-    found = await follow_rebind(api, name, console.print)
+    found = access.ask(lambda api: follow_rebind(api, name, console.print))
     if _succeeded(found) or found["status"].get("result"):
-        _show(console, "after", _drawing(await read_snapshot(api, settings), node, {}))
+        _show(console, "after", _drawing(access.snapshot(), node, {}))
     for line in _moves(found["status"].get("result") or ()):
-        console.print(line)
+        console.print(line, markup=False)
     return found
 
 
@@ -166,8 +176,11 @@ def _succeeded(rebind: Mapping[str, Any]) -> bool:
     return bool((rebind.get("status") or {}).get("phase") == "Succeed")
 
 
-def _show_plan(console: Console, snapshot: Snapshot, order: RebindOrder, output: Output) -> None:
+def _show_plan(console: "Console", snapshot: "Snapshot", order: RebindOrder, output: Output) -> None:
     """Plan with the planner of the scheduler on the current objects, without a request to the scheduler."""
+    from koord_numa.core.rebind.plan import plan_rebind
+    from koord_numa.engine.rebind.context import layout_of_node
+
     node = order.node
     layout = layout_of_node(snapshot.scheduler.cache, node, snapshot.scheduler.settings, move_memory=order.move_memory)
     if isinstance(layout, str):
@@ -185,13 +198,14 @@ def _show_plan(console: Console, snapshot: Snapshot, order: RebindOrder, output:
     ends = {str(move.pod): move.after for move in plan.moves}
     _show(console, "after, if it were done", _drawing(snapshot, node, ends))
     for line in _summary(plan, ends):
-        console.print(line)
+        console.print(line, markup=False)
 
 
-def _plan_document(node: str, plan: RebindPlan) -> Document:
+def _plan_document(node: str, plan: "RebindPlan") -> Document:
     """Return the ``RebindPlan``: the steps in order, and the figures of the node before and after."""
+    from koord_numa.cli.cluster.views import now
 
-    def figures(of: NodeFigures) -> Document:
+    def figures(of: "NodeFigures") -> Document:
         return {"numaCrossings": of.crossings, "splitCores": of.split_cores}
 
     moves = [{"pod": str(move.pod), "from": str(move.before), "to": str(move.after)} for move in plan.moves]
@@ -206,18 +220,18 @@ def _plan_document(node: str, plan: RebindPlan) -> Document:
     )
 
 
-def _summary(plan: RebindPlan, ends: Mapping[str, CpuSet]) -> Iterator[Text]:
+def _summary(plan: "RebindPlan", ends: "Mapping[str, CpuSet]") -> Iterator[str]:
+    from koord_numa.view.text import count
+
     starts = {str(move.pod): move.before for move in reversed(plan.moves)}
-    yield Text(
-        f"{count(len(ends), 'pod')} would move in {count(len(plan.moves), 'step')}; {_figures(plan.before, plan.after)}"
-    )
+    yield f"{count(len(ends), 'pod')} would move in {count(len(plan.moves), 'step')}; {_figures(plan.before, plan.after)}"
     for pod, cpus in ends.items():
-        yield Text(f"  {pod}: {starts[pod]} → {cpus}")
+        yield f"  {pod}: {starts[pod]} → {cpus}"
     for key in plan.dropped:
-        yield Text(f"  {key} could not be moved for want of spare CPUs")
+        yield f"  {key} could not be moved for want of spare CPUs"
 
 
-def _figures(before: NodeFigures, after: NodeFigures) -> str:
+def _figures(before: "NodeFigures", after: "NodeFigures") -> str:
     parts = [
         ("NUMA crossings", before.crossings, after.crossings),
         ("split cores", before.split_cores, after.split_cores),
@@ -225,8 +239,11 @@ def _figures(before: NodeFigures, after: NodeFigures) -> str:
     return ", ".join(f"{name} {old} → {new}" for name, old, new in parts)
 
 
-def _drawing(snapshot: Snapshot, node: str, moved: Mapping[str, CpuSet]) -> Drawing | None:
+def _drawing(snapshot: "Snapshot", node: str, moved: "Mapping[str, CpuSet]") -> "Drawing | None":
     """Return the node with some pods moved, or None for a node with unknown CPUs, which the rebind reports as text."""
+    from koord_numa.core.state.inventory import Inventory
+    from koord_numa.view.drawing import CpuHolder, Drawing
+
     seen = next((seen for seen in snapshot.candidates() if seen.node.name == node), None)
     if seen is None or not isinstance(seen.offer, Inventory) or seen.offer.machine is None:
         return None
@@ -235,14 +252,16 @@ def _drawing(snapshot: Snapshot, node: str, moved: Mapping[str, CpuSet]) -> Draw
     return Drawing(seen.offer.machine, holders, seen.offer.reserved)
 
 
-def _show(console: Console, title: str, drawing: Drawing | None) -> None:
+def _show(console: "Console", title: str, drawing: "Drawing | None") -> None:
+    from koord_numa.cli.render import cpu_map
+
     if drawing is not None:
         console.rule(title)
-        for line in terminal.lines(drawing, min(console.width, WIDEST)):
-            console.print(line)
+        for line in cpu_map.lines(drawing, min(console.width, WIDEST)):
+            console.print(line, markup=False)
         console.print()
 
 
-def _moves(moves: Iterable[Mapping[str, Any]]) -> Iterator[Text]:
+def _moves(moves: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for move in moves:
-        yield Text(f"  {move['namespace']}/{move['name']}: {move['from']} → {move['to']}")
+        yield f"  {move['namespace']}/{move['name']}: {move['from']} → {move['to']}"

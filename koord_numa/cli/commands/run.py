@@ -1,25 +1,40 @@
 """``koord-numa run``: run the operator as a process, as in the deployment."""
 
-import asyncio
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from koord_numa.app.runtime import Options, SecureServing
-from koord_numa.cli.logs import LogFormat, configure_logging
-from koord_numa.cluster.credentials import NoCredentials
-from koord_numa.cluster.serving.http_server import DEFAULT_PORT
-from koord_numa.operator import serve
-from koord_numa.settings import PodSource, Settings, SettingsError, load_settings
+from koord_numa.cli.cluster.access import outer
+from koord_numa.cli.parameters import Documented
+
+if TYPE_CHECKING:
+    import asyncio
 
 LEVELS: Final = ("debug", "info", "warning", "error")
+FORMATS: Final = ("text", "json")
+SOURCES: Final = ("Kopf", "Informer")
+PORT: Final = 10251
+"""``http_server.DEFAULT_PORT``, whose module takes a second to import."""
 
 
-@click.command(short_help="Run the scheduler.")
+@click.command(
+    cls=Documented,
+    short_help="Run the scheduler.",
+    examples=(
+        (
+            "Against the cluster of a kubeconfig, without a second replica",
+            "run --kubeconfig cluster.yaml --no-leader-elect",
+        ),
+        ("As in the deployment", "run --log-format json --secure-port 10259"),
+    ),
+)
 @click.option(
-    "--kubeconfig", type=click.Path(path_type=Path), help="Default: service account, $KUBECONFIG, ~/.kube/config."
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    callback=outer,
+    help="Default: service account, $KUBECONFIG, ~/.kube/config.",
 )
 @click.option("--config", type=click.Path(path_type=Path), envvar="KOORD_NUMA_CONFIG", help="A KoordNumaConfiguration.")
 @click.option(
@@ -28,7 +43,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
-    default=DEFAULT_PORT,
+    default=PORT,
     show_default=True,
     envvar="KOORD_NUMA_METRICS_PORT",
     help="Plain HTTP on loopback, for kubectl port-forward and tests; 0 takes a free port.",
@@ -45,12 +60,12 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 @click.option("--tls-private-key-file", type=click.Path(path_type=Path), help="Of the secure port.")
 @click.option(
     "--pod-source",
-    type=click.Choice([each.value for each in PodSource]),
+    type=click.Choice(SOURCES),
     envvar="KOORD_NUMA_POD_SOURCE",
     help="Who watches waiting pods; default: as configured (Kopf).",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
-@click.option("--log-format", type=click.Choice([each.value for each in LogFormat]), default="text", show_default=True)
+@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, envvar="KOORD_NUMA_LEADER_ELECT")
 @click.option(
     "--identity", default="", envvar="KOORD_NUMA_IDENTITY", help="Name in the Lease; default: host and a random part."
@@ -70,6 +85,14 @@ def command(
     identity: str,
 ) -> None:
     """Schedule the pods that ask for us, until SIGTERM."""
+    import asyncio
+
+    from koord_numa.app.runtime import Options, SecureServing
+    from koord_numa.cli.logs import LogFormat, configure_logging
+    from koord_numa.cluster.credentials import NoCredentials
+    from koord_numa.operator import serve
+    from koord_numa.settings import PodSource, Settings, SettingsError, load_settings
+
     configure_logging(log_level, LogFormat(log_format))
     try:
         settings = load_settings(config) if config else Settings()
@@ -87,10 +110,12 @@ def command(
         raise click.ClickException(str(error)) from error
 
 
-def _loop() -> asyncio.AbstractEventLoop:
+def _loop() -> "asyncio.AbstractEventLoop":
     """Return an event loop of uvloop if available. uvloop halves the CPU time per request."""
     if sys.platform == "win32":
+        import asyncio
+
         return asyncio.new_event_loop()
-    import uvloop  # noqa: PLC0415  (absent on Windows)
+    import uvloop
 
     return uvloop.new_event_loop()

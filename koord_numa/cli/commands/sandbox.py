@@ -1,23 +1,30 @@
 """``koord-numa sandbox``: the embedded API server alone, with simulated machines if described."""
 
-import asyncio
 import contextlib
 import signal
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from koord_numa.cli.demo.sandbox_cluster import agents_publishing, sandbox_cluster
-from koord_numa.sandbox.apiserver import ApiError
-from koord_numa.sandbox.machines import NodeDescription, load_descriptions
-from koord_numa.view.text import count
+from koord_numa.cli.parameters import Documented
+
+if TYPE_CHECKING:
+    from koord_numa.sandbox.machines import NodeDescription
 
 SANDBOX = "koord-numa-sandbox"
 """Name of the cluster in kubeconfigs of the sandbox."""
 
 
-@click.command(short_help="Serve a Kubernetes API in memory.")
+@click.command(
+    cls=Documented,
+    short_help="Serve a Kubernetes API in memory.",
+    examples=(
+        ("An empty cluster", "sandbox"),
+        ("A cluster of simulated machines", "sandbox --machines machines.yaml --kubeconfig sandbox.kubeconfig"),
+    ),
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a free one.")
 @click.option(
     "--kubeconfig", type=click.Path(path_type=Path), help="Where to write the kubeconfig; default: a temporary file."
@@ -30,6 +37,11 @@ SANDBOX = "koord-numa-sandbox"
 )
 def command(port: int, kubeconfig: Path | None, machines: tuple[Path, ...]) -> None:
     """Serve an in-memory Kubernetes API on loopback, plain HTTP, until Ctrl-C."""
+    import asyncio
+
+    from koord_numa.sandbox.apiserver import ApiError
+    from koord_numa.sandbox.machines import load_descriptions
+
     if kubeconfig is not None and kubeconfig.exists() and SANDBOX not in kubeconfig.read_text(errors="replace"):
         raise click.ClickException(f"{kubeconfig} is there already and none of ours: it is not overwritten")
     try:
@@ -41,7 +53,12 @@ def command(port: int, kubeconfig: Path | None, machines: tuple[Path, ...]) -> N
         raise click.ClickException(str(error)) from error
 
 
-async def _serve(nodes: list[NodeDescription], kubeconfig: Path, port: int) -> None:
+async def _serve(nodes: "list[NodeDescription]", kubeconfig: Path, port: int) -> None:
+    import asyncio
+
+    from koord_numa.cli.demo.sandbox_cluster import agents_publishing, sandbox_cluster
+    from koord_numa.view.text import count
+
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

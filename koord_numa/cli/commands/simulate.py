@@ -4,28 +4,29 @@ from collections import Counter
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from koord_numa.cli.cluster.access import Access, with_access, with_namespace
-from koord_numa.cli.cluster.manifest import pods, read_manifests, take
-from koord_numa.cli.cluster.objects import ClusterObjects
-from koord_numa.cli.cluster.simulation import simulate
-from koord_numa.cli.cluster.snapshot import snapshot_of
-from koord_numa.cli.cluster.trace import SUFFIX, Arrival, read_trace_pods
-from koord_numa.cli.render.decisions import (
-    comparison_document,
-    everything_placed,
-    print_comparison,
-    print_results,
-    results_document,
-)
-from koord_numa.cli.render.output import Output, open_console, with_output
-from koord_numa.core.value_objects import replace
+from koord_numa.cli.parameters import Documented
+from koord_numa.cli.render.output import Output, with_output
 from koord_numa.view.printable import printable
 
+if TYPE_CHECKING:
+    from koord_numa.cli.cluster.objects import ClusterObjects
+    from koord_numa.cli.cluster.trace import Arrival
 
-@click.command(short_help="Say where the pods of a manifest would go.")
+
+@click.command(
+    cls=Documented,
+    short_help="Say where the pods of a manifest would go.",
+    examples=(
+        ("Where the pods of a manifest would go now", "simulate -f pod.yaml"),
+        ("All manifests of a folder, in a namespace", "simulate -f manifests/ -n team"),
+        ("The same under two configurations", "simulate -f pod.yaml --compare now.yaml planned.yaml"),
+    ),
+)
 @click.option(
     "-f", "--filename", "sources", type=click.Path(path_type=Path, allow_dash=True), multiple=True, required=True,
     help="A file, a folder of YAML and JSON files, - for stdin, or a trace's list of pods (.csv); may be given several times.",
@@ -55,6 +56,18 @@ def command(
     (openb_pod_list_*.csv) is replayed with arrivals and departures; its machines are read by --from openb_node_list_*.csv. Exits
     with 1 when some pod would wait; with --compare, when some would under either configuration.
     """
+    from koord_numa.cli.cluster.simulation import simulate
+    from koord_numa.cli.cluster.snapshot import snapshot_of
+    from koord_numa.cli.render.decisions import (
+        comparison_document,
+        everything_placed,
+        print_comparison,
+        print_results,
+        results_document,
+    )
+    from koord_numa.cli.render.tables import open_console
+    from koord_numa.core.value_objects import replace
+
     objects = access.objects()
     wanted, passed = _arrivals(sources, objects, namespace or access.namespace)
     if stay:
@@ -76,11 +89,16 @@ def command(
     context.exit(0 if all(map(everything_placed, sides)) else 1)
 
 
-def _arrivals(sources: Sequence[Path], objects: ClusterObjects, namespace: str) -> tuple[list[Arrival], Counter[str]]:
+def _arrivals(
+    sources: Sequence[Path], objects: "ClusterObjects", namespace: str
+) -> "tuple[list[Arrival], Counter[str]]":
     """
     Return the pods of manifests in their order, then those of traces by arrival, and the number of ignored objects by
     kind.
     """
+    from koord_numa.cli.cluster.manifest import pods, read_manifests, take
+    from koord_numa.cli.cluster.trace import SUFFIX, Arrival, read_trace_pods
+
     traces = [source for source in sources if source.suffix == SUFFIX]
     manifests = [source for source in sources if source.suffix != SUFFIX]
     passed: Counter[str] = Counter()

@@ -9,13 +9,10 @@ from typing import Any, Final
 
 import click
 import orjson
-import yaml
 
 from koord_numa.cli.cluster.access import Access, with_cluster
-from koord_numa.cli.cluster.objects import list_raw, no_right_to_list
+from koord_numa.cli.parameters import Documented
 from koord_numa.wire import names
-from koord_numa.wire.images import normalized
-from koord_numa.wire.node.fingerprint import fingerprint
 
 Document = Mapping[str, Any]
 
@@ -46,6 +43,8 @@ def hash_names(objects: Sequence[Document]) -> list[Document]:
 
     Fingerprints of the pods of a node are recomputed from the hashes.
     """
+    from koord_numa.wire.node.fingerprint import fingerprint
+
     # Keyed by the old fingerprint: it matches only if the snapshot has exactly the pods from which it was computed.
     made = {
         fingerprint(pods): fingerprint((short_hash(namespace), short_hash(name)) for namespace, name in pods)
@@ -161,7 +160,14 @@ DROPPED: Final = frozenset(
 """Fields that affect no decision and may be confidential."""
 
 
-@click.command(short_help="Write the objects that decide to a file.")
+@click.command(
+    cls=Documented,
+    short_help="Write the objects that decide to a file.",
+    examples=(
+        ("A cluster in one file, which other commands read by --from", "snapshot -o cluster.yaml"),
+        ("The same for a bug report, without names", "snapshot -o cluster.yaml --hash-names"),
+    ),
+)
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file to write."
 )
@@ -177,7 +183,11 @@ def command(output: Path, hide: bool, access: Access) -> None:
     Commands, environments and templates are left out, and of images only hashes of their names are written. explain, node, nodes,
     simulate, top and page read it by --from.
     """
-    objects, unread = access.run(list_raw)
+    import yaml
+
+    from koord_numa.cli.cluster.objects import list_raw, no_right_to_list
+
+    objects, unread = access.ask(list_raw)
     if unread:
         click.echo(f"Not written: {no_right_to_list(unread)}", err=True)
     kept = [trimmed(each) for each in objects]
@@ -197,6 +207,8 @@ def trimmed(value: Any, key: str = "", inside: str = "") -> Any:
 
     Only the equality of image names affects decisions.
     """
+    from koord_numa.wire.images import normalized
+
     if isinstance(value, Mapping):
         return {name: trimmed(item, name, key) for name, item in value.items() if name not in DROPPED}
     if isinstance(value, list):

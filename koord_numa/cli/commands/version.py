@@ -1,12 +1,12 @@
 """``koord-numa version``: print versions for bug reports."""
 
 import platform
-from importlib.metadata import version
 from typing import Final
 
 import click
 
 from koord_numa import __version__
+from koord_numa.cli.parameters import Documented
 from koord_numa.cli.render.output import Output, with_output
 from koord_numa.view.documents import document
 
@@ -14,10 +14,19 @@ PACKAGES: Final = ("kopf", "kubernetes-asyncio", "aiohttp", "numpy")
 """Dependencies that are relevant for bug reports."""
 
 
-@click.command(short_help="Print versions, for bug reports.")
+@click.command(
+    cls=Documented,
+    short_help="Print versions, for bug reports.",
+    examples=(
+        ("All versions", "version"),
+        ("For a script", "version -o json"),
+    ),
+)
 @with_output
 def command(output: Output) -> None:
     """Print the versions of koord-numa and of what it stands on."""
+    from importlib.metadata import version
+
     found = {"koord-numa": __version__, "python": platform.python_version()}
     found.update((package, version(package)) for package in PACKAGES)
     if not output.is_table:

@@ -9,8 +9,8 @@ from rich.console import Console
 from koord_numa.cli.cluster.simulation import Outcome, Simulated, totals_of
 from koord_numa.cli.cluster.snapshot import Snapshot
 from koord_numa.cli.cluster.views import now
-from koord_numa.cli.render.output import Columns
 from koord_numa.cli.render.placements import sentences
+from koord_numa.cli.render.tables import Columns
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import ELSEWHERE, describe
 from koord_numa.core.kubelet.knowledge import known_of

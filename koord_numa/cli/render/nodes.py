@@ -6,36 +6,34 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.text import Text
 
 from koord_numa.cli.cluster.snapshot import Snapshot
-from koord_numa.cli.render.output import Columns
+from koord_numa.cli.render import cpu_map
+from koord_numa.cli.render.output import HEADINGS, Output, node_row
+from koord_numa.cli.render.tables import Columns
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.knowledge import known_of
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.resources import CPU, MEMORY, MILLI
+from koord_numa.core.resources import CPU, MEMORY
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.core.state.numa_free import NumaUsage, largest_aligned, rooms
+from koord_numa.core.state.numa_free import NumaUsage, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.view import drawing
 from koord_numa.view.documents.claims import HeldClaim, claim_entries, node_claims, published_devices
-from koord_numa.view.documents.cluster import trust_in
+from koord_numa.view.documents.cluster import node_entry
 from koord_numa.view.documents.node import claim_holders, unused_cpus, with_claimed_cpus
 from koord_numa.view.drawing import CpuHolder, Drawing
-from koord_numa.view.text import NONE, asked, count, numa_text, policies, short_amounts
-
-HEADINGS = ("NODE", "CPUS OF", "POLICY", "SCOPE", "NUMA", "FREE-CPU", "LARGEST", "TRUST")
-WIDE = ("PODS", "HELD", "TOPOLOGY-VERSION")
-_SHOWN_NUMA = 8
+from koord_numa.view.text import NONE, asked, count, numa_text, policies
 
 
 def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[Text]:
     """
     Yield the report of one node: its row, the amounts of its NUMA nodes, a CPU map if CPUs are known, and its pods.
     """
-    yield from Columns(HEADINGS, [node_row(seen, snapshot)]).lines()
     info = snapshot.scheduler.cache.nodes[seen.node.name]
+    if (entry := node_entry(info)) is not None:
+        yield from Columns(HEADINGS, [node_row(entry, Output())]).lines()
     claims = node_claims(snapshot.scheduler.claims, info)
     found = rooms(seen)
     if found:
@@ -46,19 +44,19 @@ def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[
         holdings = with_claimed_cpus(seen, claims)
         owners = [CpuHolder(held.pod.name, held.cpus) for held in holdings if held.cpus]
         owners += claim_holders(unused_cpus(claims))
-        yield from drawing.lines(Drawing(seen.offer.machine, owners, seen.offer.reserved, _shared(holdings)), width)
+        yield from cpu_map.lines(Drawing(seen.offer.machine, owners, seen.offer.reserved, _shared(holdings)), width)
     if isinstance(seen.offer, KubeletView):
         yield from _known(seen.offer)
     yield Text()
     yield from Columns(
-        ("POD", "QOS", "ASKS FOR", "POLICY", "NUMA", "CPUS"), list(_pods(seen, snapshot, claims))
+        ("POD", "QOS", "REQUESTS", "POLICY", "NUMA", "CPUS"), list(_pods(seen, snapshot, claims))
     ).lines()
     if claims:
         yield Text()
         yield from Columns(("CLAIM", "POD", "NUMA", "DEVICES"), list(claim_rows(seen, snapshot, claims))).lines()
     if tainted := list(_tainted(snapshot, info)):
         yield Text()
-        yield from Columns(("TAINTED DEVICE", "TAINTS"), tainted).lines()
+        yield from Columns(("DEVICE", "TAINTS"), tainted).lines()
     topology = snapshot.topologies.get(seen.node.name)
     if topology is not None and topology.pinning is not None:
         yield Text()
@@ -82,62 +80,10 @@ def _known(view: KubeletView) -> Iterator[Text]:
             yield Text(f"free on {one}")
 
 
-def trust(seen: NodeSnapshot, snapshot: Snapshot) -> str:
-    """Return ``ok``, or the reason why figures of the node are unreliable or why it accepts no pods."""
-    state, why = trust_in(snapshot.scheduler.cache.nodes[seen.node.name], seen)
-    return why or state
-
-
 def _shared(holdings: Iterable[Holding]) -> dict[int, str]:
     """Return the number of pods on shared CPUs, by NUMA node, as far as known."""
     counts = Counter(numa for held in holdings if not held.cpus for numa, _ in held.numa)
     return {numa: f"{count(number, 'pod')} on shared CPUs" for numa, number in counts.items()}
-
-
-def node_row(seen: NodeSnapshot, snapshot: Snapshot, *, wide: bool = False) -> list[str]:
-    """
-    Return the row of a node.
-
-    FREE-CPU is ``free/total`` per NUMA node. LARGEST is the largest request that one NUMA node can serve.
-    """
-    owner, policy, scope = _rule(seen)
-    found = rooms(seen)
-    numa = [_cpus(room) for room in found]
-    if len(numa) > _SHOWN_NUMA:
-        numa = [*numa[:_SHOWN_NUMA], f"… {len(numa) - _SHOWN_NUMA} more"]
-    largest = largest_aligned(seen)
-    topology = snapshot.topologies.get(seen.node.name)
-    more = [
-        str(len(seen.ledger)),
-        short_amounts(seen.ledger.amounts),
-        NONE if topology is None else topology.resource_version,
-    ]
-    return [
-        seen.node.name,
-        owner,
-        policy,
-        scope,
-        str(len(found)) if found else NONE,
-        ",".join(numa) or NONE,
-        short_amounts({name: amount for name, amount in largest.items() if name in (CPU, MEMORY) or "/" in name}),
-        trust(seen, snapshot),
-        *(more if wide else ()),
-    ]
-
-
-def _rule(seen: NodeSnapshot) -> tuple[str, str, str]:
-    """Return the owner of the CPUs, its NUMA policy, and the scope of that policy."""
-    offer = seen.offer
-    if isinstance(offer, KubeletView):
-        config = offer.state.node.config
-        return "kubelet", str(config.topology_policy or "unknown"), str(config.topology_scope)
-    if isinstance(offer, Inventory) and (offer.zones or offer.machine):
-        return "scheduler", f"{offer.policy} {offer.bind}".strip() or NONE, "pod"
-    return NONE, NONE, NONE
-
-
-def _cpus(room: NumaUsage) -> str:
-    return f"{room.free.get(CPU, 0) / MILLI:g}/{room.total.get(CPU, 0) / MILLI:g}"
 
 
 def _amounts(found: tuple[NumaUsage, ...]) -> Iterator[list[str]]:

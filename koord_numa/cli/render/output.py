@@ -1,101 +1,63 @@
 """Output of results: columns, ``-o`` formats as in kubectl, and ``-w``."""
 
 import re
+import shutil
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 import orjson
-import yaml
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-from rich.text import Text
+from click.shell_completion import CompletionItem
 
 from koord_numa.view.documents import Document
 from koord_numa.view.printable import printable
 from koord_numa.wire.jsonpath import find
 
 if TYPE_CHECKING:
-    from koord_numa.cli.cluster.access import Access  # it imports the Kubernetes client models, which takes a second
+    from rich.text import Text
 
-_GAP = "  "
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """
-    A table with ``headings`` and ``rows``. A row with a single text is a separate line, such as the name of a group.
-
-    The width of a column is that of its widest cell, except for the last column.
-    """
-
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str | Text]]
-
-    def lines(self, indent: int = 0) -> Iterator[Text]:
-        """Yield the heading, then a line per row. All lines except separate lines are indented by ``indent`` spaces."""
-        full = [row for row in self.rows if len(row) == len(self.headings)]
-        widths = [
-            max([len(heading), *(len(_plain_cell(row[at])) for row in full)])
-            for at, heading in enumerate(self.headings)
-        ]
-        yield _line([Text(heading, "bold") for heading in self.headings], widths, indent)
-        for row in self.rows:
-            yield _line(row, widths, indent) if len(row) == len(self.headings) else _text(row[0])
-
-
-def _line(cells: Sequence[str | Text], widths: Sequence[int], indent: int) -> Text:
-    line = Text(" " * indent)
-    for cell, width in zip(cells, widths, strict=True):
-        line.append_text(_text(cell))
-        line.append(" " * (width - len(_plain_cell(cell))) + _GAP)
-    line.rstrip()
-    return line
-
-
-def _text(cell: str | Text) -> Text:
-    return cell.copy() if isinstance(cell, Text) else Text(cell)
-
-
-def _plain_cell(cell: str | Text) -> str:
-    return cell.plain if isinstance(cell, Text) else cell
-
-
-PLAIN_WIDTH: Final = 100
-
-
-class PrintableConsole(Console):
-    """A console that removes terminal controls in texts of objects, in all renderables."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield segments of printable text. Control segments come from ``rich`` and contain no text of objects."""
-        for segment in super().render(renderable, options):
-            text = segment.text if segment.control else printable(segment.text)
-            yield segment if text == segment.text else Segment(text, segment.style)
-
-
-def open_console() -> Console:
-    """Return a console for standard output, without automatic highlighting. The terminal wraps long table lines."""
-    console = PrintableConsole(highlight=False, soft_wrap=True)
-    return console if console.is_terminal else PrintableConsole(highlight=False, soft_wrap=True, width=PLAIN_WIDTH)
-
+    from koord_numa.cli.cluster.access import Access
 
 FORMATS: Final = ("wide", "json", "yaml", "name")
+TEMPLATES: Final = ("jsonpath=", "custom-columns=")
+
+PLAIN_WIDTH: Final = 100
+"""Columns of an output that is no terminal."""
+
+MISSING: Final = "<none>"
+"""Cell of a column without a value, as in kubectl."""
+
+
+def width() -> int:
+    """Return the columns of the terminal, or ``PLAIN_WIDTH`` for other outputs."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_WIDTH
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The values of ``-o`` and ``--no-headers``. ``form`` is empty for the default table."""
+    """
+    The values of ``-o``, ``--no-headers``, ``--sort-by`` and ``--show-labels``. ``form`` is empty for the default table.
+    """
 
     form: str = ""
     headers: bool = True
+    sort_by: str = ""
+    show_labels: bool = False
 
     @property
     def is_table(self) -> bool:
         """Whether the output is a table for users."""
         return self.form in ("", "wide")
+
+    def ordered(self, entries: Iterable[Document]) -> list[Document]:
+        """Return entries in the order of ``--sort-by``, a JSONPath; entries without a value come first."""
+        if not self.sort_by:
+            return list(entries)
+        path = self.sort_by if self.sort_by.startswith(("{", ".", "[")) else f".{self.sort_by}"
+        return sorted(entries, key=lambda entry: _sort_key(find(entry, path)))
 
     def print_document(self, document: Document, names: Iterable[str] = ()) -> None:
         """
@@ -104,40 +66,125 @@ class Output:
         if self.form == "json":
             click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
         elif self.form == "yaml":
-            click.echo(
-                yaml.safe_dump(orjson.loads(orjson.dumps(document)), sort_keys=False, allow_unicode=True), nl=False
-            )
+            import yaml
+
+            plain = orjson.loads(orjson.dumps(document))
+            click.echo(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), nl=False)
         elif self.form == "name":
             for name in names:
                 click.echo(printable(name, one_line=True))
         elif self.form == "svg":
             raise click.ClickException("svg is a form of the command node only")
+        elif self.form.startswith("custom-columns="):
+            headings, rows = custom_columns(self.form.partition("=")[2], document)
+            self.print_table(headings, rows)
         else:
             click.echo(printable(render_jsonpath(self.form.partition("=")[2], document)), nl=False)
 
-    def table_lines(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
+    def table_lines(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         """Return the lines of a table, without its heading under ``--no-headers``."""
-        lines = list(Columns(headings, rows).lines())
+        lines = plain_table(headings, rows)
         return lines if self.headers else lines[1:]
 
-    def print_table(self, console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table, without its heading under ``--no-headers``."""
         for line in self.table_lines(headings, rows):
-            console.print(line)
+            click.echo(printable(line, one_line=True))
+
+
+def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the heading and a line per row, with two spaces between columns."""
+    cells = [list(headings), *map(list, rows)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(headings))]
+    return ["  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def _sort_key(found: Sequence[Any]) -> tuple[int, float, str]:
+    value = found[0] if found else None
+    if value is None:
+        return (0, 0.0, "")
+    if isinstance(value, bool | int | float):
+        return (1, float(value), "")
+    return (2, 0.0, value if isinstance(value, str) else orjson.dumps(value).decode())
+
+
+def custom_columns(spec: str, document: Document) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows of ``-o custom-columns=NAME:.path,...``. Raises ``click.ClickException``."""
+    columns = [part.partition(":") for part in spec.split(",")]
+    if not all(name and path for name, _, path in columns):
+        raise click.ClickException(f"custom-columns: {spec!r} is no list of NAME:.path")
+    entries = document["items"] if isinstance(document.get("items"), list) else [document]
+    paths = [path if path.startswith((".", "{", "[")) else f".{path}" for _, _, path in columns]
+    rows = [[",".join(map(_plain, find(entry, path))) or MISSING for path in paths] for entry in entries]
+    return [name for name, _, _ in columns], rows
+
+
+def no_resources(namespace: str | None = None) -> None:
+    """Report on stderr that nothing was found, in kubectl's words. ``namespace`` is None for other scopes."""
+    click.echo(
+        f"No resources found{f' in {namespace} namespace' if namespace else ''}{'.' if namespace else ''}", err=True
+    )
+
+
+NONE: Final = "-"
+HEADINGS: Final = ("NODE", "OWNER", "POLICY", "SCOPE", "NUMA", "FREE-CPU", "LARGEST", "TRUST")
+WIDE: Final = ("PODS", "HELD", "TOPOLOGY-VERSION")
+
+SHOWN_NUMA: Final = 8
+"""Maximum NUMA nodes in a row."""
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    """Return labels as ``a=b,c=d``, or ``<none>``, as in kubectl."""
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items())) or MISSING
+
+
+def headings_of(output: Output) -> tuple[str, ...]:
+    """Return the headings of the table of nodes."""
+    return (*HEADINGS, *(WIDE if output.form == "wide" else ()), *(("LABELS",) if output.show_labels else ()))
+
+
+def node_row(entry: Document, output: Output) -> list[str]:
+    """
+    Return the row of an entry.
+
+    FREE-CPU is ``free/total`` per NUMA node. LARGEST is the largest request that one NUMA node can serve.
+    """
+    numa = [f"{each['free']:g}/{each['cpus']:g}" for each in entry["numa"]]
+    if len(numa) > SHOWN_NUMA:
+        numa = [*numa[:SHOWN_NUMA], f"… {len(numa) - SHOWN_NUMA} more"]
+    return [
+        entry["name"],
+        entry["cpusOf"] if entry["cpusOf"] != "none" else NONE,
+        entry["policy"] or NONE,
+        entry["scope"] or NONE,
+        str(len(entry["numa"]) or NONE),
+        ",".join(numa) or NONE,
+        entry["largest"] or NONE,
+        entry["trust"],
+        *((str(entry["pods"]), entry["held"], entry["topologyVersion"] or NONE) if output.form == "wide" else ()),
+        *((labels_text(entry["labels"]),) if output.show_labels else ()),
+    ]
 
 
 def output_type(text: str) -> str:
     """Check a value of ``-o``. Raises ``click.BadParameter``."""
-    if text in FORMATS or text == "svg" or text.startswith("jsonpath="):
+    if text in FORMATS or text == "svg" or text.startswith(TEMPLATES):
         return text
-    raise click.BadParameter(f"{text!r} is none of {', '.join(FORMATS)}, jsonpath=TEMPLATE")
+    raise click.BadParameter(f"{text!r} is none of {', '.join(FORMATS)}, jsonpath=TEMPLATE, custom-columns=COLUMNS")
+
+
+def _complete_format(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in (*FORMATS, *TEMPLATES) if name.startswith(typed)]
 
 
 def with_output(command: Any) -> Any:
     """Add ``-o`` and ``--no-headers``. The command receives ``output``."""
 
     def convert(context: click.Context, _: click.Parameter, form: str) -> Output:
-        return Output(output_type(form) if form else "", not context.params.pop("no_headers", False))
+        params = context.params
+        headers, sort_by, labels = (params.pop(name, None) for name in ("no_headers", "sort_by", "show_labels"))
+        return Output(output_type(form) if form else "", not headers, sort_by or "", bool(labels))
 
     headers = click.option(
         "--no-headers", is_flag=True, is_eager=True, expose_value=True, help="Tables without headings."
@@ -149,9 +196,19 @@ def with_output(command: Any) -> Any:
         default="",
         metavar="FORMAT",
         callback=convert,
-        help="wide, json, yaml, name, jsonpath=TEMPLATE.",
+        shell_complete=_complete_format,
+        help="wide, json, yaml, name, jsonpath=TEMPLATE, custom-columns=NAME:.path,...",
     )
     return headers(form(command))
+
+
+def with_sorting(command: Any) -> Any:
+    """Add ``--sort-by`` and ``--show-labels`` to a command with ``with_output``."""
+    order = click.option(
+        "--sort-by", is_eager=True, metavar="JSONPATH", help="Field of -o json to sort by, such as .name."
+    )
+    labels = click.option("--show-labels", is_flag=True, is_eager=True, help="Tables with a column of labels.")
+    return order(labels(command))
 
 
 _TOKEN: Final = re.compile(r"\{([^{}]*)\}")
@@ -231,7 +288,7 @@ def _plain(value: Any) -> str:
 SECONDS: Final = 2.0
 """Seconds between two reads of the cluster."""
 
-Lines = Sequence[str | Text]
+Lines: TypeAlias = "Sequence[str | Text]"
 
 
 def check_watch(watch: bool, access: "Access", output: Output) -> None:
@@ -242,19 +299,26 @@ def check_watch(watch: bool, access: "Access", output: Output) -> None:
         raise click.UsageError("--watch needs a cluster, and a table as its output")
 
 
-def print_changes(console: Console, read: Callable[[], Lines], *, watch: bool) -> None:
+def print_changes(read: Callable[[], Lines], *, watch: bool) -> None:
     """Print the lines once. With ``watch``, print all lines again after an empty line when any line has changed."""
     shown = read()
-    _print(console, shown)
+    _print(shown)
     while watch:
         time.sleep(SECONDS)
         lines = read()
         if lines != shown:
-            console.print()
-            _print(console, lines)
+            click.echo()
+            _print(lines)
         shown = lines
 
 
-def _print(console: Console, lines: Lines) -> None:
+def _print(lines: Lines) -> None:
+    if all(isinstance(line, str) for line in lines):
+        for line in lines:
+            click.echo(printable(str(line)))
+        return
+    from koord_numa.cli.render.tables import open_console
+
+    console = open_console()
     for line in lines:
         console.print(line, markup=False)

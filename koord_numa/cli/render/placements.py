@@ -8,11 +8,11 @@ from textwrap import wrap
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from koord_numa.cli.render.output import Columns
+from koord_numa.cli.render import cpu_map
+from koord_numa.cli.render.tables import Columns
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.view import drawing
 from koord_numa.view.drawing import CpuHolder, Drawing
 from koord_numa.view.text import NONE, asked, count, numa_text, policies
 
@@ -46,7 +46,7 @@ def placements(pods: Sequence[PodView], node_titles: Mapping[str, str]) -> Rende
         rows.append([title])
         for (_, *cells), alike in groupby(group, key=_cells):
             rows.extend(_name_and_cells([seen.pod.key.name for seen in alike], cells))
-    return Group(*Columns(("POD", "QOS", "ASKS FOR", "POLICY", "NUMA", "CPUS"), rows).lines(indent=2))
+    return Group(*Columns(("POD", "QOS", "REQUESTS", "POLICY", "NUMA", "CPUS"), rows).lines(indent=2))
 
 
 def waiting(pods: Sequence[PodView], width: int) -> RenderableType:
@@ -74,7 +74,7 @@ def machine_picture(
     owners = [
         CpuHolder(seen.pod.key.name, seen.cpus, policies(seen.pod)) for seen in sorted(pods, key=_order) if seen.cpus
     ]
-    return drawing.lines(Drawing(machine, owners, reserved, shared), width)
+    return cpu_map.lines(Drawing(machine, owners, reserved, shared), width)
 
 
 def numa_of(pod: Pod, cpus: CpuSet, machine: CpuTopology | None) -> tuple[int, ...]:

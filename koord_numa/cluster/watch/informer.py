@@ -19,8 +19,8 @@ import aiohttp
 import orjson
 from aiohttp.client_middlewares import ClientHandlerType, ClientMiddlewareType
 
-from koord_numa.cluster.client import Api, decoded
-from koord_numa.cluster.errors import CLIENT, Backoff, Expired, refusal
+from koord_numa.cluster.client import CLIENT, Api, Backoff, decoded
+from koord_numa.cluster.errors import Expired, refusal
 from koord_numa.cluster.resources import Call
 from koord_numa.cluster.watch.lister import SLICE, ListedKind, list_all, unread_event
 from koord_numa.ports import Clock, ClusterError, EventHandler, Gone, Unavailable

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from random import SystemRandom
 from typing import Final, Generic, TypeVar
 
-from koord_numa.cluster.errors import CLIENT, Backoff
+from koord_numa.cluster.client import CLIENT, Backoff
 from koord_numa.ports import DELETED, ClusterError, EventHandler, Unavailable
 from koord_numa.settings import BackoffSettings
 

@@ -77,9 +77,12 @@ def node_entry(info: NodeInfo) -> Document | None:
         "scope": scope,
         "state": state,
         "why": why,
+        "trust": trust_text(info, seen),
         "numa": [*_numa_entries(seen, largest.get(CPU, 0))],
         "largest": largest_text(largest),
         "pods": len(seen.ledger),
+        "held": short_amounts(seen.ledger.amounts),
+        "topologyVersion": "" if info.topology is None else info.topology.resource_version,
     }
 
 
@@ -118,6 +121,12 @@ def trust_in(info: NodeInfo, seen: NodeSnapshot) -> tuple[str, str]:
     if info.topology.problem:
         return "malformed", info.topology.problem
     return ("uncertain", gap) if gap else ("ok", "; ".join(unread_of(info)))
+
+
+def trust_text(info: NodeInfo, seen: NodeSnapshot) -> str:
+    """Return ``ok``, or the reason why figures of the node are unreliable or why it accepts no pods."""
+    state, why = trust_in(info, seen)
+    return why or state
 
 
 def closed_by(seen: NodeSnapshot) -> Rejection | None:

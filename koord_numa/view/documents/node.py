@@ -46,7 +46,6 @@ def node_document(
         unusedClaims=[{"claim": str(it.claim), "cpuIds": list(it.cpus)} for it in unused],
         claims=claim_entries(held_claims, devices, machine),
         devices=device_entries(held_claims, devices),
-        topologyVersion="" if info.topology is None else info.topology.resource_version,
         rebind=_rebind(info.name, rebinds),
     )
 
