@@ -58,6 +58,7 @@ class FakeNri:
     plugins: list[Plugin] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     updates_at_synchronization: list[str] = field(default_factory=list)
+    answered: set[str] = field(default_factory=set)  # containers that a plugin with a socket has answered for
     synchronized: asyncio.Event = field(default_factory=asyncio.Event)
     _server: Any = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -149,6 +150,7 @@ class FakeNri:
         container = nri_pb2.Container(id=running.id, pod_sandbox_id=running.pod_uid, name=running.name)
         pod = self._sandbox(running.pod_uid)
         owners: dict[str, str] = {}
+        self.answered.discard(running.id)
         for plugin in sorted(self.plugins, key=lambda plugin: plugin.index):
             request = nri_pb2.CreateContainerRequest(pod=pod, container=container)
             try:
@@ -157,6 +159,8 @@ class FakeNri:
                 self._drop(plugin)
                 continue
             self._merge(plugin, owners, answer.adjust.linux.resources.cpu, container.linux.resources.cpu)
+            if plugin.link is not None:
+                self.answered.add(running.id)
         request = nri_pb2.ValidateContainerAdjustmentRequest(pod=pod, container=container)
         numbers = {"cpus": nri_pb2.CPUSET_CPUS, "mems": nri_pb2.CPUSET_MEMS}
         for name, owner in owners.items():
