@@ -16,6 +16,7 @@ from koord_numa.core.claims.resource_claim import PodClaims
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.devices import device_offer
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
 from koord_numa.core.fit.spread import spread_counts
 from koord_numa.core.kubelet.view import kubelet_view
@@ -32,6 +33,7 @@ from koord_numa.core.objects.constraints import (
     SpreadConstraint,
     TaintEffect,
 )
+from koord_numa.core.objects.devices import DeviceInventory
 from koord_numa.core.objects.node import KubeletAllocation, KubeletConfig, Node, NodeResourceTopology, Taint, Zone
 from koord_numa.core.objects.request import NumaSpread, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
@@ -57,6 +59,7 @@ from koord_numa.settings import BackoffSettings, ProfileSettings
 from tests.core.allocation import nodes
 from tests.core.allocation.nodes import GI, held, pod
 from tests.core.claims.worlds import device, published
+from tests.core.devices.rack import request
 
 LSR = QosClass.LSR
 PLAIN = pod(1000, GI)
@@ -225,6 +228,9 @@ SITUATIONS: dict[Reason, Situation] = {
     Reason.LOCKED: lambda: barred(locked="by rebind x"),
     Reason.BIND_QUEUE: lambda: barred(long_bind_line=True),
     Reason.CLAIM_ALIGNMENT: far_from_its_claim,
+    Reason.DEVICES: asks(
+        request({"gpu": 100}), replace(ours(), devices=device_offer(DeviceInventory("n"), "", held=False))
+    ),
     Reason.RESOURCE_CLAIMS: lambda: refuse_everywhere(
         replace(scheduling_request(PLAIN, Profile()), claims=PodClaims(problem="resourceclaim not found"))
     ),

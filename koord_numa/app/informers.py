@@ -23,6 +23,7 @@ from koord_numa.cluster.resources import (
     CSI_DRIVERS,
     CSI_NODES,
     DEVICE_CLASSES,
+    DEVICES,
     NAMESPACES,
     NODES,
     POD_GROUPS,
@@ -53,9 +54,10 @@ from koord_numa.engine.scheduler import Scheduler, Source
 from koord_numa.handlers.dispatch import meta
 from koord_numa.handlers.triggers import waiting_pods
 from koord_numa.ports import EventHandler
-from koord_numa.settings import DynamicResources, PodGroupSupport, PodSource
+from koord_numa.settings import DeviceObjectSupport, DynamicResources, PodGroupSupport, PodSource
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.claims.resource_slices import parse_resource_slice, parse_taint_rule
+from koord_numa.wire.devices import parse_devices
 from koord_numa.wire.gangs import KINDS, names_gang, parse_pod_group
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.pod.pods import parse_pod
@@ -183,7 +185,11 @@ class Informers:
 
 def informers_of(api: Api, scheduler: Scheduler, stores: KopfStores, parsers: KopfParsers) -> Informers:
     """Return all informers and resyncs of the scheduler, by its ``podSource``."""
-    essential: tuple[Informer[Any], ...] = (_nodes(api, scheduler), _namespaces(api, scheduler))
+    essential: tuple[Informer[Any], ...] = (
+        _nodes(api, scheduler),
+        _namespaces(api, scheduler),
+        *_devices(api, scheduler),
+    )
     claims = _resource_claims(api, scheduler)
     other = (_budgets(api, scheduler), *_volumes(api, scheduler), *claims, *_pod_groups(api, scheduler))
     of_claims = claims[0] if claims else None
@@ -274,6 +280,18 @@ def _nodes(api: Api, scheduler: Scheduler) -> Informer[Node]:
 
 def _namespaces(api: Api, scheduler: Scheduler) -> Informer[Any]:
     return _listed(api, scheduler, KindToList("namespace", NAMESPACES, parse_namespace), scheduler.handlers.namespaces)
+
+
+def _devices(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
+    """
+    Return the informer of Device objects. A cluster without the kind has none.
+
+    Decisions wait for it: a node whose Device object is not known would give away devices as plain amounts.
+    """
+    if scheduler.settings.device_objects is DeviceObjectSupport.OFF:
+        return ()
+    parser = ContainedParser("devices", parse_devices, scheduler, own_name)
+    return (Informer(api, ListedKind(DEVICES, parser, optional=True), scheduler.handlers.devices),)
 
 
 def _budgets(api: Api, scheduler: Scheduler) -> Informer[Any]:

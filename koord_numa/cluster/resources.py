@@ -100,6 +100,7 @@ TOPOLOGIES: Final = tuple(
     for version in reversed(names.TOPOLOGY_VERSIONS)
 )
 """Versions to try, the newest first. A cluster may serve only an older version."""
+DEVICES: Final = Resource(names.SCHEDULING_GROUP, names.DEVICE_VERSION, names.DEVICE_PLURAL, namespaced=False)
 REBINDS: Final = Resource(names.SCHEDULING_GROUP, names.REBIND_VERSION, names.REBIND_PLURAL, namespaced=False)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from koord_numa.core.objects.constraints import PodTerm
+from koord_numa.core.objects.devices import DeviceInventory
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Reason, Unschedulable
@@ -218,6 +219,23 @@ def topology_handler(
         quarantine,
         on_synced,
         lambda topology, why: cache.set_broken(topology.node, "topology", why),
+    )
+
+
+def device_handler(
+    cache: Cache, quarantine: Quarantine, on_synced: Callable[[], None]
+) -> ObjectHandler[DeviceInventory]:
+    """Return the handler of Device objects, which may arrive before or after their nodes, or without them."""
+    known: Callable[[], Mapping[str, DeviceInventory]] = lambda: {  # noqa: E731
+        it.name: it.device_inventory for it in cache.nodes.values() if it.device_inventory is not None
+    }
+    kind = KindOf(lambda devices: Subject("devices", devices.node, devices.node, devices.resource_version), known)
+    return ObjectHandler(
+        kind,
+        cache.observe_devices,
+        quarantine,
+        on_synced,
+        lambda devices, why: cache.set_broken(devices.node, "devices", why),
     )
 
 
@@ -435,6 +453,7 @@ class EventHandlers:
     nominated_pods: NominatedPodHandler
     nodes: ObjectHandler[Node]
     topologies: ObjectHandler[NodeResourceTopology]
+    devices: ObjectHandler[DeviceInventory]
     namespaces: ListerHandler[Namespace]
     budgets: ListerHandler[DisruptionBudget]
 

@@ -12,6 +12,7 @@ class Source(StrEnum):
     NODES = "nodes"
     TOPOLOGIES = "topologies"
     NAMESPACES = "namespaces"
+    DEVICES = "devices"  # only where Device objects are read
     WORKLOADS = "workloads"  # only where a default spread constraint may reject a node
 
 

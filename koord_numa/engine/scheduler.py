@@ -30,6 +30,7 @@ from koord_numa.engine.event_handlers import (
     ListerHandler,
     NominatedPodHandler,
     PendingPodHandler,
+    device_handler,
     node_handler,
     topology_handler,
 )
@@ -53,7 +54,7 @@ from koord_numa.engine.readiness import Readiness, Source
 from koord_numa.engine.schedule_one import SchedulingLoop
 from koord_numa.engine.unreadable_topologies import UnreadableTopologies
 from koord_numa.ports import Dependencies
-from koord_numa.settings import DynamicResources, PodGroupSupport, Settings
+from koord_numa.settings import DeviceObjectSupport, DynamicResources, PodGroupSupport, Settings
 
 __all__ = ["DELETED", "Scheduler", "Source"]
 
@@ -120,7 +121,9 @@ class Scheduler:
             self.handle, self._node_table, self._node_backoff, lambda pod: self.handlers.bound_pods.observe(None, pod)
         )
         self.handlers = self._event_handlers()
-        self._readiness = Readiness(frozenset() if settings.needs_workloads else frozenset({Source.WORKLOADS}))
+        reads_devices = settings.device_objects is not DeviceObjectSupport.OFF
+        needed = {Source.WORKLOADS: settings.needs_workloads, Source.DEVICES: reads_devices}
+        self._readiness = Readiness(frozenset(source for source, is_needed in needed.items() if not is_needed))
 
     def _event_handlers(self) -> EventHandlers:
         """Return the event handlers of all kinds."""
@@ -137,6 +140,7 @@ class Scheduler:
             topologies=topology_handler(
                 cache, quarantine, synced[Source.TOPOLOGIES], self.settings.kubelet_reserved_cpus
             ),
+            devices=device_handler(cache, quarantine, synced[Source.DEVICES]),
             namespaces=ListerHandler(self.namespaces.replace, self.namespaces.observe, synced[Source.NAMESPACES]),
             budgets=ListerHandler(self.preemption.replace_budgets, self.preemption.evaluator.observe_budget),
         )

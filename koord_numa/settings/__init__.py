@@ -3,6 +3,7 @@
 from koord_numa.settings.document import (
     API_VERSION,
     KIND,
+    DeviceObjectSupport,
     DynamicResources,
     KubeletReservedCpus,
     PodGroupSupport,
@@ -39,6 +40,7 @@ __all__ = [
     "BackoffSettings",
     "Budgets",
     "DeviceMoveSettings",
+    "DeviceObjectSupport",
     "DynamicResources",
     "EventSettings",
     "FeatureGateSettings",

@@ -116,6 +116,13 @@ class PodGroupSupport(StrEnum):
     OFF = "Off"
 
 
+class DeviceObjectSupport(StrEnum):
+    """Whether Koordinator's Device objects are read, so that pods get devices by id. ``Auto`` reads them where the cluster serves them."""
+
+    AUTO = "Auto"
+    OFF = "Off"
+
+
 class Settings(Section):
     """Everything that can be configured, with the defaults that hold without a configuration."""
 
@@ -142,6 +149,7 @@ class Settings(Section):
     preemption: PreemptionSettings = PreemptionSettings()
     dynamic_resources: Annotated[DynamicResources, BeforeValidator(off_is_a_word)] = DynamicResources.AUTO
     pod_groups: Annotated[PodGroupSupport, BeforeValidator(off_is_a_word)] = PodGroupSupport.AUTO
+    device_objects: Annotated[DeviceObjectSupport, BeforeValidator(off_is_a_word)] = DeviceObjectSupport.AUTO
     feature_gates: FeatureGateSettings = FeatureGateSettings()
     lease: LeaseSettings = LeaseSettings()
     events: EventSettings = EventSettings()

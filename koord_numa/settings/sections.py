@@ -180,6 +180,7 @@ class ScoreWeightSettings(Section):
     exclusivity: Weight = 40
     numa_spread: Weight = 24
     claims: Weight = 24
+    partitions: Weight = 10
     node_affinity: Weight = 24
     taints: Weight = 36
     pod_affinity: Weight = 24

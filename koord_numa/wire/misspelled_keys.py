@@ -27,6 +27,9 @@ _POD_KEYS: Final = {
     names.NUMA_SPREAD: ANNOTATION,
     names.CPU_ISOLATION: ANNOTATION,
     names.REBIND: ANNOTATION,
+    names.DEVICE_ALLOCATE_HINT: ANNOTATION,
+    names.DEVICE_JOINT_ALLOCATE: ANNOTATION,
+    names.GPU_PARTITION_SPEC: ANNOTATION,
 }
 _POD_NAMES: Final[Mapping[str, str]] = {
     **{plain(key.rpartition("/")[2]): key for key in _POD_KEYS},
@@ -96,7 +99,14 @@ _ON_TOPOLOGIES: Final = tuple(
 )
 _KUBELET_POLICIES: Final = frozenset(plain(policy.value) for policy in KubeletPolicy)
 _OTHERS: Final = frozenset(
-    {names.CPU_SHARED_POOLS, names.BE_CPU_SHARED_POOLS, names.RESOURCE_STATUS, names.NUMA_NODES, names.EXPLORES}
+    {
+        names.CPU_SHARED_POOLS,
+        names.BE_CPU_SHARED_POOLS,
+        names.RESOURCE_STATUS,
+        names.NUMA_NODES,
+        names.EXPLORES,
+        names.DEVICE_ALLOCATED,
+    }
 )
 """Valid keys that are similar to other keys."""
 

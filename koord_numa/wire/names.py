@@ -12,6 +12,9 @@ SCHEDULING_GROUP: Final = "scheduling.koordinator.sh"
 REBIND_VERSION: Final = "v1alpha1"
 REBIND_PLURAL: Final = "rebindresources"
 REBIND_KIND: Final = "RebindResource"
+DEVICE_VERSION: Final = "v1alpha1"
+DEVICE_PLURAL: Final = "devices"
+DEVICE_KIND: Final = "Device"
 
 # Pods: labels and annotations of Koordinator
 QOS_CLASS: Final = "koordinator.sh/qosClass"
@@ -20,6 +23,8 @@ RESOURCE_SPEC: Final = "scheduling.koordinator.sh/resource-spec"
 NUMA_TOPOLOGY_SPEC: Final = "scheduling.koordinator.sh/numa-topology-spec"
 RESOURCE_STATUS: Final = "scheduling.koordinator.sh/resource-status"
 RESERVATION_AFFINITY: Final = "scheduling.koordinator.sh/reservation-affinity"
+DEVICE_ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
+DEVICE_ALLOCATE_HINT: Final = "scheduling.koordinator.sh/device-allocate-hint"
 DEVICE_JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
 GPU_PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
 
@@ -70,6 +75,12 @@ NODE_CPU_ISOLATION: Final = "koord-numa.io/cpu-isolation"
 # Nodes and their topologies
 AMPLIFICATION: Final = "node.koordinator.sh/resource-amplification-ratio"
 RESERVATION: Final = "node.koordinator.sh/reservation"
+
+# Device objects, and the first two labels on Nodes too
+GPU_PARTITION_POLICY: Final = "node.koordinator.sh/gpu-partition-policy"
+GPU_MODEL: Final = "node.koordinator.sh/gpu-model"
+GPU_PARTITIONS: Final = "scheduling.koordinator.sh/gpu-partitions"  # annotation
+HONOR: Final = "Honor"
 
 # NodeResourceTopologies: annotations, labels
 CPU_TOPOLOGY: Final = "node.koordinator.sh/cpu-topology"

@@ -29,15 +29,17 @@ async def test_promises_of_kubelets(wanted: str) -> None:
     assert "kubelet" in there.why("a")
 
 
-async def test_joint_allocation_of_devices_is_refused() -> None:
-    there = cluster(node("n", 16, gpus=2), koordlet_nrt("n", **ONE_GPU))
-    joint = pod("a", guaranteed("2", **{GPU: "1"}), numa=SINGLE)
+async def test_joint_allocation_needs_a_device_object() -> None:
+    machine = node("n", 16, gpus=2)
+    machine["status"]["allocatable"]["koordinator.sh/rdma"] = "100"
+    there = cluster(machine, koordlet_nrt("n", **ONE_GPU))
+    joint = pod("a", guaranteed("2", **{GPU: "1", "koordinator.sh/rdma": "1"}), numa=SINGLE)
     joint["metadata"]["annotations"]["scheduling.koordinator.sh/device-joint-allocate"] = (
         '{"deviceTypes": ["gpu", "rdma"]}'
     )
     await there.create(joint)
     assert not there.node_of("a")
-    assert "joint allocation of devices" in there.why("a")
+    assert "node(s) had no Device object" in there.why("a")
 
 
 async def test_a_resource_that_no_zone_lists_is_one_of_the_whole_node() -> None:

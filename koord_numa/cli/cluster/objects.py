@@ -20,6 +20,7 @@ from koord_numa.cluster.resources import (
     BUDGETS,
     CLAIMS,
     DEVICE_CLASSES,
+    DEVICES,
     NAMESPACES,
     NODES,
     PODS,
@@ -37,6 +38,7 @@ from koord_numa.cluster.resources import (
 from koord_numa.core.claims.claim import DeviceClass
 from koord_numa.core.claims.inventory import DeviceTaintRule, ResourceSlice
 from koord_numa.core.claims.resource_claim import ResourceClaim
+from koord_numa.core.objects.devices import DeviceInventory
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
@@ -49,8 +51,9 @@ from koord_numa.wire.claims.resource_claims import (
     parse_resource_claim,
 )
 from koord_numa.wire.claims.resource_slices import parse_resource_slice, parse_taint_rule
+from koord_numa.wire.devices import parse_devices
 from koord_numa.wire.errors import WireError
-from koord_numa.wire.names import TOPOLOGY_KIND
+from koord_numa.wire.names import DEVICE_KIND, TOPOLOGY_KIND
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.node.topologies import parse_topology
 from koord_numa.wire.parsing import is_nested_deeper
@@ -157,6 +160,7 @@ class ClusterObjects:
 
     nodes: list[Node] = field(default_factory=list)
     topologies: list[NodeResourceTopology] = field(default_factory=list)
+    devices: list[DeviceInventory] = field(default_factory=list)
     pods: list[Pod] = field(default_factory=list)
     namespaces: list[Namespace] = field(default_factory=list)
     claims: list[PersistentVolumeClaim] = field(default_factory=list)
@@ -189,6 +193,7 @@ class ClusterObjects:
 PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
     "Node": ("nodes", parse_node),
     TOPOLOGY_KIND: ("topologies", parse_topology),
+    DEVICE_KIND: ("devices", parse_devices),
     "Pod": ("pods", parse_pod),
     "Namespace": ("namespaces", parse_namespace),
     "PersistentVolumeClaim": ("claims", parse_claim),
@@ -207,12 +212,13 @@ PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
 
 # These kinds are required. A missing right to list other kinds affects only the decisions that use them.
 _USUAL_RIGHTS: Final = (NODES, PODS, NAMESPACES)
-_OPTIONAL: Final = frozenset({RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, DEVICE_CLASSES})
-"""Kinds that clusters before Kubernetes 1.34 do not serve. Their lists are then empty."""
+_OPTIONAL: Final = frozenset({RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, DEVICE_CLASSES, DEVICES})
+"""Kinds that clusters before Kubernetes 1.34, or without Koordinator, do not serve. Their lists are then empty."""
 
 _LISTED: Final[Mapping[str, Resource]] = {
     "Node": NODES,
     "Pod": PODS,
+    DEVICE_KIND: DEVICES,
     "Namespace": NAMESPACES,
     "PersistentVolumeClaim": CLAIMS,
     "PersistentVolume": VOLUMES,

@@ -31,7 +31,7 @@ from koord_numa.engine.pod_status import why_everywhere, with_remark
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import Dependencies, ObjectReference
-from koord_numa.settings import Settings
+from koord_numa.settings import DeviceObjectSupport, Settings
 from koord_numa.wire.pod.pod_annotations import resource_status
 
 
@@ -178,6 +178,8 @@ def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
     scheduler.handlers.nodes.replace(objects.nodes)
     topologies = {topology.node: topology for topology in objects.topologies}
     scheduler.handlers.topologies.replace(topologies.values())
+    if settings.device_objects is not DeviceObjectSupport.OFF:
+        scheduler.handlers.devices.replace(objects.devices)
     scheduler.handlers.bound_pods.replace(pod for pod in objects.pods if pod.node)
     scheduler.cache.judge_found_pods()
     scheduler.cache.expire_unreported(

@@ -9,6 +9,7 @@ from koord_numa.core.claims.resource_claim import PodResourceClaim
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.gangs.model import GangRef
 from koord_numa.core.objects.constraints import Constraints, LabelSelector
+from koord_numa.core.objects.devices import NO_DEVICE_SPEC, DeviceGrants, DeviceSpec
 from koord_numa.core.objects.vocabulary import (
     ContainerKind,
     CpuBindPolicy,
@@ -105,6 +106,7 @@ class PodRequest:
     bind: CpuBind = CpuBind()
     numa: NumaSpec = NumaSpec()
     numa_spread: NumaSpread | None = None
+    devices: DeviceSpec = NO_DEVICE_SPEC
     constraints: Constraints = Constraints()
     namespace: str = "default"
     labels: tuple[tuple[str, str], ...] = ()  # sorted pairs, only those that affinity and spread depend on
@@ -153,6 +155,7 @@ def _class_key(request: PodRequest) -> Hashable:
         request.bind,
         request.numa,
         request.numa_spread,
+        request.devices,
         request.replaceable,
         request.constraints,
         request.namespace if _cares_for_pods(request.constraints) or request.constraints.claims else "",
@@ -240,6 +243,9 @@ class Pod(ValueObject, gc=False):
     started_at: float = 0.0  # when its kubelet processed it, seconds since the epoch by the machine's clock; 0: unknown
     problem: str = ""
     unknown_cpus: str = ""  # why the exclusive CPUs of the pod are not known: its resource-status is unreadable
+    devices: DeviceGrants = ()  # of a pod with a node, by its device-allocated
+    unknown_devices: str = ""  # why they are not known: the annotation is unreadable
+    stale_devices: bool = False  # not bound, but has a device-allocated: copied from another pod
     resource_version: str = ""
     spec_text: str = ""  # the resource-spec annotation as read: writing it must preserve the values of other writers
     never_rebound: bool = False  # annotation koord-numa/rebind: "false": no automatic rebind of its node
@@ -254,6 +260,6 @@ class Pod(ValueObject, gc=False):
         """Whether the pod has finished and holds nothing."""
         return self.phase in ("Succeeded", "Failed")
 
-    def placed(self, node: str, assignment: Assignment) -> "Pod":
-        """Return the pod with a node and its assignment."""
-        return replace(self, node=node, assignment=assignment)
+    def placed(self, node: str, assignment: Assignment, devices: DeviceGrants = ()) -> "Pod":
+        """Return the pod with a node, its assignment and its devices."""
+        return replace(self, node=node, assignment=assignment, devices=devices)

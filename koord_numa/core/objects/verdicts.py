@@ -7,6 +7,7 @@ from enum import Enum
 from koord_numa.core.claims.allocation import Allocation
 from koord_numa.core.claims.node_allocatable import ClaimAmounts
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.devices import DeviceGrants
 from koord_numa.core.objects.request import Assignment, SharedPool
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy
 from koord_numa.core.resources import ResourceList
@@ -64,6 +65,7 @@ class Reason(Enum):
     LOCKED = "locked"  # a rebind uses the node
     RESOURCE_CLAIMS = "resource-claims"  # no devices for the pod's claims
     CLAIM_ALIGNMENT = "claim-alignment"  # devices exist, but not on the pod's NUMA nodes
+    DEVICES = "devices"  # no devices by id (Device object) for the pod, or their requests are invalid
     BIND_QUEUE = "bind-queue"  # many binds to the node are queued; ends within milliseconds
 
 
@@ -110,7 +112,8 @@ class Placement(ValueObject, gc=False):
     their class; their claim is the last of ``allocations`` unless it has devices already. ``device_counts`` has the allocated and total
     numbers of devices of the scored resources, without this pod; it is set with the allocations. ``explores`` are unknown kubelet options
     that the admission depends on. ``claim_amounts`` are the node resources that claims take in addition to the pod's request, and
-    ``counted`` is what the pod counts for then.
+    ``counted`` is what the pod counts for then. ``devices`` are chosen by id where the node has a Device object;
+    ``device_points`` are the share of its free GPU partitions that remain, 0 to 100.
     """
 
     node: str
@@ -132,6 +135,8 @@ class Placement(ValueObject, gc=False):
     explores: tuple[str, ...] = ()
     claim_amounts: tuple[ClaimAmounts, ...] = ()
     counted: ResourceList | None = None
+    devices: DeviceGrants = ()
+    device_points: int = 100
 
     @property
     def numa_nodes(self) -> int:

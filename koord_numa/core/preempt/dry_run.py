@@ -24,7 +24,7 @@ from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, Kub
 from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.resources import CPU, MILLI, ResourceList, total, without_zeros
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere
-from koord_numa.core.scheduling.request import Profile, SchedulingRequest, on_node
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest, amounts_of_node, on_node
 from koord_numa.core.state.ledger import Holding, Ledger, holding_of
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import replace
@@ -381,6 +381,7 @@ class NodeTrial:
 
     def _exceeds(self, amounts: ResourceList, others: Sequence[ResourceList], pods: int) -> bool:
         ledger = self._ledger
+        amounts = amounts_of_node(amounts, self.node.seen)
         held = {name: ledger.amounts.get(name, 0) + sum(it.get(name, 0) for it in others) for name in amounts}
         return not has_room(amounts, self.node.seen.allocatable, held, len(ledger) + len(others) + pods - 1)
 
@@ -482,7 +483,7 @@ def placed_at(pod: Pod, placement: Placement) -> Pod:
     """Return the pod as counted at this placement."""
     if placement.counted is not None:
         pod = replace(pod, request=replace(pod.request, counted=placement.counted))
-    return pod.placed(placement.node, placement.assignment)
+    return pod.placed(placement.node, placement.assignment, placement.devices)
 
 
 class DryRun(NodeTrial):

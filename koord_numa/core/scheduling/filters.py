@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from koord_numa.core.devices import device_demand
 from koord_numa.core.fit.node_filters import (
     fits_features,
     fits_node_affinity,
@@ -27,7 +28,7 @@ from koord_numa.core.objects.request import PodRequest, once_per_request
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.volumes import Storage
 from koord_numa.core.scheduling.placement import place
-from koord_numa.core.scheduling.request import SchedulingRequest
+from koord_numa.core.scheduling.request import SchedulingRequest, amounts_of_node
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 
 
@@ -124,6 +125,11 @@ def _resource_claims_usable(ask: SchedulingRequest) -> Rejection | None:
     return Rejection(Reason.RESOURCE_CLAIMS, ask.claims.problem, resolvable=False)
 
 
+def _device_requests_valid(ask: SchedulingRequest) -> Rejection | None:
+    demand = device_demand(ask.request)
+    return Rejection(Reason.DEVICES, demand, resolvable=False) if isinstance(demand, str) else None
+
+
 def _well_formed(_ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
     if not seen.node.problem:
         return None
@@ -137,7 +143,7 @@ def _offers(_ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
 
 
 def _resources(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
-    return fits_resources(ask.amounts, seen.allocatable, seen.ledger.amounts, len(seen.ledger))
+    return fits_resources(amounts_of_node(ask.amounts, seen), seen.allocatable, seen.ledger.amounts, len(seen.ledger))
 
 
 def _disks(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
@@ -177,6 +183,7 @@ PRE_FILTERS: Final = (
         {Reason.RESOURCE_CLAIMS: ON_CLAIMS, Reason.CLAIM_ALIGNMENT: ON_CLAIMS | ON_CAPACITY},
         _resource_claims_usable,
     ),
+    PreFilter("DeviceShare", {Reason.DEVICES: ON_CAPACITY}, _device_requests_valid),
 )
 
 FILTERS: Final = (

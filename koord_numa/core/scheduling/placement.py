@@ -1,6 +1,7 @@
 """Placement of a pod on a node: CPUs, NUMA nodes and devices of claims, or the predicted admission by a kubelet."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import comb
 from typing import Final
 
@@ -10,6 +11,7 @@ from koord_numa.core.allocation.numa_offers import DeviceHints
 from koord_numa.core.claims.allocator import NO_SOLUTION
 from koord_numa.core.claims.cpus import unequal_cpus
 from koord_numa.core.claims.device_hints import ClaimDevices, Found, ids_text
+from koord_numa.core.devices import Chosen, NodeDeviceHints, Shortage, node_devices, rejection
 from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.exploration import refuse_exploration
@@ -45,8 +47,17 @@ def place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | Non
     """
     Return the placement of the pod on this node, or the rejection by a rule about CPUs and NUMA nodes.
 
-    ``devices`` of its claims are placed on the same NUMA nodes where the scheduler chooses them; a kubelet ignores them.
+    ``devices`` of its claims are placed on the same NUMA nodes where the scheduler chooses them; a kubelet ignores them. Devices by id
+    (Device object) take part in the same way.
     """
+    own = node_devices(ask.request, seen.devices, seen.ledger)
+    if own is None or isinstance(own, Rejection):
+        return own or _place(ask, seen, devices)
+    return _place_with_devices(ask, seen, own, devices)
+
+
+def _place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | None) -> Placement | Rejection:
+    """Return the placement without devices by id."""
     offer = seen.offer
     if isinstance(offer, Rejection):
         return offer
@@ -79,6 +90,132 @@ def place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | Non
         note="; ".join(filter(None, (admission.note, _NOT_BY_KUBELETS if ignored else ""))),
         explores=admission.explores,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """
+    Hint provider for devices by id, together with those of the pod's claims.
+
+    ``best``: only sets of NUMA nodes with exactly these devices fit, if they are given.
+    """
+
+    own: NodeDeviceHints
+    claims: DeviceHints | None
+    best: Chosen | None = None
+
+    def fits(self, mask: int) -> bool:
+        """Return whether both have devices on the NUMA nodes."""
+        chosen = self.own.at(mask)
+        fits = isinstance(chosen, Chosen) if self.best is None else chosen == self.best
+        return fits and (self.claims is None or self.claims.fits(mask))
+
+    def fits_if_empty(self, mask: int) -> bool:
+        """Return whether both would have devices on the NUMA nodes if none were in use."""
+        return self.own.fits_if_empty(mask) and (self.claims is None or self.claims.fits_if_empty(mask))
+
+
+NUMA_SCOPED: Final = "Insufficient NUMA Scoped Devices"
+
+
+def _place_with_devices(
+    ask: SchedulingRequest, seen: NodeSnapshot, own: NodeDeviceHints, claims: DeviceHints | None
+) -> Placement | Rejection:
+    """
+    Return the placement with devices by id, on the NUMA nodes of the pod if its policy requires or permits that.
+
+    The devices that the node would choose without NUMA nodes come first, as in Koordinator's topology_hint.go: they determine the NUMA
+    nodes of equally wide placements.
+    """
+    best = own.at(0)
+    if isinstance(best, Shortage):
+        return rejection(best)
+    placement = _place(ask, seen, claims)
+    if isinstance(placement, Rejection):
+        return placement
+    hard = policy_of_devices(ask, seen) in HARD
+    if placement.mask is None:
+        chosen = (
+            _without_numa_nodes(ask, seen, own, placement) if hard else _nearest(own, _numa_of_cpus(seen, placement))
+        )
+        return rejection(chosen) if isinstance(chosen, Shortage) else _with_devices(placement, own, chosen)
+    chosen = own.at(placement.mask)
+    if chosen != best and (found := _on_other_numa_nodes(ask, seen, (own, claims, best), placement)) is not None:
+        return found
+    if isinstance(chosen, Chosen):
+        return _with_devices(placement, own, chosen)
+    if hard:
+        return Rejection(Reason.DEVICES, NUMA_SCOPED, chosen.detail)
+    chosen = _nearest(own, placement.mask)
+    return rejection(chosen) if isinstance(chosen, Shortage) else _with_devices(placement, own, chosen)
+
+
+def _on_other_numa_nodes(
+    ask: SchedulingRequest,
+    seen: NodeSnapshot,
+    hints: tuple[NodeDeviceHints, DeviceHints | None, Chosen],
+    placement: Placement,
+) -> Placement | None:
+    """
+    Return the placement on the NUMA nodes of the best devices if it is as good, ``None`` otherwise.
+
+    If the NUMA nodes of the former placement have no devices, any NUMA nodes are acceptable.
+    """
+    if not isinstance(seen.offer, Inventory):
+        return None
+    own, claims, best = hints
+    fits = own.fits(placement.mask or 0)
+    for together in (_Together(own, claims, best), _Together(own, claims))[: 1 if fits else 2]:
+        again = _place(ask, seen, together)
+        if isinstance(again, Rejection) or again.mask is None or (fits and not _is_as_good(again, placement)):
+            continue
+        chosen = own.at(again.mask)
+        if isinstance(chosen, Chosen) and (together.best is None or chosen == best):
+            return _with_devices(again, own, chosen)
+    return None
+
+
+def _is_as_good(again: Placement, placement: Placement) -> bool:
+    return again.numa_nodes <= placement.numa_nodes and again.alignment is placement.alignment
+
+
+def _without_numa_nodes(
+    ask: SchedulingRequest, seen: NodeSnapshot, own: NodeDeviceHints, placement: Placement
+) -> Chosen | Shortage:
+    """Return the devices of a pod that no NUMA nodes were chosen for. Its required policy then holds for CPUs and devices alone."""
+    if not own.places:
+        return own.at(0)
+    cpus = _numa_of_cpus(seen, placement)
+    widest = 1 if policy_of_devices(ask, seen) is NumaPolicy.SINGLE_NUMA_NODE else own.places.bit_count()
+    for size in range(1, widest + 1):
+        masks = masks_of_size(own.places, size)
+        if size == widest or any(own.fits_if_empty(mask) for mask in masks):
+            return min(
+                (own.at(mask) for mask in masks if not cpus & ~mask),
+                key=lambda found: isinstance(found, Shortage),
+                default=Shortage(NUMA_SCOPED, f"the CPUs of the pod are on NUMA {ids_text(cpus)}"),
+            )
+    return own.at(0)
+
+
+def _numa_of_cpus(seen: NodeSnapshot, placement: Placement) -> int:
+    """Return the NUMA nodes of the exclusive CPUs of a placement, 0 if they are not known."""
+    machine = seen.offer.machine if isinstance(seen.offer, Inventory) else None
+    return 0 if machine is None else machine.numa_of(placement.cpus)
+
+
+def _nearest(own: NodeDeviceHints, mask: int) -> Chosen | Shortage:
+    """Return devices that may be anywhere, preferably on these NUMA nodes."""
+    near = own.at(mask)
+    return near if isinstance(near, Chosen) else own.at(0, mask)
+
+
+def _with_devices(placement: Placement, own: NodeDeviceHints, chosen: Chosen) -> Placement:
+    note = placement.note if own.offer.injected else "; ".join(filter(None, (placement.note, NOT_INJECTED)))
+    return replace(placement, devices=own.grants(chosen), device_points=own.points(), note=note)
+
+
+NOT_INJECTED: Final = "no agent injects the chosen devices on this node: the device plugin chooses"
 
 
 def _takes_one(request: PodRequest, view: KubeletView) -> bool:

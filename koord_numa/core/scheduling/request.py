@@ -8,6 +8,7 @@ from koord_numa.core.allocate import demand_of
 from koord_numa.core.allocation.demand import AllocateOptions, AllocationDemand
 from koord_numa.core.claims.extended_resources import claims_at, served_by_claim, without
 from koord_numa.core.claims.resource_claim import PodClaims
+from koord_numa.core.devices import TYPE_OF
 from koord_numa.core.fit.pod_affinity import PodAffinityCounts
 from koord_numa.core.fit.spread import SpreadCounts
 from koord_numa.core.objects.images import PodImages
@@ -18,6 +19,7 @@ from koord_numa.core.objects.vocabulary import NodeScoring, ScoringType, Unknown
 from koord_numa.core.objects.volumes import Storage
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MEMORY, ResourceList
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import replace, value_object
 
 
@@ -107,6 +109,18 @@ def on_node(ask: SchedulingRequest, node: Node) -> SchedulingRequest:
         by_claim = {name: amount for name, amount in ask.amounts.items() if name in key}
         known = ask.variants[key] = replace(with_claims(without_resources(ask, key), at_node), by_claim=by_claim)
     return known
+
+
+def amounts_of_node(amounts: ResourceList, seen: NodeSnapshot) -> ResourceList:
+    """
+    Return the requested amounts that the Node must have free.
+
+    Devices by id are counted by the Device object. Where the Node lists their resources too, both must have them: the kubelet checks
+    what the Node lists.
+    """
+    if seen.devices is None or TYPE_OF.keys().isdisjoint(amounts):
+        return amounts
+    return {name: amount for name, amount in amounts.items() if name not in TYPE_OF or name in seen.allocatable}
 
 
 def without_resources(ask: SchedulingRequest, resources: Iterable[str]) -> SchedulingRequest:

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from koord_numa.core.allocation.cpu_preferences import has_preferred_shape
 from koord_numa.core.allocation.demand import CpuUse
+from koord_numa.core.devices import DeviceDemand, device_demand
 from koord_numa.core.fit.node_filters import preferred_weight, soft_taints
 from koord_numa.core.fit.pod_affinity import pod_preference
 from koord_numa.core.fit.spread import crowding
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.numa.hints import mask_of_ids
 from koord_numa.core.numa.workload_spread import workload_spread
+from koord_numa.core.objects.devices import GPU
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Exclusivity, Placement, Rejection
 from koord_numa.core.objects.vocabulary import (
@@ -208,6 +210,17 @@ def score_claims(ask: SchedulingRequest, _seen: NodeSnapshot, placement: Placeme
     return placement.claim_points if wants_devices(ask) else 0
 
 
+def score_partitions(ask: SchedulingRequest, _seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
+    """Return which share of the node's free GPU partitions remains, by value; 0 for pods without GPU requests."""
+    return placement.device_points if wants_gpus(ask) else 0
+
+
+def wants_gpus(ask: SchedulingRequest) -> bool:
+    """Return whether the pod requests GPUs in Koordinator's terms."""
+    demand = device_demand(ask.request)
+    return isinstance(demand, DeviceDemand) and any(each.type == GPU for each in demand.types)
+
+
 def wants_devices(ask: SchedulingRequest) -> bool:
     """Return whether devices have to be allocated for claims."""
     return ask.claims is not None and bool(ask.claims.to_allocate or ask.claims.extended)
@@ -266,7 +279,7 @@ def _images(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
 # For a pod with exclusive CPUs, alignment comes before the shape of its CPUs, and the shape before load. All parts that
 # express load (resources, devices, the method of ``numa``, images, default spread) give at most 1,000 points, CPUs of the
 # preferred shape 1,100, and each additional NUMA node costs 2,200. Explicit requests (exclusivity, claims, preferences)
-# may outweigh a NUMA node.
+# may outweigh a NUMA node. Whole GPU partitions are spared (1,000 points) before load, and after alignment.
 SCORERS: Final = (
     Scorer("resources", "NodeResourcesFit", 1, _filling),
     Scorer("devices", "DeviceReserve", 5, _devices),
@@ -276,6 +289,7 @@ SCORERS: Final = (
     Scorer("exclusivity", "NodeNUMAResource", 40, score_exclusivity, wants_exclusivity),
     Scorer("numa_spread", "NodeNUMAResource", 24, score_numa_spread, wants_numa_spread),
     Scorer("claims", "DynamicResources", 24, score_claims, wants_devices),
+    Scorer("partitions", "DeviceShare", 10, score_partitions, wants_gpus),
 )
 
 # Preferences are explicit requests in pods and taints. By default they weigh 24 times as much as resource filling, so that

@@ -10,13 +10,14 @@ from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.devices import DeviceGrants
 from koord_numa.core.objects.request import Assignment, Pod, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import NOT_EXCLUSIVE, CpuExclusivePolicy
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, NOTHING, ResourceList
 from koord_numa.core.value_objects import ValueObject, set_worked_out
 
-_compared: Final = attrgetter("pod", "amounts", "cpus", "exclusive", "numa", "created")
+_compared: Final = attrgetter("pod", "amounts", "cpus", "exclusive", "numa", "created", "devices")
 
 
 class Holding(ValueObject, eq=False, gc=False):
@@ -34,6 +35,7 @@ class Holding(ValueObject, eq=False, gc=False):
     numa: tuple[tuple[int, ResourceList], ...] = ()
     request: PodRequest | None = None  # not compared, since binding fills in its policies
     created: float = 0.0
+    devices: DeviceGrants = ()
     unplaced: ResourceList = NOTHING  # amounts without a known NUMA node
     mask: int = 0  # the NUMA nodes of its amounts
 
@@ -79,9 +81,9 @@ class Holding(ValueObject, eq=False, gc=False):
         return bool(self.cpus) and not any(amounts.get(CPU) for _, amounts in self.numa)
 
 
-def holding_of(pod: Pod, assignment: Assignment | None = None) -> Holding:
+def holding_of(pod: Pod, assignment: Assignment | None = None, devices: DeviceGrants | None = None) -> Holding:
     """
-    Return the holding of a pod: its effective request, and ``assignment``, by default that of its annotation.
+    Return the holding of a pod: its effective request, and ``assignment`` and ``devices``, by default those of its annotations.
 
     A new placement and one that was read back give equal results, so a rebuilt ledger equals the live one.
     """
@@ -96,6 +98,7 @@ def holding_of(pod: Pod, assignment: Assignment | None = None) -> Holding:
         numa=given.numa,
         request=pod.request,
         created=pod.created,
+        devices=pod.devices if devices is None else devices,
     )
 
 

@@ -1,5 +1,6 @@
 """The snapshot of a node for a decision: the Node, its offer, its holders, and whether it is barred. Facts without rules."""
 
+from koord_numa.core.devices import DeviceOffer
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology
@@ -21,7 +22,7 @@ class NodeSnapshot(ValueObject):
 
     ``allocatable`` excludes the node's own reservation. ``barred`` is the reason why nothing may be placed on an
     otherwise valid node: a rebind has locked it, or it is not trusted. ``nominated`` are pods for which room is
-    reserved there.
+    reserved there. ``devices`` are those of the Device object, ``None`` without one.
     """
 
     node: Node
@@ -31,6 +32,7 @@ class NodeSnapshot(ValueObject):
     ports: tuple[HostPort, ...] = ()
     barred: Rejection | None = None
     nominated: tuple[Pod, ...] = ()
+    devices: DeviceOffer | None = None
 
     def with_ledger(self, ledger: Ledger) -> "NodeSnapshot":
         """Return the node with another ledger."""

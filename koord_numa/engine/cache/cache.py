@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from koord_numa.core.kubelet.options import StatedOptions
+from koord_numa.core.objects.devices import DeviceInventory
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
@@ -128,6 +129,19 @@ class Cache:
             info.unreported.topology_changed(info.topology, now, is_first=first, reading=info.history.read())
             self._note_lag(info)
             self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)
+        self._forget_if_empty(info)
+
+    def observe_devices(self, event: str | None, devices: DeviceInventory) -> None:
+        """Process an added, changed or deleted Device object."""
+        info = self._info(devices.node)
+        new = None if event == DELETED else devices
+        known = info.device_inventory
+        if known != new:
+            info.device_inventory = new
+            # Agents write the object every minute: an equal one changes no decision.
+            if known is None or new is None or replace(known, resource_version=new.resource_version) != new:
+                info.touch()
+                self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)
         self._forget_if_empty(info)
 
     def observe_pod(self, event: str | None, pod: Pod) -> None:
@@ -324,7 +338,7 @@ class Cache:
         if pod.key.uid in self.node_of:
             self.release(pod.key.uid)
         self.assumed[pod.key.uid] = assumption = AssumedPod(pod, placement)
-        here = pod.placed(placement.node, placement.assignment)
+        here = pod.placed(placement.node, placement.assignment, placement.devices)
         if placement.counted is not None:
             here = replace(here, request=replace(here.request, counted=placement.counted))
         info = self._info(placement.node)

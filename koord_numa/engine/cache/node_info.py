@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from koord_numa.core.devices import TYPE_OF, DeviceOffer, device_offer
 from koord_numa.core.kubelet.candidates import Candidates
 from koord_numa.core.kubelet.candidates import expecting as expected_states
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
@@ -18,6 +19,7 @@ from koord_numa.core.kubelet.options import NO_RULE, CoreEvidence, StatedOptions
 from koord_numa.core.kubelet.unseen_departures import OnTheirWay, expecting
 from koord_numa.core.kubelet.view import KubeletView, PodsThere, followed_view, frame_of, inferred_view
 from koord_numa.core.objects.constraints import HostPort
+from koord_numa.core.objects.devices import DeviceInventory
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
@@ -29,7 +31,7 @@ from koord_numa.core.state.node_snapshot import NodeSnapshot, Offer, allocatable
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.kubelet_history import KubeletHistory
 from koord_numa.engine.cache.topology_lag import UnreportedPods
-from koord_numa.wire.names import DEDICATED
+from koord_numa.wire.names import DEDICATED, GPU_MODEL, GPU_PARTITION_POLICY, HONOR
 
 
 def clash(topology: NodeResourceTopology | None, ledger: Ledger) -> str:
@@ -55,8 +57,8 @@ def clash(topology: NodeResourceTopology | None, ledger: Ledger) -> str:
     return ""
 
 
-UNLIMITED_PODS: Final = 1 << 40
-"""Pod limit of a node that publishes none."""
+UNLIMITED: Final = 1 << 40
+"""Pod limit of a node that publishes none, and amount of a resource that the Node does not limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class NodeInfo:
     current: NodeResourceTopology | None = None
     topology: NodeResourceTopology | None = None
     inventory: Inventory | Rejection | None = None
+    device_inventory: DeviceInventory | None = None  # the Device object
     allocatable: ResourceList = field(default_factory=dict)
     headroom: ResourceList = field(default_factory=dict)  # kept free, unless the node is dedicated
     stated: tuple[StatedOptions, ...] = ()  # configured options of kubelets that publish none
@@ -103,10 +106,15 @@ class NodeInfo:
     revision: int = 0
     _ports: dict[str, tuple[HostPort, ...]] = field(default_factory=dict)  # of pods with host ports
     _unknown_cpus: dict[str, str] = field(default_factory=dict)  # by UID, for pods with an unreadable resource-status
+    _unknown_devices: dict[str, str] = field(
+        default_factory=dict
+    )  # by UID, for pods with an unreadable device-allocated
+    _holds_devices: set[str] = field(default_factory=set)  # UIDs of the pods that hold devices by id
     _candidate: NodeSnapshot | None = None
     _booked: Ledger | None = None  # the ledger including the nominees
     _admitted_counts: frozenset[int] | None = None
     _expected: _Expected | None = None
+    _offer: tuple[tuple[object, ...], DeviceOffer | None] | None = None  # the devices, with what they were derived from
 
     def __post_init__(self) -> None:
         self.unreported = UnreportedPods(self.pods)
@@ -122,6 +130,7 @@ class NodeInfo:
         return not (
             self.node
             or self.published
+            or self.device_inventory
             or self.pods
             or self.locked
             or self.nominees
@@ -145,6 +154,35 @@ class NodeInfo:
         return f"the CPUs of {self.pods[uid].key} are not known: {self._unknown_cpus[uid]}"
 
     @property
+    def devices(self) -> DeviceOffer | None:
+        """The devices of the Device object, ``None`` without one."""
+        if self.device_inventory is None and not self._holds_devices and not self._unknown_devices:
+            return None  # most nodes
+        why = next(iter(self._unknown_devices.values()), "")
+        key = self.device_inventory, self.node, why, bool(self._holds_devices)
+        # By identity: pods change more often than the objects.
+        if self._offer is None or any(mine is not other for mine, other in zip(self._offer[0], key, strict=True)):
+            self._offer = key, self._device_offer()
+        return self._offer[1]
+
+    def _device_offer(self) -> DeviceOffer | None:
+        inventory, node = self.device_inventory, self.node
+        # The object of a former node of this name must not describe the new node.
+        if inventory is not None and node is not None and node.uid not in ("", inventory.node_uid or node.uid):
+            inventory = None
+        lost = (
+            f"the devices of {self.pods[uid].key} are not known: {why}" for uid, why in self._unknown_devices.items()
+        )
+        labels = {} if node is None else node.labels
+        return device_offer(
+            inventory,
+            next(lost, ""),
+            held=bool(self._holds_devices),
+            model=labels.get(GPU_MODEL, ""),
+            honors_partitions=labels.get(GPU_PARTITION_POLICY) == HONOR,
+        )
+
+    @property
     def distrust(self) -> str:
         """Why the node's CPUs cannot be allocated safely; empty if they can."""
         return clash(self.topology, self.ledger) or self.unknown_cpus
@@ -163,10 +201,16 @@ class NodeInfo:
 
     @property
     def free(self) -> dict[str, int]:
-        """Amounts that pods have not requested, by resource, and the number of additional pods. Amounts for nominees count as free."""
+        """
+        Amounts that pods have not requested, by resource, and the number of additional pods. Amounts for nominees count as free.
+
+        Devices by id are unlimited if the Node does not list them: the Device object counts them.
+        """
         held, pods = self.counted.amounts, len(self.counted)
         left = {name: amount - held.get(name, 0) for name, amount in self.allocatable.items()}
-        return {**left, PODS: self.allocatable.get(PODS, UNLIMITED_PODS) - pods}
+        if self.devices is not None:
+            left = {**dict.fromkeys(TYPE_OF, UNLIMITED), **left}
+        return {**left, PODS: self.allocatable.get(PODS, UNLIMITED) - pods}
 
     def set_objects(self, node: Node | None, published: NodeResourceTopology | None) -> None:
         """Update the Node and its topology, and everything derived from them."""
@@ -241,6 +285,14 @@ class NodeInfo:
             self._unknown_cpus[uid] = pod.unknown_cpus
         else:
             self._unknown_cpus.pop(uid, None)
+        if pod.unknown_devices:
+            self._unknown_devices[uid] = pod.unknown_devices
+        else:
+            self._unknown_devices.pop(uid, None)
+        if holding.devices:
+            self._holds_devices.add(uid)
+        else:
+            self._holds_devices.discard(uid)
         if ports := pod.request.constraints.host_ports:
             self._ports[uid] = ports
         self.ledger.hold(holding)
@@ -253,6 +305,8 @@ class NodeInfo:
             self._admitted_counts = None
         self._ports.pop(uid, None)
         self._unknown_cpus.pop(uid, None)
+        self._unknown_devices.pop(uid, None)
+        self._holds_devices.discard(uid)
         self.unreported.discard(uid)
         self.ledger.release(uid)
         self.touch()
@@ -345,6 +399,7 @@ class NodeInfo:
             allocatable=self.allocatable,
             ports=self._ports_with(nominees),
             barred=self.barred(),
+            devices=self.devices,
             nominated=tuple([it.pod for uid, it in nominees.items() if uid not in self.pods and not it.counted]),
         )
 

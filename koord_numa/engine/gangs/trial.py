@@ -128,7 +128,7 @@ class ClusterTrial:
         counted = pod
         if placement.counted is not None:
             counted = replace(pod, request=replace(pod.request, counted=placement.counted))
-        here = counted.placed(placement.node, placement.assignment)
+        here = counted.placed(placement.node, placement.assignment, placement.devices)
         self._assumed[member.uid] = (info, here, placement, info.nominees.get(member.uid))
         info.nominees[member.uid] = Nominee(pod, holding_of(here, placement.assignment), counted=True)
         if placement.explores:

@@ -139,7 +139,9 @@ class Nominator:
             if placement.counted is not None:
                 counted = replace(pod, request=replace(pod.request, counted=placement.counted))
             self.claims.keep(pod.key.uid, placement.allocations)
-            self.cache.nominate(nomination.node, Nominee(pod, holding_of(counted, placement.assignment)))
+            self.cache.nominate(
+                nomination.node, Nominee(pod, holding_of(counted, placement.assignment, placement.devices))
+            )
 
     def end(self, uid: str) -> Nomination | None:
         """End the nomination or claim of a pod and release the reservation. Return the nomination, if there was one."""

@@ -16,6 +16,7 @@ from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_free import numa_left
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.ranking.device_columns import DeviceColumn
 from koord_numa.engine.ranking.label_columns import ImageColumns, LabelColumns
 from koord_numa.engine.ranking.node_numbers import (
     DIVISORS,
@@ -286,6 +287,7 @@ class NodeTable:
         self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by row, larger for earlier names, less than ``SPACE``
         self.labels = LabelColumns(FIRST_ROWS, self._nodes)
         self.images = ImageColumns(FIRST_ROWS)
+        self.devices = DeviceColumn(FIRST_ROWS)
         self.pods = PodCounts(self.row_of.get, FIRST_ROWS)
         self.on_error: Callable[[str, Exception], None] = _raise
         self.kinds_version = 0  # incremented when an element of ``known_kinds`` is replaced or added
@@ -386,6 +388,7 @@ class NodeTable:
         self.pods.vacate(row)
         self.labels.write(row, None)
         self.images.write(row, None)
+        self.devices.write(row, None)
         self.zones.forget(row)
         self.amounts.forget(row)
         self._vacant.append(row)
@@ -401,6 +404,7 @@ class NodeTable:
         self.amounts.grow(size)
         self.labels.grow(size)
         self.images.grow(size)
+        self.devices.grow(size)
         self.pods.grow(size)
 
     def _nodes(self) -> Iterator[tuple[int, Node]]:
@@ -437,6 +441,7 @@ class NodeTable:
         takes_pods = not isinstance(record.inventory, Rejection) and not node.problem and record.barred() is None
         self.amounts.write(row, record.booked, takes_pods=takes_pods)
         self.zones.write(row, record)
+        self.devices.write(row, record)
 
     def _set_kind(self, row: int, kind: NodeClass) -> None:
         """Set the class of a row. The number of a class without rows is reused."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord_numa.core.allocation.demand import AllocationDemand, CpuUse
+from koord_numa.core.devices import TYPE_OF
 from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.objects.node import DEFAULT_MAX_NUMA_NODES
 from koord_numa.core.objects.verdicts import Rejection
@@ -165,7 +166,9 @@ class Plan:
     percents: slice  # lines that are needed in percent
     devices: list[int]  # device lines, if the request includes devices
     spares: bool  # whether the request has no devices and nodes have devices
-    by_claim: list[int]  # lines of resources that are served by claim on a row that offers none of them
+    by_claim: list[
+        int
+    ]  # lines of resources that are served by claim, or by a Device object, on a row that offers none of them
 
 
 class Taken(ValueObject):
@@ -187,6 +190,8 @@ class ResourceBounds:
     def __init__(self, ask: SchedulingRequest, rules: Profile, table: AmountTable, weights: Mapping[str, int]) -> None:
         self._amounts = ask.amounts
         self._extended = frozenset(name for name, _ in ask.claims.extended) if ask.claims is not None else frozenset()
+        # Resources that a node may have without listing them: by claim, or by its Device object.
+        self._unlisted = self._extended.union(name for name in ask.amounts if name in TYPE_OF)
         self._rules = rules
         self._table = table
         # Zero-dimensional arrays: NumPy would convert integers in every operation. The usual weight 1 needs no
@@ -255,6 +260,12 @@ class ResourceBounds:
             points[np.logical_or.reduce(lacks)] = NEVER
         return points
 
+    def lists_all(self, rows: Ints) -> NDArray[np.bool_]:
+        """Return whether the Nodes of these rows list every requested resource that they may have without listing it."""
+        lines = sorted(self._plan.requested.intersection(self._plan.by_claim))
+        found: NDArray[np.bool_] = np.logical_and.reduce(self._table.offered[lines].take(rows, axis=1) > ZERO)
+        return found
+
     def _make_plan(self) -> Plan:
         table, weights = self._table, self._rules.weights
         for name in (*ALWAYS_SCORED, *weights, *self._amounts):
@@ -280,7 +291,7 @@ class ResourceBounds:
         return Plan(
             wanted=amounts,
             hundredfold=amounts[whole] * MAX_SCORE,
-            usual=by_most and not sparing and not self._extended,
+            usual=by_most and not sparing and not self._unlisted,
             even=even,
             requested=requested,
             scored=_some(list(scored)),
@@ -290,7 +301,7 @@ class ResourceBounds:
             percents=whole if everywhere and not sparing else slice(0, len(lines)),
             devices=devices if sparing else [],
             spares=bool(devices) and not sparing,
-            by_claim=[line for name, line in lines.items() if name in self._extended],
+            by_claim=[line for name, line in lines.items() if name in self._unlisted],
         )
 
     def _counts(self, name: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from koord_numa.core.devices import DeviceDemand, device_demand
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import NodeScoring
@@ -30,6 +31,7 @@ from koord_numa.core.scheduling.scorers import (
 )
 from koord_numa.core.score.node_scores import MAX_SCORE
 from koord_numa.core.value_objects import replace
+from koord_numa.engine.ranking.device_columns import DeviceBounds
 from koord_numa.engine.ranking.label_columns import NAME_FIELD, LabelColumns
 from koord_numa.engine.ranking.node_numbers import FREE, UNLIMITED, Bools, Ints, NodeClass, compares_numbers
 from koord_numa.engine.ranking.node_table import NodeTable
@@ -154,6 +156,8 @@ class ScoreBounds:
         self._alignment = RequestAlignment.of(least, rules)
         self._ends = ((least, self._alignment), (ask, RequestAlignment.of(ask, rules))) if extended else ()
         self._ledger = ResourceBounds(ask, rules, columns.amounts, self._weights)
+        has_devices = isinstance(device_demand(ask.request), DeviceDemand)
+        self._devices = DeviceBounds(ask, columns.devices, self._weights["partitions"], NEVER) if has_devices else None
         self._judgement = self._judge()
         # By row, the evaluated node and its result. The result is valid for the same node object.
         self._of_node: dict[int, tuple[Node, int]] = {}
@@ -183,6 +187,8 @@ class ScoreBounds:
         if self._by_numbers:
             bound += self._row_by_row(rows)
         bound += self._ledger.points(rows, numbers)
+        if self._devices is not None:
+            bound += self._devices.points(rows, self._ledger.lists_all(rows))
         if judged.explores:
             bound[(bound < ZERO) & (bound > MAY_EXPLORE)] = 0
         return bound

@@ -13,8 +13,10 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
+from koord_numa.core.objects.devices import DeviceGrants
 from koord_numa.core.objects.request import Assignment, Pod, PodKey
 from koord_numa.wire import names
+from koord_numa.wire.devices import device_grants
 from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.metadata import controller_uid, has_coined_name
 from koord_numa.wire.parsing import ParsedCache, read_time
@@ -159,12 +161,16 @@ def known_pod(found: BoundText, node: str, key: bytes) -> Pod | None:
     metadata, spec, status = found.metadata, found.spec, found.status
     annotations = metadata.annotations or _NO_ANNOTATIONS
     created, started, held = metadata.creation_timestamp, status.start_time, annotations.get(names.RESOURCE_STATUS)
+    granted = annotations.get(names.DEVICE_ALLOCATED)
     assignment: Assignment | None = None
+    devices: DeviceGrants = ()
     try:
         created_at = read_time(created, _PATH) if created else 0.0
         started_at = read_time(started, _PATH) if started else 0.0
         if held is not None:
             assignment = cached_assignment(held, _PATH)
+        if granted is not None:
+            devices = device_grants(granted, _PATH)
     except WireError:
         return None
     bound, owners = request.at(node), metadata.owner_references
@@ -191,6 +197,7 @@ def known_pod(found: BoundText, node: str, key: bytes) -> Pod | None:
         spec_text=annotations.get(names.RESOURCE_SPEC, ""),
         never_rebound=annotations.get(names.REBIND, "").lower() == "false",
         explores=explored(annotations[names.EXPLORES]) if names.EXPLORES in annotations else (),
+        devices=devices,
     )
 
 

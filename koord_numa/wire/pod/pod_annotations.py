@@ -32,6 +32,7 @@ from koord_numa.core.resources import ResourceList
 from koord_numa.core.spelling import closest
 from koord_numa.core.value_objects import replace
 from koord_numa.wire import names
+from koord_numa.wire.devices import device_allocated
 from koord_numa.wire.errors import FieldPath, WireError, quoted
 from koord_numa.wire.metadata import Head
 from koord_numa.wire.misspelled_keys import unread_pod_keys
@@ -379,6 +380,7 @@ def resource_status(pod: Pod, placement: Placement) -> dict[str, str]:
     * ``resource-status``, if the pod holds CPUs, NUMA amounts or shared pools. Empty if it replaces the status of
       another pod.
     * ``resource-spec``, if the effective policy has to be filled in, as in Koordinator's PreBind.
+    * ``device-allocated``, if devices were chosen by id. Empty if it replaces that of another pod.
     * ``koord-numa/numa-nodes``: the chosen NUMA nodes, for users.
     * ``koord-numa/explores``: the kubelet options that the admission of the pod will reveal.
     """
@@ -390,6 +392,8 @@ def resource_status(pod: Pod, placement: Placement) -> dict[str, str]:
         spec = fill_in(pod.spec_text, placement.bind, placement.bind_required)
         if spec is not None:
             written[names.RESOURCE_SPEC] = spec
+    if placement.devices or pod.stale_devices:
+        written[names.DEVICE_ALLOCATED] = device_allocated(placement.devices)
     if placement.mask:
         written[names.NUMA_NODES] = str(CpuSet(placement.mask))
     if placement.explores:

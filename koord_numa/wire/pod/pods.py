@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from koord_numa.core.claims.node_allocatable import ClaimAmounts, Overhead, counted_with
 from koord_numa.core.claims.resource_claim import PodResourceClaim
+from koord_numa.core.objects.devices import DeviceGrants
 from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, QosClass
 from koord_numa.core.pod_resources import effective_requests
@@ -17,6 +18,7 @@ from koord_numa.core.resources import ResourceList, largest
 from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.wire import names
 from koord_numa.wire.claims.resource_slices import nano
+from koord_numa.wire.devices import device_grants
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.images import pod_images
 from koord_numa.wire.metadata import Head, Metadata, head, version
@@ -414,6 +416,14 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
         problems.problem = problems.problem or unreadable.problem
         # LS, BE and system pods run on shared CPUs, whatever the annotation.
         unknown_cpus = unreadable.problem if request.qos in (*OWN_CPUS, QosClass.NONE) else ""
+    granted = loose.annotations.get(names.DEVICE_ALLOCATED)
+    devices: DeviceGrants = ()
+    unknown_devices = ""
+    if node and granted is not None:
+        unreadable = Problems()
+        devices = unreadable.collect(lambda: device_grants(granted, path), ())
+        unknown_devices = unreadable.problem
+        problems.problem = problems.problem or unreadable.problem
     return Pod(
         key=part.key,
         request=request,
@@ -447,6 +457,9 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
         images=() if node else part.images,
         problem=problems.problem,
         unknown_cpus=unknown_cpus,
+        devices=devices,
+        unknown_devices=unknown_devices,
+        stale_devices=not node and granted is not None,
     )
 
 

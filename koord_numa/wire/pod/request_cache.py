@@ -12,6 +12,7 @@ from koord_numa.core.objects.request import PodKey, PodRequest
 from koord_numa.core.objects.workloads import WorkloadKey
 from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.wire import names
+from koord_numa.wire.devices import ANNOTATIONS as DEVICE_ANNOTATIONS
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.gangs import ANNOTATIONS as GANG_ANNOTATIONS
 from koord_numa.wire.metadata import Head
@@ -24,8 +25,7 @@ ANNOTATIONS: Final = (
     names.NUMA_SPREAD,
     names.CPU_ISOLATION,
     names.RESERVATION_AFFINITY,
-    names.DEVICE_JOINT_ALLOCATE,
-    names.GPU_PARTITION_SPEC,
+    *DEVICE_ANNOTATIONS,
     *GANG_ANNOTATIONS,
 )
 """Annotations that a request depends on."""
@@ -248,7 +248,13 @@ def _is_generation(value: object) -> bool:
     return value is None or (type(value) is int and abs(value) < 1 << 63)
 
 
-_AT_BIND: Final = (names.RESOURCE_STATUS, names.RESOURCE_SPEC, names.NUMA_NODES, names.EXPLORES)
+_AT_BIND: Final = (
+    names.RESOURCE_STATUS,
+    names.RESOURCE_SPEC,
+    names.NUMA_NODES,
+    names.EXPLORES,
+    names.DEVICE_ALLOCATED,
+)
 """Annotations that are written or filled in with the bind."""
 
 _LOOSE: Final = frozenset({"annotations", "generation", "managedFields", "resourceVersion"})

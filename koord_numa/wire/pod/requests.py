@@ -21,10 +21,12 @@ from koord_numa.core.objects.constraints import (
     TaintEffect,
     Toleration,
 )
+from koord_numa.core.objects.devices import NO_DEVICE_SPEC
 from koord_numa.core.objects.request import Container, CpuBind, NumaSpec, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, PriorityClass, QosClass
 from koord_numa.core.resources import ResourceList
 from koord_numa.wire import names
+from koord_numa.wire.devices import device_spec
 from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.gangs import gang_of_pod
 from koord_numa.wire.metadata import Head
@@ -406,8 +408,6 @@ def _host_ports(ports: Iterable[PortModel], demands: ConstraintsModel) -> tuple[
 
 _UNSUPPORTED_ANNOTATIONS: Final = {
     names.RESERVATION_AFFINITY: "affinity to Koordinator reservations",
-    names.DEVICE_JOINT_ALLOCATE: "joint allocation of devices by Koordinator",
-    names.GPU_PARTITION_SPEC: "GPU partitions of Koordinator",
 }
 
 
@@ -478,6 +478,7 @@ def pod_request(top: Head, spec: dict[str, Any], priority: int, problems: Proble
         bind=bind,
         numa=numa,
         numa_spread=problems.collect(lambda: numa_spread(top.annotations, top.namespace or "default", top.path), None),
+        devices=problems.collect(lambda: device_spec(top.annotations, top.path), NO_DEVICE_SPEC),
         constraints=_constraints(top, spec, work, problems),
         namespace=top.namespace or "default",
         labels=label_pairs(top.labels),

@@ -1,0 +1,48 @@
+"""
+Devices of a node by id: ledger, allocation and NUMA hints of Koordinator's Device objects. Pure.
+
+Other packages import these names only.
+"""
+
+from koord_numa.core.devices.allocation import Chosen, Shortage, partition_points
+from koord_numa.core.devices.demand import TYPE_OF, DeviceDemand, TypeDemand, device_demand
+from koord_numa.core.devices.machine import (
+    DeviceMachine,
+    DeviceUse,
+    device_machine,
+    device_use,
+    double_holds,
+    free_devices,
+    free_partitions,
+)
+from koord_numa.core.devices.placement import (
+    NO_OBJECT,
+    DeviceOffer,
+    NodeDeviceHints,
+    device_offer,
+    node_devices,
+    rejection,
+)
+
+__all__ = [
+    "NO_OBJECT",
+    "TYPE_OF",
+    "Chosen",
+    "DeviceDemand",
+    "DeviceMachine",
+    "DeviceOffer",
+    "DeviceUse",
+    "NodeDeviceHints",
+    "Shortage",
+    "TypeDemand",
+    "device_demand",
+    "device_machine",
+    "device_offer",
+    "device_use",
+    "double_holds",
+    "free_devices",
+    "free_partitions",
+    "node_devices",
+    "partition_points",
+    "rejection",
+]

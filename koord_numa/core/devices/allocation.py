@@ -1,0 +1,515 @@
+"""
+Allocation of the devices of a pod on a machine: which devices, in a fixed order of preference, or why there are none.
+
+Devices of different types never compete, so the types are allocated one after the other. Only a joint allocation on the
+same PCIe switches couples them: the sets of the primary type are tried in the order of preference until every other type
+fits on the same switches. The order for GPUs is that of Koordinator's allocator_gpu.go: a partition of the table, then the
+smallest part of the topology (PCIe switch, NUMA node, node), parts in use first.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, combinations
+from typing import Final
+
+from koord_numa.core.bit_sets import each, lowest, members
+from koord_numa.core.devices.demand import DeviceDemand, TypeDemand
+from koord_numa.core.devices.machine import (
+    DeviceMachine,
+    DeviceUse,
+    FreeDevices,
+    filled,
+    free_devices,
+    free_value,
+    neighbours,
+)
+from koord_numa.core.objects.devices import (
+    GPU,
+    DeviceExclusive,
+    NodeDevice,
+    Partition,
+    PartitionPolicy,
+    TopologyScope,
+    VirtualFunction,
+)
+from koord_numa.core.selectors import selects
+from koord_numa.core.value_objects import ValueObject
+
+INSUFFICIENT: Final = "Insufficient {} devices"
+NO_FUNCTIONS: Final = "Insufficient {} VirtualFunctions"
+NUMA_SCOPED: Final = "Insufficient NUMA Scoped Devices"
+PARTITIONED: Final = "Insufficient Partitioned GPU Devices"
+SCOPED: Final = "Insufficient Topology Scoped GPU Devices"
+NO_TABLE: Final = "node(s) missing GPU Partition Table"
+NO_SUCH_PARTITION: Final = "node(s) Unsupported number of GPU requests"
+MULTI_SHARED: Final = "node(s) Unsupported Multi-Shared GPU"
+NO_TREE: Final = "node(s) missing GPU Device Topology Tree"
+NOT_JOINT: Final = "node(s) Device Joint-Allocate rules violation"
+
+MOST_SETS: Final = 4096
+"""Maximum sets of PCIe switches evaluated for one part of a machine. Machines have at most 8 or 16 switches with GPUs."""
+
+
+class Shortage(ValueObject, gc=False):
+    """
+    Reason why a machine has no devices for a demand: Koordinator's message, and numbers.
+
+    ``resolvable``: fewer pods on the node could help. ``room`` has, by type, how many devices the best part of the
+    machine has free of the demanded ``needed``.
+    """
+
+    message: str
+    detail: str = ""
+    resolvable: bool = True
+    room: tuple[tuple[str, int], ...] = ()
+    needed: tuple[tuple[str, int], ...] = ()
+
+
+class Chosen(ValueObject, gc=False):
+    """The chosen devices of each demanded type as sets of positions, in the order of the demand."""
+
+    types: tuple[tuple[TypeDemand, int], ...]
+
+    @property
+    def devices(self) -> int:
+        """All chosen devices."""
+        found = 0
+        for _, bits in self.types:
+            found |= bits
+        return found
+
+
+@lru_cache(maxsize=16384)
+def allocate(
+    machine: DeviceMachine, use: DeviceUse, demand: DeviceDemand, numa: int = 0, preferred: int = 0
+) -> Chosen | Shortage:
+    """
+    Return the devices for a demand on these NUMA nodes (0: any), preferably on the ``preferred`` ones, or the shortage.
+
+    Cached: nodes with equal machines and equal use have equal results. A sweep of 5,000 nodes evaluates as many results
+    as there are different states.
+    """
+    search = _Search(machine, free_devices(machine, use), demand, numa, preferred)
+    return search.run()
+
+
+@lru_cache(maxsize=16384)
+def partition_points(machine: DeviceMachine, use: DeviceUse, demand: DeviceDemand) -> int:
+    """
+    Return 0 to 100: the share of the value of free partitions that an allocation leaves, -1 if there is none.
+
+    The NUMA nodes of CPUs are not considered, so that the result depends on the devices only.
+    """
+    chosen = allocate(machine, use, demand)
+    if isinstance(chosen, Shortage):
+        return -1
+    free = free_devices(machine, use)
+    gpus = machine.by_type.get(GPU, 0)
+    taken = free.used | (gpus & ~free.healthy)
+    before = free_value(machine, taken)
+    return 100 * free_value(machine, taken | chosen.devices & gpus) // before if before else 100
+
+
+@dataclass(slots=True)
+class _Search:
+    machine: DeviceMachine
+    free: FreeDevices
+    demand: DeviceDemand
+    numa: int
+    preferred: int  # NUMA nodes
+
+    def run(self) -> Chosen | Shortage:
+        found: dict[str, int] = {}
+        candidates: dict[str, int] = {}
+        counts: dict[str, int] = {}
+        for wanted in self.demand.types:
+            there = self.candidates(wanted)
+            count = wanted.count or self._matching(wanted).bit_count()
+            if there.bit_count() < count or not count:
+                return self._too_few(wanted, count, there)
+            candidates[wanted.type], counts[wanted.type] = there, count
+        if self.demand.joint:
+            joint = self._jointly(candidates, counts)
+            if isinstance(joint, Shortage):
+                return joint
+            found = joint
+        for wanted in self.demand.types:
+            if wanted.type in found:
+                continue
+            sets = self.sets(wanted, candidates[wanted.type], counts[wanted.type])
+            if isinstance(sets, Shortage):
+                return sets
+            chosen = next(sets, None)
+            if chosen is None:
+                return self._too_scattered(wanted, counts[wanted.type], candidates[wanted.type])
+            found[wanted.type] = chosen
+        return Chosen(tuple((wanted, found[wanted.type]) for wanted in self.demand.types))
+
+    # Candidates: the devices that could each serve the demand alone.
+
+    def candidates(self, wanted: TypeDemand) -> int:
+        """Return the devices of a type that satisfy the hint and have the amounts free."""
+        found = 0
+        for bit in each(self._matching(wanted) & self._located()):
+            position = bit.bit_length() - 1
+            if self._has_amounts(wanted, position) and self._is_open(wanted, position):
+                found |= bit if self._function(wanted, position) is not None else 0
+        return found
+
+    def _matching(self, wanted: TypeDemand) -> int:
+        of_type, selector = self.machine.by_type.get(wanted.type, 0), wanted.hint.selector
+        if selector is None:
+            return of_type
+        return sum(bit for bit in each(of_type) if selects(selector, dict(self._device(bit).labels)))
+
+    def _device(self, bit: int) -> NodeDevice:
+        return self.machine.devices[bit.bit_length() - 1]
+
+    def _located(self) -> int:
+        """Return the devices near the NUMA nodes: those of no NUMA node included, those without a topology excluded."""
+        if not self.numa:
+            return -1
+        found = self.machine.anywhere
+        for numa in members(self.numa):
+            found |= self.machine.by_numa.get(numa, 0)
+        return found
+
+    def _has_amounts(self, wanted: TypeDemand, position: int) -> bool:
+        if not self.free.healthy >> position & 1:
+            return False
+        left, device = self.free.amounts[position], self.machine.devices[position]
+        needed = filled(dict(wanted.amounts), self.machine, device.key)
+        return all(left.get(name, 0) >= amount for name, amount in needed.items())
+
+    def _is_open(self, wanted: TypeDemand, position: int) -> bool:
+        if self.free.closed >> position & 1:
+            return False
+        if wanted.hint.exclusive is DeviceExclusive.DEVICE:
+            return not self.free.used >> position & 1
+        if wanted.hint.exclusive is DeviceExclusive.PCIE:
+            return not self.free.used & neighbours(self.machine, position)
+        return True
+
+    def _function(self, wanted: TypeDemand, position: int) -> tuple[VirtualFunction, ...] | None:
+        """Return the virtual function to use: the lowest free bus id that the selector matches; empty if none is demanded."""
+        selector = wanted.hint.function_selector
+        if selector is None:
+            return ()
+        held = self.free.functions[position]
+        for function in self.machine.devices[position].functions:
+            if function.bus_id not in held and selects(selector, dict(function.labels)):
+                return (function,)
+        return None
+
+    # Sets of devices of one type, in the order of preference.
+
+    def sets(self, wanted: TypeDemand, candidates: int, count: int) -> Iterator[int] | Shortage:
+        """Return the possible sets of ``count`` devices: every set of PCIe switches that such a set may have is represented."""
+        scope = wanted.hint.scope
+        if self._needs_partition(wanted):
+            partitions = self._partitions(candidates, count, scope)
+            return partitions if isinstance(partitions, Shortage) else iter(partitions)
+        if problem := self._no_scope(wanted, count):
+            return problem
+        if wanted.type == GPU and not wanted.partial and self.machine.partitions is not None:
+            partitions = self._partitions(candidates, count, scope)
+            if not isinstance(partitions, Shortage):
+                return chain(partitions, self._by_topology(wanted, candidates, count))
+        return self._by_topology(wanted, candidates, count)
+
+    def _no_scope(self, wanted: TypeDemand, count: int) -> Shortage | None:
+        """Return why no topology scope can be satisfied for these GPUs, as in Koordinator."""
+        if wanted.type != GPU or wanted.hint.scope is None:
+            return None
+        if wanted.partial and count > 1:
+            return Shortage(MULTI_SHARED, "a topology scope is for one partial GPU or for whole GPUs", resolvable=False)
+        if self.machine.by_type.get(GPU, 0) & ~self.machine.located:
+            return Shortage(NO_TREE, "a GPU of the Device object has no topology", resolvable=False)
+        return None
+
+    def _needs_partition(self, wanted: TypeDemand) -> bool:
+        honors = self.machine.honors_partitions or self.demand.partition is not None
+        return honors and wanted.type == GPU and not wanted.partial
+
+    def _partitions(self, candidates: int, count: int, scope: TopologyScope | None) -> list[int] | Shortage:
+        """Return the feasible partitions of ``count`` GPUs, the best first."""
+        table = None if self.machine.partitions is None else dict(self.machine.partitions)
+        if table is None:
+            return Shortage(NO_TABLE, "neither the Device object nor the GPU model has one", resolvable=False)
+        if not table.get(count):
+            sizes = ", ".join(str(size) for size, found in table.items() if found)
+            return Shortage(NO_SUCH_PARTITION, f"needs {count} gpu; partitions have {sizes}", resolvable=False)
+        spec, partitions = self.demand.partition, table[count]
+        if spec is not None and spec.policy is PartitionPolicy.RESTRICTED:
+            best = max(partition.score for partition in partitions)
+            partitions = tuple(partition for partition in partitions if partition.score == best)
+        bandwidth = None if spec is None else spec.bandwidth
+        unused = candidates & ~self.free.used
+        ranked = []
+        for partition in partitions:
+            bits = self.machine.positions(GPU, partition.minors)
+            if bits and not bits & ~unused and _is_fast(partition, bandwidth) and self._is_within(bits, scope):
+                ranked.append((-partition.score, -self._left(bits), partition.minors, bits))
+        if not ranked:
+            fast = f" with {bandwidth} of bandwidth" if bandwidth else ""
+            return Shortage(PARTITIONED, f"needs a partition of {count} gpu{fast}, and none is free")
+        return [bits for *_, bits in sorted(ranked)]
+
+    def _left(self, taken: int) -> int:
+        """Return the value of the partitions that stay possible when these GPUs are taken too."""
+        gpus = self.machine.by_type.get(GPU, 0)
+        return free_value(self.machine, self.free.used | (gpus & ~self.free.healthy) | taken)
+
+    def _is_within(self, bits: int, scope: TopologyScope | None) -> bool:
+        """Return whether the devices are within one part of the machine of this scope."""
+        if scope is None or scope is TopologyScope.NODE or bits.bit_count() == 1:
+            return True
+        # A PCIe switch without a NUMA node is within one too.
+        parts = (*self._parts_of(TopologyScope.PCIE)[0], *self._parts_of(scope)[0])
+        return scope is not TopologyScope.DEVICE and any(not bits & ~part for part in parts)
+
+    def _by_topology(self, wanted: TypeDemand, candidates: int, count: int) -> Iterator[int]:
+        # A single device is within every scope.
+        scope = TopologyScope.NODE if count == 1 else wanted.hint.scope or TopologyScope.NODE
+        if scope is TopologyScope.DEVICE:
+            return
+        parts = self._parts(wanted, candidates, scope)
+        for part in parts:
+            if (part & candidates).bit_count() >= count:
+                yield from self._sets_in(wanted, part & candidates, count)
+
+    def _parts(self, wanted: TypeDemand, candidates: int, scope: TopologyScope) -> list[int]:
+        """Return the parts of the machine, the smallest first, of equal size those in use and preferred first."""
+        machine, of_type = self.machine, self.machine.by_type[wanted.type]
+        parts: list[int] = []
+        if wanted.type == GPU or wanted.hint.scope is not None or self.preferred:
+            roots = [bits & of_type for bits in machine.by_root.values() if bits & candidates]
+            parts += sorted(roots, key=lambda part: self._rank(wanted, part, candidates))
+            if scope.value <= TopologyScope.NUMA_NODE.value:
+                numas = [bits & of_type for bits in machine.by_numa.values() if bits & candidates]
+                parts += sorted(numas, key=lambda part: self._rank(wanted, part, candidates))
+        if scope is TopologyScope.NODE:
+            parts.append(of_type)
+        return parts
+
+    def _rank(self, wanted: TypeDemand, part: int, candidates: int) -> tuple[bool, int, tuple[int, int], int]:
+        """Return the sort key of a part: NUMA nodes of the pod first, then parts in use, then its best device."""
+        numa = self.machine.numa_of(part)
+        apart = bool(self.preferred and not numa & self.preferred)
+        around = sum(
+            bool(self.free.used & scope & self.machine.by_type[wanted.type])
+            for scopes in (self.machine.by_root, self.machine.by_numa)
+            for scope in scopes.values()
+            if not part & ~scope
+        )
+        best = min(self._order(wanted, bit) for bit in each(part & candidates))
+        # Shares of NICs spread over the machine instead.
+        in_use = around if wanted.type == GPU else 0
+        return apart, -in_use, best if wanted.partial else (0, 0), lowest(part, 1)
+
+    def _order(self, wanted: TypeDemand, bit: int) -> tuple[int, int]:
+        """Return the sort key of a device: of partial GPUs the fullest first, of other devices the emptiest, then by position."""
+        position = bit.bit_length() - 1
+        if not wanted.partial or not self.free.used & bit:
+            return 0, position
+        total, left = self.machine.totals[position], self.free.amounts[position]
+        held = sum(100 - 100 * left.get(name, 0) // total[name] for name, _ in wanted.amounts if total.get(name))
+        return (-held if wanted.type == GPU else held), position
+
+    def _sets_in(self, wanted: TypeDemand, there: int, count: int) -> Iterator[int]:
+        """Yield sets of ``count`` of these devices: one for each set of PCIe switches, the fewest switches first."""
+        groups = self._by_root(there)
+        largest = sorted((bits.bit_count() for bits in groups.values()), reverse=True)
+        fewest = next((size for size in range(1, len(largest) + 1) if sum(largest[:size]) >= count), len(largest) + 1)
+        if wanted.type != GPU and not self.demand.joint:
+            yield self._first(wanted, there, count)
+            return
+        tried = 0
+        for size in range(fewest, min(len(groups), count) + 1):
+            chosen = []
+            for roots in combinations(groups, size):
+                tried += 1
+                if tried > MOST_SETS:
+                    break
+                if sum(groups[root].bit_count() for root in roots) >= count:
+                    in_use = sum(bool(self.machine.by_root.get(root, 0) & self.free.used) for root in roots)
+                    chosen.append((-in_use, roots))
+            for _, roots in sorted(chosen):
+                yield self._from_each(wanted, [groups[root] for root in roots], count)
+
+    def _by_root(self, there: int) -> dict[tuple[int, str], int]:
+        """Return the devices by PCIe switch. A device without a known switch is alone."""
+        found: dict[tuple[int, str], int] = {}
+        for bit in each(there):
+            root = self.machine.root_of(bit.bit_length() - 1) or (-2, str(bit.bit_length()))
+            found[root] = found.get(root, 0) | bit
+        return found
+
+    def _first(self, wanted: TypeDemand, there: int, count: int) -> int:
+        ordered = sorted(each(there), key=lambda bit: self._order(wanted, bit))
+        return sum(ordered[:count])
+
+    def _from_each(self, wanted: TypeDemand, groups: list[int], count: int) -> int:
+        """Return ``count`` devices, at least one of each group, taken in turns of the groups."""
+        queues = [sorted(each(group), key=lambda bit: self._order(wanted, bit)) for group in groups]
+        taken = 0
+        while count:
+            for queue in queues:
+                if queue and count:
+                    taken |= queue.pop(0)
+                    count -= 1
+        return taken
+
+    # Joint allocation.
+
+    def _jointly(self, candidates: dict[str, int], counts: dict[str, int]) -> dict[str, int] | Shortage:
+        """Return the devices of the joint types: on the same PCIe switches if they are required, or if possible."""
+        primary = self.demand.of(self.demand.joint[0])
+        others = [self.demand.of(kind) for kind in self.demand.joint[1:]]
+        sets = self.sets(primary, candidates[primary.type], counts[primary.type])
+        if isinstance(sets, Shortage):
+            return sets
+        first: int | None = None
+        for chosen in sets:
+            first = chosen if first is None else first
+            roots = self._roots(chosen)
+            beside = None if roots is None else self._beside(roots, others, candidates, counts)
+            if beside is not None:
+                return {primary.type: chosen, **beside}
+        if first is None:
+            return self._too_scattered(primary, counts[primary.type], candidates[primary.type])
+        if self.demand.same_pcie:
+            return self._not_joint(candidates, counts)
+        found = {primary.type: first}
+        for wanted in others:
+            near = self._near(wanted, candidates[wanted.type], counts[wanted.type], first)
+            if isinstance(near, Shortage):
+                return near
+            found[wanted.type] = near
+        return found
+
+    def _roots(self, devices: int) -> list[tuple[int, str]] | None:
+        """Return the PCIe switches of these devices, ``None`` if one of them is not known."""
+        found = [self.machine.root_of(position) for position in members(devices)]
+        return None if None in found else sorted({root for root in found if root is not None})
+
+    def _beside(
+        self,
+        roots: list[tuple[int, str]],
+        others: Iterable[TypeDemand],
+        candidates: dict[str, int],
+        counts: dict[str, int],
+    ) -> dict[str, int] | None:
+        """Return devices of the other types on exactly these PCIe switches, at least one on each, or ``None``."""
+        found = {}
+        for wanted in others:
+            groups = [candidates[wanted.type] & self.machine.by_root[root] for root in roots]
+            count = max(counts[wanted.type], len(roots))
+            if not all(groups) or sum(group.bit_count() for group in groups) < count:
+                return None
+            if self._needs_partition(wanted):
+                chosen = self._partition_on(groups, count, wanted)
+            elif self._no_scope(wanted, count):
+                return None
+            else:
+                chosen = self._from_each(wanted, groups, count)
+                chosen = chosen if self._is_within(chosen, wanted.hint.scope) else 0
+            if not chosen:
+                return None
+            found[wanted.type] = chosen
+        return found
+
+    def _partition_on(self, groups: list[int], count: int, wanted: TypeDemand) -> int:
+        partitions = self._partitions(sum(groups), count, wanted.hint.scope)
+        if isinstance(partitions, Shortage):
+            return 0
+        return next((bits for bits in partitions if all(bits & group for group in groups)), 0)
+
+    def _near(self, wanted: TypeDemand, candidates: int, count: int, primary: int) -> int | Shortage:
+        """Return devices near the primary ones: in turns of their PCIe switches, then on their NUMA nodes, then any."""
+        if wanted.hint.scope is not None or self._needs_partition(wanted):
+            sets = self.sets(wanted, candidates, count)
+            chosen = sets if isinstance(sets, Shortage) else next(sets, None)
+            return self._too_scattered(wanted, count, candidates) if chosen is None else chosen
+        roots = {root for position in members(primary) if (root := self.machine.root_of(position)) is not None}
+        groups = [group for root in sorted(roots) if (group := candidates & self.machine.by_root[root])]
+        most = max(count, len(groups))
+        there = sum(groups)
+        if there.bit_count() >= most:
+            return self._from_each(wanted, groups, most)
+        numa = self.machine.numa_of(primary)
+        far = sorted(
+            each(candidates & ~there),
+            key=lambda bit: (not self.machine.numa_of(bit) & numa, self._order(wanted, bit)),
+        )
+        return there | sum(far[: count - there.bit_count()])
+
+    # Shortages with numbers.
+
+    def _too_few(self, wanted: TypeDemand, count: int, there: int) -> Shortage:
+        matching = self._matching(wanted)
+        if not matching:
+            what = "matching " if self.machine.by_type.get(wanted.type) else ""
+            return Shortage(INSUFFICIENT.format(wanted.type), f"the node has no {what}{wanted.type}", resolvable=False)
+        healthy = (matching & self.free.healthy).bit_count()
+        room, needed = ((wanted.type, there.bit_count()),), ((wanted.type, count),)
+        detail = f"needs {count} {wanted.type}{_share(wanted)}; {there.bit_count()} of {matching.bit_count()} are free"
+        if healthy < matching.bit_count():
+            detail += f", {matching.bit_count() - healthy} are unhealthy"
+        resolvable = healthy >= count
+        if wanted.hint.function_selector is not None and self._without_functions(wanted) >= count:
+            detail = f"needs a virtual function of {count} {wanted.type}; {there.bit_count()} have a free one"
+            any_function = any(self.machine.devices[position].functions for position in members(matching))
+            return Shortage(NO_FUNCTIONS.format(wanted.type), detail, any_function, room, needed)
+        if self.numa:
+            return Shortage(NUMA_SCOPED, f"{detail} on these NUMA nodes", resolvable, room, needed)
+        return Shortage(INSUFFICIENT.format(wanted.type), detail, resolvable, room, needed)
+
+    def _without_functions(self, wanted: TypeDemand) -> int:
+        there = members(self._matching(wanted) & self._located())
+        return sum(self._has_amounts(wanted, position) and self._is_open(wanted, position) for position in there)
+
+    def _too_scattered(self, wanted: TypeDemand, count: int, candidates: int) -> Shortage:
+        parts, name = self._parts_of(wanted.hint.scope)
+        best = max(((candidates & part).bit_count() for part in parts), default=min(1, candidates.bit_count()))
+        message = SCOPED if wanted.type == GPU else INSUFFICIENT.format(wanted.type)
+        detail = f"needs {count} {wanted.type} on one {name}; the best has {best}"
+        largest = max(((self._matching(wanted) & part).bit_count() for part in parts), default=1)
+        room, needed = ((wanted.type, best),), ((wanted.type, count),)
+        return Shortage(message, detail, largest >= count, room, needed)
+
+    def _parts_of(self, scope: TopologyScope | None) -> tuple[Iterable[int], str]:
+        if scope is TopologyScope.PCIE:
+            return self.machine.by_root.values(), "PCIe switch"
+        if scope is TopologyScope.NUMA_NODE:
+            return self.machine.by_numa.values(), "NUMA node"
+        return (), "device"
+
+    def _not_joint(self, candidates: dict[str, int], counts: dict[str, int]) -> Shortage:
+        kinds = self.demand.joint
+        best: tuple[int, tuple[int, ...]] = (-1, tuple(0 for _ in kinds))
+        for root in self.machine.by_root.values():
+            room = tuple((candidates[kind] & root).bit_count() for kind in kinds)
+            share = min(100 * min(there, counts[kind]) // counts[kind] for kind, there in zip(kinds, room, strict=True))
+            total = sum(min(there, counts[kind]) for kind, there in zip(kinds, room, strict=True))
+            best = max(best, (share * 1000 + total, room))
+        wanted = " and ".join(f"{counts[kind]} {kind}" for kind in kinds)
+        there = " + ".join(map(str, best[1]))
+        return Shortage(
+            NOT_JOINT,
+            f"needs {wanted} on the same PCIe switches; the best switch has {there}",
+            room=tuple(zip(kinds, best[1], strict=True)),
+            needed=tuple((kind, counts[kind]) for kind in kinds),
+        )
+
+
+def _is_fast(partition: Partition, bandwidth: int | None) -> bool:
+    return bandwidth is None or (partition.bandwidth is not None and partition.bandwidth >= bandwidth)
+
+
+def _share(wanted: TypeDemand) -> str:
+    if not wanted.partial:
+        return ""
+    amounts = ", ".join(f"{amount} {name.rpartition('/')[2]}" for name, amount in wanted.amounts)
+    return f" with {amounts} each"

@@ -1,0 +1,298 @@
+"""
+Devices of a machine, and which part of them is free.
+
+Sets of devices are bits by their position in ``DeviceMachine.devices``. Free is total minus held, at least 0. An unhealthy
+device has nothing free. A device that vanished from the Device object is not allocated, and its holders keep it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from koord_numa.core.bit_sets import members
+from koord_numa.core.devices.demand import FULL, MEMORY, RATIO
+from koord_numa.core.objects.devices import (
+    GPU,
+    DeviceExclusive,
+    DeviceGrant,
+    DeviceInventory,
+    DeviceKey,
+    NodeDevice,
+    Partition,
+    Partitions,
+)
+from koord_numa.core.resources import ResourceList
+from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.value_objects import ValueObject
+
+_HOPPER: Final = frozenset({"H100", "H800", "H20"})
+"""GPU models with a built-in partition table, as in Koordinator's allocator_gpu_helper.go."""
+
+_EIGHT: Final = tuple(range(8))
+BUILT_IN: Final[Partitions] = tuple(
+    (size, tuple(Partition(_EIGHT[first : first + size]) for first in range(0, 8, size))) for size in (1, 2, 4, 8)
+)
+"""Partition table of Hopper machines with eight GPUs."""
+
+WORTH: Final = ((8, 10_000), (4, 100), (2, 1))
+"""Value of a free partition by its least number of GPUs (`selectPartitionByBinPack`)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceMachine:
+    """
+    Devices and partitions of a machine. Equal machines are one object, so that results are cached by identity.
+
+    ``by_type`` are the devices of a type, ``by_root`` those of a PCIe switch, ``by_numa`` those of a NUMA node. A device
+    of no NUMA node is in ``anywhere``. ``groups`` are the sets of GPUs that are worth keeping free, with their value.
+    """
+
+    devices: tuple[NodeDevice, ...]
+    partitions: Partitions | None
+    honors_partitions: bool
+    position: Mapping[DeviceKey, int] = field(default_factory=dict)
+    totals: tuple[ResourceList, ...] = ()
+    by_type: Mapping[str, int] = field(default_factory=dict)
+    by_root: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    by_numa: Mapping[int, int] = field(default_factory=dict)
+    located: int = 0
+    anywhere: int = 0
+    groups: tuple[tuple[int, int], ...] = ()
+
+    def root_of(self, position: int) -> tuple[int, str] | None:
+        """Return the PCIe switch of a device, ``None`` if it is not known."""
+        topology = self.devices[position].topology
+        return None if topology is None or not topology.pcie else (_numa(topology.numa), topology.pcie)
+
+    def numa_of(self, devices: int) -> int:
+        """Return the mask of the NUMA nodes of these devices."""
+        mask = 0
+        for numa, there in self.by_numa.items():
+            if there & devices:
+                mask |= 1 << numa
+        return mask
+
+    def positions(self, kind: str, minors: Iterable[int]) -> int:
+        """Return the set of devices with these minors, 0 if one of them does not exist."""
+        found = 0
+        for minor in minors:
+            position = self.position.get((kind, minor))
+            if position is None:
+                return 0
+            found |= 1 << position
+        return found
+
+
+_NO_NUMA: Final = -1
+
+
+def _numa(numa: int | None) -> int:
+    return _NO_NUMA if numa is None else numa
+
+
+def device_machine(inventory: DeviceInventory, model: str = "", *, honors_partitions: bool = False) -> DeviceMachine:
+    """Return the machine of a Device object. ``model`` and ``honors_partitions`` are those of the Node's labels."""
+    honors = inventory.honors_partitions or honors_partitions
+    return _machine(inventory.devices, inventory.partitions, inventory.model or model, honors)
+
+
+@lru_cache(maxsize=1024)
+def _machine(
+    devices: tuple[NodeDevice, ...], partitions: Partitions | None, model: str, honors_partitions: bool
+) -> DeviceMachine:
+    by_type: dict[str, int] = {}
+    by_root: dict[tuple[int, str], int] = {}
+    by_numa: dict[int, int] = {}
+    located = anywhere = 0
+    for position, device in enumerate(devices):
+        bit = 1 << position
+        by_type[device.type] = by_type.get(device.type, 0) | bit
+        if (topology := device.topology) is None:
+            continue
+        located |= bit
+        if topology.pcie:
+            root = _numa(topology.numa), topology.pcie
+            by_root[root] = by_root.get(root, 0) | bit
+        if topology.numa is None:
+            anywhere |= bit
+        else:
+            by_numa[topology.numa] = by_numa.get(topology.numa, 0) | bit
+    minors = tuple(device.minor for device in devices if device.type == GPU)
+    if partitions is None and minors == _EIGHT and not _HOPPER.isdisjoint(model.replace("_", "-").split("-")):
+        partitions = BUILT_IN
+    machine = DeviceMachine(
+        devices=devices,
+        partitions=partitions,
+        honors_partitions=honors_partitions,
+        position={device.key: position for position, device in enumerate(devices)},
+        totals=tuple(dict(device.resources) for device in devices),
+        by_type=by_type,
+        by_root=dict(sorted(by_root.items())),
+        by_numa=dict(sorted(by_numa.items())),
+        located=located,
+        anywhere=anywhere,
+    )
+    object.__setattr__(machine, "groups", tuple(_groups(machine)))
+    return machine
+
+
+def _groups(machine: DeviceMachine) -> Iterator[tuple[int, int]]:
+    """Yield the sets of at least two GPUs that are worth keeping free: partitions, else PCIe switches, NUMA nodes and the node."""
+    if machine.partitions is not None:
+        for _, partitions in machine.partitions:
+            for partition in partitions:
+                if (worth := _worth(len(partition.minors))) and (bits := machine.positions(GPU, partition.minors)):
+                    yield bits, worth * max(1, partition.score)
+        return
+    gpus = machine.by_type.get(GPU, 0)
+    scopes = [*machine.by_root.values(), *machine.by_numa.values(), gpus]
+    for bits in dict.fromkeys(scope & gpus for scope in scopes):
+        if worth := _worth(bits.bit_count()):
+            yield bits, worth
+
+
+def _worth(size: int) -> int:
+    return next((worth for least, worth in WORTH if size >= least), 0)
+
+
+class DeviceUsage(ValueObject, gc=False):
+    """What pods hold of a device. ``exclusive`` is the strictest exclusivity that a holder demands for it."""
+
+    type: str
+    minor: int
+    amounts: tuple[tuple[str, int], ...]
+    functions: tuple[str, ...] = ()  # bus ids, sorted; held twice: listed twice
+    exclusive: DeviceExclusive = DeviceExclusive.NONE
+
+
+DeviceUse = tuple[DeviceUsage, ...]
+"""What pods hold of the devices of a node, ascending by type and minor."""
+
+_DERIVED: Final = "devices"
+
+
+def device_use(ledger: Ledger, machine: DeviceMachine) -> DeviceUse:
+    """Return what the pods of the ledger hold of the devices, cached until the ledger changes."""
+    known: tuple[DeviceMachine, DeviceUse] | None = ledger.derived.get(_DERIVED)
+    if known is None or known[0] is not machine:
+        known = ledger.derived[_DERIVED] = machine, _device_use(ledger, machine)
+    return known[1]
+
+
+def _device_use(ledger: Ledger, machine: DeviceMachine) -> DeviceUse:
+    held: dict[DeviceKey, tuple[dict[str, int], list[str], set[DeviceExclusive]]] = {}
+    for holding in ledger:
+        for grant in holding.devices:
+            amounts, functions, exclusive = held.setdefault(grant.key, ({}, [], set()))
+            for name, amount in filled(grant.resources, machine, grant.key).items():
+                amounts[name] = amounts.get(name, 0) + amount
+            functions += [function.bus_id for function in grant.functions]
+            if holding.request is not None:
+                exclusive.add(holding.request.devices.hint(grant.type).exclusive)
+    return tuple(
+        DeviceUsage(kind, minor, tuple(sorted(amounts.items())), tuple(sorted(functions)), _strictest(exclusive))
+        for (kind, minor), (amounts, functions, exclusive) in sorted(held.items())
+    )
+
+
+def _strictest(found: set[DeviceExclusive]) -> DeviceExclusive:
+    order = (DeviceExclusive.PCIE, DeviceExclusive.DEVICE)
+    return next((level for level in order if level in found), DeviceExclusive.NONE)
+
+
+def filled(amounts: ResourceList, machine: DeviceMachine, key: DeviceKey) -> ResourceList:
+    """Return the amounts on a GPU with memory and its percentage, each of which determines the other (`fillGPUTotalMem`)."""
+    if key[0] != GPU or (MEMORY in amounts) == (RATIO in amounts):
+        return amounts
+    position = machine.position.get(key)
+    memory = 0 if position is None else machine.totals[position].get(MEMORY, 0)
+    if not memory:
+        return amounts
+    if MEMORY in amounts:
+        return {**amounts, RATIO: amounts[MEMORY] * FULL // memory}
+    return {**amounts, MEMORY: amounts[RATIO] * memory // FULL}
+
+
+class FreeDevices(ValueObject):
+    """
+    The free part of each device, by position. ``used`` are the devices that pods hold a part of.
+
+    ``closed`` are devices that a holder shares with nobody.
+    """
+
+    amounts: tuple[ResourceList, ...]
+    functions: tuple[frozenset[str], ...]  # held bus ids
+    used: int
+    healthy: int
+    closed: int
+
+
+@lru_cache(maxsize=4096)
+def free_devices(machine: DeviceMachine, use: DeviceUse) -> FreeDevices:
+    """Return the free part of the devices. Cached: a decision evaluates several sets of NUMA nodes."""
+    amounts: list[ResourceList] = [
+        total if device.healthy else {} for device, total in zip(machine.devices, machine.totals, strict=True)
+    ]
+    functions: list[frozenset[str]] = [frozenset()] * len(amounts)
+    healthy = sum(1 << position for position, device in enumerate(machine.devices) if device.healthy)
+    used = closed = 0
+    for usage in use:
+        position = machine.position.get((usage.type, usage.minor))
+        if position is None:
+            continue  # vanished
+        used |= 1 << position
+        functions[position] = frozenset(usage.functions)
+        held = dict(usage.amounts)
+        amounts[position] = {name: max(0, left - held.get(name, 0)) for name, left in amounts[position].items()}
+        if usage.exclusive is not DeviceExclusive.NONE:
+            closed |= 1 << position
+        if usage.exclusive is DeviceExclusive.PCIE:
+            closed |= neighbours(machine, position)
+    return FreeDevices(tuple(amounts), tuple(functions), used, healthy, closed)
+
+
+def neighbours(machine: DeviceMachine, position: int) -> int:
+    """Return the devices of the same type on the same PCIe switch, or only the device if its switch is not known."""
+    root = machine.root_of(position)
+    return 1 << position if root is None else machine.by_root[root] & machine.by_type[machine.devices[position].type]
+
+
+def free_value(machine: DeviceMachine, taken: int) -> int:
+    """Return the value of the groups of GPUs none of which is taken or unhealthy."""
+    return sum(worth for bits, worth in machine.groups if not bits & taken)
+
+
+def free_partitions(machine: DeviceMachine, use: DeviceUse) -> dict[int, int]:
+    """Return the number of free groups of GPUs by size, ascending, for metrics and the page."""
+    free = free_devices(machine, use)
+    taken = free.used | (machine.by_type.get(GPU, 0) & ~free.healthy)
+    counts: dict[int, int] = {}
+    gpus = machine.by_type.get(GPU, 0)
+    sets = [*(1 << position for position in members(gpus)), *(bits for bits, _ in machine.groups)]
+    for bits in sets:
+        counts.setdefault(bits.bit_count(), 0)
+        counts[bits.bit_count()] += not bits & taken
+    return dict(sorted(counts.items()))
+
+
+def double_holds(ledger: Ledger, machine: DeviceMachine) -> str:
+    """Return a sentence about the first device of which pods hold more than there is, empty if there is none."""
+    for usage in device_use(ledger, machine):
+        position = machine.position.get((usage.type, usage.minor))
+        if position is None:
+            continue
+        total = machine.totals[position]
+        over = next((name for name, amount in usage.amounts if amount > total.get(name, 0) > 0), "")
+        twice = next(
+            (one for one, other in zip(usage.functions, usage.functions[1:], strict=False) if one == other), ""
+        )
+        if over or twice:
+            what = f"virtual function {twice}" if twice else f"{dict(usage.amounts)[over]} of {total[over]} {over}"
+            holders = sorted(str(each.pod) for each in ledger if _holds(each.devices, (usage.type, usage.minor)))
+            return f"{what} of {usage.type} {usage.minor} is held by {', '.join(holders[:4])}"
+    return ""
+
+
+def _holds(grants: Iterable[DeviceGrant], key: DeviceKey) -> bool:
+    return any(grant.key == key for grant in grants)

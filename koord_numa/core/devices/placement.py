@@ -1,0 +1,137 @@
+"""The devices of one node as a hint provider for one pod, and the grants of an allocation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from koord_numa.core.bit_sets import members
+from koord_numa.core.cpu_topology import MAX_NUMA_ID
+from koord_numa.core.devices.allocation import Chosen, Shortage, allocate, partition_points
+from koord_numa.core.devices.demand import DeviceDemand, TypeDemand, device_demand
+from koord_numa.core.devices.machine import DeviceMachine, DeviceUse, device_machine, device_use, filled, free_devices
+from koord_numa.core.objects.devices import DeviceGrant, DeviceGrants, DeviceInventory, DeviceKey, VirtualFunction
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.selectors import selects
+from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.value_objects import ValueObject
+
+ELSEWHERE: Final = 1 << MAX_NUMA_ID + 1
+"""Placeholder for all NUMA nodes without devices."""
+
+NO_OBJECT: Final = "node(s) had no Device object"
+UNUSABLE: Final = "node(s) had devices that are not known"
+
+
+class DeviceOffer(ValueObject, gc=False):
+    """
+    The devices of a node for decisions. ``problem`` states why it is not known which of them are free.
+
+    ``injected``: an agent gives containers the chosen devices.
+    """
+
+    machine: DeviceMachine
+    ids: Mapping[DeviceKey, str]
+    problem: str = ""
+    injected: bool = True
+
+
+def device_offer(
+    inventory: DeviceInventory | None, unknown: str, *, held: bool, model: str = "", honors_partitions: bool = False
+) -> DeviceOffer | None:
+    """
+    Return the devices of a node, ``None`` for a node without a Device object.
+
+    ``unknown`` states which pods hold unknown devices. ``held``: pods hold devices of the node. Without its Device
+    object they are then not known. The others are labels of the Node.
+    """
+    if inventory is None:
+        if not held and not unknown:
+            return None
+        return DeviceOffer(NO_DEVICES, {}, unknown or "pods hold devices, and the Device object of the node is gone")
+    machine = NO_DEVICES if inventory.problem else device_machine(inventory, model, honors_partitions=honors_partitions)
+    return DeviceOffer(machine, inventory.ids, inventory.problem or unknown, inventory.injected)
+
+
+NO_DEVICES: Final = device_machine(DeviceInventory(""))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDeviceHints:
+    """
+    Possible allocations of the devices of one pod on one node (``DeviceHints``).
+
+    ``places`` are the NUMA nodes of the demanded types.
+    """
+
+    demand: DeviceDemand
+    offer: DeviceOffer
+    use: DeviceUse
+    places: int
+
+    def at(self, mask: int, preferred: int = 0) -> Chosen | Shortage:
+        """Return the devices on a set of NUMA nodes (0: any), or the shortage."""
+        return allocate(self.offer.machine, self.use, self.demand, self._near(mask), preferred & self.places)
+
+    def fits(self, mask: int) -> bool:
+        """Return whether the devices can be allocated on the NUMA nodes (``DeviceHints``)."""
+        return isinstance(self.at(mask), Chosen)
+
+    def fits_if_empty(self, mask: int) -> bool:
+        """Return whether the devices could be allocated on the NUMA nodes if no pod held any (``DeviceHints``)."""
+        return self.fits(mask) or isinstance(allocate(self.offer.machine, (), self.demand, self._near(mask)), Chosen)
+
+    def points(self) -> int:
+        """Return how much of the free partitions remains, 0 to 100."""
+        return max(0, partition_points(self.offer.machine, self.use, self.demand))
+
+    def grants(self, chosen: Chosen) -> DeviceGrants:
+        """Return the entries of ``device-allocated`` for the chosen devices."""
+        machine, free = self.offer.machine, free_devices(self.offer.machine, self.use)
+        found = []
+        for wanted, bits in chosen.types:
+            for position in members(bits):
+                key = machine.devices[position].key
+                functions = lowest_function(wanted, machine, position, free.functions[position])
+                amounts = filled(dict(wanted.amounts), machine, key)
+                found.append(DeviceGrant(*key, amounts, functions, self.offer.ids.get(key, "")))
+        return tuple(found)
+
+    def _near(self, mask: int) -> int:
+        # Sets with the same NUMA nodes among the places offer the same devices.
+        return mask and (mask & self.places or ELSEWHERE)
+
+
+def lowest_function(
+    wanted: TypeDemand, machine: DeviceMachine, position: int, held: frozenset[str]
+) -> tuple[VirtualFunction, ...]:
+    """Return the free virtual function with the lowest bus id that the selector of the demand matches; empty if none is demanded."""
+    selector = wanted.hint.function_selector
+    if selector is None:
+        return ()
+    functions = machine.devices[position].functions
+    return next(((one,) for one in functions if one.bus_id not in held and selects(selector, dict(one.labels))), ())
+
+
+def node_devices(request: PodRequest, offer: DeviceOffer | None, ledger: Ledger) -> NodeDeviceHints | Rejection | None:
+    """Return the hint provider for a pod with device requests, ``None`` without, or the rejection by the node."""
+    demand = device_demand(request)
+    if demand is None or isinstance(demand, str):
+        return None  # invalid requests are rejected for all nodes
+    if offer is None:
+        # Without a Device object the requests are amounts of the node, and nothing can satisfy conditions on devices.
+        if not demand.spec_matters:
+            return None
+        return Rejection(Reason.DEVICES, NO_OBJECT, "the pod has conditions on its devices", resolvable=False)
+    if offer.problem:
+        return Rejection(Reason.DEVICES, UNUSABLE, offer.problem, resolvable=False)
+    machine = offer.machine
+    of_types = 0
+    for wanted in demand.types:
+        of_types |= machine.by_type.get(wanted.type, 0)
+    return NodeDeviceHints(demand, offer, device_use(ledger, machine), machine.numa_of(of_types))
+
+
+def rejection(shortage: Shortage) -> Rejection:
+    """Return the rejection of a node for a shortage."""
+    return Rejection(Reason.DEVICES, shortage.message, shortage.detail, shortage.resolvable)
