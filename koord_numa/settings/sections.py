@@ -34,6 +34,7 @@ class Section(BaseModel):
         populate_by_name=True,
         use_enum_values=False,
         allow_inf_nan=False,  # YAML has both, and no time or rate is one
+        defer_build=True,
     )
 
 

@@ -25,7 +25,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, quoted
 from koord_numa.wire.metadata import Head, head, version
-from koord_numa.wire.parsing import Count, EnumReader, Problems, Strict, load_json, read, read_as
+from koord_numa.wire.parsing import DEFERRED, Count, EnumReader, Problems, Strict, load_json, read, read_as
 
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ MODES: Final = EnumReader({mode.value: mode for mode in GangMode})
 POLICIES: Final = EnumReader({policy.value: policy for policy in MatchPolicy})
 DISRUPTION: Final = EnumReader({"Pod": False, "PodGroup": True})
 PREEMPTION: Final = EnumReader({"PreemptLowerPriority": True, "Never": False})
-_NAMES: Final = TypeAdapter(list[str])
+_NAMES: Final = TypeAdapter(list[str], config=DEFERRED)
 
 
 KINDS: Final = {

@@ -19,7 +19,7 @@ from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope, Numa
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.node.zones import AttributeModel
-from koord_numa.wire.parsing import EnumReader, GoJson, ParsedCache, load_json, read_as, read_json
+from koord_numa.wire.parsing import DEFERRED, EnumReader, GoJson, ParsedCache, load_json, read_as, read_json
 from koord_numa.wire.pod.pod_annotations import cpu_list
 
 MOST_NUMA_NODES: Final = 1024
@@ -32,7 +32,7 @@ MEMORY_POLICIES: Final = EnumReader({"None": "None", "Static": "Static"})
 BOOLEANS: Final = EnumReader({"true": True, "false": False}, also={"1": True, "t": True, "0": False, "f": False})
 
 _FALSE: Final = ("false", "False", "FALSE", "f", "0")
-_OPTIONS: Final = TypeAdapter(dict[str, str] | None)
+_OPTIONS: Final = TypeAdapter(dict[str, str] | None, config=DEFERRED)
 _KUBELET_OF: Final = {
     "None": KubeletPolicy.NONE,
     "BestEffort": KubeletPolicy.BEST_EFFORT,

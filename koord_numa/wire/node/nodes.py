@@ -16,6 +16,7 @@ from koord_numa.wire.images import node_images
 from koord_numa.wire.metadata import Head, head
 from koord_numa.wire.misspelled_keys import unread_members, unread_node_keys, unread_ratios
 from koord_numa.wire.parsing import (
+    DEFERRED,
     EnumReader,
     GoJson,
     Problems,
@@ -78,7 +79,7 @@ def reservation(annotations: Mapping[str, str], path: FieldPath) -> NodeReservat
     )
 
 
-_RATIOS: Final = TypeAdapter(dict[str, int | float] | None)
+_RATIOS: Final = TypeAdapter(dict[str, int | float] | None, config=DEFERRED)
 
 
 BIND_POLICIES: Final = EnumReader(

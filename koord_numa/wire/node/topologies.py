@@ -34,7 +34,18 @@ from koord_numa.wire.node.kubelet_config import (
 from koord_numa.wire.node.kubelet_state import kubelet_checkpoint
 from koord_numa.wire.node.nodes import Reservation, amplification, reservation
 from koord_numa.wire.node.zones import AttributeModel, ReadZones, read_zones
-from koord_numa.wire.parsing import GoJson, Id, ParsedCache, Problems, Strict, load_json, read, read_as, read_json
+from koord_numa.wire.parsing import (
+    DEFERRED,
+    GoJson,
+    Id,
+    ParsedCache,
+    Problems,
+    Strict,
+    load_json,
+    read,
+    read_as,
+    read_json,
+)
 from koord_numa.wire.pod.pod_annotations import cpu_list, numa_id
 
 Distances = Mapping[tuple[int, int], int]
@@ -131,7 +142,7 @@ def numa_by_root(annotations: Mapping[str, str], path: FieldPath) -> dict[str, i
     return {root: numa for root, (numa, *others) in sorted(found.items()) if not others}
 
 
-_DEVICES: Final = TypeAdapter(list[PciDeviceModel] | None)
+_DEVICES: Final = TypeAdapter(list[PciDeviceModel] | None, config=DEFERRED)
 
 
 class PodCpuAllocation(GoJson):
@@ -225,7 +236,7 @@ def _flag(value: bool | str, path: FieldPath) -> bool:
     return value if isinstance(value, bool) else bool(value) and BOOLEANS.read(value, path)
 
 
-_ALLOCATIONS: Final = TypeAdapter(list[PodCpuAllocation] | None)
+_ALLOCATIONS: Final = TypeAdapter(list[PodCpuAllocation] | None, config=DEFERRED)
 
 _SOURCES: Final = (names.POD_CPU_ALLOCS, names.RESERVATION, names.SYSTEM_QOS_RESOURCE)
 
@@ -281,7 +292,7 @@ def pinning(annotations: Mapping[str, str], path: FieldPath) -> Pinning | None:
 
 _WAYS: Final = ("NRI", "CRI", "cgroups")
 _LONGEST: Final = 1e9  # seconds, some thirty years
-_DIFFERENCES: Final = TypeAdapter(dict[str, DifferenceModel] | None)
+_DIFFERENCES: Final = TypeAdapter(dict[str, DifferenceModel] | None, config=DEFERRED)
 
 
 class TopologyModel(Strict):
