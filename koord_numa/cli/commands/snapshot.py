@@ -3,6 +3,7 @@
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -23,12 +24,25 @@ ALWAYS: Final = frozenset(
     {
         "namespace", "namespaces", "nodeName", "nominatedNodeName", "volumeName", "claimName", "resourceClaimName", "persistentVolumeName",
         "pool", "generateName", "kubernetes.io/hostname", "kubernetes.io/metadata.name", "statefulset.kubernetes.io/pod-name",
-        names.SELECTED_NODE,
+        names.SELECTED_NODE, "serviceAccountName", "serviceAccount", "secretName", "hostname", "subdomain",
     }
 )  # fmt: skip
 """Fields, labels and annotations whose values are always names of objects."""
 
-NAMED: Final = frozenset({"metadata", "ownerReferences", "claimRef", "reservedFor", "pool", "volumes", "volumeMounts"})
+NAMED: Final = frozenset(
+    [
+        "metadata",
+        "ownerReferences",
+        "claimRef",
+        "reservedFor",
+        "pool",
+        "volumes",
+        "volumeMounts",
+        "configMap",
+        "secret",
+        "imagePullSecrets",
+    ]
+)
 """Fields in which ``name`` is the name of an object, or of a volume, which usually repeats that of a claim."""
 
 HOSTS: Final = frozenset({"kubernetes.io/hostname", "kubernetes.io/metadata.name", "metadata.name"})
@@ -50,15 +64,19 @@ def hash_names(objects: Sequence[Document]) -> list[Document]:
         fingerprint(pods): fingerprint((short_hash(namespace), short_hash(name)) for namespace, name in pods)
         for pods in _pods_by_node(objects).values()
     }
-    return [_with_fingerprint(hashed(each), made) for each in objects]
+    known: set[str] = set()
+    found = [_with_fingerprint(hashed(each, known), made) for each in objects]
+    sweep = Sweep(known - PUBLIC)
+    return [sweep.object_without_names(each) for each in found]
 
 
-def hashed(obj: Document) -> Document:
-    """Return one object with hashed names."""
-    found: Document = _hashed(obj, "", "")
+def hashed(obj: Document, known: set[str] | None = None) -> Document:
+    """Return one object with hashes in fields that hold names. The names are added to ``known``."""
+    known = set() if known is None else known
     if obj.get("kind") in KEPT_KINDS:
+        found: Document = _hashed(obj, "", "", set())  # its name is public
         return {**found, "metadata": {**found["metadata"], "name": obj["metadata"]["name"]}}
-    return found
+    return _hashed(obj, "", "", known)  # type: ignore[no-any-return]  # a mapping becomes a mapping
 
 
 def short_hash(name: str) -> str:
@@ -67,24 +85,29 @@ def short_hash(name: str) -> str:
     return "h" + hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
-def _hashed(value: Any, key: str, inside: str) -> Any:
+def _hashed(value: Any, key: str, inside: str, known: set[str]) -> Any:
     if isinstance(value, Mapping):
         # The values of a requirement on hosts are names. Other values are kept.
         hosts = value.get("key") in HOSTS
         return {
-            name: _hashed(item, "namespaces" if hosts and name == "values" else name, key)
+            name: _hashed(item, "namespaces" if hosts and name == "values" else name, key, known)
             for name, item in value.items()
         }
     if isinstance(value, list):
-        return [_hashed(item, key, inside) for item in value]
+        return [_hashed(item, key, inside, known) for item in value]
     if not isinstance(value, str) or not value:
         return value
     if key in JSON_ANNOTATIONS:
-        return _hashed_json(value)
-    return short_hash(value) if key in ALWAYS or (key == "name" and inside in NAMED) else value
+        return _hashed_json(value, known)
+    return _noted(value, known) if key in ALWAYS or (key == "name" and inside in NAMED) else value
 
 
-def _hashed_json(text: str) -> str:
+def _noted(name: str, known: set[str]) -> str:
+    known.add(name)
+    return short_hash(name)
+
+
+def _hashed_json(text: str, known: set[str]) -> str:
     """Hash entries with ``namespace`` and ``name``, and keys ``namespace/name``. Text that is not JSON is dropped."""
     # Text that cannot be parsed may contain names anywhere.
     try:
@@ -92,17 +115,114 @@ def _hashed_json(text: str) -> str:
     except orjson.JSONDecodeError:
         return ""
     if isinstance(found, dict):
-        found = {"/".join(map(short_hash, key.split("/"))): item for key, item in found.items()}
+        found = {"/".join(_noted(part, known) for part in key.split("/")): item for key, item in found.items()}
     elif isinstance(found, list):
         found = [
             {
-                key: short_hash(item) if key in ("namespace", "name") and isinstance(item, str) else item
+                key: _noted(item, known) if key in ("namespace", "name") and isinstance(item, str) else item
                 for key, item in entry.items()
             }
             for entry in found
             if isinstance(entry, dict)
         ]
     return orjson.dumps(found).decode()
+
+
+PUBLIC: Final = frozenset({"default", "kube-system", "kube-public", "kube-node-lease"})
+"""Namespaces of every cluster. Their names are words that occur elsewhere."""
+
+FIXED: Final = frozenset(
+    [
+        "kind",
+        "apiVersion",
+        "uid",
+        "phase",
+        "operator",
+        "effect",
+        "type",
+        "schedulerName",
+        "storageClassName",
+        "resource",
+        "priorityClassName",
+        "deviceClassName",
+        "extendedResourceName",
+        "resourceName",
+        "provisioner",
+        "driver",
+        "expression",
+        "conditions",
+        "requests",
+        "limits",
+        "allocatable",
+        "capacity",
+        "allocatedResources",
+        "resourceVersion",
+        "creationTimestamp",
+        "zones",
+        "attributes",
+    ]
+)
+"""Fields with words of an API, such as NUMA nodes of a topology (``node-0``). Names in them are not replaced."""
+
+KEYED: Final = frozenset({"labels", "annotations", "matchLabels", "nodeSelector"})
+"""Fields whose keys are chosen by users."""
+
+DOMAINS: Final = ("kubernetes.io", "k8s.io", "koordinator.sh", "koord-numa", "koord-numa.io")
+"""Domains of keys that are chosen by projects."""
+
+_PIECE: Final = re.compile(r"[A-Za-z0-9]+(?:[.-]+[A-Za-z0-9]+)*")
+_PARTS: Final = re.compile(r"[A-Za-z0-9]+|[.-]+")
+
+
+class Sweep:
+    """
+    Replaces names in all other texts of a snapshot: labels, annotations, messages, and names that contain names.
+
+    A name is found between characters that no name starts or ends with: ``web`` in ``app=web-1``, not in ``website``.
+    """
+
+    def __init__(self, known: set[str]) -> None:
+        self._known = known
+        self._longest = max((len(_PARTS.findall(name)) for name in known), default=0)
+
+    def object_without_names(self, obj: Document) -> Document:
+        """Return an object without names. Classes keep their own names."""
+        found: dict[str, Any] = self._value(obj)
+        if obj.get("kind") in KEPT_KINDS:
+            found["metadata"] = {**found["metadata"], "name": obj["metadata"]["name"]}
+        return found
+
+    def _value(self, value: Any, key: str = "") -> Any:
+        if isinstance(value, Mapping):
+            return {
+                self.key(name) if key in KEYED else name: item if name in FIXED else self._value(item, name)
+                for name, item in value.items()
+            }
+        if isinstance(value, list):
+            return [self._value(item, key) for item in value]
+        if not isinstance(value, str):
+            return value
+        return self.key(value) if key in ("key", "topologyKey") else self.text(value)
+
+    def key(self, key: str) -> str:
+        """Return the key of a label or annotation with hashes in place of names."""
+        prefix = key.partition("/")[0]
+        return key if any(prefix == it or prefix.endswith(f".{it}") for it in DOMAINS) else self.text(key)
+
+    def text(self, text: str) -> str:
+        """Return a text with hashes in place of names, the longest names first."""
+        return _PIECE.sub(lambda piece: self._piece(piece[0]), text)
+
+    def _piece(self, piece: str) -> str:
+        if piece in self._known:
+            return short_hash(piece)
+        parts, made, at = _PARTS.findall(piece), [], 0
+        while at < len(parts):
+            ends = range(min(len(parts), at + self._longest), at, -1)
+            end = next((end for end in ends if "".join(parts[at:end]) in self._known), 0)
+            made.append(short_hash("".join(parts[at:end])) if end else parts[at])
+            at = end or at + 1
+        return "".join(made)
 
 
 def _pods_by_node(objects: Sequence[Document]) -> dict[str, list[tuple[str, str]]]:
