@@ -11,8 +11,16 @@ from datetime import datetime
 from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.sandbox.apiserver import ApiError, DeleteOptions, DirectStore
-from koord_numa.sandbox.machines.agents.agent import WRONG_PLACEMENT, NodeAgent, Refused, RejectedPod, capacity_of
+from koord_numa.sandbox.machines.agents.agent import (
+    WRONG_PLACEMENT,
+    Admitted,
+    NodeAgent,
+    Refused,
+    RejectedPod,
+    capacity_of,
+)
 from koord_numa.sandbox.machines.agents.koordinator_agent import KoordinatorAgent
+from koord_numa.sandbox.machines.agents.koordlet_devices import KoordletDevices
 from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
 from koord_numa.sandbox.machines.agents.kubelet_files import KubeletMemory
 from koord_numa.sandbox.machines.hardware.description import NodeDescription, Style
@@ -48,6 +56,7 @@ class SimulatedNode:
         history.stocks[description.name] = capacity_of(description)
         self._clock = clock
         self._agent = _agent(description)
+        self.devices = KoordletDevices(description.name, description.devices_by_id)
         self._pods: dict[str, Pod] = {}  # admitted pods by uid
         # Nodes have addresses in the lower half of 10.0.0.0/8, pods in the upper half. Pod addresses repeat between
         # nodes, as nothing is routed.
@@ -97,7 +106,13 @@ class SimulatedNode:
         status = {"status": node_status(self.description, self._clock())}
         self._store.patch("nodes", self.name, status, subresource="status")
         self._uid = str(written["metadata"]["uid"])
+        self.publish_devices()
         self.publish()
+
+    def publish_devices(self) -> None:
+        """Update the Device object of a node with devices by id."""
+        if self.devices:
+            self._store.apply(self.devices.object(self._uid))
 
     def publish(self) -> None:
         """Update the published topology."""
@@ -178,12 +193,12 @@ class SimulatedNode:
             self._remove(pod.key)
         elif pod.key.uid not in self._pods:
             self._start(pod, obj)
-        elif pod.assignment != self._pods[pod.key.uid].assignment:
+        elif (pod.assignment, pod.devices) != (self._pods[pod.key.uid].assignment, self._pods[pod.key.uid].devices):
             self._update_assignment(pod)
 
     def _start(self, pod: Pod, obj: Json) -> None:
         # A rejection on request precedes the agent, so that the agent does not account for the pod.
-        answer = self._refuse_next.popleft() if self._refuse_next else self._agent.admit(pod)
+        answer = self._refuse_next.popleft() if self._refuse_next else self._admit(pod)
         if isinstance(answer, Refused):
             self._reject(pod, answer)
             return
@@ -196,9 +211,17 @@ class SimulatedNode:
             address = f"10.{128 + self._started // 65536 % 128}.{self._started // 256 % 256}.{self._started % 256}"
             self._write_status(pod.key, running(obj, self._host, address, self._clock()))
 
+    def _admit(self, pod: Pod) -> Admitted | Refused:
+        if wrong := self.devices.admit(pod):
+            return Refused(WRONG_PLACEMENT, wrong)
+        answer = self._agent.admit(pod)
+        if isinstance(answer, Refused):
+            self.devices.remove(pod.key.uid)
+        return answer
+
     def _update_assignment(self, pod: Pod) -> None:
         """Apply the changed assignment of a running pod. A violation is recorded and terminates the pod."""
-        answer = self._agent.admit(pod)
+        answer = self._admit(pod)
         if isinstance(answer, Refused):
             self._release(pod.key.uid)
             self._reject(pod, answer)
@@ -211,6 +234,7 @@ class SimulatedNode:
         pod = self._pods.pop(uid, None)
         if pod is not None:
             self._agent.remove(uid)
+            self.devices.remove(uid)
             self._history.release(self.name, pod.key)
             self._changed()
 

@@ -10,6 +10,7 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.node import KubeletConfig, Taint
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS
+from koord_numa.sandbox.machines.agents.koordlet_devices import DeviceDescription
 
 GIB = 2**30
 PAGE_BYTES: Mapping[str, int] = {"2Mi": 2 * 2**20, "1Gi": GIB}
@@ -161,7 +162,7 @@ class NodeDescription:
     ``reserved_memory`` is in bytes per NUMA node. With ``hidden`` the topology omits kubelet settings that current
     exporters do not publish. With ``agent`` a node agent on ``NodeServices`` publishes the topology, not the
     simulation. With ``kubelet_state`` the simulation publishes the kubelet's exact state like the node agent.
-    ``cpu_driver`` selects the CPU attributes of dra-driver-cpu.
+    ``cpu_driver`` selects the CPU attributes of dra-driver-cpu. ``devices_by_id`` are published in a Device object.
     """
 
     name: str
@@ -179,6 +180,7 @@ class NodeDescription:
     agent: bool = False
     kubelet_state: bool = False
     cpu_driver: CpuDriver = CpuDriver.AUTO
+    devices_by_id: tuple[DeviceDescription, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.reserved <= self.hardware.machine.all:

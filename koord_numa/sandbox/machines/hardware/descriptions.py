@@ -22,6 +22,7 @@ from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.quantity import supply
 from koord_numa.core.resources import is_native
 from koord_numa.core.value_objects import replace
+from koord_numa.sandbox.machines.agents.koordlet_devices import described_devices
 from koord_numa.sandbox.machines.hardware.description import (
     PAGE_BYTES,
     PLAIN_KUBELET,
@@ -183,6 +184,8 @@ class MachineModel(_Part):
     hugepages: dict[str, Annotated[int, Field(ge=0)]] = {}
     devices: dict[str, list[int | None]] = {}
     claimed_devices: dict[str, list[int | None]] = {}
+    devices_by_id: dict[str, list[str]] = {}
+    """Devices of a Device object by type, each as NUMA node and PCIe switch: ``{gpu: [0a, 0a, 1b, 1b], rdma: [0a, 1b]}``."""
     numa_policy: str = ""
     bind_policy: str = ""
     strategy: str = ""
@@ -286,6 +289,7 @@ def _node(model: MachineModel, folder: Path) -> NodeDescription:
         agent=model.agent is True,
         kubelet_state=model.agent == "koord-numa",
         cpu_driver=model.cpu_driver,
+        devices_by_id=described_devices(model.devices_by_id),
     )
 
 
