@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.devices import SimulatedDevices
 from koord_numa.settings import Settings, load_settings
 from tests.cluster.objects import until
@@ -184,6 +185,19 @@ def nvlink(seen: Seen) -> None:
     assert sorted(consumers) == ["podgroups", "pods", "pods"]
 
 
+def gpu_and_nic(seen: Seen) -> None:
+    placed = [name for name in seen.pods if seen.node(name)]
+    texts = (
+        seen.pods[name]["metadata"]["annotations"]["scheduling.koordinator.sh/device-allocated"] for name in placed
+    )
+    minors = sorted(
+        ({kind: [it["minor"] for it in held] for kind, held in json.loads(text).items()} for text in texts), key=str
+    )
+    assert minors == [{"gpu": [0, 1], "rdma": [0]}, {"gpu": [2, 3], "rdma": [1]}, {"gpu": [4, 5], "rdma": [2]}]
+    (waiting,) = seen.pods.keys() - {*placed}
+    assert "needs 2 gpu and 1 rdma on the same PCIe switches; the best switch has 2 + 0" in seen.why(waiting)
+
+
 CLAIMS: Final[Mapping[str, Callable[[Seen], None]]] = {
     "full-cores": full_cores,
     "spread": spread,
@@ -191,6 +205,7 @@ CLAIMS: Final[Mapping[str, Callable[[Seen], None]]] = {
     "single-numa": single_numa,
     "restricted": restricted,
     "gpu-and-cpu": gpu_and_cpu,
+    "gpu-and-nic": gpu_and_nic,
     "shared-pool": shared_pool,
     "kubelet-owned": kubelet_owned,
     "preemption": preemption,
@@ -210,6 +225,7 @@ WAITS: Final[Mapping[str, int]] = {
     "kubelet-owned": 1,
     "two-schedulers": 1,
     "claims": 1,
+    "gpu-and-nic": 1,
     "extended-resources": 1,
     "gangs": 5,
     "nvlink": 1,
@@ -228,7 +244,7 @@ def test_every_story_is_tested_and_listed() -> None:
 async def test_a_story_keeps_its_word(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = list(yaml.safe_load_all((STORIES / name / "objects.yaml").read_text()))
     urgent = [each for each in objects if each["metadata"]["name"] == "urgent"]
-    async with world(tmp_path, MACHINES) as cluster:
+    async with world(tmp_path, MACHINES, crds=definitions()) as cluster:
         devices = SimulatedDevices(cluster.server.store, [node.description for node in cluster.rack.nodes.values()])
         devices.start()
         cluster.create([each for each in objects if each not in urgent])
