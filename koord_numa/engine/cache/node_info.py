@@ -316,6 +316,28 @@ class NodeInfo:
         self.revision += 1
         self._candidate = self._booked = None
 
+    def expect(self, nominee: Nominee) -> None:
+        """Reserve amounts for one more pod. The ledger is extended instead of added up again, for members of a gang."""
+        uid, booked = nominee.pod.key.uid, self._booked
+        if uid in self.nominees or uid in self.counted or booked is None:
+            booked = None
+        elif not self.nominees:
+            booked = Ledger.of(booked)
+        self.nominees[uid] = nominee
+        self.touch()
+        if booked is not None:
+            booked.hold(nominee.holding)
+            self._booked = booked
+
+    def expect_no_more(self, uid: str) -> None:
+        """Release the amounts reserved by ``expect``."""
+        booked = self._booked if len(self.nominees) > 1 and uid not in self.counted else None
+        del self.nominees[uid]
+        self.touch()
+        if booked is not None:
+            booked.release(uid)
+            self._booked = booked
+
     def candidate(self) -> NodeSnapshot | None:
         """Return the snapshot for a decision; ``None`` without a Node object."""
         if self.node is None:

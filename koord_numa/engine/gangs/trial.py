@@ -15,7 +15,7 @@ from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.gangs.decide import Domain, Member
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.verdicts import Placement, Rejection
+from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.preempt.dry_run import Nominee
 from koord_numa.core.resources import CPU, MEMORY
 from koord_numa.core.state.ledger import holding_of
@@ -69,6 +69,7 @@ class ClusterTrial:
                 self._undo(uid)
             for info, uid, nominee, allocations in reserved:
                 info.nominees[uid] = nominee
+                info.touch()
                 self._count_devices(allocations, 1)
                 self._changed(info)
 
@@ -80,6 +81,7 @@ class ClusterTrial:
                 allocations = self.handle.selector.claims.kept_for(uid)
                 lifted.append((info, uid, nominee, allocations))
                 self._nominated[uid] = info.name
+                info.touch()
                 self._count_devices(allocations, -1)
                 self._changed(info)
         return lifted
@@ -117,11 +119,6 @@ class ClusterTrial:
                 return answer
         return selector.choose(request_class, self.pods[member.uid].images, nodes)
 
-    def refusal_at(self, uid: str, node: str) -> Rejection | None:
-        """Return why a node does not take a member beside those that are assumed now."""
-        answer = self.handle.selector.try_node(self.class_of(uid), node)
-        return answer if isinstance(answer, Rejection) else None
-
     def assume(self, member: Member, placement: Placement) -> None:
         """As ``Trial.assume``."""
         pod, info = self.pods[member.uid], self.handle.cache.nodes[placement.node]
@@ -130,7 +127,7 @@ class ClusterTrial:
             counted = replace(pod, request=replace(pod.request, counted=placement.counted))
         here = counted.placed(placement.node, placement.assignment, placement.devices)
         self._assumed[member.uid] = (info, here, placement, info.nominees.get(member.uid))
-        info.nominees[member.uid] = Nominee(pod, holding_of(here, placement.assignment), counted=True)
+        info.expect(Nominee(pod, holding_of(here, placement.assignment), counted=True))
         if placement.explores:
             info.history.evidence.explore(member.uid, placement.explores)
         self.handle.cache.index.add(info, here)
@@ -157,9 +154,10 @@ class ClusterTrial:
 
     def _undo(self, uid: str) -> None:
         info, here, placement, former = self._assumed.pop(uid)
-        del info.nominees[uid]
+        info.expect_no_more(uid)
         if former is not None:
             info.nominees[uid] = former
+            info.touch()
         if placement.explores:
             info.history.evidence.decided(uid)
         self.handle.cache.index.remove(info, here)
@@ -196,7 +194,6 @@ class ClusterTrial:
             self.handle.selector.claims.count_tentatively(allocation, sign)
 
     def _changed(self, info: NodeInfo) -> None:
-        info.touch()
         self.handle.selector.node_changed(info)
 
 
