@@ -63,7 +63,9 @@ class SchedulingLoop:
         self._rejections = Explainer(handle, after_unschedulable)
         self.binding = BindingCycle(handle, self.kick)
         self.group_statuses = GroupStatuses(handle.pod_groups, handle.dependencies)
-        self._groups = GroupCycle(handle, groups, self.binding, self.group_statuses, after_group_refused)
+        self._groups = GroupCycle(
+            handle, groups, self.binding, self.group_statuses, after_group_refused, self._give_way_to_pods
+        )
         self._deciding = 0
         self._deciding_large = 0  # suspended decisions about large pods
         self._idle: asyncio.Future[None] | None = None
@@ -218,6 +220,17 @@ class SchedulingLoop:
             pending.deciding = False
             self._deciding -= 1
             self._deciding_large -= is_large
+            self.kick()
+
+    async def _give_way_to_pods(self) -> None:
+        """Let other tasks run between two turns of a decision about a group. Large pods wait."""
+        self._deciding += 1
+        self._deciding_large += 1
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._deciding -= 1
+            self._deciding_large -= 1
             self.kick()
 
     def _requeue(self, pending: PendingPod) -> None:

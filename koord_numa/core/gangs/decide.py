@@ -17,8 +17,11 @@ from koord_numa.core.objects.verdicts import Alignment, Placement
 from koord_numa.core.value_objects import ValueObject, replace
 
 T = TypeVar("T")
-Steps = Generator[None, None, T]
-"""Search that other tasks may interrupt at every ``yield``. Nothing but the trial of the search may change meanwhile."""
+Moved = Mapping[str, Placement]
+"""Placements by uid of members that other tasks have moved during an interruption."""
+
+Steps = Generator[None, Moved | None, T]
+"""Search that other tasks may interrupt at every ``yield``. What is sent has the assumed members that are placed otherwise since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,9 @@ class _Search:
 
     def _put(self, member: Member, nodes: frozenset[str] | None) -> Steps[bool]:
         while isinstance(placement := self.trial.choose(member, nodes), Pause):
-            yield
+            moved = yield
+            for uid, elsewhere in (moved or {}).items():
+                self.done[uid] = (self.done[uid][0], elsewhere)
         if placement is None:
             return False
         self.trial.assume(member, placement)

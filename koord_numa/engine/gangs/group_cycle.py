@@ -9,14 +9,14 @@ counts the members that are bound and stays in their topology domain.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cachetools import LRUCache
 
-from koord_numa.core.gangs.decide import Domain, Group, Placed, Refused, decide_group
+from koord_numa.core.gangs.decide import Domain, Group, Placed, Refused, decide_in_steps
 from koord_numa.core.gangs.model import Dialect, GangKey, GangSpec, GroupStatus, TopologyLevel
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
@@ -25,7 +25,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.engine.binding.binding_cycle import BindingCycle, BindTogether, NotTogether
 from koord_numa.engine.gangs.group_queue import GroupQueue
 from koord_numa.engine.gangs.group_status import SCHEDULER_ERROR, UNSCHEDULABLE, GroupStatuses
-from koord_numa.engine.gangs.trial import ClusterTrial, member_of
+from koord_numa.engine.gangs.trial import ClusterTrial, Suspended, member_of
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.pod_status import why_everywhere
@@ -36,6 +36,9 @@ from koord_numa.engine.queue.request_class import RequestClass
 EXPLAINED: Final = 128
 """Maximum nodes that are asked why they refuse a member. Bounds the explanation at about 30 ms."""
 
+FEWEST_EXPLAINED: Final = 4
+"""Minimum nodes that are asked about a member beyond the minimal count, of however many kinds such members are."""
+
 NEWS_SECONDS: Final = 60.0
 """Seconds until members get a new event for the same rejection with other numbers."""
 
@@ -44,6 +47,12 @@ REMEMBERED: Final = 4096
 
 SHOWN_DOMAINS: Final = 5
 
+
+AGAIN_SECONDS: Final = 0.05
+"""Pause in seconds of a group that changed while it was decided on."""
+
+RESTARTS: Final = 3
+"""Maximum decisions about a group that start again because its room was taken meanwhile."""
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 
@@ -72,6 +81,7 @@ class GroupCycle:
     binding: BindingCycle
     statuses: GroupStatuses
     after_refused: Callable[[Refusal], None] = lambda _refusal: None
+    give_way: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
     _told: LRUCache[tuple[GangKey, ...], tuple[object, float]] = field(default_factory=lambda: LRUCache(REMEMBERED))
 
     async def run(self, popped: PendingPod) -> None:
@@ -80,9 +90,13 @@ class GroupCycle:
         if not keys:
             self.handle.nominator.end_together(popped.uid)  # an incomplete group keeps no room
             return
+        if any(it.deciding for key in keys for it in self.handle.pod_groups.gang(key).pending.values()):
+            # The group is being decided on. A later member is tried after that.
+            self.handle.queue.back_off(popped, self.handle.dependencies.clock() + AGAIN_SECONDS)
+            return
         members = self.queue.members(keys)
         try:
-            cycles = self._begin(keys, members)
+            cycles = await self._begin(keys, members)
             await asyncio.sleep(0)  # what is assumed is sent in the next turn, beside further decisions
             await _all(cycles)
             if cycles and any(map(self._waits_queued, members)):
@@ -103,34 +117,31 @@ class GroupCycle:
     def _waits_queued(self, pending: PendingPod) -> bool:
         return self.handle.pending.get(pending.uid) is pending and pending.backoff_until is None and not pending.binding
 
-    def _begin(self, keys: tuple[GangKey, ...], members: list[PendingPod]) -> list[Coroutine[Any, Any, None]]:
+    async def _begin(self, keys: tuple[GangKey, ...], members: list[PendingPod]) -> list[Coroutine[Any, Any, None]]:
         """Decide, and start the binding cycles up to their first suspension, where the members are assumed and reserved."""
         handle, now = self.handle, self.handle.dependencies.clock()
         missing = {key: handle.pod_groups.missing(key) for key in keys}
-        until = max((it.backoff_until for it in members if it.backoff_until is not None), default=now)
-        if until > now and any(missing.values()):
-            for pending in members:
-                handle.queue.back_off(pending, until)
-            return []
-        members[:] = [it for it in members if it.backoff_until is None or it.backoff_until <= now]
-        for pending in members:
-            handle.queue.remove(pending)
-            pending.attempts += 1
-        specs = [handle.pod_groups.spec_of(key) for key in keys]
-        if why := _contradiction(members, specs):
-            self._wait(keys, members, why)
-            self._tell_waiting(keys, SCHEDULER_ERROR, why)
+        if not self._may_be_tried(keys, members, any(missing.values())):
             return []
         by_uid = {pending.uid: pending for pending in members}
-        trial = ClusterTrial(handle, {uid: it.pod for uid, it in by_uid.items()}, handle.pod_groups.nodes_of(keys))
+        trial = ClusterTrial(
+            handle,
+            {uid: it.pod for uid, it in by_uid.items()},
+            handle.pod_groups.nodes_of(keys),
+            interruptible=True,
+        )
         with trial.begun():
             group = Group(tuple(member_of(it) for it in members), missing, handle.pod_groups.levels(keys)[0])
-            answer = decide_group(trial, group)
+            answer = await self._decide(trial, group, keys, members)
             if isinstance(answer, Refused) and trial.shared_claims:
                 # Devices of one node are shared there only: every node is tried as a domain.
                 levels = (*group.levels, TopologyLevel(HOSTNAME))
-                again = decide_group(trial, replace(group, levels=levels))
-                answer = again if isinstance(again, Placed) else answer
+                again = await self._decide(trial, replace(group, levels=levels), keys, members)
+                answer = answer if isinstance(again, Refused) else again
+            if answer is None:
+                for pending in filter(self._waits, members):
+                    handle.queue.back_off(pending, now + AGAIN_SECONDS)
+                return []
             refusal = None if isinstance(answer, Placed) else self._explain(trial, group, answer, by_uid)
         if isinstance(answer, Placed):
             cycles = self._assume(answer, by_uid, now, together=any(missing.values()))
@@ -145,22 +156,75 @@ class GroupCycle:
             handle.attempted(Result.UNSCHEDULABLE, pending.request_class, now)
         return []
 
+    def _may_be_tried(self, keys: tuple[GangKey, ...], members: list[PendingPod], together: bool) -> bool:
+        """Take the members out of the queue, without those that back off. Return whether the group may be decided on now."""
+        handle, now = self.handle, self.handle.dependencies.clock()
+        until = max((it.backoff_until for it in members if it.backoff_until is not None), default=now)
+        if until > now and together:
+            for pending in members:
+                handle.queue.back_off(pending, until)
+            return False
+        members[:] = [it for it in members if it.backoff_until is None or it.backoff_until <= now]
+        for pending in members:
+            handle.queue.remove(pending)
+            pending.attempts += 1
+        specs = [handle.pod_groups.spec_of(key) for key in keys]
+        if why := _contradiction(members, specs):
+            self._wait(keys, members, why)
+            self._tell_waiting(keys, SCHEDULER_ERROR, why)
+            return False
+        return True
+
+    async def _decide(
+        self, trial: ClusterTrial, group: Group, keys: tuple[GangKey, ...], members: Sequence[PendingPod]
+    ) -> Placed | Refused | None:
+        """Decide in turns, between which nothing is assumed. ``None`` when the group or the cluster changed too much meanwhile."""
+        steps, moved, lost = decide_in_steps(trial, group), None, 0
+        known = [(it, it.pod, it.request_class) for it in members]
+        while True:
+            try:
+                steps.send(moved)
+            except StopIteration as end:
+                answer: Placed | Refused = end.value
+                return answer
+            suspended = trial.suspend()
+            for pending in members:
+                pending.deciding = True
+            try:
+                await self.give_way()
+            finally:
+                for pending in members:
+                    pending.deciding = False
+            is_same = all(self._waits(it) and it.pod is pod and it.request_class is same for it, pod, same in known)
+            missing = {key: self.handle.pod_groups.missing(key) for key in keys}
+            if not is_same or missing != group.missing or self.handle.stopping:
+                return None
+            if (moved := trial.resume(suspended)) is None:
+                lost += 1
+                if lost == RESTARTS:
+                    return None
+                trial.suspend()
+                trial.resume(Suspended([], {}))
+                steps = decide_in_steps(trial, group)
+
     def _assume(
         self, answer: Placed, by_uid: Mapping[str, PendingPod], began: float, *, together: bool
     ) -> list[Coroutine[Any, Any, None]] | None:
         """
         Start the cycles in the order of the decisions; ``None``, with nothing assumed, when one cannot start.
 
-        The trial counts the members of a kubelet's node as expected pods. Assumed pods may leave more states to its kubelet, so that a
-        member that follows another one on such a node is asked again.
+        The trial counts the members of a kubelet's node as expected pods. Assumed pods may leave more states to its kubelet, because pods
+        may have left unseen. Therefore a member that follows another one on such a node is asked again, unless the node was empty: only
+        other members could leave it, and then the group is not complete anyway.
         """
         handle, started, used = self.handle, dict[str, Coroutine[Any, Any, None]](), set[str]()
         for uid in answer.placements:
             handle.nominator.end(uid)  # the assumption keeps the room from now on
+        asked = {it.node for it in answer.placements.values() if self._is_kubelets_with_pods(it.node)}
         gate = BindTogether(answer.placements) if together and len(answer.placements) > 1 else None
         for uid, decided in answer.placements.items():
             pending, placement = by_uid[uid], decided
-            if decided.node in used and self._is_kubelets(decided.node):
+            if decided.node in asked and decided.node in used:
                 request_class = handle.classes.of(pending.pod) or pending.request_class
                 again = handle.selector.try_node(request_class, decided.node)
                 if not isinstance(again, Placement):
@@ -183,16 +247,20 @@ class GroupCycle:
             with suppress(StopIteration):
                 cycle.throw(NotTogether("another member of the group cannot be placed any more"))
 
-    def _is_kubelets(self, node: str) -> bool:
+    def _is_kubelets_with_pods(self, node: str) -> bool:
         info = self.handle.cache.nodes.get(node)
-        return info is not None and info.topology is not None and info.topology.owner is CpuOwner.KUBELET
+        if info is None or not info.pods:
+            return False
+        return info.topology is not None and info.topology.owner is CpuOwner.KUBELET
 
     def _leave_over(self, answer: Placed, by_uid: Mapping[str, PendingPod]) -> None:
         """Members beyond the minimal count that fit nowhere wait by themselves."""
         left = [by_uid[uid] for uid in answer.left]
         now = self.handle.dependencies.clock()
-        for request_class, members in _by_class(left).items():
-            verdict, clipped = self._verdict(members[0].request_class, None)
+        classes = _by_class(left)
+        most = max(FEWEST_EXPLAINED, EXPLAINED // max(1, len(classes)))
+        for request_class, members in classes.items():
+            verdict, clipped = self._verdict(members[0].request_class, None, most)
             self.handle.queue.park(members[0], None if clipped else verdict, now)
             for pending in members:
                 self.handle.queue.add(pending)
@@ -229,13 +297,15 @@ class GroupCycle:
         )
         return text, None if clipped else verdict
 
-    def _verdict(self, request_class: RequestClass, nodes: frozenset[str] | None) -> tuple[Unschedulable, bool]:
+    def _verdict(
+        self, request_class: RequestClass, nodes: frozenset[str] | None, most: int = EXPLAINED
+    ) -> tuple[Unschedulable, bool]:
         """Return the refusals of nodes in the state of this moment, and whether not all nodes were asked."""
         cache, selector = self.handle.cache, self.handle.selector
         names = sorted(name for name in (cache.nodes if nodes is None else nodes) if cache.node_exists(name))
-        answers = {name: selector.try_node(request_class, name) for name in names[:EXPLAINED]}
+        answers = {name: selector.try_node(request_class, name) for name in names[:most]}
         rejections = {name: answer for name, answer in answers.items() if isinstance(answer, Rejection)}
-        return Unschedulable(rejections), len(names) > EXPLAINED or nodes is not None
+        return Unschedulable(rejections), len(names) > most or nodes is not None
 
     def _refuse(
         self,

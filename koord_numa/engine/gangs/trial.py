@@ -9,15 +9,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from koord_numa.core.claims.allocation import Allocation
 from koord_numa.core.claims.resource_claim import ResourceClaim
-from koord_numa.core.gangs.decide import Domain, Member
+from koord_numa.core.gangs.decide import Domain, Member, Pause
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.preempt.dry_run import Nominee
 from koord_numa.core.resources import CPU, MEMORY
+from koord_numa.core.scheduling.request import depends_on_other_pods
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
@@ -25,6 +27,17 @@ from koord_numa.engine.claims.lister import AssumedClaim
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
+
+TURN_STEPS: Final = 2_000
+"""Steps after which a decision about a group lets other tasks run: about 0.2 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """Members with their placements, in the order in which they were assumed, and the revisions of their nodes without them."""
+
+    members: list[tuple[str, Placement]]
+    revisions: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -42,7 +55,11 @@ class ClusterTrial:
     _domains: dict[tuple[str, ...], list[Domain]] = field(default_factory=dict)
     _classes: dict[str, RequestClass] = field(default_factory=dict)
     _changes_classes: bool = False  # do terms of a member put other members into other classes?
+    interruptible: bool = False  # does ``choose`` return ``PAUSE`` after a turn?
     _nominated: dict[str, str] = field(default_factory=dict)  # nodes that are being freed for members
+    _reserved: list[tuple[NodeInfo, str, Nominee, tuple[Allocation, ...]]] = field(default_factory=list)
+    _nodes: frozenset[str] | None = None  # nodes of the last choice
+    _until: int = 0  # steps of the node table at which this turn is over
     _shared: dict[str, set[str]] = field(default_factory=dict)  # assumed members by UIDs of claims of several members
 
     @contextmanager
@@ -61,30 +78,74 @@ class ClusterTrial:
                 self._classes[uid] = request_class
         self._shared = {uid: set() for uid in self.shared_claims}
         self._changes_classes = self._changes_classes or bool(self._shared)
-        reserved = self._lift_reservations()
+        self._lift_reservations()
+        self._begin_turn()
         try:
             yield self
         finally:
-            for uid in reversed(list(self._assumed)):
-                self._undo(uid)
-            for info, uid, nominee, allocations in reserved:
-                info.nominees[uid] = nominee
-                info.touch()
-                self._count_devices(allocations, 1)
-                self._changed(info)
+            self._undo_all()
 
-    def _lift_reservations(self) -> list[tuple[NodeInfo, str, Nominee, tuple[Allocation, ...]]]:
-        lifted = []
+    def suspend(self) -> Suspended:
+        """Undo everything for other tasks. Nothing of the trial is seen by them."""
+        members = [(uid, placement) for uid, (_, _, placement, _) in self._assumed.items()]
+        self._undo_all()
+        nodes = self.handle.cache.nodes
+        return Suspended(members, {it.node: nodes[it.node].revision for _, it in members if it.node in nodes})
+
+    def resume(self, suspended: Suspended) -> dict[str, Placement] | None:
+        """
+        Assume the members again. Return the placements of those that are placed otherwise, because their nodes have changed.
+
+        ``None`` when one of them fits nowhere any more.
+        """
+        nodes, moved = self.handle.cache.nodes, dict[str, Placement]()
+        changed = {
+            name
+            for name in {placement.node for _, placement in suspended.members}
+            if name not in nodes or nodes[name].revision != suspended.revisions.get(name)
+        }
+        self._lift_reservations()
+        for uid, placement in suspended.members:
+            chosen = placement
+            if placement.node in changed or self._looks_around(uid):
+                elsewhere = self._at(uid, placement.node) or self._best(uid, self._nodes)
+                if elsewhere is None:
+                    return None
+                chosen = moved[uid] = elsewhere
+            self._put(uid, chosen)
+        self._begin_turn()
+        return moved
+
+    def _looks_around(self, uid: str) -> bool:
+        """Return whether pods of other nodes may matter for a member."""
+        request_class = self._classes[uid]
+        around = request_class.pickers or request_class.claims is not None
+        return self._changes_classes or bool(around) or depends_on_other_pods(request_class.request)
+
+    def _begin_turn(self) -> None:
+        # Undoing and assuming again takes about as long as a step for each member.
+        self._until = self.handle.selector.steps + max(TURN_STEPS, 2 * len(self._assumed))
+
+    def _undo_all(self) -> None:
+        for uid in reversed(list(self._assumed)):
+            self._undo(uid)
+        while self._reserved:
+            info, uid, nominee, allocations = self._reserved.pop()
+            info.nominees[uid] = nominee
+            info.touch()
+            self._count_devices(allocations, 1)
+            self._changed(info)
+
+    def _lift_reservations(self) -> None:
         for uid, pod in self.pods.items():
             info = self.handle.cache.nodes.get(node) if (node := self.handle.nominator.node_of(pod)) else None
             if info is not None and (nominee := info.nominees.pop(uid, None)) is not None:
                 allocations = self.handle.selector.claims.kept_for(uid)
-                lifted.append((info, uid, nominee, allocations))
+                self._reserved.append((info, uid, nominee, allocations))
                 self._nominated[uid] = info.name
                 info.touch()
                 self._count_devices(allocations, -1)
                 self._changed(info)
-        return lifted
 
     @property
     def shared_claims(self) -> frozenset[str]:
@@ -107,33 +168,44 @@ class ClusterTrial:
                 return found
         return self._classes[uid]
 
-    def choose(self, member: Member, nodes: frozenset[str] | None) -> Placement | None:
+    def choose(self, member: Member, nodes: frozenset[str] | None) -> Placement | Pause | None:
         """As ``Trial.choose``."""
-        selector, request_class = self.handle.selector, self.class_of(member.uid)
+        if self.interruptible and self.handle.selector.steps >= self._until:
+            return Pause.PAUSE
         if nodes is not None and len(nodes) == 1:
-            answer = selector.try_node(request_class, next(iter(nodes)))
-            return answer if isinstance(answer, Placement) else None
-        if (first := self._nominated.get(member.uid)) is not None and (nodes is None or first in nodes):
-            answer = selector.try_node(request_class, first)
-            if isinstance(answer, Placement):
-                return answer
-        return selector.choose(request_class, self.pods[member.uid].images, nodes)
+            return self._at(member.uid, next(iter(nodes)))
+        self._nodes = nodes
+        return self._best(member.uid, nodes)
+
+    def _best(self, uid: str, nodes: frozenset[str] | None) -> Placement | None:
+        if (first := self._nominated.get(uid)) is not None and (nodes is None or first in nodes):
+            placement = self._at(uid, first)
+            if placement is not None:
+                return placement
+        return self.handle.selector.choose(self.class_of(uid), self.pods[uid].images, nodes)
+
+    def _at(self, uid: str, node: str) -> Placement | None:
+        answer = self.handle.selector.try_node(self.class_of(uid), node)
+        return answer if isinstance(answer, Placement) else None
 
     def assume(self, member: Member, placement: Placement) -> None:
         """As ``Trial.assume``."""
-        pod, info = self.pods[member.uid], self.handle.cache.nodes[placement.node]
+        self._put(member.uid, placement)
+
+    def _put(self, uid: str, placement: Placement) -> None:
+        pod, info = self.pods[uid], self.handle.cache.nodes[placement.node]
         counted = pod
         if placement.counted is not None:
             counted = replace(pod, request=replace(pod.request, counted=placement.counted))
         here = counted.placed(placement.node, placement.assignment, placement.devices)
-        self._assumed[member.uid] = (info, here, placement, info.nominees.get(member.uid))
+        self._assumed[uid] = (info, here, placement, info.nominees.get(uid))
         info.expect(Nominee(pod, holding_of(here, placement.assignment), counted=True))
         if placement.explores:
-            info.history.evidence.explore(member.uid, placement.explores)
+            info.history.evidence.explore(uid, placement.explores)
         self.handle.cache.index.add(info, here)
         self._count_devices(self._own_devices(pod, placement), 1)
         for claim in self._shared_by(pod):
-            self._shared[claim.uid].add(member.uid)
+            self._shared[claim.uid].add(uid)
         self._changed(info)
 
     def undo(self, member: Member) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from koord_numa.core.claims.budget import SELECTOR_LIMITS, TurnOverError
 from koord_numa.core.fit.node_filters import soft_taints
+from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate_alone, score_parts
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
@@ -259,6 +260,8 @@ class LimitReached(Exception):
 
 
 STEP: Final = np.array(SPACE)  # a 0-d array: NumPy converts a Python integer at every operation
+KUBELET_STEPS: Final = 5
+"""Steps of an evaluation with the states of a kubelet. Any other evaluation is a step of about 0.1 ms."""
 FEW: Final = 2
 """Number of changed rows up to which all are evaluated at once. For more rows, bounds are computed first."""
 
@@ -517,6 +520,7 @@ class NodeRanking:
         """Replace a row's bound by its score. An exception becomes a rejection by this node and is reported once per class."""
         try:
             seen = self._columns.candidate(row)
+            self._columns.steps += KUBELET_STEPS if seen is not None and isinstance(seen.offer, KubeletView) else 1
             answer = (
                 None if seen is None else self._bars(seen.node.name) or evaluate_alone(self._ask, seen, self._rules)
             )

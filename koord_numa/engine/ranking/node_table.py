@@ -291,6 +291,7 @@ class NodeTable:
         self.pods = PodCounts(self.row_of.get, FIRST_ROWS)
         self.on_error: Callable[[str, Exception], None] = _raise
         self.kinds_version = 0  # incremented when an element of ``known_kinds`` is replaced or added
+        self.steps = 0  # evaluations of nodes so far, weighted by their duration
         self.taints_version = 0  # incremented when the taints of a row may have changed
         self._kind_numbers: dict[Hashable, int] = {NO_NODE.key: 0}
         self._kind_rows: list[int] = [1]  # number of rows of each class; the first class is always kept

@@ -17,6 +17,7 @@ from koord_numa.core.claims.resource_claim import PodClaims
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
 from koord_numa.core.fit.spread import spread_counts
 from koord_numa.core.fit.volumes import uses_volumes
+from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
@@ -43,7 +44,7 @@ from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
 from koord_numa.engine.ranking.node_numbers import Bools
-from koord_numa.engine.ranking.node_ranking import NodeRanking, Undecided
+from koord_numa.engine.ranking.node_ranking import KUBELET_STEPS, NodeRanking, Undecided
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.ports import Clock
 from koord_numa.settings import NodesWithoutTopology, ProfileSettings, ScoringStrategy
@@ -146,6 +147,11 @@ class NodeSelection:
         if (ranking := self._unless_refused(request_class)) is None:
             return None
         return ranking.choose(images, None if nodes is None else self._rows(nodes))
+
+    @property
+    def steps(self) -> int:
+        """Evaluations of nodes so far, weighted by their duration."""
+        return self._columns.steps
 
     def node_changed(self, record: NodeInfo) -> None:
         """Mark the node as changed although no event reports a change."""
@@ -313,6 +319,7 @@ class NodeSelection:
         if seen is None:
             return None
         ask = self.requirements_now(request_class)
+        self._columns.steps += KUBELET_STEPS if isinstance(seen.offer, KubeletView) else 1
         answer = (
             refuse_everywhere(ask)
             or self.bars_of(request_class)(node)

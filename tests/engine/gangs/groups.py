@@ -6,6 +6,7 @@ from koord_numa.core.gangs.decide import Group, Member
 from koord_numa.core.gangs.model import Dialect, GangKey
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import NumaSpec, Pod
+from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope, NumaPolicy, QosClass
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.gangs.trial import ClusterTrial
@@ -80,7 +81,7 @@ def fits(trial: ClusterTrial, members: list[Member], nodes: list[str]) -> bool:
         tried.add(member.kind)
         for node in nodes:
             placement = trial.choose(member, frozenset({node}))
-            if placement is None:
+            if not isinstance(placement, Placement):
                 continue
             trial.assume(member, placement)
             found = fits(trial, members[:index] + members[index + 1 :], nodes)
