@@ -7,6 +7,7 @@ Other packages import these names only.
 from koord_numa.core.devices.allocation import Chosen, Shortage, partition_points
 from koord_numa.core.devices.demand import TYPE_OF, DeviceDemand, TypeDemand, device_demand
 from koord_numa.core.devices.machine import (
+    UNUSED,
     DeviceMachine,
     DeviceUse,
     device_machine,
@@ -27,6 +28,7 @@ from koord_numa.core.devices.placement import (
 __all__ = [
     "NO_OBJECT",
     "TYPE_OF",
+    "UNUSED",
     "Chosen",
     "DeviceDemand",
     "DeviceMachine",

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import chain, combinations
 from typing import Final
 
-from koord_numa.core.bit_sets import each, lowest, members
+from koord_numa.core.bit_sets import each, members
 from koord_numa.core.devices.demand import DeviceDemand, TypeDemand
 from koord_numa.core.devices.machine import (
     DeviceMachine,
@@ -27,7 +27,6 @@ from koord_numa.core.devices.machine import (
 from koord_numa.core.objects.devices import (
     GPU,
     DeviceExclusive,
-    NodeDevice,
     Partition,
     PartitionPolicy,
     TopologyScope,
@@ -150,21 +149,21 @@ class _Search:
 
     def candidates(self, wanted: TypeDemand) -> int:
         """Return the devices of a type that satisfy the hint and have the amounts free."""
-        found = 0
-        for bit in each(self._matching(wanted) & self._located()):
-            position = bit.bit_length() - 1
-            if self._has_amounts(wanted, position) and self._is_open(wanted, position):
-                found |= bit if self._function(wanted, position) is not None else 0
-        return found
+        free = self.free
+        there = self._matching(wanted) & self._located() & free.healthy & ~free.closed
+        found = there & ~free.used & _fitting(self.machine, self.demand, wanted.type)
+        # Whole GPUs in use never fit.
+        if wanted.partial or wanted.type != GPU:
+            for bit in each(there & free.used):
+                found |= bit if self._has_amounts(wanted, bit.bit_length() - 1) else 0
+        if wanted.hint.exclusive is DeviceExclusive.NONE and wanted.hint.function_selector is None:
+            return found
+        return sum(bit for bit in each(found) if self._is_suitable(wanted, bit.bit_length() - 1))
 
     def _matching(self, wanted: TypeDemand) -> int:
-        of_type, selector = self.machine.by_type.get(wanted.type, 0), wanted.hint.selector
-        if selector is None:
-            return of_type
-        return sum(bit for bit in each(of_type) if selects(selector, dict(self._device(bit).labels)))
-
-    def _device(self, bit: int) -> NodeDevice:
-        return self.machine.devices[bit.bit_length() - 1]
+        if wanted.hint.selector is None:
+            return self.machine.by_type.get(wanted.type, 0)
+        return _matching(self.machine, self.demand, wanted.type)
 
     def _located(self) -> int:
         """Return the devices near the NUMA nodes: those of no NUMA node included, those without a topology excluded."""
@@ -176,15 +175,15 @@ class _Search:
         return found
 
     def _has_amounts(self, wanted: TypeDemand, position: int) -> bool:
-        if not self.free.healthy >> position & 1:
-            return False
-        left, device = self.free.amounts[position], self.machine.devices[position]
-        needed = filled(dict(wanted.amounts), self.machine, device.key)
-        return all(left.get(name, 0) >= amount for name, amount in needed.items())
+        left = self.free.amounts[position]
+        needed = needed_on(self.machine, self.demand, wanted.type, position)
+        return not [name for name, amount in needed if left.get(name, 0) < amount]
+
+    def _is_suitable(self, wanted: TypeDemand, position: int) -> bool:
+        """Return whether the device satisfies the exclusivity of the pod and has a virtual function for it."""
+        return self._is_open(wanted, position) and self._function(wanted, position) is not None
 
     def _is_open(self, wanted: TypeDemand, position: int) -> bool:
-        if self.free.closed >> position & 1:
-            return False
         if wanted.hint.exclusive is DeviceExclusive.DEVICE:
             return not self.free.used >> position & 1
         if wanted.hint.exclusive is DeviceExclusive.PCIE:
@@ -274,39 +273,37 @@ class _Search:
         scope = TopologyScope.NODE if count == 1 else wanted.hint.scope or TopologyScope.NODE
         if scope is TopologyScope.DEVICE:
             return
-        parts = self._parts(wanted, candidates, scope)
-        for part in parts:
-            if (part & candidates).bit_count() >= count:
-                yield from self._sets_in(wanted, part & candidates, count)
+        for part in self._parts(wanted, candidates, count, scope):
+            yield from self._sets_in(wanted, part & candidates, count)
 
-    def _parts(self, wanted: TypeDemand, candidates: int, scope: TopologyScope) -> list[int]:
-        """Return the parts of the machine, the smallest first, of equal size those in use and preferred first."""
-        machine, of_type = self.machine, self.machine.by_type[wanted.type]
-        parts: list[int] = []
-        if wanted.type == GPU or wanted.hint.scope is not None or self.preferred:
-            roots = [bits & of_type for bits in machine.by_root.values() if bits & candidates]
-            parts += sorted(roots, key=lambda part: self._rank(wanted, part, candidates))
-            if scope.value <= TopologyScope.NUMA_NODE.value:
-                numas = [bits & of_type for bits in machine.by_numa.values() if bits & candidates]
-                parts += sorted(numas, key=lambda part: self._rank(wanted, part, candidates))
-        if scope is TopologyScope.NODE:
-            parts.append(of_type)
-        return parts
+    def _parts(self, wanted: TypeDemand, candidates: int, count: int, scope: TopologyScope) -> Iterator[int]:
+        """Yield the parts with enough devices, the smallest first; of equal size the near ones and those in use first."""
+        by_topology = wanted.type == GPU or wanted.hint.scope is not None or self.preferred
+        for level, parts in _levels(self.machine, wanted.type):
+            if level.value < scope.value:
+                return
+            if level is TopologyScope.NODE or by_topology:
+                enough = [part for part in parts if (part[0] & candidates).bit_count() >= count]
+                if len(enough) > 1:
+                    enough.sort(key=lambda part: self._rank(wanted, part, candidates))
+                for part, _ in enough:
+                    yield part
 
-    def _rank(self, wanted: TypeDemand, part: int, candidates: int) -> tuple[bool, int, tuple[int, int], int]:
+    def _rank(
+        self, wanted: TypeDemand, part: tuple[int, tuple[int, ...]], candidates: int
+    ) -> tuple[bool, int, tuple[int, int], int]:
         """Return the sort key of a part: NUMA nodes of the pod first, then parts in use, then its best device."""
-        numa = self.machine.numa_of(part)
-        apart = bool(self.preferred and not numa & self.preferred)
-        around = sum(
-            bool(self.free.used & scope & self.machine.by_type[wanted.type])
-            for scopes in (self.machine.by_root, self.machine.by_numa)
-            for scope in scopes.values()
-            if not part & ~scope
-        )
-        best = min(self._order(wanted, bit) for bit in each(part & candidates))
+        bits, around = part
+        apart = bool(self.preferred) and not self.machine.numa_of(bits) & self.preferred
+        in_use = 0
         # Shares of NICs spread over the machine instead.
-        in_use = around if wanted.type == GPU else 0
-        return apart, -in_use, best if wanted.partial else (0, 0), lowest(part, 1)
+        if wanted.type == GPU:
+            used = self.free.used
+            for scope in around:
+                if scope & used:
+                    in_use += 1
+        best = min([self._order(wanted, bit) for bit in each(bits & candidates)]) if wanted.partial else (0, 0)
+        return apart, -in_use, best, bits & -bits
 
     def _order(self, wanted: TypeDemand, bit: int) -> tuple[int, int]:
         """Return the sort key of a device: of partial GPUs the fullest first, of other devices the emptiest, then by position."""
@@ -467,7 +464,7 @@ class _Search:
         return Shortage(INSUFFICIENT.format(wanted.type), detail, resolvable, room, needed)
 
     def _without_functions(self, wanted: TypeDemand) -> int:
-        there = members(self._matching(wanted) & self._located())
+        there = members(self._matching(wanted) & self._located() & self.free.healthy & ~self.free.closed)
         return sum(self._has_amounts(wanted, position) and self._is_open(wanted, position) for position in there)
 
     def _too_scattered(self, wanted: TypeDemand, count: int, candidates: int) -> Shortage:
@@ -502,6 +499,54 @@ class _Search:
             room=tuple(zip(kinds, best[1], strict=True)),
             needed=tuple((kind, counts[kind]) for kind in kinds),
         )
+
+
+@lru_cache(maxsize=4096)
+def _matching(machine: DeviceMachine, demand: DeviceDemand, kind: str) -> int:
+    """Return the devices of a type that the selector of the demand matches."""
+    selector = demand.of(kind).hint.selector
+    of_type = machine.by_type.get(kind, 0)
+    return sum(bit for bit in each(of_type) if selects(selector, dict(machine.devices[bit.bit_length() - 1].labels)))
+
+
+@lru_cache(maxsize=65536)
+def needed_on(machine: DeviceMachine, demand: DeviceDemand, kind: str, position: int) -> tuple[tuple[str, int], ...]:
+    """Return the amounts that a demand needs of this device."""
+    return tuple(filled(dict(demand.of(kind).amounts), machine, machine.devices[position].key).items())
+
+
+@lru_cache(maxsize=4096)
+def _fitting(machine: DeviceMachine, demand: DeviceDemand, kind: str) -> int:
+    """Return the devices of a type that are large enough for the demand if they are unused."""
+    found = 0
+    for bit in each(machine.by_type.get(kind, 0)):
+        total = machine.totals[bit.bit_length() - 1]
+        needed = needed_on(machine, demand, kind, bit.bit_length() - 1)
+        found |= bit if all(total.get(name, 0) >= amount for name, amount in needed) else 0
+    return found
+
+
+Level = tuple[TopologyScope, tuple[tuple[int, tuple[int, ...]], ...]]
+"""Parts of a machine with devices of a type, each with the parts that contain it."""
+
+
+@lru_cache(maxsize=4096)
+def _levels(machine: DeviceMachine, kind: str) -> tuple[Level, ...]:
+    """Return PCIe switches, NUMA nodes and the node."""
+    of_type = machine.by_type.get(kind, 0)
+    scopes = [
+        bits & of_type for parts in (machine.by_root, machine.by_numa) for bits in parts.values() if bits & of_type
+    ]
+
+    def level(scope: TopologyScope, parts: Iterable[int]) -> Level:
+        there = [bits & of_type for bits in parts if bits & of_type]
+        return scope, tuple((part, tuple(around for around in scopes if not part & ~around)) for part in there)
+
+    return (
+        level(TopologyScope.PCIE, machine.by_root.values()),
+        level(TopologyScope.NUMA_NODE, machine.by_numa.values()),
+        level(TopologyScope.NODE, (of_type,)),
+    )
 
 
 def _is_fast(partition: Partition, bandwidth: int | None) -> bool:

@@ -7,6 +7,8 @@ are rounded up.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from koord_numa.core.objects.devices import (
@@ -23,7 +25,7 @@ from koord_numa.core.objects.devices import (
 from koord_numa.core.objects.request import PodRequest, once_per_request
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.value_objects import ValueObject, value_object
+from koord_numa.core.value_objects import ValueObject
 
 CORE: Final = "koordinator.sh/gpu-core"
 MEMORY: Final = "koordinator.sh/gpu-memory"
@@ -63,11 +65,12 @@ class TypeDemand(ValueObject, gc=False):
     hint: DeviceHint = NO_HINT
 
 
-@value_object
+@dataclass(frozen=True, slots=True, eq=False)
 class DeviceDemand:
     """
-    All device requests of a pod. ``joint`` has at least two of the requested types, or none.
+    All device requests of a pod. Equal demands are one object, so that results are cached by identity.
 
+    ``joint`` has at least two of the requested types, or none.
     ``spec_matters``: the annotations demand something that only a node with a Device object can satisfy.
     """
 
@@ -119,14 +122,18 @@ def normal_form(amounts: ResourceList, spec: DeviceSpec) -> DeviceDemand | str:
             for hint in (each.hint for each in found)
         )
     )
-    return DeviceDemand(
-        types=tuple(found),
-        joint=joint if len(joint) > 1 else (),
-        same_pcie=spec.same_pcie and len(joint) > 1,
-        partition=spec.partition,
-        names=frozenset(amounts),
-        spec_matters=demanding,
+    together = len(joint) > 1
+    return _demand(
+        tuple(found),
+        joint if together else (),
+        spec.same_pcie and together,
+        spec.partition,
+        frozenset(amounts),
+        demanding,
     )
+
+
+_demand = lru_cache(maxsize=4096)(DeviceDemand)
 
 
 def _is_unit(amount: int) -> bool:

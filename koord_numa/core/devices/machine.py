@@ -8,6 +8,7 @@ device has nothing free. A device that vanished from the Device object is not al
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import itemgetter
 from typing import Final
 
 from koord_numa.core.bit_sets import members
@@ -166,8 +167,27 @@ class DeviceUsage(ValueObject, gc=False):
     exclusive: DeviceExclusive = DeviceExclusive.NONE
 
 
-DeviceUse = tuple[DeviceUsage, ...]
-"""What pods hold of the devices of a node, ascending by type and minor."""
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceUse:
+    """What pods hold of the devices of a node, ascending by type and minor. Equal uses are one object, as machines."""
+
+    usages: tuple[DeviceUsage, ...] = ()
+
+
+UNUSED: Final = DeviceUse()
+
+Key = tuple[str, int, tuple[tuple[str, int], ...], tuple[str, ...], str]
+"""The fields of a usage. Enumerations have slow hashes."""
+
+
+@lru_cache(maxsize=16384)
+def _use(keys: tuple[Key, ...]) -> DeviceUse:
+    return DeviceUse(
+        tuple(
+            [DeviceUsage(kind, minor, amounts, ids, DeviceExclusive(word)) for kind, minor, amounts, ids, word in keys]
+        )
+    )
+
 
 _DERIVED: Final = "devices"
 
@@ -181,24 +201,31 @@ def device_use(ledger: Ledger, machine: DeviceMachine) -> DeviceUse:
 
 
 def _device_use(ledger: Ledger, machine: DeviceMachine) -> DeviceUse:
-    held: dict[DeviceKey, tuple[dict[str, int], list[str], set[DeviceExclusive]]] = {}
+    held: dict[DeviceKey, tuple[dict[str, int], list[str], list[DeviceExclusive]]] = {}
     for holding in ledger:
         for grant in holding.devices:
-            amounts, functions, exclusive = held.setdefault(grant.key, ({}, [], set()))
+            amounts, functions, exclusive = held.setdefault(grant.key, ({}, [], []))
             for name, amount in filled(grant.resources, machine, grant.key).items():
                 amounts[name] = amounts.get(name, 0) + amount
             functions += [function.bus_id for function in grant.functions]
-            if holding.request is not None:
-                exclusive.add(holding.request.devices.hint(grant.type).exclusive)
-    return tuple(
-        DeviceUsage(kind, minor, tuple(sorted(amounts.items())), tuple(sorted(functions)), _strictest(exclusive))
-        for (kind, minor), (amounts, functions, exclusive) in sorted(held.items())
+            if holding.request is not None and holding.request.devices.hints:
+                exclusive.append(holding.request.devices.hint(grant.type).exclusive)
+    if not held:
+        return UNUSED
+    return _use(
+        tuple(
+            [
+                (kind, minor, tuple(sorted(amounts.items())), tuple(sorted(functions)), _strictest(exclusive).value)
+                for (kind, minor), (amounts, functions, exclusive) in sorted(held.items(), key=itemgetter(0))
+            ]
+        )
     )
 
 
-def _strictest(found: set[DeviceExclusive]) -> DeviceExclusive:
-    order = (DeviceExclusive.PCIE, DeviceExclusive.DEVICE)
-    return next((level for level in order if level in found), DeviceExclusive.NONE)
+def _strictest(found: list[DeviceExclusive]) -> DeviceExclusive:
+    if DeviceExclusive.PCIE in found:
+        return DeviceExclusive.PCIE
+    return DeviceExclusive.DEVICE if DeviceExclusive.DEVICE in found else DeviceExclusive.NONE
 
 
 def filled(amounts: ResourceList, machine: DeviceMachine, key: DeviceKey) -> ResourceList:
@@ -237,7 +264,7 @@ def free_devices(machine: DeviceMachine, use: DeviceUse) -> FreeDevices:
     functions: list[frozenset[str]] = [frozenset()] * len(amounts)
     healthy = sum(1 << position for position, device in enumerate(machine.devices) if device.healthy)
     used = closed = 0
-    for usage in use:
+    for usage in use.usages:
         position = machine.position.get((usage.type, usage.minor))
         if position is None:
             continue  # vanished
@@ -278,7 +305,7 @@ def free_partitions(machine: DeviceMachine, use: DeviceUse) -> dict[int, int]:
 
 def double_holds(ledger: Ledger, machine: DeviceMachine) -> str:
     """Return a sentence about the first device of which pods hold more than there is, empty if there is none."""
-    for usage in device_use(ledger, machine):
+    for usage in device_use(ledger, machine).usages:
         position = machine.position.get((usage.type, usage.minor))
         if position is None:
             continue

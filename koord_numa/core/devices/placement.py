@@ -6,15 +6,24 @@ from typing import Final
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
-from koord_numa.core.devices.allocation import Chosen, Shortage, allocate, partition_points
+from koord_numa.core.devices.allocation import NUMA_SCOPED, Chosen, Shortage, allocate, partition_points
 from koord_numa.core.devices.demand import DeviceDemand, TypeDemand, device_demand
-from koord_numa.core.devices.machine import DeviceMachine, DeviceUse, device_machine, device_use, filled, free_devices
+from koord_numa.core.devices.machine import (
+    UNUSED,
+    DeviceMachine,
+    DeviceUse,
+    device_machine,
+    device_use,
+    filled,
+    free_devices,
+)
+from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.objects.devices import DeviceGrant, DeviceGrants, DeviceInventory, DeviceKey, VirtualFunction
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.selectors import selects
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.value_objects import ValueObject
+from koord_numa.core.value_objects import ValueObject, replace
 
 ELSEWHERE: Final = 1 << MAX_NUMA_ID + 1
 """Placeholder for all NUMA nodes without devices."""
@@ -79,7 +88,20 @@ class NodeDeviceHints:
 
     def fits_if_empty(self, mask: int) -> bool:
         """Return whether the devices could be allocated on the NUMA nodes if no pod held any (``DeviceHints``)."""
-        return self.fits(mask) or isinstance(allocate(self.offer.machine, (), self.demand, self._near(mask)), Chosen)
+        return self.fits(mask) or isinstance(
+            allocate(self.offer.machine, UNUSED, self.demand, self._near(mask)), Chosen
+        )
+
+    def numa_of(self, chosen: Chosen) -> int:
+        """Return the NUMA nodes of chosen devices."""
+        return self.offer.machine.numa_of(chosen.devices)
+
+    def best_shortage(self) -> Shortage:
+        """Return the shortage on the NUMA node that comes closest, for a pod that no single NUMA node takes."""
+        found = (self.at(1 << numa) for numa in numa_ids(self.places))
+        short = [shortage for shortage in found if isinstance(shortage, Shortage)]
+        closest = max(short, key=lambda shortage: sum(room for _, room in shortage.room))
+        return replace(closest, message=NUMA_SCOPED)
 
     def points(self) -> int:
         """Return how much of the free partitions remains, 0 to 100."""

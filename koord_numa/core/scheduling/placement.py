@@ -130,9 +130,16 @@ def _place_with_devices(
     best = own.at(0)
     if isinstance(best, Shortage):
         return rejection(best)
-    placement = _place(ask, seen, claims)
-    if isinstance(placement, Rejection):
-        return placement
+    if isinstance(seen.offer, Inventory):
+        first = _on_devices(ask, seen, (own, claims, best))
+        if not isinstance(first, Placement) or first.devices:
+            return first
+        placement = first
+    else:
+        answer = _place(ask, seen, claims)
+        if isinstance(answer, Rejection):
+            return answer
+        placement = answer
     hard = policy_of_devices(ask, seen) in HARD
     if placement.mask is None:
         chosen = (
@@ -148,6 +155,28 @@ def _place_with_devices(
         return Rejection(Reason.DEVICES, NUMA_SCOPED, chosen.detail)
     chosen = _nearest(own, placement.mask)
     return rejection(chosen) if isinstance(chosen, Shortage) else _with_devices(placement, own, chosen)
+
+
+def _on_devices(
+    ask: SchedulingRequest, seen: NodeSnapshot, hints: tuple[NodeDeviceHints, DeviceHints | None, Chosen]
+) -> Placement | Rejection:
+    """Return the placement on the NUMA node of the devices; if there is none, the placement or rejection without devices."""
+    own, claims, best = hints
+    wanted: Chosen | None = best
+    if own.places and policy_of_devices(ask, seen) is NumaPolicy.SINGLE_NUMA_NODE:
+        # Both are cached, and cheaper than a placement of CPUs.
+        if not any(own.fits(1 << numa) for numa in numa_ids(own.places)):
+            return rejection(own.best_shortage())
+        if own.numa_of(best).bit_count() > 1:
+            wanted = None
+    placement = _place(ask, seen, _Together(own, claims, wanted))
+    if isinstance(placement, Placement) and placement.mask is None:
+        return placement
+    if isinstance(placement, Placement) and placement.numa_nodes == 1 and placement.mask is not None:
+        chosen = own.at(placement.mask)
+        if isinstance(chosen, Chosen) and (wanted is None or chosen == best):
+            return _with_devices(placement, own, chosen)  # the usual case: nothing is narrower
+    return _place(ask, seen, claims)
 
 
 def _on_other_numa_nodes(

@@ -4,7 +4,15 @@ from typing import Final
 
 import numpy as np
 
-from koord_numa.core.devices import DeviceDemand, DeviceMachine, DeviceUse, device_demand, device_use, partition_points
+from koord_numa.core.devices import (
+    UNUSED,
+    DeviceDemand,
+    DeviceMachine,
+    DeviceUse,
+    device_demand,
+    device_use,
+    partition_points,
+)
 from koord_numa.core.objects.devices import GPU
 from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.value_objects import ValueObject
@@ -19,7 +27,7 @@ class DeviceState(ValueObject, gc=False):
     """Devices of a machine and what pods hold of them. ``machine`` is ``None`` if they are not known."""
 
     machine: DeviceMachine | None
-    use: DeviceUse = ()
+    use: DeviceUse = UNUSED
 
 
 class DeviceColumn:
