@@ -36,6 +36,7 @@ from koord_numa.engine.event_handlers import (
 )
 from koord_numa.engine.gangs.group_cycle import Refusal
 from koord_numa.engine.gangs.group_queue import GroupQueue
+from koord_numa.engine.gangs.partial_gangs import PartialGangs
 from koord_numa.engine.gangs.pod_groups import PodGroups
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.kubelet_rejections import NodeBackoff
@@ -184,7 +185,13 @@ class Scheduler:
     async def run(self) -> None:
         """Decide and bind until ``stop``. Return when every bind in flight has been settled."""
         await self._readiness.wait()
-        chores = (self._keep_house, self.assumed_pods.read_back_overdue, self.loop.expire_volumes)
+        partial_gangs = PartialGangs(self.handle)
+        chores = (
+            self._keep_house,
+            self.assumed_pods.read_back_overdue,
+            self.loop.expire_volumes,
+            partial_gangs.evict_overdue,
+        )
         work = [
             self._conditions.run(),
             self.loop.group_statuses.run(),

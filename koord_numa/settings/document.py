@@ -25,6 +25,7 @@ from koord_numa.settings.sections import (
     EventSettings,
     FeatureGateSettings,
     LeaseSettings,
+    PartialGangSettings,
     PreemptionSettings,
     ProfileSettings,
     RebindPolicySettings,
@@ -149,6 +150,7 @@ class Settings(Section):
     preemption: PreemptionSettings = PreemptionSettings()
     dynamic_resources: Annotated[DynamicResources, BeforeValidator(off_is_a_word)] = DynamicResources.AUTO
     pod_groups: Annotated[PodGroupSupport, BeforeValidator(off_is_a_word)] = PodGroupSupport.AUTO
+    partial_gangs: PartialGangSettings = PartialGangSettings()
     device_objects: Annotated[DeviceObjectSupport, BeforeValidator(off_is_a_word)] = DeviceObjectSupport.AUTO
     feature_gates: FeatureGateSettings = FeatureGateSettings()
     lease: LeaseSettings = LeaseSettings()

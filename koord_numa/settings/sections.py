@@ -345,6 +345,15 @@ def off_is_a_word(value: object) -> object:
     return "Off" if value is False else value
 
 
+class PartialGangSettings(Section):
+    """
+    Gangs of which only some members were bound. ``evict`` evicts these members when the gang cannot be completed within ``after_seconds``.
+    """
+
+    evict: bool = False
+    after_seconds: Annotated[float, Field(ge=1, le=86_400)] = 300.0
+
+
 class DeviceMoveSettings(Section):
     """
     The report of moves that gather free devices. ``evict`` lets the scheduler evict the pod of a move while a waiting pod needs the block,

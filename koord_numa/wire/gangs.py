@@ -203,6 +203,9 @@ def _koordinator_ref(
         )
         return GangRef(GangKey(Dialect.KOORDINATOR, namespace, min(found, default="")), problem=why)
     key = GangKey(Dialect.KOORDINATOR, namespace, found.pop())
+    # Koordinator marks the pods of a gang that has waited for too long. They are not scheduled until the mark is removed.
+    if annotations.get(names.GANG_TIMEOUT) == "true":
+        return GangRef(key, problem=f"gang has timeout, gangName: {key}: remove the annotation {names.GANG_TIMEOUT}")
     if names.POD_GROUP_LABEL in labels:
         return GangRef(key)
     written = labels.get(names.GANG_MIN_LABEL) or annotations.get(names.GANG_MIN, "")
@@ -338,5 +341,6 @@ ANNOTATIONS: Final = (
     names.GANG_MATCH_POLICY,
     names.GANG_MATCH_POLICY_ALIAS,
     names.GANG_TOPOLOGY,
+    names.GANG_TIMEOUT,
 )
 """Annotations of pods that define a gang."""

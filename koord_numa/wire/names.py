@@ -48,6 +48,7 @@ GANG_MODE: Final = "gang.scheduling.koordinator.sh/mode"
 GANG_GROUPS: Final = "gang.scheduling.koordinator.sh/groups"
 GANG_MATCH_POLICY: Final = "gang.scheduling.koordinator.sh/match-policy"
 GANG_MATCH_POLICY_ALIAS: Final = "pod-group.scheduling.sigs.k8s.io/match-policy"
+GANG_TIMEOUT: Final = "gang.scheduling.koordinator.sh/timeout"
 GANG_TOPOLOGY: Final = "gang.scheduling.koordinator.sh/network-topology-spec"
 POD_GROUP_LABEL: Final = "pod-group.scheduling.sigs.k8s.io"
 GANG_NAME_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/name"  # deprecated

@@ -87,6 +87,9 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], dict[str, str], dict[str, str], 
     "another field": (
         {"schedulingGroup": {"podGroupName": "g", "rank": 1}}, {}, {}, "schedulingGroup.rank is not supported",
     ),
+    "timed out": (
+        {}, {}, {"name": "g", "min-available": "1", "timeout": "true"}, "gang has timeout, gangName: ns/g",
+    ),
     "no minimum": ({}, {}, {"name": "g"}, "min-available"),
     "minimum of zero": ({}, {}, {"name": "g", "min-available": "0"}, '"0" is no number of pods'),
     "unknown mode": ({}, {}, {"name": "g", "min-available": "1", "mode": "Loose"}, '"Loose" is none of NonStrict, Strict'),

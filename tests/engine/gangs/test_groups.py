@@ -16,6 +16,7 @@ from koord_numa.core.gangs.model import (
 )
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
+from koord_numa.engine.gangs.partial_gangs import PartialGangs
 from koord_numa.ports import Forbidden, Unavailable
 from tests.engine.binding.test_pre_bind import Step
 from tests.engine.gangs.groups import kubelet_topology, make_kind
@@ -348,3 +349,32 @@ async def test_the_rest_of_a_group_goes_before_other_pods() -> None:
     world.engine.handlers.bound_pods.observe("ADDED", bound(member("m0"), "a", started=True))
     await world.settle()
     assert placed(world) == ["m1"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "waited", "running", "gone"),
+    [
+        ("", 400, 2, []),
+        ("partialGangs: {evict: true, afterSeconds: 300}", 200, 2, []),
+        ("partialGangs: {evict: true, afterSeconds: 300}", 400, 2, ["m0", "m1"]),
+        ("partialGangs: {evict: true, afterSeconds: 300}", 400, 3, []),
+    ],
+    ids=["off", "not yet", "overdue", "complete"],
+)
+async def test_members_of_a_gang_that_cannot_be_completed(
+    settings: str, waited: int, running: int, gone: list[str]
+) -> None:
+    world = make_world(make_node("a", cpu=6), settings=settings)
+    group(world, GangSpec(3))
+    pods = members(4)
+    for pod in pods[:running]:
+        world.engine.handlers.bound_pods.observe("ADDED", bound(pod, "a", started=True))
+    world.engine.handlers.bound_pods.observe("ADDED", bound(make_pod("other", cpu=2000), "a", started=True))
+    world.waits(pods[3])
+    partial = PartialGangs(world.engine.handle)
+    world.engine.groups.tick()
+    for _ in range(2):
+        await world.settle()
+        await partial.evict_overdue()
+        world.clock.now += waited
+    assert sorted({call.removeprefix("evict ") for call in world.server.calls if call.startswith("evict")}) == gone
