@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from heapq import nsmallest
 from itertools import groupby
+from math import inf
 from typing import Final
 
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
@@ -55,11 +56,74 @@ def closest_nodes(rejections: Mapping[str, Rejection], count: int) -> list[str]:
     """
     Return the names of at most ``count`` nodes, the closest to a fit first, ties by name.
 
-    Nodes that are not intended for the pod, or too small even when empty, are omitted if there are others.
+    The closest node of each group (``group_of``) precedes further nodes of a group, so that the rejection of a small pool is not hidden by
+    those of a large pool. Nodes that are not intended for the pod, or too small even when empty, are omitted if there are others.
     """
-    meant = [name for name, rejection in rejections.items() if _is_meant(rejection)] or list(rejections)
-    # Not sorted: only a few of thousands of nodes are shown.
-    return nsmallest(count, meant, key=lambda name: (*_distance(rejections[name]), name))
+    # By identity: nodes without details share one object per message.
+    known = {id(it): (distance(it), None if it.lack == DROPPED else group_of(it)) for it in rejections.values()}
+    ranked = [(*known[id(rejection)], name) for name, rejection in rejections.items()]
+    if any(far < ELSEWHERE_DISTANCE for far, _, _ in ranked):
+        ranked = [entry for entry in ranked if entry[0] < ELSEWHERE_DISTANCE]
+    first: dict[Group, tuple[float, str]] = {}
+    for far, group, name in ranked:
+        if group is not None and (group not in first or (far, name) < first[group]):
+            first[group] = (far, name)
+    chosen = nsmallest(count, first.values())
+    if len(chosen) < count:
+        taken = {name for _, name in chosen}
+        # Not sorted: only a few of thousands of nodes are shown.
+        more = ((far, name) for far, _, name in ranked if name not in taken)
+        chosen = sorted([*chosen, *nsmallest(count - len(chosen), more)])
+    return [name for _, name in chosen]
+
+
+Group = tuple[Reason, str, tuple[tuple[int, str, int], ...]]
+
+
+def group_of(rejection: Rejection) -> Group:
+    """Return what rejections of equal nodes have in common: the reason, the message, and the size of the NUMA nodes."""
+    sizes = tuple((it.numa, it.resource, _size(it.total)) for it in rejection.numbers)
+    return rejection.reason, rejection.message, sizes
+
+
+def _size(total: int) -> int:
+    # Machines of one model differ in a few pages of memory, so that bytes are compared by their order of magnitude.
+    return total if total < 1 << 20 else total.bit_length() << 20
+
+
+DROPPED: Final = inf
+"""``lack`` of a rejection without its details. Its distance is unknown, and larger than that of every node with details."""
+
+ELSEWHERE_DISTANCE: Final = 4.0
+"""Distance from which a node is not intended for the pod, or too small even when empty."""
+
+
+def distance(rejection: Rejection) -> float:
+    """
+    Return how far a node is from a fit, for comparisons.
+
+    Nodes with numbers per NUMA node come first, then resolvable rejections, then by the missing share of the scarcest
+    resource on the NUMA node that has most of it.
+    """
+    too_small = rejection.reason is Reason.RESOURCES and not rejection.resolvable
+    far = ELSEWHERE_DISTANCE if rejection.reason in ELSEWHERE or too_small else 0.0
+    if rejection.lack == DROPPED:
+        return far + 3.9995
+    if not rejection.numbers:
+        far += 2.0
+    if not rejection.resolvable:
+        far += 1.0
+    return far + min(0.999, _lack(rejection))
+
+
+def _lack(rejection: Rejection) -> float:
+    if not rejection.numbers:
+        return max(0.0, rejection.lack)
+    by_numa: dict[int, float] = {}
+    for it in rejection.numbers:
+        if it.needed:
+            by_numa[it.numa] = max(by_numa.get(it.numa, 0.0), 1 - it.free / it.needed)
+    return max(0.0, min(by_numa.values(), default=1.0))
 
 
 def describe(rejection: Rejection) -> str:
@@ -78,20 +142,6 @@ def _counted(rejections: Mapping[str, Rejection]) -> Iterator[str]:
     yield from sorted(f"{counts[message]} {message}" for message in named)
     if rest := sum(counts.values()) - sum(counts[message] for message in named):
         yield f"{rest} for other reasons"
-
-
-def _is_meant(rejection: Rejection) -> bool:
-    """Return whether the node could be intended for the pod. Excludes nodes too small even when empty, such as without GPUs."""
-    too_small = rejection.reason is Reason.RESOURCES and not rejection.resolvable
-    return rejection.reason not in ELSEWHERE and not too_small
-
-
-def _distance(rejection: Rejection) -> tuple[bool, bool, float]:
-    """Return a sort key: nodes with numbers first, then resolvable rejections, then the smallest shortage."""
-    if not rejection.numbers:
-        return (True, not rejection.resolvable, 1.0)
-    lack = max((1 - n.free / n.needed for n in rejection.numbers if n.needed), default=1.0)
-    return (False, not rejection.resolvable, lack)
 
 
 def _numbers(resource: str, numbers: Sequence[NumaNumbers]) -> str:

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.explain import amounts_text, bare_amount, closest_nodes, cpus_text
+from koord_numa.core.explain import DROPPED, amounts_text, bare_amount, closest_nodes, cpus_text
 from koord_numa.core.fit.node_filters import CORDONED, fits_node_affinity, fits_node_name, fits_taints
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.constraints import Toleration
@@ -358,10 +359,10 @@ REPAIRS: Final[Mapping[Reason, str]] = {
 
 
 def situations(probe: Probe) -> Iterator[Remedy]:
-    """Yield outdated topologies, then one repair per reason, for the first node with the reason."""
+    """Yield outdated topologies, then one repair per reason, for the first node with the reason and its details."""
     yield from _lagging(probe)
     told: set[Reason] = set()
-    for name, rejection in sorted(probe.rejections.items()):
+    for name, rejection in sorted(probe.rejections.items(), key=lambda entry: (entry[1].lack == DROPPED, entry[0])):
         row = REPAIRS.get(rejection.reason)
         if row is not None and rejection.reason not in told and probe.may_use(name):
             told.add(rejection.reason)
@@ -524,7 +525,13 @@ def tainted_nodes(probe: Probe) -> Iterator[Remedy]:
 
 
 def _refused_for(probe: Probe, reason: Reason) -> list[str]:
-    return [name for name, rejection in sorted(probe.rejections.items()) if rejection.reason is reason][:TAINTED_NODES]
+    """Return nodes with the reason: the first of each message, then the second of each, and so on."""
+    by_message: dict[str, list[str]] = {}
+    for name, rejection in sorted(probe.rejections.items()):
+        if rejection.reason is reason:
+            by_message.setdefault(rejection.message, []).append(name)
+    turns = zip_longest(*(names[:TAINTED_NODES] for names in by_message.values()))
+    return [name for turn in turns for name in turn if name is not None][:TAINTED_NODES]
 
 
 def _tolerating(taint: Taint) -> Toleration:

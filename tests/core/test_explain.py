@@ -58,7 +58,10 @@ def test_the_first_few_are_those_of_the_whole_order(nodes: dict[str, tuple[int, 
     order = sorted(
         nodes, key=lambda name: (not nodes[name][2], not nodes[name][1], -nodes[name][0] * nodes[name][2], name)
     )
-    assert closest_nodes(rejections, 3) == order[:3]
+    # The first node with and the first node without numbers, then the others.
+    first = {nodes[name][2]: name for name in reversed(order)}.values()
+    chosen = [*sorted(first, key=order.index), *(name for name in order if name not in first)][:3]
+    assert closest_nodes(rejections, 3) == sorted(chosen, key=order.index)
 
 
 def test_nodes_that_the_pod_does_not_mean_are_described_only_without_others() -> None:

@@ -130,7 +130,8 @@ def fits_resources(
     free = max(0, there - held.get(name, 0))
     detail = f"needs {needs_text({name: amount})}, {bare_amount(name, free)} of {bare_amount(name, there)} free"
     # Preemption cannot free more than the node has in total.
-    return Rejection(Reason.RESOURCES, f"Insufficient {name}", detail, resolvable=amount <= there)
+    lack = round(1 - free / amount, 6)
+    return Rejection(Reason.RESOURCES, f"Insufficient {name}", detail, resolvable=amount <= there, lack=lack)
 
 
 _HARD: Final = (TaintEffect.NO_SCHEDULE, TaintEffect.NO_EXECUTE)

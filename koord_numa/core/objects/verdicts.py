@@ -90,7 +90,8 @@ class Rejection(ValueObject, gc=False):
     Rejection of a pod by a node.
 
     ``message`` is counted over nodes (``Insufficient cpu``); ``detail`` is about this node only, with numbers. ``resolvable`` is whether
-    evictions could help. ``largest`` is the largest aligned request that would fit now.
+    evictions could help. ``largest`` is the largest aligned request that would fit now. ``lack`` is the missing share of the scarcest
+    resource of the whole node, from 0 to 1, for rejections without numbers per NUMA node.
     """
 
     reason: Reason
@@ -99,6 +100,7 @@ class Rejection(ValueObject, gc=False):
     resolvable: bool = True
     numbers: tuple[NumaNumbers, ...] = ()
     largest: ResourceList = value_field(default_factory=dict)
+    lack: float = 1.0
 
 
 class Placement(ValueObject, gc=False):

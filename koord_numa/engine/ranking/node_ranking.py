@@ -14,8 +14,10 @@ from enum import Enum
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from koord_numa.core.claims.budget import SELECTOR_LIMITS, TurnOverError
+from koord_numa.core.explain import DROPPED, Group, distance, group_of
 from koord_numa.core.fit.node_filters import soft_taints
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
@@ -99,8 +101,11 @@ class PreferenceRows:
         return raw
 
 
-DETAILED: Final = 64
-"""Number of rows whose rejection is stored with details. The rejections of other rows keep only the counted message."""
+DETAILED: Final = 16
+"""
+Number of rows whose rejection is stored with details: the closest row of each group, then the closest rows. Other rows keep the counted
+message. At most 8 rows are shown or evaluated for advice.
+"""
 
 SPARE: Final = 256
 """Number of unused messages that are tolerated before they are removed."""
@@ -121,46 +126,77 @@ def no_bars(_node: str) -> Rejection | None:
 
 @dataclass(slots=True)
 class RejectionTable:
-    """The last rejection of each row. Bounded: details of a few rows, one shared object per message for the others."""
+    """
+    The last rejection of each row. Bounded: details of a few rows, one shared object per message and size for the others.
 
-    # int64[table rows]: index into ``_words`` of the row's last rejection.
-    _codes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    ``representatives`` are the rows whose details matter. Their details may be missing until the row is evaluated again.
+    """
+
+    # int32[table rows]: index into ``_words`` of the row's last rejection.
+    _codes: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    # float32[table rows]: distance of the row's last rejection, see ``core.explain.distance``.
+    _distances: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
     _words: list[Rejection] = field(default_factory=list)
-    _code_of: dict[tuple[Reason, str, bool], int] = field(default_factory=dict)
+    _groups: list[tuple[Group, bool]] = field(default_factory=list)  # of each element of ``_words``
+    _code_of: dict[tuple[Group, bool], int] = field(default_factory=dict)
     _detailed: dict[int, Rejection] = field(default_factory=dict)  # forgotten rows have the code ``UNKNOWN``
-    _forgot: bool = False  # whether ``_detailed`` may contain forgotten rows
     _most_words: int = SPARE
 
     def resize(self, rows: int) -> None:
         """Add rows without a rejection."""
-        grown = np.full(rows, UNKNOWN, dtype=np.int64)
+        grown = np.full(rows, UNKNOWN, dtype=np.int32)
         grown[: len(self._codes)] = self._codes
         self._codes = grown
+        distances = np.zeros(rows, dtype=np.float32)
+        distances[: len(self._distances)] = self._distances
+        self._distances = distances
 
     def add(self, row: int, rejection: Rejection) -> None:
         """Store the rejection of a row."""
-        words = (rejection.reason, rejection.message, rejection.resolvable)
-        code = self._code_of.get(words)
+        group = (group_of(rejection), rejection.resolvable)
+        code = self._code_of.get(group)
         if code is None:
             # Swept when the number has doubled since the last sweep, so that the cost is a constant share of the
             # additions.
             if len(self._words) >= self._most_words:
                 self._drop_unused()
-            code = self._code_of[words] = len(self._words)
-            # Without details: all rows with this message share one object.
-            self._words.append(Rejection(rejection.reason, rejection.message, resolvable=rejection.resolvable))
-        if self._forgot and len(self._detailed) >= DETAILED:
-            self._detailed = {row: kept for row, kept in self._detailed.items() if self._codes[row] != UNKNOWN}
-            self._forgot = False
-        self._detailed.pop(row, None)
-        if len(self._detailed) < DETAILED:
+            code = self._code_of[group] = len(self._words)
+            # Without details: all rows with this message and size share one object.
+            self._words.append(
+                Rejection(rejection.reason, rejection.message, resolvable=rejection.resolvable, lack=DROPPED)
+            )
+            self._groups.append(group)
+        if row in self._detailed or len(self._detailed) < DETAILED:
             self._detailed[row] = rejection
         self._codes[row] = code
+        self._distances[row] = distance(rejection)
 
     def get(self, row: int) -> Rejection | None:
         """Return the rejection of a row, ``None`` when it is unknown."""
         code = int(self._codes[row])
         return None if code == UNKNOWN else self._detailed.get(row) or self._words[code]
+
+    def representatives(self, ranks: Ints) -> list[int]:
+        """
+        Return the rows to describe: the closest row of each group, then the closest rows. Of equally close rows the largest rank wins.
+
+        Details of other rows are dropped. ``has_details`` tells which of these rows must be evaluated again.
+        """
+        rows = np.flatnonzero(self._codes != UNKNOWN)
+        # int64[known rows]: the closest first.
+        rows = rows[np.lexsort((-ranks[rows], self._distances[rows]))]
+        first = np.unique(self._codes[rows], return_index=True)[1]
+        first.sort()
+        chosen: list[int] = rows[first][:DETAILED].tolist()
+        if len(chosen) < DETAILED:
+            taken = set(chosen)
+            chosen += [row for row in rows[: 2 * DETAILED].tolist() if row not in taken][: DETAILED - len(chosen)]
+        self._detailed = {row: kept for row in chosen if (kept := self._detailed.get(row)) is not None}
+        return chosen
+
+    def has_details(self, row: int) -> bool:
+        """Return whether the rejection of the row is stored with details."""
+        return row in self._detailed
 
     def unknown(self, rows: int) -> Bools:
         """Return which of the first ``rows`` rows have no known rejection."""
@@ -172,7 +208,9 @@ class RejectionTable:
         if not self._words:
             return  # no row has been rejected yet
         self._codes[rows] = UNKNOWN
-        self._forgot = True
+        # Details must not outlive their rejection: the row may be rejected again without details.
+        for row in [row for row in self._detailed if self._codes[row] == UNKNOWN]:
+            del self._detailed[row]
 
     def clear(self) -> None:
         """Forget all rejections."""
@@ -181,13 +219,14 @@ class RejectionTable:
 
     def _drop_unused(self) -> None:
         """Remove messages that no row has now. Messages may contain taints and labels, whose number is not bounded."""
-        used = distinct(self._codes[self._codes != UNKNOWN])
-        renumbered = np.full(len(self._words) + 1, UNKNOWN, dtype=np.int64)  # the last element is for UNKNOWN
-        renumbered[used] = np.arange(len(used))
+        used = distinct(self._codes[self._codes != UNKNOWN].astype(np.int64)).tolist()
+        renumbered = np.full(len(self._words) + 1, UNKNOWN, dtype=np.int32)  # the last element is for UNKNOWN
+        renumbered[used] = np.arange(len(used), dtype=np.int32)
         # Translation table: the index -1 selects the last element, which is UNKNOWN.
         self._codes = renumbered[self._codes]
-        self._words = [self._words[code] for code in used.tolist()]
-        self._code_of = {(each.reason, each.message, each.resolvable): code for code, each in enumerate(self._words)}
+        self._words = [self._words[code] for code in used]
+        self._groups = [self._groups[code] for code in used]
+        self._code_of = {group: code for code, group in enumerate(self._groups)}
         self._most_words = 2 * len(self._words) + SPARE
 
 
@@ -308,6 +347,7 @@ class NodeRanking:
         self._refusals = RejectionTable()
         self._told: dict[str, Rejection] = {}
         self._told_rows: dict[int, str] = {}  # row of each rejection in ``_told``, with the node name
+        self._described: set[int] = set()  # rows with details in ``_told``
         self._told_at: int | None = None  # journal position of ``_told``
         self._untold: set[int] = set()
         self._left: int | None = None  # nodes that this turn may still evaluate, if limited
@@ -560,4 +600,22 @@ class NodeRanking:
             if (refusal := self._refusals.get(row)) is not None:
                 self._told_rows[row] = record.name
                 self._told[record.name] = refusal
+        if len(rows):
+            self._add_details()
         return dict(self._told)
+
+    def _add_details(self) -> None:
+        """Complete the rejections that are shown: details of the representatives, and of no other rows."""
+        table, told_rows = self._refusals, self._told_rows
+        rows = table.representatives(self._columns.ranks)
+        for row in self._described.difference(rows) & told_rows.keys():
+            if (refusal := table.get(row)) is not None:
+                self._told[told_rows[row]] = refusal  # without details now
+        self._described = set(rows)
+        for row in rows:
+            if row not in told_rows:
+                continue
+            if not table.has_details(row):
+                self._evaluate(row)
+            if (refusal := table.get(row)) is not None:
+                self._told[told_rows[row]] = refusal

@@ -3,7 +3,7 @@
 from random import Random
 
 from koord_numa.core.objects.verdicts import Reason, Rejection
-from koord_numa.engine.ranking.node_ranking import SPARE, RejectionTable
+from koord_numa.engine.ranking.node_ranking import DETAILED, SPARE, RejectionTable
 from koord_numa.settings import Settings
 
 NODES = 5000
@@ -39,5 +39,5 @@ def test_refusals_of_all_remembered_classes_on_5000_nodes_take_bounded_memory() 
     table.resize(NODES)
     for row in range(NODES):
         table.add(row, no("untolerated taint"))
-    assert (len(table._words), len(table._detailed)) == (1, 64)
-    assert Settings().remembered_classes * table._codes.nbytes <= 16 << 20
+    assert (len(table._words), len(table._detailed)) == (1, DETAILED)
+    assert Settings().remembered_classes * (table._codes.nbytes + table._distances.nbytes) <= 16 << 20
