@@ -274,6 +274,7 @@ class Scheduler:
         if event is not None and self.queue.parked:
             wake(self.queue, self.dependencies.clock(), NodeChange(event, info, pod, self.cache.index.namespaces))
         self.assumed_pods.say_cpu_conflict(info)
+        self.assumed_pods.say_device_conflict(info)
         if len(self.handle.pending):
             self.loop.kick()
 

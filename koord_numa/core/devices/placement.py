@@ -156,4 +156,6 @@ def node_devices(request: PodRequest, offer: DeviceOffer | None, ledger: Ledger)
 
 def rejection(shortage: Shortage) -> Rejection:
     """Return the rejection of a node for a shortage."""
-    return Rejection(Reason.DEVICES, shortage.message, shortage.detail, shortage.resolvable)
+    needed = dict(shortage.needed)
+    lack = max((1 - there / needed[kind] for kind, there in shortage.room), default=1.0)
+    return Rejection(Reason.DEVICES, shortage.message, shortage.detail, shortage.resolvable, lack=max(0.0, lack))

@@ -20,7 +20,7 @@ from koord_numa.core.preempt.dry_run import (
 )
 from koord_numa.core.resources import ResourceList, subtract
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
-from koord_numa.core.scheduling.request import SchedulingRequest, on_node
+from koord_numa.core.scheduling.request import SchedulingRequest, amounts_of_node, on_node
 from koord_numa.core.selectors import selects
 
 LIFT: Final = 1 << 31
@@ -184,7 +184,7 @@ def may_help(ask: SchedulingRequest, node: PreemptionNode, devices: FreedDevices
         return False
     left: ResourceList = subtract(node.seen.allocatable, node.seen.ledger.amounts)
     holdings = node.seen.ledger.holdings
-    for name, amount in on_node(ask, node.seen.node).amounts.items():
+    for name, amount in amounts_of_node(on_node(ask, node.seen.node).amounts, node.seen).items():
         if amount > left.get(name, 0) + sum(holdings[uid].amounts.get(name, 0) for uid in away if uid in holdings):
             return False
     return devices is None or devices.may_suffice(node, away)

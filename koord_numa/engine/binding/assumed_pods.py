@@ -11,6 +11,7 @@ from typing import Final
 
 from cachetools import LRUCache
 
+from koord_numa.core.devices import double_holds
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import AssumedPod
@@ -39,6 +40,7 @@ class AssumedPods:
         self._observe_bound = observe_bound
         self._rejected: LRUCache[str, bool] = LRUCache(maxsize=REMEMBERED_REJECTIONS)
         self._distrusted: dict[str, str] = {}
+        self._device_conflicts: dict[str, str] = {}  # by node, the message that was reported
 
     def note_rejection(self, pod: Pod, *, counts: bool) -> None:
         """
@@ -80,6 +82,26 @@ class AssumedPods:
             )
         else:
             del self._distrusted[record.name]
+
+    def say_device_conflict(self, record: NodeInfo) -> None:
+        """Report devices by id that are not known or held twice, once per message. Called for every change of a node."""
+        offer = record.devices
+        if offer is None and record.name not in self._device_conflicts:
+            return
+        conflict = "" if offer is None else double_holds(record.ledger, offer.machine)
+        why = ("" if offer is None else offer.problem) or conflict
+        if self._device_conflicts.get(record.name, "") == why:
+            return
+        if not why:
+            del self._device_conflicts[record.name]
+            return
+        self._device_conflicts[record.name] = why
+        self._handle.dependencies.recorder.node_event(
+            record.name,
+            warning=True,
+            reason="DeviceConflict" if why == conflict else "DevicesUnknown",
+            message=why,
+        )
 
     def end_node_backoffs(self) -> list[str]:
         """End the expired back-offs and return the names of their nodes."""

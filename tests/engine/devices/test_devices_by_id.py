@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from koord_numa.core.gangs.model import Dialect, GangKey, GangRef, GangSpec
 from koord_numa.core.objects.devices import DeviceInventory, DeviceSpec, PartitionSpec
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import NumaSpec, Pod
@@ -18,6 +19,7 @@ from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.names import DEVICE_ALLOCATED
 from koord_numa.wire.pod.pod_annotations import resource_status
 from tests.core.devices.rack import inventory, request
+from tests.engine.preemption.world import leaves, make_room
 from tests.engine.world import World, make_node, make_pod, make_topology, make_world
 
 NVIDIA = {"nvidia.com/gpu": 1}
@@ -270,3 +272,77 @@ async def test_remembered_choices_equal_asking_every_node(seed: int) -> None:
 
 def _listing(node: Node) -> Node:
     return replace(node, allocatable={**node.allocatable, "koordinator.sh/gpu": 400})
+
+
+async def test_more_in_use_than_exists_is_reported_once() -> None:
+    """Another scheduler gave the same GPU away: an event on the node, and the GPU is not allocated again."""
+    world = rack(inventory("0a 0a", ""))
+    for name in ("a", "b"):
+        grants = device_grants('{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"100"}}]}', FieldPath(""))
+        world.engine.handlers.bound_pods.observe("ADDED", replace(make_pod(name), node="node-0", devices=grants))
+    world.engine.handlers.bound_pods.observe("ADDED", replace(make_pod("c"), node="node-0"))
+    said = [(who, message) for who, reason, message in world.diary.events if reason == "DeviceConflict"]
+    assert said == [("node-0", "200 of 100 koordinator.sh/gpu-core of gpu 0 is held by default/a, default/b")]
+    world.waits(first := asking("d", gpu=100), second := asking("e", gpu=100))
+    await world.settle()
+    assert devices_of(world, first) == "gpu1"
+    assert "needs 1 gpu; 0 of 2 are free" in world.pending(second).message
+
+
+async def test_unknown_devices_are_reported() -> None:
+    """A malformed Device object is named on its node."""
+    world = rack(inventory())
+    world.engine.handlers.devices.observe("MODIFIED", DeviceInventory("node-0", problem="spec.devices is not a list"))
+    assert ("node-0", "DevicesUnknown", "spec.devices is not a list") in world.diary.events
+
+
+async def test_the_closest_node_is_named_first() -> None:
+    """The numbers are those of the node that lacks least."""
+    world = rack(inventory("0a 0b", "0a"), inventory("0a 0a", "0a"), inventory("0a", "0a"))
+    world.waits(pod := asking("a", DeviceSpec(joint=("gpu", "rdma"), same_pcie=True), gpu=200, rdma=200))
+    await world.settle()
+    lines = world.pending(pod).message.splitlines()
+    assert lines[1].startswith("node-0: ") or lines[1].startswith("node-1: ")
+    assert "needs 2 rdma; 1 of 1 are free" in lines[1]
+
+
+async def test_preemption_frees_devices() -> None:
+    """The pod of lower priority whose devices suffice leaves; the other one stays."""
+    world = rack(inventory("0a 0a 0b", ""))
+    world.engine.handlers.budgets.replace([])
+    for name, minors in (("pair", (0, 1)), ("single", (2,))):
+        entries = [{"minor": minor, "resources": {"koordinator.sh/gpu-core": "100"}} for minor in minors]
+        grants = device_grants(json.dumps({"gpu": entries}), FieldPath(""))
+        there = replace(
+            asking(name, gpu=100 * len(minors)), node="node-0", devices=grants, started=True, phase="Running"
+        )
+        world.server.pods[there.key.uid] = there
+        world.engine.handlers.bound_pods.observe("ADDED", there)
+    pod = asking("urgent", gpu=200)
+    pod = replace(pod, request=replace(pod.request, priority=10))
+    world.waits(pod)
+    assert await make_room(world) == ["nominate urgent node-0", "evict pair"]
+    leaves(world, "pair")
+    world.clock.now += 10
+    await world.settle()
+    assert devices_of(world, pod) == "gpu0 gpu1"
+
+
+def grouped(pod: Pod, name: str, count: int) -> Pod:
+    """A member of a gang of so many pods."""
+    gang = GangRef(GangKey(Dialect.KOORDINATOR, "default", name), GangSpec(count))
+    return replace(pod, request=replace(pod.request, gang=gang))
+
+
+async def test_members_of_a_gang_hold_different_devices() -> None:
+    """The trial of a group counts the devices of members that are assumed; three members do not fit, two do."""
+    world = rack(inventory(), inventory())
+    members = [grouped(asking(f"m-{number}", gpu=600), "g", 3) for number in range(3)]
+    world.waits(*members)
+    await world.settle()
+    assert not any(world.server.pods[pod.key.uid].node for pod in members)
+    pair = [grouped(asking(f"p-{number}", gpu=600), "h", 2) for number in range(2)]
+    world.waits(*pair)
+    world.clock.now += 10
+    await world.settle()
+    assert sorted(world.server.pods[pod.key.uid].node for pod in pair) == ["node-0", "node-1"]
