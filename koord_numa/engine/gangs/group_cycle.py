@@ -169,11 +169,16 @@ class GroupCycle:
             handle.queue.remove(pending)
             pending.attempts += 1
         specs = [handle.pod_groups.spec_of(key) for key in keys]
-        if why := _contradiction(members, specs):
+        if why := _contradiction([it.pod for it in members], self._scheduled(keys), specs):
             self._wait(keys, members, why)
             self._tell_waiting(keys, SCHEDULER_ERROR, why)
             return False
         return True
+
+    def _scheduled(self, keys: Iterable[GangKey]) -> list[Pod]:
+        """Return the members of these gangs that have a node."""
+        found = (self.handle.cache.pod(uid) for key in keys for uid in self.handle.pod_groups.gang(key).scheduled)
+        return [pod for pod in found if pod is not None]
 
     async def _decide(
         self, trial: ClusterTrial, group: Group, keys: tuple[GangKey, ...], members: Sequence[PendingPod]
@@ -372,15 +377,18 @@ def _by_class(members: Iterable[PendingPod]) -> dict[RequestClass, list[PendingP
     return found
 
 
-def _contradiction(members: Sequence[PendingPod], specs: Iterable[GangSpec | None]) -> str:
-    """Return what kube-scheduler's podGroupCycle refuses before it looks at nodes; empty for most groups."""
-    names = {pending.pod.scheduler for pending in members}
+def _contradiction(waiting: Sequence[Pod], scheduled: Iterable[Pod], specs: Iterable[GangSpec | None]) -> str:
+    """Return what kube-scheduler's podGroupCycle refuses before it evaluates nodes; empty for most groups."""
+    names = {pod.scheduler for pod in waiting}
+    kubernetes = [pod for pod in waiting if pod.request.gang and pod.request.gang.key.dialect is Dialect.KUBERNETES]
+    if kubernetes:
+        kubernetes += scheduled
+        names |= {pod.scheduler for pod in kubernetes}
     if len(names) > 1:
         return "all pods in a single pod group should have the same .spec.schedulerName set, got: " + " and ".join(
             sorted(names)
         )
-    kubernetes = [it for it in members if it.pod.request.gang and it.pod.request.gang.key.dialect is Dialect.KUBERNETES]
-    priorities = {pending.pod.request.priority for pending in kubernetes}
+    priorities = {pod.request.priority for pod in kubernetes}
     priorities |= {spec.priority for spec in specs if spec is not None and spec.priority is not None}
     if len(priorities) > 1:
         return "all pods in a single pod group should match the priority of the pod group, got: " + " and ".join(

@@ -10,7 +10,7 @@ from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope, NumaPolicy, QosClass
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.gangs.trial import ClusterTrial
-from tests.engine.world import GIB, World, make_node, make_pod, make_topology, make_world
+from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world
 
 GANG = GangKey(Dialect.KUBERNETES, "default", "gang")
 
@@ -40,6 +40,18 @@ def random_world(dice: Random) -> World:
         elif kind == "kubelet":
             world.engine.handlers.topologies.observe("ADDED", kubelet_topology(name, 2, cpus))
     return world
+
+
+def fill(world: World, dice: Random) -> None:
+    """Place up to four pods of other owners."""
+    for number in range(dice.randint(0, 4)):
+        pod = make_kind(f"b{number}", *dice.choice(((1, False), (2, False), (2, True), (3, True))))
+        request_class = world.engine.handle.classes.of(pod)
+        assert request_class is not None
+        found = world.engine.handle.selector.choose(request_class)
+        if found is not None:
+            there = bound(pod, found.node, assignment=found.assignment, started=True)
+            world.engine.handlers.bound_pods.observe("ADDED", there)
 
 
 def random_members(dice: Random, *, equal: bool) -> list[Pod]:

@@ -1,5 +1,6 @@
 """Groups in the live state: as good as an exhaustive search, and without a trace."""
 
+from itertools import combinations
 from random import Random
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from koord_numa.core.gangs.decide import Placed, Refused, decide_group
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement
 from koord_numa.core.value_objects import replace
-from tests.engine.gangs.groups import fits, group_of, kubelet_topology, make_kind, random_members, random_world
+from tests.engine.gangs.groups import fill, fits, group_of, kubelet_topology, make_kind, random_members, random_world
 from tests.engine.world import make_node, make_pod, make_world
 
 CASES = 30
@@ -30,6 +31,24 @@ def test_groups_are_placed_where_an_exhaustive_search_places_them(equal: bool) -
             wrong.append(seed)
     assert min(found.values()) > CASES // 8  # both answers occur
     assert len(wrong) <= (0 if equal else CASES // 50)
+
+
+def test_minimal_counts_are_met_where_some_choice_of_members_fits() -> None:
+    answers = set()
+    for seed in range(CASES // 3):
+        dice = Random(seed)
+        world = random_world(dice)
+        fill(world, dice)
+        pods = random_members(dice, equal=bool(seed % 2))
+        count = max(1, len(pods) - dice.randint(0, 2))
+        trial, group = group_of(world, pods, count)
+        with trial.begun():
+            placed = isinstance(decide_group(trial, group), Placed)
+            nodes = sorted(world.engine.cache.nodes)
+            possible = any(fits(trial, list(some), nodes) for some in combinations(group.members, count))
+        assert placed == possible, seed
+        answers.add(placed)
+    assert answers == {True, False}
 
 
 def test_a_trial_leaves_no_trace() -> None:
