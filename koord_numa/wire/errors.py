@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+if TYPE_CHECKING:  # the node agent does without pydantic
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 QUOTED: Final = 60
 """Maximum characters of a found text in a message. An annotation may have megabytes."""
@@ -115,7 +116,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
 _ABSENT: Final = object()
 
 
-def first_mistake(error: ValidationError, value: object) -> tuple[str, str]:
+def first_mistake(error: "ValidationError", value: object) -> tuple[str, str]:
     """
     Return the key and the sentence of the first mistake.
 
@@ -132,7 +133,7 @@ def first_mistake(error: ValidationError, value: object) -> tuple[str, str]:
     return key, _sentence(same)
 
 
-def key_of(error: ErrorDetails, value: object) -> str:
+def key_of(error: "ErrorDetails", value: object) -> str:
     """Return the place of the mistake, such as ``spec.devices[0].name``. Steps of pydantic that do not exist in ``value`` are omitted."""
     key, at = "", value
     for step in error["loc"]:
@@ -161,7 +162,7 @@ def _equal(key: object, step: object) -> bool:
     return isinstance(key, str) and isinstance(step, str) and key.lower() == step.lower()
 
 
-def _sentence(errors: Sequence[ErrorDetails]) -> str:
+def _sentence(errors: "Sequence[ErrorDetails]") -> str:
     first = errors[0]
     found = quoted(first["input"])
     expected = list(dict.fromkeys(_EXPECTED[each["type"]] for each in errors if each["type"] in _EXPECTED))
@@ -176,7 +177,7 @@ def _sentence(errors: Sequence[ErrorDetails]) -> str:
     return _bounded(first) or f"{found}: {_own_words(first)}"
 
 
-def _bounded(error: ErrorDetails) -> str:
+def _bounded(error: "ErrorDetails") -> str:
     """Return the sentence for a value outside an enumeration or of the wrong length. Empty for other errors."""
     bounds: Mapping[str, Any] = error.get("ctx") or {}
     if error["type"] in ("enum", "literal_error"):
@@ -189,12 +190,12 @@ def _bounded(error: ErrorDetails) -> str:
     return ""
 
 
-def _own_words(error: ErrorDetails) -> str:
+def _own_words(error: "ErrorDetails") -> str:
     """Return the text of a validator of this package, without the exception type that pydantic puts before it."""
     message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     return message[:1].lower() + message[1:]
 
 
-def sentence_of(error: ValidationError, value: object, roots: Iterable[str] = ()) -> str:
+def sentence_of(error: "ValidationError", value: object, roots: Iterable[str] = ()) -> str:
     """Return key and sentence as one text, after ``roots``: ``rack.yaml: machines[0].sockets: 0 is below 1, …``."""
     return ": ".join(part for part in (*roots, *first_mistake(error, value)) if part)

@@ -114,6 +114,14 @@ def test_an_unknown_command() -> None:
     assert CliRunner().invoke(main, ["does-not-exist"]).exit_code == 2
 
 
+def test_the_node_agent_imports_no_models() -> None:
+    """Each of these would add 5 to 30 MB on every node."""
+    heavy = ("pydantic", "numpy", "kubernetes_asyncio", "kopf", "koord_numa.engine")
+    code = f"import sys; import koord_numa.node.agent; print(*[name for name in {heavy!r} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert found.split() == []
+
+
 def test_version_imports_neither_the_client_nor_the_sandbox() -> None:
     code = (
         "import sys; import koord_numa.cli.commands.version\n"
