@@ -32,6 +32,7 @@ class NodePods:
         self._pods: dict[str, DecidedPod] = {}
         self._sorted: tuple[DecidedPod, ...] | None = None
         self._bound: dict[str, BoundPod] = {}  # by uid, every pod object of this node
+        self._pages: list[_Parsed] = []  # of a list that is not complete
         self.departed: dict[str, None] = {}
         self.changed = asyncio.Event()
         self.noticed = asyncio.Event()
@@ -63,6 +64,7 @@ class NodePods:
         """Watch until cancelled. Lists again whenever the watch ends."""
         pause = 1.0
         while True:
+            self._pages = []
             try:
                 async for kind, value in self._api.watch("/api/v1/pods", self._query):
                     # Only a response resets the back-off: a failing list never gets here.
@@ -79,20 +81,28 @@ class NodePods:
         self.observe("LIST", (listed or {}).get("items") or [])
 
     def observe(self, kind: str, value: Any) -> None:
-        """Process an event of the watch, or its first list."""
+        """Process an event of the watch, or a page of its first list, of which ``LIST`` is the last one."""
+        if kind == "PAGE":
+            self._pages += map(self._parse, value)
+            return
         before, bound_before = dict(self._pods), dict(self._bound)
         # Compared below: most updates concern fields that the agent does not read, and must not wake a task.
         if kind == "LIST":
-            self._pods, self._bound = {}, {}
-            for pod in value:
-                self._count(pod)
+            listed, self._pages = [*self._pages, *map(self._parse, value)], []
+            self._pods = {found.uid: found for _, found in listed if found is not None}
+            self._bound = {bound.uid: bound for bound, _ in listed}
             self.synced.set()
         elif kind == "DELETED":
             uid = str((value.get("metadata") or {}).get("uid", ""))
             self._pods.pop(uid, None)
             self._bound.pop(uid, None)
         elif kind in ("ADDED", "MODIFIED"):
-            self._count(value)
+            bound, found = self._parse(value)
+            self._bound[bound.uid] = bound
+            if found is None:
+                self._pods.pop(bound.uid, None)
+            else:
+                self._pods[found.uid] = found
         if self._pods != before:
             self._sorted = None
             self.changed.set()
@@ -124,14 +134,12 @@ class NodePods:
         while len(self.departed) > MAX_DEPARTED:
             del self.departed[next(iter(self.departed))]
 
-    def _count(self, pod: Mapping[str, Any]) -> None:
-        bound = bound_pod(pod)
-        self._bound[bound.uid] = bound
+    def _parse(self, pod: Mapping[str, Any]) -> "_Parsed":
         found = decided_pod(pod, self._koordlet_namespace)
-        if found is None:
-            self._pods.pop(str((pod.get("metadata") or {}).get("uid", "")), None)
-            return
         # Logged once per new state, not per update of the pod.
-        if found.problem and found != self._pods.get(found.uid):
+        if found is not None and found.problem and found != self._pods.get(found.uid):
             logger.warning("pod %s: %s", found.key, found.problem)
-        self._pods[found.uid] = found
+        return bound_pod(pod), found
+
+
+_Parsed = tuple[BoundPod, DecidedPod | None]

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from koord_numa.node.inputs.api_client import READ_BUFFER, ApiAccess, ApiError, NodeApi
+from koord_numa.node.inputs.api_client import PAGE, READ_BUFFER, ApiAccess, ApiError, NodeApi
+from koord_numa.node.inputs.pods import NodePods
+from koord_numa.sandbox.apiserver import ApiServer
+from tests.sandbox.machines.pods import bind, create
 
 PODS = "/api/v1/pods"
 
@@ -35,6 +38,24 @@ async def watched(size: int) -> list[str]:
             return [kind async for kind, _ in api.watch(PODS, {})]
     finally:
         await runner.cleanup()
+
+
+async def test_pods_are_listed_in_pages() -> None:
+    """A list of all pods at once would need memory that the process keeps."""
+    async with ApiServer() as server, NodeApi(ApiAccess(server.url)) as api:
+        names = {f"p{number}" for number in range(2 * PAGE + 1)}
+        for name in sorted(names):
+            bind(server.store, create(server.store, name), "n0")
+        pods = NodePods(api, "n0")
+        kinds = []
+        async for kind, value in api.watch(PODS, {"fieldSelector": "spec.nodeName=n0"}):
+            kinds.append((kind, len(value)))
+            pods.observe(kind, value)
+            if kind == "LIST":
+                break
+            assert not pods.synced.is_set()
+        assert kinds == [("PAGE", PAGE), ("PAGE", PAGE), ("LIST", 1)]
+        assert {pod.name for pod in pods.all()} == {pod.name for pod in pods.bound()} == names
 
 
 def test_a_watch_takes_the_largest_pods() -> None:
