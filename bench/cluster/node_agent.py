@@ -5,7 +5,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +15,18 @@ from bench.figure import Figure, NotMeasurableError
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.node.inputs.api_client import ApiAccess, NodeApi
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.machines import Fleet, NodeDescription, NodeServices, Shape, Style
+from koord_numa.wire import names
+from tests.node.fake_nri import nri_runtime
+from tests.node.nodes import World
+from tests.node.test_interrupts import FakeProc
 
 PODS: Final = 250
-WARM_UP: Final = 10.0
+INTERRUPTS: Final = 1000
+WARM_UP: Final = 15.0
 MEASURED: Final = 30.0
 HARDWARE: Final = Shape(sockets=2, cores=64, threads=2).build()
 STATIC: Final = KubeletConfig(
@@ -37,9 +44,10 @@ from pathlib import Path
 from koord_numa.node.agent import Agent
 from koord_numa.node.agent_config import AgentConfig
 from koord_numa.node.inputs.api_client import ApiAccess, NodeApi
-async def main(url, sysfs, cgroups, config, podresources, cri, root, apply):
+async def main(url, sysfs, cgroups, config, podresources, cri, nri, root, proc, state, apply):
     config = AgentConfig(node="n0", sysfs=Path(sysfs), cgroups=Path(cgroups), kubelet_config=Path(config),
-                         podresources=Path(podresources), cri_socket=Path(cri), root_dir=Path(root), apply=apply == "apply")
+                         podresources=Path(podresources), cri_socket=Path(cri), nri_socket=Path(nri), root_dir=Path(root),
+                         proc=Path(proc), state=Path(state), apply=apply == "apply")
     async with NodeApi(ApiAccess(url)) as api:
         await Agent(config, api).run(asyncio.Event())
 asyncio.run(main(*sys.argv[1:]))
@@ -61,7 +69,9 @@ def figures() -> Iterator[Figure]:
     for name, description in (("publishing", KUBELETS), ("applying", SCHEDULERS)):
         cost = asyncio.run(_measure(description))
         note = (
-            f"{PODS} pods, 256 CPUs, static kubelet" if description is KUBELETS else f"{PODS} pods, 60 of them pinned"
+            f"{PODS} pods, 256 CPUs, static kubelet"
+            if description is KUBELETS
+            else f"{PODS} pods, 60 of them pinned, NRI, {INTERRUPTS} interrupts kept off"
         )
         yield Figure(f"node-agent {name} memory", cost.memory, "MB", 60, note=note)
         yield Figure(f"node-agent {name} cpu", cost.cpu, "%", 0.5, note="of one core")
@@ -74,10 +84,13 @@ async def _measure(description: NodeDescription) -> Cost:
             fleet.start()
             for number in range(PODS):
                 _start(server, number, description.style)
-            async with NodeServices(Path(folder), fleet.nodes["n0"]) as services:
+            interrupts = FakeProc(Path(folder, "host"))
+            interrupts.set(dict.fromkeys(range(INTERRUPTS), "0-255"), "ffffffff" + ",ffffffff" * 7)
+            async with NodeServices(Path(folder), fleet.nodes["n0"]) as services, _nri(server, fleet, services) as nri:
                 process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-c", _AGENT, server.url, services.sysfs, services.cgroups.root),
-                    *(services.kubelet_config, services.podresources, services.cri, services.root_dir),
+                    *(services.kubelet_config, services.podresources, services.cri, nri, services.root_dir),
+                    *(interrupts.folder / "proc", interrupts.folder / "state"),
                     "apply" if description.style is Style.KOORDINATOR else "publish",
                 )
                 try:
@@ -92,6 +105,16 @@ async def _measure(description: NodeDescription) -> Cost:
                     await process.wait()
 
 
+@asynccontextmanager
+async def _nri(server: ApiServer, fleet: Fleet, services: NodeServices) -> AsyncIterator[Path]:
+    """The runtime's NRI socket."""
+    async with (
+        NodeApi(ApiAccess(server.url)) as api,
+        nri_runtime(World(server, fleet, services, api, Path())) as runtime,
+    ):
+        yield runtime.socket
+
+
 def _start(server: ApiServer, number: int, style: Style) -> None:
     pinned = style is Style.KOORDINATOR and number < 60
     cpus = f"{2 * number},{2 * number + 1}"
@@ -100,10 +123,11 @@ def _start(server: ApiServer, number: int, style: Style) -> None:
         "cpu": "2" if pinned else "1" if number % 3 == 0 and style is Style.KUBELET else "100m",
         "memory": "16Mi",
     }
-    metadata: dict[str, Any] = {"name": f"p{number}", "namespace": "default"}
+    isolation = {names.CPU_ISOLATION: "interrupts,siblings"} if pinned else {}
+    metadata: dict[str, Any] = {"name": f"p{number}", "namespace": "default", "annotations": isolation}
     spec = {"containers": [{"name": "c", "image": "i", "resources": {"limits": amounts}}]}
     pod = server.store.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-    status = {"scheduling.koordinator.sh/resource-status": f'{{"cpuset":"{cpus}"}}'} if pinned else {}
+    status = {names.RESOURCE_STATUS: f'{{"cpuset":"{cpus}"}}'} if pinned else {}
     binding = {"metadata": {"uid": pod["metadata"]["uid"], "annotations": status}, "target": {"name": "n0"}}
     server.store.bind("default", metadata["name"], binding)
 

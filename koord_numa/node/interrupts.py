@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 STATE_FILE: Final = "interrupts.json"
 DEFAULT: Final = "default"
+DEFAULT_FILE: Final = "default_smp_affinity"
 BALANCER: Final = "irqbalance"
 TIMEOUT: Final = 0.5
 """Seconds that a round waits for irqbalance, which sleeps for its interval of 10 seconds after each change of its bans."""
@@ -157,13 +158,14 @@ class Interrupts:
             returned=returned,
         )
 
-    def _paths(self) -> dict[str, Path]:
+    # Texts instead of paths: making a thousand paths takes as long as reading the files.
+    def _paths(self) -> dict[str, str]:
         try:
             numbers = sorted((entry.name for entry in os.scandir(self._irq) if entry.name.isdigit()), key=int)
         except OSError as error:
             raise NoRight(f"{self._irq}: {error.strerror}") from None
-        paths = {number: self._irq / number / "smp_affinity_list" for number in numbers}
-        return {DEFAULT: self._irq / "default_smp_affinity"} | paths
+        paths = {number: f"{self._irq}/{number}/smp_affinity_list" for number in numbers}
+        return {DEFAULT: f"{self._irq}/{DEFAULT_FILE}"} | paths
 
     async def _ban(self, quiet: CpuSet) -> str:
         """
@@ -280,10 +282,11 @@ def _without(base: CpuSet, quiet: CpuSet, online: CpuSet) -> CpuSet:
     return rest if rest & online else (online - quiet) or base
 
 
-def _read(path: Path) -> CpuSet | None:
+def _read(path: str) -> CpuSet | None:
     try:
-        text = path.read_text(encoding="ascii").strip()
-        return _parse_mask(text) if path.name == "default_smp_affinity" else CpuSet.parse(text)
+        with open(path, encoding="ascii") as file:  # noqa: PTH123  (see _paths)
+            text = file.read().strip()
+        return _parse_mask(text) if path.endswith(DEFAULT_FILE) else CpuSet.parse(text)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -294,17 +297,17 @@ def _read(path: Path) -> CpuSet | None:
         return None
 
 
-def _write(path: Path, cpus: CpuSet) -> bool:
+def _write(path: str, cpus: CpuSet) -> bool:
     """Write an affinity. Return false if the kernel permits no change of this interrupt. Raises ``NoRight``."""
     try:
-        file = path.open("w", encoding="ascii")
+        file = open(path, "w", encoding="ascii")  # noqa: PTH123, SIM115  (closed below; see _paths)
     except OSError as error:
         if error.errno in _NO_RIGHT:
             raise NoRight(f"{path}: {error.strerror}") from None
         return False  # freed
     try:
         with file:
-            file.write(_mask(cpus) if path.name == "default_smp_affinity" else str(cpus))
+            file.write(_mask(cpus) if path.endswith(DEFAULT_FILE) else str(cpus))
     # EPERM or EIO, depending on the kernel's version: the interrupt is bound to a CPU.
     except OSError:
         return False

@@ -38,7 +38,7 @@ def isolation_plan(host: Host, pods: Iterable[DecidedPod], of_node: frozenset[st
     if not requested:
         return IsolationPlan()
     holders = {cpu: pod for pod in pods for cpu in pod.cpus}
-    held = CpuSet.of(holders)
+    held, cores = CpuSet.of(holders), host.cores()
     quiet, empty, steered, refusals = EMPTY, EMPTY, [], {}
     for pod, words in requested:
         reasons = []
@@ -46,7 +46,10 @@ def isolation_plan(host: Host, pods: Iterable[DecidedPod], of_node: frozenset[st
             reasons.append(f"{', '.join(unknown)[:100]} is none of {', '.join(sorted(_WORDS))}")
         if not pod.cpus:
             reasons.append("the pod has no CPUs of its own")
-        siblings = host.threads_beside(pod.cpus) if CpuIsolation.SIBLINGS in words else EMPTY
+        siblings = EMPTY
+        for cpu in pod.cpus if CpuIsolation.SIBLINGS in words else ():
+            siblings |= cores.get(cpu, EMPTY)
+        siblings -= pod.cpus
         if taken := siblings & held:
             others = sorted({holders[cpu].key for cpu in taken})
             reasons.append(f"sibling threads {taken} of its CPUs are held by {', '.join(others[:3])}")

@@ -571,10 +571,12 @@ class Host:
         """Return the online CPUs of a NUMA node."""
         return CpuSet.of(cpu.id for cpu in self.cpus if cpu.numa == numa)
 
-    def threads_beside(self, cpus: CpuSet) -> CpuSet:
-        """Return the other online threads of the cores of these CPUs."""
-        cores = {cpu.core for cpu in self.cpus if cpu.id in cpus}
-        return CpuSet.of(cpu.id for cpu in self.cpus if cpu.core in cores) - cpus
+    def cores(self) -> dict[int, CpuSet]:
+        """Return the online threads of the core of each CPU."""
+        threads: dict[int, CpuSet] = {}
+        for cpu in self.cpus:
+            threads[cpu.core] = threads.get(cpu.core, EMPTY) | CpuSet(1 << cpu.id)
+        return {cpu.id: threads[cpu.core] for cpu in self.cpus}
 
 
 def read_host(root: Path) -> Host:
