@@ -1,6 +1,6 @@
 """A simulated node with its services and the agent on it, over real sockets; rounds of the agent are called one by one."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,9 +52,8 @@ class World:
         """The published object."""
         return self.server.store.find(TOPOLOGIES, NODE)
 
-    @asynccontextmanager
-    async def agent(self, **config: Any) -> AsyncIterator[Agent]:
-        """An agent that is connected and has seen the pods; its loops do not run."""
+    def new_agent(self, clock: Callable[[], float], **config: Any) -> Agent:
+        """An agent with the paths of this node."""
         settings: dict[str, Any] = {
             "node": NODE,
             "sysfs": self.services.sysfs,
@@ -64,7 +63,12 @@ class World:
             "root_dir": self.services.root_dir,
             "cri_socket": self.services.cri,
         }
-        agent = Agent(AgentConfig(**(settings | config)), self.api, self.clock)
+        return Agent(AgentConfig(**(settings | config)), self.api, clock)
+
+    @asynccontextmanager
+    async def agent(self, **config: Any) -> AsyncIterator[Agent]:
+        """An agent that is connected and has seen the pods; its loops do not run."""
+        agent = self.new_agent(self.clock, **config)
         async with agent.connected():
             self.see_pods(agent)
             yield agent
