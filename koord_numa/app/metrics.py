@@ -23,6 +23,7 @@ from koord_numa.app.tasks import LoopLag
 from koord_numa.cluster.events import EventRecorder
 from koord_numa.cluster.leader_election import LeaderElection, LeaseConflicts, NoElection
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.devices import device_use, free_devices, free_partitions
 from koord_numa.core.kubelet.demand import REASONS
 from koord_numa.core.objects.rebind_request import RebindPhase
 from koord_numa.core.objects.verdicts import Alignment, Reason
@@ -88,6 +89,33 @@ def free_cpus(record: NodeInfo) -> FreeCpus | None:
     left = [zone.available.get(CPU, 0) // MILLI for zone in topology.zones]
     sizes = [zone.allocatable.get(CPU, 0) // MILLI for zone in topology.zones]
     return FreeCpus(sum(left), max(left, default=0), max(sizes, default=0))
+
+
+def device_metrics(nodes: Iterable[NodeInfo]) -> Iterator[Metric]:
+    """Yield the numbers of devices by id, and of free groups of GPUs."""
+    states: Counter[tuple[str, str]] = Counter()
+    groups: Counter[int] = Counter()
+    for info in nodes:
+        if (offer := info.devices) is None:
+            continue
+        machine, use = offer.machine, device_use(info.ledger, offer.machine)
+        free = free_devices(machine, use)
+        for position, device in enumerate(machine.devices):
+            used = "used" if free.used >> position & 1 else "free"
+            states[device.type, used if device.healthy else "unhealthy"] += 1
+        groups.update(free_partitions(machine, use))
+    devices = GaugeMetricFamily(
+        "koord_numa_devices", "Devices by id: free, used (by any pod), unhealthy.", labels=("type", "state")
+    )
+    for key, count in sorted(states.items()):
+        devices.add_metric(key, count)
+    yield devices
+    free_groups = GaugeMetricFamily(
+        "koord_numa_free_gpu_groups", "Free partitions (or PCIe switches, NUMA nodes, nodes) of GPUs.", labels=("gpus",)
+    )
+    for size, count in sorted(groups.items()):
+        free_groups.add_metric((str(size),), count)
+    yield free_groups
 
 
 def kubelet_metrics(scheduler: Scheduler, now: float) -> Iterator[Metric]:
@@ -360,6 +388,7 @@ class SchedulerCollector(Collector):
         )
         untrusted = sum(1 for record in nodes.values() if record.distrust)
         yield _gauge("koord_numa_untrusted_nodes", "Nodes whose CPU owners clash.", untrusted)
+        yield from device_metrics(nodes.values())
 
     def _process(self) -> Iterator[Metric]:
         leader = GaugeMetricFamily("leader_election_master_status", "1 while this process leads.", labels=("name",))

@@ -22,6 +22,7 @@ from koord_numa.core.state.numa_free import NumaUsage, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.view.documents.claims import HeldClaim, claim_entries, node_claims, published_devices
 from koord_numa.view.documents.cluster import node_entry
+from koord_numa.view.documents.devices_by_id import devices_by_id, groups_text, switch_rows
 from koord_numa.view.documents.node import claim_holders, unused_cpus, with_claimed_cpus
 from koord_numa.view.drawing import CpuHolder, Drawing
 from koord_numa.view.text import NONE, asked, count, numa_text, policies
@@ -51,6 +52,7 @@ def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[
     yield from Columns(
         ("POD", "QOS", "REQUESTS", "POLICY", "NUMA", "CPUS"), list(_pods(seen, snapshot, claims))
     ).lines()
+    yield from _by_id(info)
     if claims:
         yield Text()
         yield from Columns(("CLAIM", "POD", "NUMA", "DEVICES"), list(claim_rows(seen, snapshot, claims))).lines()
@@ -66,6 +68,16 @@ def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[
         yield from Columns(
             ("POD", "DIFFERENCE"), [[pod, str(one)] for pod, one in topology.differences.items()]
         ).lines()
+
+
+def _by_id(info: NodeInfo) -> Iterator[Text]:
+    """Yield the devices of the Device object by PCIe switch, and the free groups of GPUs."""
+    found = devices_by_id(info)
+    if found is not None:
+        yield Text()
+        yield from Columns(("NUMA", "PCIE SWITCH", "DEVICES"), list(switch_rows(found))).lines()
+        if said := found["problem"] or groups_text(found):
+            yield Text(said)
 
 
 def _known(view: KubeletView) -> Iterator[Text]:

@@ -290,8 +290,9 @@ def free_value(machine: DeviceMachine, taken: int) -> int:
     return sum(worth for bits, worth in machine.groups if not bits & taken)
 
 
-def free_partitions(machine: DeviceMachine, use: DeviceUse) -> dict[int, int]:
-    """Return the number of free groups of GPUs by size, ascending, for metrics and the page."""
+@lru_cache(maxsize=4096)
+def free_partitions(machine: DeviceMachine, use: DeviceUse) -> Mapping[int, int]:
+    """Return the number of free groups of GPUs by size, ascending, for metrics and the page. Cached for scrapes."""
     free = free_devices(machine, use)
     taken = free.used | (machine.by_type.get(GPU, 0) & ~free.healthy)
     counts: dict[int, int] = {}

@@ -23,6 +23,7 @@ from koord_numa.view.documents.claims import (
     published_devices,
 )
 from koord_numa.view.documents.cluster import node_entry, numa_amounts
+from koord_numa.view.documents.devices_by_id import devices_by_id
 from koord_numa.view.drawing import CacheBox, CpuHolder, Drawing, NumaBox
 from koord_numa.view.text import asked, policies, short_amounts
 
@@ -46,6 +47,7 @@ def node_document(
         unusedClaims=[{"claim": str(it.claim), "cpuIds": list(it.cpus)} for it in unused],
         claims=claim_entries(held_claims, devices, machine),
         devices=device_entries(held_claims, devices),
+        devicesById=devices_by_id(info),
         rebind=_rebind(info.name, rebinds),
     )
 

@@ -80,6 +80,22 @@ const claimRow = (one) => [
   el("span", { class: "mono" }, one.cpus || "–"), one.state,
 ];
 
+const switchRow = (one) => [
+  one.numa === null ? "–" : String(one.numa), el("span", { class: "mono" }, one.pcie || "–"),
+  el("div", { class: "devices" }, one.devices.map((it) =>
+    el("span", { class: `device ${it.pods.length ? "held" : ""}`, title: it.id },
+      `${it.type} ${it.minor}: ${it.healthy ? it.pods.join(", ") || "free" : "unhealthy"}${it.pods.length && it.freePercent ? `, ${it.freePercent} % free` : ""}`))),
+];
+
+const byId = (found) => [
+  el("h3", {}, "Devices by id"),
+  found.problem ? el("p", { class: "bad" }, found.problem) : null,
+  table("Devices by id", ["NUMA", "PCIe switch", "Devices"], found.switches.map(switchRow)),
+  Object.keys(found.freeGroups).length
+    ? el("p", {}, `Free groups of GPUs: ${Object.entries(found.freeGroups).reverse().map(([size, count]) => `${count} of ${size}`).join(", ")}`)
+    : null,
+];
+
 const nodeView = async (main, name) => {
   const node = await store.read(`/api/v1/nodes/${encodeURIComponent(name)}`);
   const plan = (node.rebind && node.rebind.plan) || [];
@@ -98,6 +114,7 @@ const nodeView = async (main, name) => {
     el("h3", {}, "Pods"),
     node.pods.length ? table("Pods", ["Pod", "QoS", "Asks for", "Policy", "NUMA", "CPUs decided", "CPUs observed"], node.pods.map(podRow))
       : el("p", { class: "muted" }, "None."),
+    node.devicesById ? byId(node.devicesById) : null,
     node.claims.length
       ? [el("h3", {}, "Resource claims"),
         table("Resource claims", ["Claim", "Pods", "NUMA", "Devices", "CPUs by claim", "State"], node.claims.map(claimRow))]
