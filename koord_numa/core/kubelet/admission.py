@@ -18,6 +18,7 @@ from koord_numa.core.kubelet.budget import DECISION, TooManyWays, limited
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.departures.less_room import is_confined
 from koord_numa.core.kubelet.enough_room import unclear_devices
+from koord_numa.core.kubelet.in_flight import PodsInFlight
 from koord_numa.core.kubelet.inference.hypothesis import pins_init_cpus
 from koord_numa.core.kubelet.inference.probes import Question, fits_in_every_state
 from koord_numa.core.kubelet.lower_places import lower_places
@@ -37,6 +38,7 @@ UNEXPLAINED: Final = "the pods known to be there do not explain where memory is 
 TOO_MANY: Final = (
     "pods may have left from too many places to try them all, until a topology or the kubelet's verdicts tell"
 )
+IN_FLIGHT: Final = "pods bound to this node may be on other NUMA nodes than foreseen, until their kubelet has admitted or rejected them"
 NOTHING_KNOWN: Final = "node(s) without usable NUMA topology"
 
 _BOUND_TO: Final = attrgetter("mask")
@@ -67,6 +69,8 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     try:
         with limited(DECISION):
             return _in_all_states(request, view, doubts)
+    except PodsInFlight:
+        return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, IN_FLIGHT)
     except TooManyWays:
         return _by_bound(request, view, doubts)
 

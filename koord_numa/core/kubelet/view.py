@@ -10,6 +10,7 @@ from typing import Final
 
 from koord_numa.core.kubelet.admit import Trust
 from koord_numa.core.kubelet.demand import is_memory, pod_demand
+from koord_numa.core.kubelet.in_flight import InFlightPods
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, cpus_by_numa
 from koord_numa.core.kubelet.inference.inferred_state import Published, infer_state
 from koord_numa.core.kubelet.inference.init_reuse import parted_cpus, without_leftovers
@@ -37,7 +38,6 @@ from koord_numa.core.kubelet.options import (
     unknown_options,
 )
 from koord_numa.core.kubelet.state import KubeletState, free_on
-from koord_numa.core.kubelet.unseen_departures import OnTheirWay
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeQos
@@ -65,7 +65,7 @@ class KubeletView:
     ``unfollowed``: they were not, on a node whose pods may leave before that is seen.
     ``explored``: a pod is on its way whose fate will tell about an option that is not known;
     ``found_on`` are options for which such a pod was refused. ``rooms`` is one hypothesis for each way in which room is left, where
-    that is known: those that differ only in who holds what answer alike as long as no pod leaves. ``on_their_way`` are pods whose
+    that is known: those that differ only in who holds what answer alike as long as no pod leaves. ``in_flight`` are pods whose
     verdict is not known and that may be elsewhere if another has left unseen, ``None`` where there are none.
     """
 
@@ -82,7 +82,7 @@ class KubeletView:
     explored: bool = False
     found_on: frozenset[str] = frozenset()
     rooms: tuple[Hypothesis, ...] = ()
-    on_their_way: OnTheirWay | None = field(default=None, repr=False, compare=False)
+    in_flight: InFlightPods | None = field(default=None, repr=False, compare=False)
     newer: str = ""  # the kubelet's version, where its managers may be others than those that are modelled
     overlooked: Overlooked = NONE_OVERLOOKED  # use of running pods that is not published, charged to every NUMA node
     is_settled: bool = (
@@ -158,8 +158,8 @@ def inferred_view(frame: NodeConfig, node: Node, pods: PodsThere, evidence: Core
     zones = without_hidden(zones, there, topology, hidden_use(holdings, frame.node), unpublished)
     zones = without_overlooked(zones, pods.overlooked, topology.zones)
     # Only devices near several NUMA nodes are missing on other ones than their pod's.
-    on_their_way = [demand for uid, demand in demands.pods.items() if uid in unpublished] if frame.devices else ()
-    facts = Published(frame, zones, _requested(holdings), known, on_their_way)
+    in_flight = [demand for uid, demand in demands.pods.items() if uid in unpublished] if frame.devices else ()
+    facts = Published(frame, zones, _requested(holdings), known, in_flight)
     guess = infer_state(facts)
     return KubeletView(
         node=node.name,

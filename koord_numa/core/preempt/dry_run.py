@@ -11,10 +11,10 @@ from koord_numa.core.fit.pod_affinity import Namespaces, PodAffinityCounts, pod_
 from koord_numa.core.fit.spread import SpreadCounts, spread_counts
 from koord_numa.core.fit.volumes import storage_with, storage_without
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
+from koord_numa.core.kubelet.in_flight import expecting, mask_of
 from koord_numa.core.kubelet.inference.arrivals import without_left
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.unreported_pods import shown_where_foreseen
-from koord_numa.core.kubelet.unseen_departures import expecting, mask_of
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology, Zone
@@ -91,7 +91,7 @@ def without_pods(followed: KubeletView, uids: Collection[str], published: Kubele
         followed,
         hypotheses=tuple([replace(one, state=replace(one.state, requested=requested)) for one in states]),
         rooms=(),  # one per state; equal rooms are determined on demand
-        on_their_way=None,
+        in_flight=None,
         cores=published.cores,
     )
 

@@ -12,11 +12,11 @@ from koord_numa.core.devices import TYPE_OF, DeviceOffer, device_offer
 from koord_numa.core.kubelet.candidates import Candidates
 from koord_numa.core.kubelet.candidates import expecting as expected_states
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
+from koord_numa.core.kubelet.in_flight import InFlightPods, expecting
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.inference.unreported_pods import overlooked_use
 from koord_numa.core.kubelet.options import NO_RULE, CoreEvidence, StatedOptions, with_stated_options
-from koord_numa.core.kubelet.unseen_departures import OnTheirWay, expecting
 from koord_numa.core.kubelet.view import KubeletView, PodsThere, followed_view, frame_of, inferred_view
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.devices import DeviceInventory
@@ -440,7 +440,7 @@ class NodeInfo:
             hypotheses, others = self._expecting(hypotheses, coming)
         evidence = CoreEvidence(self.admitted_counts(), self.history.evidence.keeps_cores, settled=others is None)
         if hypotheses:
-            return replace(followed_view(node, frame, hypotheses, booked, evidence), on_their_way=others)
+            return replace(followed_view(node, frame, hypotheses, booked, evidence), in_flight=others)
         overlooked = overlooked_use(frame, self._surely_shown())
         unpublished = unpublished.union(nominees) if nominees else unpublished  # no topology shows the nominees yet
         there = PodsThere(booked, unpublished, bool(self.pods) or topology.in_use, overlooked)
@@ -448,7 +448,7 @@ class NodeInfo:
 
     def _expecting(
         self, hypotheses: list[Hypothesis], coming: Mapping[str, PodRequest]
-    ) -> tuple[list[Hypothesis], OnTheirWay | None]:
+    ) -> tuple[list[Hypothesis], InFlightPods | None]:
         """
         Return the result of ``expecting``, extended incrementally when one more pod is expected, as for the members of a gang.
 

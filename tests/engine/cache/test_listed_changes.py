@@ -101,7 +101,7 @@ def test_a_pod_that_cannot_be_looked_at_costs_no_other(monkeypatch: pytest.Monke
     assert lost(world) == ORDER_UNKNOWN
 
 
-def test_pods_on_their_way_in_the_first_list_come_in_an_order_that_is_not_known() -> None:
+def test_pods_in_flight_in_the_first_list_come_in_an_order_that_is_not_known() -> None:
     """As they are listed by name: b may have come first, and be where a is foreseen."""
     world = make_world(make_node("node"))
     world.engine.handlers.topologies.observe("ADDED", shows(0, 0, version="1"))

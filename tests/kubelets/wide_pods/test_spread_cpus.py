@@ -51,6 +51,8 @@ def test_a_wide_pod_before_which_another_left_is_on_other_numa_nodes() -> None:
     one.hear()
     assert not one.refusals
     assert isinstance(one.ask(pod(8)), Rejection)
+    one.hear()
+    assert isinstance(one.ask(pod(8)), Rejection)
     assert isinstance(one.ask(pod(7)), Placement)
 
 
@@ -66,7 +68,7 @@ def test_a_pod_that_only_shares_of_an_option_speak_against_explores_it() -> None
     assert OVER_NUMA in answer.explores
 
 
-def test_the_option_is_explored_also_for_shares_before_pods_that_it_may_have_sent_elsewhere() -> None:
+def test_the_option_is_explored_for_shares_of_earlier_pods() -> None:
     """
     If the option is on, the pod of 16 leaves 4 and 3 CPUs of two NUMA nodes with 12 and 11, both pods of 6 take the third one with 12,
     and a second pod of 16 has no room. That is followed beside packed CPUs, by which a pod of 6 is on one of the first two.
@@ -75,6 +77,8 @@ def test_the_option_is_explored_also_for_shares_before_pods_that_it_may_have_sen
     assert [len(cpus - {9, 20}) for cpus in numa_nodes(one)] == [12, 11, 12, 11]
     for count in (16, 6, 6):
         one.place(pod(count))
+        one.admit()
+        one.hear()
     answer = one.ask(pod(16))
     assert isinstance(answer, Placement)
     assert OVER_NUMA in answer.explores

@@ -51,40 +51,20 @@ MOST_STATES: Final = 800
 
 
 @dataclass(slots=True)
-class Replayed:
-    """
-    What an arrival may come to where one pod has left that no event has shown (``unseen_departures``), and what that follows from.
-
-    ``away`` are the states before it with one pod less in which the kubelet decides otherwise; it follows from ``before`` and ``left``.
-    ``states`` are those after it, which follow from ``earlier``, the states before it of the same kind, and from ``fate``, its verdict.
-    """
-
-    before: list[Hypothesis] | None = None
-    left: frozenset[str] = frozenset()
-    away: list[Hypothesis] = field(default_factory=list)
-    earlier: Mapping[Signature, Hypothesis] | None = None
-    fate: bool | None = None
-    states: Mapping[Signature, Hypothesis] | None = None
-
-
-@dataclass(slots=True)
 class Arrival:
     """
     A pod that reached the kubelet. ``when`` is the time of its bind, ``known`` that of the news of its verdict. ``before`` are the states
-    that may have been when it came; of pods that may leave before, they have those that are not needed gone yet. ``replayed`` is shared by
-    copies.
-    """
+    that may have been when it came; of pods that may leave before,XX"""
 
     uid: str
     request: PodRequest
     when: float
     known: float | None = None
     before: list[Hypothesis] = field(default_factory=list)
-    replayed: Replayed = field(default_factory=Replayed, compare=False, repr=False)
 
     def copy(self) -> "Arrival":
-        """The arrival as it is now, with the same ``replayed``."""
-        return Arrival(self.uid, self.request, self.when, self.known, self.before, self.replayed)
+        """Return the arrival as it is now."""
+        return Arrival(self.uid, self.request, self.when, self.known, self.before)
 
     def may_follow(self, left: float) -> bool:
         """May a pod have left before this one came that was seen gone at ``left``?"""

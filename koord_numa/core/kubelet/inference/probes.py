@@ -7,7 +7,7 @@ that: the kubelet puts it on the lowest NUMA node with room, later containers mu
 share over (generateCPUTopologyHints, generateDeviceTopologyHints), and a NUMA node that becomes free below may hold the init container
 and not the rest. So do several kinds of resources in containers that are aligned one by one: the first may move for a device and take CPUs
 that its new NUMA node alone had. For such pods any number of pods that run may have left, unseen (``more_room``).
-More room for pods that are on their way may be less for any pod that comes after them (``unseen_departures``).
+More room for pods in flight may be less for a pod that comes after them (``in_flight``).
 
 Example: two NUMA nodes of 16 CPUs; NUMA node 0 is full, a pod there holds 4. ``init 4, app 10`` fits on NUMA node 1. Should the pod of 4
 have left, the init container goes to NUMA node 0, the app needs 10 CPUs around it, and under single-numa-node the pod is refused.
@@ -24,12 +24,13 @@ from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.departures.less_room import binds_freely, hides_memory, is_confined, takes_turns
 from koord_numa.core.kubelet.departures.one_away import with_one_away, without_leaving
 from koord_numa.core.kubelet.enough_room import has_room_in_all_ways, has_room_whoever_leaves
+from koord_numa.core.kubelet.in_flight import PodsInFlight
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
 from koord_numa.core.kubelet.inference.replay import orders
 from koord_numa.core.kubelet.inference.socket_cpus import packs_sockets
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.kubelet.inference.variants import device_layouts, variants
-from koord_numa.core.kubelet.room import STRICT, everything, has_room
+from koord_numa.core.kubelet.room import everything, has_room
 from koord_numa.core.kubelet.spreading.shares import Shares, shares_of
 from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.kubelet.view import KubeletView
@@ -85,6 +86,8 @@ class Question:
             yield from self._each_way(one)
         if node.ids_are_real:
             return  # so is the state
+        if view.in_flight is not None and view.in_flight.matters_to(request):
+            raise PodsInFlight
         turns = view.unfollowed and not confined and takes_turns(self._demand, node)
         # Pods that are not known may have left unseen, with any amount of room.
         if turns and not all(_fits_one_numa(one, request) for one in view.rooms or view.hypotheses):
@@ -93,19 +96,6 @@ class Question:
             yield from self._each_way(one)
         if confined and view.upper is not None:
             yield from [Probe(view.upper.state, Trust.INFERRED, order) for order in self._orders]
-        yield from self._on_their_way(confined=confined)
-
-    def _on_their_way(self, *, confined: bool) -> Iterator[Probe]:
-        """Where pods on their way went elsewhere because others had left, and where more left after they came."""
-        request, coming, node = self._request, self._view.on_their_way, self._view.state.node
-        if coming is None or not coming.matters_to(request):
-            return
-        requested = self._view.state.requested
-        states = [replace(one, state=replace(one.state, requested=requested)) for one in coming.states()]
-        yield from chain.from_iterable(map(self._each_way, states))
-        # Best-effort admits what it cannot align.
-        if node.config.topology_policy in STRICT:
-            yield from chain.from_iterable(map(self._each_way, self._with_pods_away(states, confined=confined)))
 
     def _likely(self) -> Iterator[Hypothesis]:
         # ``rooms`` has one state for each way in which room is left: the others answer alike.
@@ -210,7 +200,7 @@ class Question:
 
 def fits_in_every_state(request: PodRequest, view: KubeletView) -> bool:
     """Sufficient condition: amounts tell that the pod fits in every candidate state, whichever pods have left."""
-    if view.on_their_way is not None and view.on_their_way.matters_to(request):
+    if view.in_flight is not None and view.in_flight.matters_to(request):
         return False
     return all(has_room_whoever_leaves(request, one) for one in view.hypotheses)
 

@@ -60,7 +60,7 @@ def _counts(state: KubeletState, coming: Mapping[str, PodRequest], ends: Mapping
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_kubelet_counts_no_more_than_is_counted_of_pods_on_their_way(seed: int) -> None:
+def test_the_kubelet_counts_no_more_than_is_counted_of_pods_in_flight(seed: int) -> None:
     dice, told = Random(seed), 0
     for _ in range(25):
         state = KubeletState.empty(_some_node(dice))

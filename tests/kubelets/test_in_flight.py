@@ -1,7 +1,5 @@
 """Pods on their way go elsewhere if a pod has left that no event has shown as gone, and a yes holds all the same."""
 
-from collections.abc import Sequence
-from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -10,22 +8,18 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet import admission
 from koord_numa.core.kubelet.admission import TOO_MANY
-from koord_numa.core.kubelet.admit import Admitted, admit, foreseen
-from koord_numa.core.kubelet.budget import TooManyWays
+from koord_numa.core.kubelet.admit import foreseen
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.enough_room import has_room_in_all_ways
 from koord_numa.core.kubelet.inference import probes
-from koord_numa.core.kubelet.inference.arrivals import Replayed
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.variants import device_layouts
-from koord_numa.core.kubelet.unseen_departures import OnTheirWay
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
-from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.machines import NodeDescription, Shape, Style
 from koord_numa.wire import parse_pod
 from tests.kubelets.law import broken
@@ -82,7 +76,7 @@ def test_a_gpu_is_not_promised_that_a_pod_on_its_way_may_get_instead() -> None:
     assert not isinstance(one.ask(pod(1, gpus=2)), Placement)
 
 
-def test_departures_that_change_nothing_for_pods_on_their_way_keep_no_pod_waiting() -> None:
+def test_departures_that_change_nothing_for_pods_in_flight_keep_no_pod_waiting() -> None:
     """Pods on NUMA node 1 may leave: what goes to NUMA node 0 stays there."""
     one = life()
     run(one, 3)
@@ -91,7 +85,7 @@ def test_departures_that_change_nothing_for_pods_on_their_way_keep_no_pod_waitin
     assert isinstance(one.ask(pod(1, gpus=2)), Placement)
 
 
-def test_room_for_all_that_are_on_their_way_needs_no_replay() -> None:
+def test_room_for_all_that_are_in_flight_needs_no_replay() -> None:
     one = life(spare=ROOM)
     run(one, 1, 25)
     one.place(pod(2))
@@ -99,8 +93,8 @@ def test_room_for_all_that_are_on_their_way_needs_no_replay() -> None:
     seen = one.seen()
     assert seen is not None
     assert isinstance(seen.offer, KubeletView)
-    assert seen.offer.on_their_way is not None
-    assert seen.offer.on_their_way.leaves_room(parse_pod(one.pod("question", pod(20))).request)
+    assert seen.offer.in_flight is not None
+    assert seen.offer.in_flight.leaves_room(parse_pod(one.pod("question", pod(20))).request)
     assert isinstance(one.ask(pod(20)), Placement)
 
 
@@ -192,10 +186,10 @@ def test_lives_that_gave_gpus_away_twice() -> None:
 @pytest.mark.parametrize("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
 @pytest.mark.parametrize("scope", KubeletScope)
 @pytest.mark.parametrize("memory", ["None", "Static"])
-def test_equal_pods_on_their_way_leave_room_for_one_more_wherever_they_are(
+def test_equal_pods_in_flight_leave_room_for_one_more_wherever_they_are(
     policy: KubeletPolicy, scope: KubeletScope, memory: str
 ) -> None:
-    """A pod that is equal to all that are on their way is admitted in every state that the replay finds, as it is not asked there."""
+    """A pod that is equal to all pods in flight is admitted, although another pod has left unseen."""
     asked = 0
     for seed in range(40):
         dice = Random(seed)
@@ -210,12 +204,13 @@ def test_equal_pods_on_their_way_leave_room_for_one_more_wherever_they_are(
         if not one.arriving or not isinstance(one.ask(wanted), Placement):
             continue
         assert isinstance(seen.offer, KubeletView)
-        others = seen.offer.on_their_way
-        assert others is not None
-        assert others.all_equal(request)
-        for state in others.states():
-            asked += 1
-            assert isinstance(admit(state.state, "question", request), Admitted), seed
+        assert seen.offer.in_flight is not None
+        assert seen.offer.in_flight.all_equal(request)
+        asked += 1
+        one.end(dice.randrange(9))  # no event has shown it yet
+        one.place(wanted)
+        one.settle()
+        assert not broken(one), seed
     assert asked
 
 
@@ -226,35 +221,9 @@ def test_pods_that_are_not_equal_are_asked_with_departures() -> None:
     seen = one.seen()
     assert seen is not None
     assert isinstance(seen.offer, KubeletView)
-    assert seen.offer.on_their_way is not None
+    assert seen.offer.in_flight is not None
     for spec, equal in ((pod(2), True), (pod(1), False), (pod(2, gpus=1), False)):
-        assert seen.offer.on_their_way.all_equal(parse_pod(one.pod("question", spec)).request) == equal
-
-
-def test_what_is_kept_of_earlier_questions_is_what_would_be_found_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every question of some busy lives the states are those of a replay that knows of no question before."""
-    compared = 0
-    states = OnTheirWay.states
-
-    def checked(others: OnTheirWay) -> Sequence[Hypothesis]:
-        nonlocal compared
-        found = states(others)
-        arrivals = [replace(each, replayed=Replayed()) for each in others.arrivals]
-        # The replay of all at once may take more dry runs than it is allowed.
-        with suppress(TooManyWays):
-            assert rooms(found) == rooms(states(OnTheirWay(arrivals, others.left, others.fates)))
-            compared += bool(found)
-        return found
-
-    monkeypatch.setattr(OnTheirWay, "states", checked)
-    monkeypatch.setattr(OnTheirWay, "matters_to", lambda *_: True)
-    for seed in (53, 57, 58):  # verdicts come meanwhile, and pods are seen gone
-        assert not broken(life_of(Random(seed)))
-    assert compared > 6
-
-
-def rooms(states: Sequence[Hypothesis]) -> list[object]:
-    return [one.room for one in states]
+        assert seen.offer.in_flight.all_equal(parse_pod(one.pod("question", spec)).request) == equal
 
 
 @pytest.mark.parametrize("seed", [53, 57, 61])
