@@ -46,13 +46,18 @@ class DeviceOffer(ValueObject, gc=False):
 
 
 def device_offer(
-    inventory: DeviceInventory | None, unknown: str, *, held: bool, model: str = "", honors_partitions: bool = False
+    inventory: DeviceInventory | None,
+    unknown: str,
+    *,
+    held: bool,
+    model: str = "",
+    honors_partitions: bool = False,
 ) -> DeviceOffer | None:
     """
     Return the devices of a node, ``None`` for a node without a Device object.
 
     ``unknown`` states which pods hold unknown devices. ``held``: pods hold devices of the node. Without its Device
-    object they are then not known. The others are labels of the Node.
+    object they are then not known. ``model`` and ``honors_partitions`` are labels of the Node.
     """
     if inventory is None:
         if not held and not unknown:

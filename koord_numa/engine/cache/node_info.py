@@ -23,6 +23,7 @@ from koord_numa.core.objects.devices import DeviceInventory
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.preempt.dry_run import Nominee, PreemptionNode, Unit
 from koord_numa.core.resources import PODS, ResourceList
 from koord_numa.core.state.inventory import Inventory
@@ -159,7 +160,7 @@ class NodeInfo:
         if self.device_inventory is None and not self._holds_devices and not self._unknown_devices:
             return None  # most nodes
         why = next(iter(self._unknown_devices.values()), "")
-        key = self.device_inventory, self.node, why, bool(self._holds_devices)
+        key = self.device_inventory, self.node, self.topology, why, bool(self._holds_devices)
         # By identity: pods change more often than the objects.
         if self._offer is None or any(mine is not other for mine, other in zip(self._offer[0], key, strict=True)):
             self._offer = key, self._device_offer()
@@ -174,13 +175,16 @@ class NodeInfo:
             f"the devices of {self.pods[uid].key} are not known: {why}" for uid, why in self._unknown_devices.items()
         )
         labels = {} if node is None else node.labels
-        return device_offer(
+        offer = device_offer(
             inventory,
             next(lost, ""),
             held=bool(self._holds_devices),
             model=labels.get(GPU_MODEL, ""),
             honors_partitions=labels.get(GPU_PARTITION_POLICY) == HONOR,
         )
+        # Where koordlet runs, it publishes the CPUs too.
+        has_koordlet = self.topology is None or self.topology.owner is CpuOwner.SCHEDULER
+        return offer if offer is None or has_koordlet else replace(offer, injected=False)
 
     @property
     def distrust(self) -> str:

@@ -19,6 +19,7 @@ from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.names import DEVICE_ALLOCATED
 from koord_numa.wire.pod.pod_annotations import resource_status
 from tests.core.devices.rack import inventory, request
+from tests.engine.gangs.groups import kubelet_topology
 from tests.engine.preemption.world import leaves, make_room
 from tests.engine.world import World, make_node, make_pod, make_topology, make_world
 
@@ -346,3 +347,16 @@ async def test_members_of_a_gang_hold_different_devices() -> None:
     world.clock.now += 10
     await world.settle()
     assert sorted(world.server.pods[pod.key.uid].node for pod in pair) == ["node-0", "node-1"]
+
+
+@pytest.mark.parametrize("policy", [NumaPolicy.NONE, NumaPolicy.SINGLE_NUMA_NODE])
+async def test_a_kubelet_owned_node_has_no_agent_for_devices(policy: NumaPolicy) -> None:
+    """The devices are near the NUMA node that the kubelet is expected to choose, and the event says who chooses."""
+    world = rack(inventory())
+    world.engine.handlers.topologies.observe("ADDED", kubelet_topology("node-0", 2, 32))
+    pod = asking("a", gpu=100)
+    world.waits(pod := replace(pod, request=replace(pod.request, numa=NumaSpec(policy=policy))))
+    await world.settle()
+    assert devices_of(world, pod) == "gpu0"
+    (message,) = (message for who, reason, message in world.diary.events if (who, reason) == ("a", "Scheduled"))
+    assert "no agent injects the chosen devices on this node" in message
