@@ -38,6 +38,7 @@ from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.parsing import (
     EnumReader,
     GoJson,
+    Int64,
     ParsedCache,
     Problems,
     Quantity,
@@ -70,15 +71,15 @@ KNOWN_TYPES: Final = (GPU, RDMA, FPGA)
 class TopologyModel(Strict):
     """The location of a device. A NUMA node of -1 means that the device belongs to none."""
 
-    socket_id: int = Field(-1, alias="socketID")
-    node_id: int = Field(-1, alias="nodeID")
+    socket_id: Int64 = Field(-1, alias="socketID")
+    node_id: Int64 = Field(-1, alias="nodeID")
     pcie_id: str = Field("", alias="pcieID")
 
 
 class FunctionModel(Strict):
     """A virtual function."""
 
-    minor: int = 0
+    minor: Int64 = 0
     bus_id: str = Field("", alias="busID")
 
 
@@ -94,7 +95,7 @@ class DeviceModel(Strict):
 
     type: str = ""
     id: str = ""
-    minor: int = 0
+    minor: Int64 = 0
     health: bool = False
     labels: dict[str, str] | None = None
     resources: dict[str, Quantity] | None = None
@@ -117,9 +118,9 @@ class DeviceObjectModel(Strict):
 class PartitionModel(GoJson):
     """An entry of the partition table."""
 
-    minors: list[int] = Field([])
+    minors: list[Int64] = Field([])
     ring_bus_bandwidth: Quantity | None = None
-    allocation_score: int = 0
+    allocation_score: Int64 = 0
 
 
 _TABLE: Final = TypeAdapter(dict[str, list[PartitionModel] | None] | None)
@@ -393,7 +394,7 @@ def _known(model: type[Model], value: object, path: FieldPath) -> Model:
 class HeldFunctionModel(GoJson):
     """A virtual function that a pod holds."""
 
-    minor: int = 0
+    minor: Int64 = 0
     bus_id: str = Field("", alias="busID")
 
 
@@ -406,7 +407,7 @@ class ExtensionModel(GoJson):
 class GrantModel(GoJson):
     """A device that a pod holds a part of."""
 
-    minor: int = 0
+    minor: Int64 = 0
     id: str = ""
     resources: dict[str, Quantity] = Field({})
     extension: ExtensionModel = ExtensionModel()

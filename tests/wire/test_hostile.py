@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from koord_numa.wire import WireError, parse_node, parse_pod, parse_rebind, parse_topology
+from koord_numa.wire.devices import parse_devices
 from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
 from koord_numa.wire.workloads import parse_budget, parse_namespace
 from tests.wire.objects import KOORDINATOR_NRT, KUBELET_NRT, NODE, POD, REBIND, annotated, changed
@@ -73,11 +74,46 @@ HOSTILE_TEXTS: dict[str, str] = {
     "bad entries": '[{"cpuset":"x","managedByKubelet":"perhaps"},5,null]',
 }
 
+ANNOTATIONS = [
+    f"scheduling.koordinator.sh/{name}"
+    for name in (
+        "resource-spec",
+        "resource-status",
+        "device-allocated",
+        "device-allocate-hint",
+        "device-joint-allocate",
+        "gpu-partition-spec",
+        "gpu-partitions",
+    )
+]
+DEVICES: dict[str, Any] = {
+    "metadata": {
+        "name": "worker-2",
+        "labels": {"node.koordinator.sh/gpu-model": "H100"},
+        "annotations": {"scheduling.koordinator.sh/gpu-partitions": '{"1":[{"minors":[0]}]}'},
+    },
+    "spec": {
+        "devices": [
+            {
+                "type": "rdma",
+                "id": "nic",
+                "minor": 0,
+                "health": True,
+                "labels": {"a": "b"},
+                "resources": {"koordinator.sh/rdma": "100"},
+                "topology": {"socketID": 0, "nodeID": 0, "pcieID": "pci0000:00"},
+                "vfGroups": [{"labels": {"a": "b"}, "vfs": [{"minor": 1, "busID": "0000:00:00.1"}]}],
+            }
+        ]
+    },
+}
+
 SUBJECTS: dict[str, tuple[Parse, dict[str, Any]]] = {
     "pod": (parse_pod, changed(POD, "spec nodeName", "worker-2")),
     "node": (parse_node, NODE),
     "koordinator": (parse_topology, KOORDINATOR_NRT),
     "kubelet": (parse_topology, KUBELET_NRT),
+    "devices": (parse_devices, DEVICES),
     "rebind": (parse_rebind, REBIND),
     "volume": (
         parse_volume,
@@ -120,10 +156,10 @@ def test_any_value_anywhere(parse: Parse, obj: dict[str, Any], value: Any) -> No
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS.values(), ids=HOSTILE_TEXTS.keys())
-@pytest.mark.parametrize(("parse", "obj"), [*SUBJECTS.values()][:4], ids=[*SUBJECTS][:4])
+@pytest.mark.parametrize(("parse", "obj"), [*SUBJECTS.values()][:5], ids=[*SUBJECTS][:5])
 def test_any_text_in_any_annotation(parse: Parse, obj: dict[str, Any], text: str) -> None:
     known = {**NODE["metadata"]["annotations"], **KOORDINATOR_NRT["metadata"]["annotations"]}
-    for name in [*known, "scheduling.koordinator.sh/resource-spec", "scheduling.koordinator.sh/resource-status"]:
+    for name in (*known, *ANNOTATIONS):
         answers(parse, annotated(obj, name, text))
 
 
