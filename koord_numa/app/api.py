@@ -22,7 +22,7 @@ from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.advice import Remedy, advise, plan_in_thread
 from koord_numa.view.documents import API_VERSION, Document, document
 from koord_numa.view.documents.claims import node_claims, wanted_claims
-from koord_numa.view.documents.cluster import cluster_document, node_entry, summary
+from koord_numa.view.documents.cluster import cluster_document, move_entry, node_entry, summary
 from koord_numa.view.documents.node import drawing_of, node_document, unused_cpus, with_claimed_cpus
 from koord_numa.view.documents.waiting import SHAPES, WaitingShape, decisions_document, shape_entry, waiting_document
 from koord_numa.view.page import served_page
@@ -159,10 +159,11 @@ KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 
 class LiveFeed:
-    """Sender of changes to open pages."""
+    """Sender of changes to open pages. ``moves`` returns the report of moves that gather devices."""
 
-    def __init__(self, entries: NodeEntries) -> None:
+    def __init__(self, entries: NodeEntries, moves: Callable[[], tuple[DeviceMove, ...]] = tuple) -> None:
         self._entries = entries
+        self._moves = moves
         self._readers: set[asyncio.Queue[bytes]] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -204,14 +205,14 @@ class LiveFeed:
     async def _watch(self) -> None:
         # Changes before the first page opened are in the document that the page loads. Only later changes are sent.
         await self._entries.refresh()
-        waiting = len(self._entries.scheduler.waiting())
+        waiting, moves = len(self._entries.scheduler.waiting()), self._moves()
         # The loop ends with the last reader, so that it costs nothing without pages.
         while self._readers:
             await asyncio.sleep(INTERVAL)
             changes = await self._entries.refresh()
-            now_waiting = len(self._entries.scheduler.waiting())
-            if changes or now_waiting != waiting:
-                waiting = now_waiting
+            before = waiting, moves
+            waiting, moves = len(self._entries.scheduler.waiting()), self._moves()
+            if changes or (waiting, moves) != before:
                 self._send(self._message(changes, waiting))
 
     def _message(self, changes: NodeChanges, waiting: int) -> bytes:
@@ -221,6 +222,7 @@ class LiveFeed:
             "nodes": changes.nodes,
             "removed": changes.removed,
             "summary": summary(self._entries.entries.values(), waiting),
+            "moves": [move_entry(move) for move in self._moves()],
         }
         return b"event: change\ndata: " + orjson.dumps(change) + b"\n\n"
 
@@ -272,7 +274,7 @@ class ViewApi:
         self._pod_dump = pod_dump
         self._entries = NodeEntries(scheduler)
         self._waiting = WaitingShapes(scheduler)
-        self.live = LiveFeed(self._entries)
+        self.live = LiveFeed(self._entries, moves)
 
     def routes(self) -> list[web.RouteDef]:
         """Return all routes. All of them are read-only."""

@@ -1,6 +1,7 @@
 """The page's stream of changes has a bounded number of readers, also when they come at the same time."""
 
 import asyncio
+import json
 from collections import Counter
 from contextlib import AsyncExitStack
 
@@ -9,8 +10,9 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
 from koord_numa.app.api import READERS, LiveFeed, NodeEntries
+from koord_numa.engine.device_moves import DeviceMove
 from tests.cluster.objects import until
-from tests.engine.world import make_node, make_world
+from tests.engine.world import make_node, make_pod, make_world
 
 
 async def test_a_burst_of_pages_does_not_pass_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,4 +38,21 @@ async def test_a_burst_of_pages_does_not_pass_the_limit(monkeypatch: pytest.Monk
         for answer in answers:
             open_pages.callback(answer.close)
         assert Counter(answer.status for answer in answers) == {200: READERS, 503: READERS}
+        await feed.stop()
+
+
+async def test_a_new_report_of_moves_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although no node and no waiting pod has changed."""
+    monkeypatch.setattr("koord_numa.app.api.INTERVAL", 0.01)
+    world = make_world(make_node("node"))
+    moves: list[DeviceMove] = []
+    feed = LiveFeed(NodeEntries(world.engine), lambda: tuple(moves))
+    app = web.Application()
+    app.router.add_get("/events", feed.serve)
+    async with TestServer(app) as server, ClientSession() as session, session.get(server.make_url("/events")) as page:
+        await asyncio.sleep(0.05)
+        moves.append(DeviceMove(make_pod("p", node="node"), "node", "other", "nvidia.com/gpu", 4))
+        assert await page.content.readline() == b"event: change\n"
+        change = json.loads((await page.content.readline()).removeprefix(b"data: "))
+        assert [move["text"] for move in change["moves"]] == [moves[0].text]
         await feed.stop()

@@ -36,6 +36,7 @@ const store = {
     }
     this.cluster.nodes.sort((a, b) => (a.name < b.name ? -1 : 1));
     if (change.summary) this.cluster.summary = change.summary;
+    if (change.moves) this.cluster.moves = change.moves;
     this.index();
     for (const listener of this.listeners) listener(change);
   },
