@@ -240,6 +240,7 @@ class BindTogether:
             for turn in self._turns.values():
                 if turn is not None and not turn.done():
                     turn.set_result(None)
+            await sleep(0)  # the last member to arrive must not go before the others, which wake in their order
         turn = self._turns[uid]
         if turn is not None:
             await turn

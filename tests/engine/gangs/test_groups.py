@@ -378,3 +378,11 @@ async def test_members_of_a_gang_that_cannot_be_completed(
         await partial.evict_overdue()
         world.clock.now += waited
     assert sorted({call.removeprefix("evict ") for call in world.server.calls if call.startswith("evict")}) == gone
+
+
+async def test_binds_are_sent_in_the_order_of_the_decisions() -> None:
+    world = make_world(make_node("a", cpu=10))
+    group(world, GangSpec(3))
+    world.waits(member("m0", cpu=1000), member("m1", cpu=2000), member("m2", cpu=4000))
+    await world.settle()
+    assert [call for call in world.server.calls if call.startswith("bind")] == ["bind m2 a", "bind m1 a", "bind m0 a"]
