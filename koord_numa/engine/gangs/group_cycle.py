@@ -18,6 +18,7 @@ from cachetools import LRUCache
 
 from koord_numa.core.gangs.decide import Domain, Group, Placed, Refused, decide_in_steps
 from koord_numa.core.gangs.model import Dialect, GangKey, GangSpec, GroupStatus, TopologyLevel
+from koord_numa.core.kubelet.admission import IN_FLIGHT
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import CpuOwner
@@ -220,7 +221,9 @@ class GroupCycle:
 
         The trial counts the members of a kubelet's node as expected pods. Assumed pods may leave more states to its kubelet, because pods
         may have left unseen. Therefore a member that follows another one on such a node is asked again, unless the node was empty: only
-        other members could leave it, and then the group is not complete anyway.
+        other members could leave it, and then the group is not complete anyway. A group cannot wait for the kubelet's verdict on its
+        first members, so that the place in the trial holds where such a departure is the only doubt. The trial has counted other pods in
+        flight.
         """
         handle, started, used = self.handle, dict[str, Coroutine[Any, Any, None]](), set[str]()
         for uid in answer.placements:
@@ -232,10 +235,11 @@ class GroupCycle:
             if decided.node in asked and decided.node in used:
                 request_class = handle.classes.of(pending.pod) or pending.request_class
                 again = handle.selector.try_node(request_class, decided.node)
-                if not isinstance(again, Placement):
+                if isinstance(again, Placement):
+                    placement = again
+                elif again is None or again.detail != IN_FLIGHT:
                     self._abort(started)
                     return None
-                placement = again
             used.add(decided.node)
             handle.queue.remove(pending)  # queued again if a claim that it shares has changed
             cycle = self.binding.run(pending, placement, began, gate)
