@@ -11,6 +11,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from koord_numa.core.explain import explain
+from koord_numa.core.objects.devices import devices_text
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement, Unschedulable
 from koord_numa.engine.queue.pending_pod import PendingPod
@@ -266,13 +267,15 @@ class PodConditions:
 
 
 def describe_placement(placement: Placement) -> str:
-    """Return ``: NUMA 0, CPUs 0-3``, with the note why the pod was not aligned; empty if there are no details."""
+    """Return ``: NUMA 0, CPUs 0-3, gpu 0``, with the note why the pod was not aligned; empty if there are no details."""
     parts = []
     if placement.mask is not None:
         numa = [str(number) for number in range(placement.mask.bit_length()) if placement.mask >> number & 1]
         parts.append(f"NUMA {', '.join(numa)}")
     if placement.cpus:
         parts.append(f"CPUs {placement.cpus}")
+    if placement.devices:
+        parts.append(devices_text(placement.devices))
     if placement.note:
         parts.append(placement.note)
     return f": {', '.join(parts)}" if parts else ""

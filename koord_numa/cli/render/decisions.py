@@ -15,6 +15,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import ELSEWHERE, describe
 from koord_numa.core.kubelet.knowledge import known_of
 from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.objects.devices import devices_text
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.state.numa_free import largest_aligned
@@ -38,6 +39,8 @@ def placement_text(placement: Placement) -> str:
     if placement.cpus:
         parts.append(f"CPUs {placement.cpus}")
     parts.extend(claimed_devices(placement))
+    if placement.devices:
+        parts.append(devices_text(placement.devices))
     if placement.note:
         parts.append(placement.note)
     return ", ".join(parts)

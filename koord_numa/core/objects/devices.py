@@ -179,3 +179,11 @@ class DeviceGrant(ValueObject, gc=False):
 
 
 DeviceGrants = tuple[DeviceGrant, ...]
+
+
+def devices_text(grants: DeviceGrants) -> str:
+    """Return held devices as text: ``gpu 0,1, rdma 0``."""
+    minors: dict[str, list[int]] = {}
+    for grant in grants:
+        minors.setdefault(grant.type, []).append(grant.minor)
+    return ", ".join(f"{kind} {','.join(map(str, found))}" for kind, found in minors.items())
