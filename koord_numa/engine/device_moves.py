@@ -105,7 +105,7 @@ def free_devices(info: NodeInfo, block: int = BLOCK) -> dict[str, FreeDevices]:
     devices = {}
     for name in names:
         left = info.allocatable[name] - info.ledger.amounts.get(name, 0)
-        parts = {usage.numa: min(left, usage.free.get(name, 0)) for usage in usages if usage.total.get(name, 0) > 0}
+        parts = {usage.numa: usage.free.get(name, 0) for usage in usages if usage.total.get(name, 0) > 0}
         devices[name] = FreeDevices(parts or {WHOLE: left}, block)
     return devices
 

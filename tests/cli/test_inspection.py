@@ -1,5 +1,6 @@
 """What people read about a live cluster: nodes, one node, a pod that waits, and a pod that is not there yet."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,16 @@ async def test_nodes(tmp_path: Path) -> None:
         "own     scheduler  -                 pod        2     4/8,8/8   8 CPU 16Gi  ok",
         "theirs  kubelet    single-numa-node  container  2     8/8,8/8   8 CPU 16Gi  ok",
     ]
+
+
+async def test_pods_without_numa_nodes_count(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, RUNNING, pod("somewhere", 6, node="own")) as cluster:
+        answer = await ask(cluster, "nodes", "own", "--no-headers")
+        document = json.loads((await ask(cluster, "nodes", "own", "-o", "json")).output)["items"][0]
+        summary = json.loads((await ask(cluster, "top", "-l", "kind=own", "-o", "json")).output)["summary"]
+    assert answer.output.split()[:6] == ["own", "scheduler", "-", "pod", "2", "0-4/8,2-6/8"]
+    assert (document["cpus"], document["freeCPUs"]) == (16, 6)
+    assert (summary["cpus"], summary["freeCPUs"]) == (16, 6)
 
 
 async def test_one_node(tmp_path: Path) -> None:

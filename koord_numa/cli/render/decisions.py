@@ -18,7 +18,9 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.devices import devices_text
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
-from koord_numa.core.state.numa_free import largest_aligned
+from koord_numa.core.pod_resources import effective_requests
+from koord_numa.core.resources import CPU, MEMORY, PODS, ResourceList
+from koord_numa.core.state.numa_free import aligned_shapes
 from koord_numa.view.documents import Document, document
 from koord_numa.view.text import NONE, asked, claimed_devices, count, numa_text, policies, short_amounts
 
@@ -116,7 +118,7 @@ def _listed(names: list[str]) -> str:
 def largest_text(snapshot: Snapshot, pod: Pod) -> str:
     """
     Return the largest request that one NUMA node could serve now, on the nodes that the pod may use, without its
-    policies.
+    policies: that with the most of the scarcest resource that the pod requests.
 
     Empty if there is no such node.
     """
@@ -124,15 +126,19 @@ def largest_text(snapshot: Snapshot, pod: Pod) -> str:
     usable = [
         seen for seen in snapshot.candidates() if seen.barred is None and not _is_elsewhere(answers.get(seen.node.name))
     ]
-    best = max(
-        ((largest_aligned(seen), seen.node.name) for seen in usable),
-        key=lambda found: (found[0].get("cpu", 0), found[0].get("memory", 0)),
-        default=None,
-    )
+    wanted = {name: amount for name, amount in effective_requests(pod.request).items() if amount and name != PODS}
+    shapes = [(shape, seen.node.name) for seen in usable for shape in aligned_shapes(seen)]
+    best = max(shapes, key=lambda found: _covered(wanted, found[0]), default=None)
     if best is None:
-        return ""
+        return "nothing: no node publishes NUMA nodes" if usable else ""
     amounts, node = best
-    return f"{short_amounts(amounts)} on {node}" if amounts else "nothing: no node publishes NUMA nodes"
+    return f"{short_amounts(amounts)} on {node}"
+
+
+def _covered(wanted: ResourceList, shape: ResourceList) -> tuple[float, int, int]:
+    """Return a sort key: the share of the scarcest requested resource that the shape has, then its CPUs and memory."""
+    shares = (min(1.0, shape.get(name, 0) / amount) for name, amount in wanted.items() if name in shape or "/" in name)
+    return min(shares, default=1.0), shape.get(CPU, 0), shape.get(MEMORY, 0)
 
 
 def _is_elsewhere(answer: Placement | Rejection | None) -> bool:

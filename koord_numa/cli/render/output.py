@@ -134,6 +134,11 @@ SHOWN_NUMA: Final = 8
 """Maximum NUMA nodes in a row."""
 
 
+def _interval(numa: Mapping[str, Any]) -> str:
+    least, most = numa["freeAtLeast"], numa["free"]
+    return f"{most:g}" if least == most else f"{least:g}-{most:g}"
+
+
 def labels_text(labels: Mapping[str, str]) -> str:
     """Return labels as ``a=b,c=d``, or ``<none>``, as in kubectl."""
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items())) or MISSING
@@ -148,9 +153,10 @@ def node_row(entry: Document, output: Output) -> list[str]:
     """
     Return the row of an entry.
 
-    FREE-CPU is ``free/total`` per NUMA node. LARGEST is the largest request that one NUMA node can serve.
+    FREE-CPU is ``free/total`` per NUMA node, or ``least-most/total`` where pods hold CPUs of an unknown NUMA node. LARGEST is the
+    largest request that one NUMA node can serve.
     """
-    numa = [f"{each['free']:g}/{each['cpus']:g}" for each in entry["numa"]]
+    numa = [f"{_interval(each)}/{each['cpus']:g}" for each in entry["numa"]]
     if len(numa) > SHOWN_NUMA:
         numa = [*numa[:SHOWN_NUMA], f"… {len(numa) - SHOWN_NUMA} more"]
     return [

@@ -1,6 +1,6 @@
 """Free and used amounts and CPUs on each NUMA node of a node."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import reduce
@@ -269,11 +269,21 @@ def _takeable(accounts: NumaFree, policy: CpuBindPolicy) -> PerNuma:
 
 @dataclass(frozen=True, slots=True)
 class NumaUsage:
-    """The total and free amounts of a NUMA node for pods, in internal units."""
+    """
+    The total and free amounts of a NUMA node for pods, in internal units.
+
+    ``free`` never exceeds what the whole node has left. ``least`` is smaller where pods hold amounts somewhere on the node:
+    it is what is free if they are all on this NUMA node.
+    """
 
     numa: int
     total: ResourceList
     free: ResourceList
+    least: ResourceList = field(default_factory=dict)  # by default equal to ``free``
+
+    def __post_init__(self) -> None:
+        if not self.least:
+            object.__setattr__(self, "least", self.free)
 
 
 def rooms(candidate: NodeSnapshot) -> tuple[NumaUsage, ...]:
@@ -281,9 +291,49 @@ def rooms(candidate: NodeSnapshot) -> tuple[NumaUsage, ...]:
     offer = candidate.offer
     if isinstance(offer, Rejection):
         return ()
+    hidden: Mapping[str, int]
     if isinstance(offer, KubeletView):
-        return tuple(_kubelet_rooms(offer))
-    return tuple(_own_rooms(offer, candidate.ledger))
+        found = [*_kubelet_rooms(offer)]
+        hidden = _hidden(found, candidate.ledger)
+    else:
+        found, hidden = [*_own_rooms(offer, candidate.ledger)], accounts(offer, candidate.ledger).unplaced
+    left = _left(candidate)
+    return tuple(_bounded(usage, left, hidden) for usage in found)
+
+
+def _left(candidate: NodeSnapshot) -> dict[str, int]:
+    """Return what the whole node has left, of the resources that it lists."""
+    held = candidate.ledger.amounts
+    return {name: max(0, amount - held.get(name, 0)) for name, amount in candidate.allocatable.items()}
+
+
+def _hidden(found: list[NumaUsage], ledger: Ledger) -> dict[str, int]:
+    """Return the amounts of pods that no NUMA node shows as used: a kubelet aligns exclusive CPUs and devices only."""
+    hidden = {}
+    for name, amount in ledger.amounts.items():
+        shown = sum(usage.total.get(name, 0) - usage.free.get(name, 0) for usage in found)
+        if amount > shown:
+            hidden[name] = amount - shown
+    return hidden
+
+
+def _bounded(usage: NumaUsage, left: Mapping[str, int], hidden: Mapping[str, int]) -> NumaUsage:
+    free = {name: min(amount, left.get(name, amount)) for name, amount in usage.free.items()}
+    least = {name: max(0, min(free[name], amount - hidden.get(name, 0))) for name, amount in usage.free.items()}
+    return NumaUsage(usage.numa, usage.total, free, least)
+
+
+def node_free(candidate: NodeSnapshot, resource: str, found: Iterable[NumaUsage]) -> int:
+    """Return the free amount of all NUMA nodes of a node together. Every pod of the node counts."""
+    offer, amount = candidate.offer, 0
+    usages = list(found)
+    if isinstance(offer, Inventory):
+        amount = accounts(offer, candidate.ledger).unclaimed(resource)
+    elif isinstance(offer, KubeletView):
+        amount = sum(usage.free.get(resource, 0) for usage in usages)
+    return max(
+        0, min(amount, sum(usage.free.get(resource, 0) for usage in usages), _left(candidate).get(resource, amount))
+    )
 
 
 def largest_aligned(candidate: NodeSnapshot) -> dict[str, int]:
@@ -293,18 +343,33 @@ def largest_aligned(candidate: NodeSnapshot) -> dict[str, int]:
     Contains CPUs, memory and devices. CPUs are whole, or in whole cores if the node allocates only these, and limited
     by the free CPUs of the whole node. Empty without a known NUMA node.
     """
-    found = rooms(candidate)
-    if not found:
-        return {}
+    return max(aligned_shapes(candidate), key=_by_cpus, default={})
+
+
+def largest_with_devices(candidate: NodeSnapshot) -> dict[str, int]:
+    """Return the largest request with more devices than ``largest_aligned`` has, or an empty dictionary."""
+    most = largest_aligned(candidate)
+    others = [it for it in aligned_shapes(candidate) if it.get(CPU) and devices_in(it) > devices_in(most)]
+    return max(others, key=lambda shape: (devices_in(shape), *_by_cpus(shape)), default={})
+
+
+def devices_in(amounts: ResourceList) -> int:
+    """Return the number of devices in amounts: extended resources, whose names have a domain."""
+    return sum(amount for name, amount in amounts.items() if "/" in name)
+
+
+def aligned_shapes(candidate: NodeSnapshot) -> list[dict[str, int]]:
+    """Return the largest request that each NUMA node could serve, as described for ``largest_aligned``."""
     unit = _unit(candidate)
-    left = {name: amount - candidate.ledger.amounts.get(name, 0) for name, amount in candidate.allocatable.items()}
+    shapes = []
+    for room in rooms(candidate):
+        free = {name: max(0, amount) for name, amount in room.free.items()}
+        shapes.append({**free, CPU: free.get(CPU, 0) // unit * unit})
+    return shapes
 
-    def usable(room: NumaUsage) -> dict[str, int]:
-        # The whole node may have less left than its NUMA nodes: pods without NUMA amounts hold the rest.
-        free = {name: max(0, min(amount, left.get(name, amount))) for name, amount in room.free.items()}
-        return {**free, CPU: free.get(CPU, 0) // unit * unit}
 
-    return max(map(usable, found), key=lambda free: (free[CPU], free.get(MEMORY, 0)))
+def _by_cpus(shape: ResourceList) -> tuple[int, int]:
+    return shape.get(CPU, 0), shape.get(MEMORY, 0)
 
 
 def _own_rooms(inventory: Inventory, ledger: Ledger) -> Iterator[NumaUsage]:
@@ -322,7 +387,8 @@ def _kubelet_rooms(view: KubeletView) -> Iterator[NumaUsage]:
     node = view.state.node
     empty = KubeletState.empty(node).managers
     for numa in node.machine.numa_ids:
-        yield NumaUsage(numa, free_on(node, empty, numa), free_on(node, view.state.managers, numa))
+        free = free_on(node, view.state.managers, numa)
+        yield NumaUsage(numa, free_on(node, empty, numa), free)
 
 
 def _whole_cores(inventory: Inventory) -> bool:

@@ -9,7 +9,7 @@ from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, is_hugepages
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.core.state.numa_free import NumaUsage, largest_aligned, rooms
+from koord_numa.core.state.numa_free import NumaUsage, largest_aligned, largest_with_devices, node_free, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.device_moves import DeviceMove
 from koord_numa.engine.unreadable_topologies import unread_of
@@ -51,10 +51,9 @@ def summary(nodes: Iterable[Document], waiting: int) -> Document:
     best: tuple[float, str] = (0.0, "")
     for node in nodes:
         totals["nodes"] += 1
-        for numa in node["numa"]:
-            totals["numaNodes"] += 1
-            totals["cpus"] += numa["cpus"]
-            totals["freeCPUs"] += numa["free"]
+        totals["numaNodes"] += len(node["numa"])
+        totals["cpus"] += node["cpus"]
+        totals["freeCPUs"] += node["freeCPUs"]
         if node["state"] == "ok":
             best = max(best, (max((numa["fits"] for numa in node["numa"]), default=0), node["largest"]))
     counts = {name: totals[name] for name in ("nodes", "numaNodes", "cpus", "freeCPUs")}
@@ -68,7 +67,7 @@ def node_entry(info: NodeInfo) -> Document | None:
         return None
     owner, policy, scope = rule_of(seen)
     state, why = state_of(info, seen)
-    largest = largest_aligned(seen)
+    largest, found = largest_aligned(seen), rooms(seen)
     return {
         "name": info.name,
         "labels": dict(seen.node.labels),
@@ -78,8 +77,10 @@ def node_entry(info: NodeInfo) -> Document | None:
         "state": state,
         "why": why,
         "trust": trust_text(info, seen),
-        "numa": [*_numa_entries(seen, largest.get(CPU, 0))],
-        "largest": largest_text(largest),
+        "cpus": sum(usage.total.get(CPU, 0) for usage in found) / MILLI,
+        "freeCPUs": node_free(seen, CPU, found) / MILLI,
+        "numa": [*_numa_entries(found, largest.get(CPU, 0))],
+        "largest": " or ".join(filter(None, map(largest_text, (largest, largest_with_devices(seen))))),
         "pods": len(seen.ledger),
         "held": short_amounts(seen.ledger.amounts),
         "topologyVersion": "" if info.topology is None else info.topology.resource_version,
@@ -151,9 +152,18 @@ def numa_amounts(usage: NumaUsage) -> Document:
         "id": usage.numa,
         "cpus": usage.total.get(CPU, 0) / MILLI,
         "free": usage.free.get(CPU, 0) / MILLI,
+        "freeAtLeast": usage.least.get(CPU, 0) / MILLI,
         "memory": usage.total.get(MEMORY, 0),
         "freeMemory": max(0, usage.free.get(MEMORY, 0)),
-        "devices": {name: {"total": usage.total[name], "free": max(0, usage.free.get(name, 0))} for name in others},
+        "freeMemoryAtLeast": usage.least.get(MEMORY, 0),
+        "devices": {
+            name: {
+                "total": usage.total[name],
+                "free": max(0, usage.free.get(name, 0)),
+                "freeAtLeast": usage.least.get(name, 0),
+            }
+            for name in others
+        },
     }
 
 
@@ -161,13 +171,13 @@ def _countable(name: str) -> bool:
     return "/" in name or is_hugepages(name)
 
 
-def _numa_entries(seen: NodeSnapshot, largest: int) -> Iterator[dict[str, Any]]:
+def _numa_entries(found: Iterable[NumaUsage], largest: int) -> Iterator[dict[str, Any]]:
     """
     Yield an entry per NUMA node.
 
     ``fits`` is the maximum number of CPUs that one aligned pod could get there, limited by the free amounts of the
     node.
     """
-    for usage in rooms(seen):
+    for usage in found:
         amounts = numa_amounts(usage)
         yield {**amounts, "fits": min(int(amounts["free"]), largest // MILLI)}

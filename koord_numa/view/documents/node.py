@@ -165,7 +165,7 @@ def _machine(
 
 
 def _numa(drawing: Drawing, box: NumaBox, amounts: Document) -> Document:
-    defaults = {"memory": 0, "freeMemory": 0, "devices": {}}
+    defaults = {"memory": 0, "freeMemory": 0, "freeMemoryAtLeast": 0, "devices": {}}
     caches = [_cache(drawing, cache) for cache in box.caches]
     return {**defaults, **amounts, "id": box.id, "cpus": box.cpus, "freeCPUs": box.free, "caches": caches}
 

@@ -1,6 +1,8 @@
 """What each NUMA node has left, on nodes of either owner."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.view import kubelet_view
@@ -11,7 +13,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NodeBind
 from koord_numa.core.state.inventory import inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
-from koord_numa.core.state.numa_free import NumaUsage, largest_aligned, rooms
+from koord_numa.core.state.numa_free import NumaUsage, largest_aligned, largest_with_devices, node_free, rooms
 from tests.machines import machine
 
 GI = 2**30
@@ -84,3 +86,70 @@ def test_rooms_of_a_kubelets_node() -> None:
 )
 def test_largest_aligned_request(seen: NodeSnapshot, expected: dict[str, int]) -> None:
     assert largest_aligned(seen) == expected
+
+
+SHARED = Holding(PodKey("ns", "shared", "s"), {"cpu": 6000, "memory": 20 * GI})
+"""A pod somewhere on the node."""
+
+
+def test_pods_without_numa_nodes_make_an_interval() -> None:
+    seen = ours(SPREAD, SHARED)
+    assert [(room.least["cpu"], room.free["cpu"]) for room in rooms(seen)] == [(0, 5000), (2000, 7000)]
+    assert [(room.least["memory"] // GI, room.free["memory"] // GI) for room in rooms(seen)] == [(0, 8), (0, 8)]
+    assert (node_free(seen, "cpu", rooms(seen)), node_free(seen, "memory", rooms(seen))) == (7000, 8 * GI)
+
+
+GPU = "example.com/gpu"
+DEVICES = {GPU: 4}
+
+
+def with_gpus(numa0: int, numa1: int, *holdings: Holding) -> NodeSnapshot:
+    """Two NUMA nodes with GPUs; the whole node has as many as both."""
+    node = Node("n", allocatable={"cpu": 16_000, "memory": 32 * GI, "pods": 110, GPU: numa0 + numa1})
+    zones = tuple(
+        Zone(numa, amounts, amounts, amounts)
+        for numa, count in enumerate((numa0, numa1))
+        for amounts in ({"cpu": 8000, "memory": 16 * GI, GPU: count},)
+    )
+    topology = NodeResourceTopology("n", CpuOwner.SCHEDULER, zones, machine("2x1x4x2"))
+    return candidate(node, inventory(node, topology), Ledger.of(holdings))
+
+
+def test_free_devices_do_not_exceed_those_of_the_node() -> None:
+    unaligned = Holding(PodKey("ns", "p", "p"), {"cpu": 1000, GPU: 3})
+    found = rooms(with_gpus(2, 2, unaligned))
+    assert [(room.least[GPU], room.free[GPU]) for room in found] == [(0, 1), (0, 1)]
+
+
+def test_the_largest_request_with_devices() -> None:
+    near_the_gpus = Holding(PodKey("ns", "p", "p"), {"cpu": 4000}, CpuSet.parse("0-1,8-9"), numa=((0, {"cpu": 4000}),))
+    seen = with_gpus(4, 0, near_the_gpus)
+    assert largest_aligned(seen) == {"cpu": 8000, "memory": 16 * GI, GPU: 0}
+    assert largest_with_devices(seen) == {"cpu": 4000, "memory": 16 * GI, GPU: 4}
+    assert largest_with_devices(with_gpus(2, 2)) == {}
+
+
+HOLDINGS = st.lists(
+    st.tuples(st.sampled_from([None, 0, 1]), st.integers(0, 3), st.integers(0, 2)), max_size=4
+)  # NUMA node or none, CPUs, GPUs
+
+
+@given(HOLDINGS)
+def test_every_pod_counts(pods: list[tuple[int | None, int, int]]) -> None:
+    held = []
+    for number, (numa, cpus, gpus) in enumerate(pods):
+        amounts = {"cpu": cpus * 1000, GPU: gpus}
+        held.append(
+            Holding(PodKey("ns", f"p{number}", f"p{number}"), amounts, numa=() if numa is None else ((numa, amounts),))
+        )
+    seen = with_gpus(2, 2, *held)
+    found = rooms(seen)
+    for name in ("cpu", GPU):
+        left = max(0, seen.allocatable[name] - sum(one.amounts[name] for one in held))
+        assert node_free(seen, name, found) <= left
+        for room in found:
+            assert 0 <= room.least[name] <= room.free[name] <= left
+            there = sum(amounts[name] for one in held for numa, amounts in one.numa if numa == room.numa)
+            anywhere = sum(one.amounts[name] for one in held if not one.numa)
+            assert room.least[name] <= max(0, room.total[name] - there)
+            assert room.least[name] == min(room.free[name], max(0, room.total[name] - there - anywhere))

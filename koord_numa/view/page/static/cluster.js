@@ -28,7 +28,7 @@ const describeNode = (node) => {
 
 const card = (node, top) => {
   const tiles = node.numa.map((one) =>
-    el("span", { class: `tile l${level(fits(one), top)}`, title: `NUMA ${one.id}: ${number(one.free)} of ${number(one.cpus)} CPUs free` },
+    el("span", { class: `tile l${level(fits(one), top)}`, title: `NUMA ${one.id}: ${range(one.freeAtLeast, one.free, number)} of ${number(one.cpus)} CPUs free` },
       node.numa.length > 8 ? "" : number(fits(one))));
   return el("a", { class: "node", href: `#/nodes/${encodeURIComponent(node.name)}`, "aria-label": describeNode(node) },
     el("span", { class: "name" }, el("b", {}, node.name), node.state === "ok" ? null : el("span", { class: "bad" }, node.state)),

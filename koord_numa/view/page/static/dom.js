@@ -25,6 +25,12 @@ const bytes = (value) => {
   return String(value);
 };
 
+// Huge pages are amounts of memory, other devices are counts.
+const amount = (name) => (name.startsWith("hugepages-") ? bytes : number);
+
+// An interval where pods hold amounts of an unknown NUMA node.
+const range = (least, most, text) => (least === undefined || least === most ? text(most) : `${text(least)}–${text(most)}`);
+
 const seconds = (value) => {
   if (value < 90) return `${Math.round(value)} s`;
   if (value < 5400) return `${Math.round(value / 60)} min`;

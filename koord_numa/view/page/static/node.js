@@ -19,7 +19,8 @@ const numaBox = (numa, node) => {
   const published = node.devices.filter((one) => one.numa === numa.id);
   const box = el("section", { class: "numa", "data-numa": numa.id, "aria-label": `NUMA node ${numa.id}` },
     el("h4", {}, `NUMA ${numa.id}`, " ", el("span", { class: "muted" },
-      `${number(numa.freeCPUs)} of ${number(numa.cpus)} CPUs free, ${bytes(numa.freeMemory)} of ${bytes(numa.memory)} memory`)),
+      `${range(Math.min(numa.freeAtLeast ?? numa.freeCPUs, numa.freeCPUs), numa.freeCPUs, number)} of ${number(numa.cpus)} CPUs free, ` +
+      `${range(numa.freeMemoryAtLeast, numa.freeMemory, bytes)} of ${bytes(numa.memory)} memory`)),
     el("div", { class: "caches" }, numa.caches.map((cache) =>
       el("div", { class: "cache" }, numa.caches.length > 1 ? el("div", { class: "muted" }, `L3 ${cache.id}`) : null,
         el("div", { class: "cores" }, cache.cores.map((core) =>
@@ -27,7 +28,7 @@ const numaBox = (numa, node) => {
     published.length ? el("div", { class: "devices claimable" }, published.map(deviceBox)) : null,
     Object.keys(numa.devices).length
       ? el("div", { class: "devices" }, Object.entries(numa.devices).map(([name, it]) =>
-        el("span", { class: "device" }, `${name}: ${it.free} of ${it.total} free`)))
+        el("span", { class: "device" }, `${name}: ${range(it.freeAtLeast, it.free, amount(name))} of ${amount(name)(it.total)} free`)))
       : null);
   const hover = (on) => () => {
     for (const other of document.querySelectorAll(".numa[data-numa]")) {
@@ -42,9 +43,12 @@ const numaBox = (numa, node) => {
   return box;
 };
 
+// CPUs that are not known by id have no socket.
+const socketName = (socket) => (socket.id === null ? "NUMA nodes" : `Socket ${socket.id}`);
+
 const drawing = (node) =>
   el("div", { class: "machine" }, node.machine.sockets.map((socket) =>
-    el("section", { class: "socket", "aria-label": `Socket ${socket.id}` }, el("h3", {}, `Socket ${socket.id}`),
+    el("section", { class: "socket", "aria-label": socketName(socket) }, el("h3", {}, socketName(socket)),
       socket.numa.map((numa) => numaBox(numa, node)))));
 
 // The machine with pods on the CPUs that a plan gives them, or took from them when it is done.
