@@ -18,7 +18,6 @@ from cachetools import LRUCache
 
 from koord_numa.core.gangs.decide import Domain, Group, Placed, Refused, decide_in_steps
 from koord_numa.core.gangs.model import Dialect, GangKey, GangSpec, GroupStatus, TopologyLevel
-from koord_numa.core.kubelet.admission import IN_FLIGHT
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import CpuOwner
@@ -219,28 +218,24 @@ class GroupCycle:
         """
         Start the cycles in the order of the decisions; ``None``, with nothing assumed, when one cannot start.
 
-        The trial counts the members of a kubelet's node as expected pods. Assumed pods may leave more states to its kubelet, because pods
-        may have left unseen. Therefore a member that follows another one on such a node is asked again, unless the node was empty: only
-        other members could leave it, and then the group is not complete anyway. A group cannot wait for the kubelet's verdict on its
-        first members, so that the place in the trial holds where such a departure is the only doubt. The trial has counted other pods in
-        flight.
+        A pod that follows pods in flight on a kubelet-owned node waits for the kubelet's verdict where their place matters. Members that
+        are bound ``together`` cannot: the trial has counted pods in flight of others, and that of the members is as foreseen unless a pod
+        leaves unseen at this moment. Other members wait, with those after them on the node.
         """
-        handle, started, used = self.handle, dict[str, Coroutine[Any, Any, None]](), set[str]()
+        handle, started = self.handle, dict[str, Coroutine[Any, Any, None]]()
         for uid in answer.placements:
             handle.nominator.end(uid)  # the assumption keeps the room from now on
-        asked = {it.node for it in answer.placements.values() if self._is_kubelets_with_pods(it.node)}
         gate = BindTogether(answer.placements) if together and len(answer.placements) > 1 else None
-        for uid, decided in answer.placements.items():
-            pending, placement = by_uid[uid], decided
-            if decided.node in asked and decided.node in used:
+        used, waiting = set[str](), set[str]()
+        for uid, placement in answer.placements.items():
+            pending, node = by_uid[uid], placement.node
+            if not together and node in used and self._is_kubelets(node):
                 request_class = handle.classes.of(pending.pod) or pending.request_class
-                again = handle.selector.try_node(request_class, decided.node)
-                if isinstance(again, Placement):
-                    placement = again
-                elif again is None or again.detail != IN_FLIGHT:
-                    self._abort(started)
-                    return None
-            used.add(decided.node)
+                if not isinstance(handle.selector.try_node(request_class, node), Placement):
+                    waiting.add(node)
+            if node in waiting:
+                continue
+            used.add(node)
             handle.queue.remove(pending)  # queued again if a claim that it shares has changed
             cycle = self.binding.run(pending, placement, began, gate)
             handle.decisions.record(pending.pod.key, placement, dict)
@@ -256,11 +251,9 @@ class GroupCycle:
             with suppress(StopIteration):
                 cycle.throw(NotTogether("another member of the group cannot be placed any more"))
 
-    def _is_kubelets_with_pods(self, node: str) -> bool:
+    def _is_kubelets(self, node: str) -> bool:
         info = self.handle.cache.nodes.get(node)
-        if info is None or not info.pods:
-            return False
-        return info.topology is not None and info.topology.owner is CpuOwner.KUBELET
+        return info is not None and info.topology is not None and info.topology.owner is CpuOwner.KUBELET
 
     def _leave_over(self, answer: Placed, by_uid: Mapping[str, PendingPod]) -> None:
         """Members beyond the minimal count that fit nowhere wait by themselves."""
