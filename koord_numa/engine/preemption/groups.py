@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from logging import getLogger
+from math import inf
 from typing import Final
 
 from koord_numa.core.gangs.decide import Domain, Group
@@ -18,7 +19,7 @@ from koord_numa.core.gangs.model import GangKey
 from koord_numa.core.preempt.dry_run import PreemptionNode
 from koord_numa.core.preempt.groups import GroupCandidate, GroupEvictions, Preemptor
 from koord_numa.core.preempt.victims import PreemptionCandidate
-from koord_numa.core.resources import CPU, add, total
+from koord_numa.core.resources import CPU, PODS, ResourceList, add
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.gangs.trial import ClusterTrial, member_of
@@ -250,32 +251,27 @@ class GroupPreemption:
         within: frozenset[str] | None,
     ) -> dict[str, PreemptionNode]:
         """
-        Return the candidate nodes: where members could be placed by the last decision, then those with the most free CPU.
+        Return the candidate nodes: where members could be placed by the last decision, then those whose victims have the lowest priority,
+        then those with the most free CPU.
 
-        At least ``candidateNodes``, and two for each member.
+        At most ``candidateNodes``, or two for each member.
         """
         handle = self.handle
         most = max(handle.settings.preemption.candidate_nodes, 2 * len(needed))
-        classes = {it.request_class for it in needed}
+        wanted = [each.amounts for each in {it.request_class for it in needed}]
         priority = min(it.pod.request.priority for it in needed)
-        found: list[tuple[bool, int, str]] = []
+        found: list[tuple[bool, float, int, str]] = []
         for number, (name, info) in enumerate(list(handle.cache.nodes.items())):
             if number % CHUNK == CHUNK - 1:
                 await asyncio.sleep(0)
             if info.node is None or (within is not None and name not in within):
                 continue
-            room = self._room(info, priority)
-            fits = (all(room.get(it, 0) >= amount for it, amount in each.amounts.items()) for each in classes)
-            if name in beside or any(fits):
-                found.append((name not in beside, -info.free.get(CPU, 0), name))
-        names = [name for _, _, name in sorted(found)[:most]]
+            needed_priority = _needed_priority(info, wanted, priority)
+            if name in beside or needed_priority is not None:
+                order = -inf if needed_priority is None else needed_priority
+                found.append((name not in beside, order, -info.free.get(CPU, 0), name))
+        names = [name for _, _, _, name in sorted(found)[:most]]
         return self._copies(names, members)
-
-    def _room(self, info: NodeInfo, priority: int) -> Mapping[str, int]:
-        """Return the amounts that would be free without the pods that may be evicted."""
-        holdings = info.counted.holdings
-        leaving = (uid for uid, pod in info.pods.items() if pod.deleting or pod.request.priority < priority)
-        return add(info.free, total(holdings[uid].amounts for uid in leaving if uid in holdings))
 
     def _copies(self, names: Iterable[str], members: Sequence[PendingPod]) -> dict[str, PreemptionNode]:
         own = frozenset(it.uid for it in members)
@@ -401,3 +397,20 @@ class GroupPreemption:
                 member.remark = remark
                 if member.reason:
                     self.handle.conditions.waits(member, member.reason)
+
+
+def _needed_priority(info: NodeInfo, wanted: Iterable[ResourceList], priority: int) -> float | None:
+    """
+    Return the priority up to which pods have to leave, by amounts, so that one of these requests fits; ``None`` when evictions do not help.
+
+    Negative infinity if free amounts or terminating pods suffice.
+    """
+    holdings = info.counted.holdings
+    leaving = [(-inf if pod.deleting else pod.request.priority, uid) for uid, pod in info.pods.items()]
+    free: ResourceList = info.free
+    for value, uid in [(-inf, ""), *sorted(it for it in leaving if it[0] < priority)]:
+        if (holding := holdings.get(uid)) is not None:
+            free = add(free, {**holding.amounts, PODS: 1})
+        if any(all(free.get(name, 0) >= amount for name, amount in amounts.items()) for amounts in wanted):
+            return value
+    return None

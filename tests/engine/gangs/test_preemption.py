@@ -208,6 +208,20 @@ async def test_members_go_to_one_domain() -> None:
     assert evicted(world) == ["on-q0", "on-q1"]
 
 
+async def test_nodes_with_the_least_important_pods_are_candidates() -> None:
+    nodes = tuple(f"n{number:02}" for number in range(12))
+    pods = [
+        running(f"{node}-{numa}", "0-3" if numa == 0 else "4-7", node, priority=5 if index < 10 else 1)
+        for index, node in enumerate(nodes)
+        for numa in (0, 1)
+    ]
+    world = crowded(*pods, nodes=nodes, settings="preemption: {candidateNodes: 1}")
+    group(world, GangSpec(4))
+    world.waits(*members(4))
+    await make_room(world)
+    assert evicted(world) == ["n10-0", "n10-1", "n11-0", "n11-1"]
+
+
 async def test_kubelets_admit_the_group_on_what_is_freed() -> None:
     """Of 16 CPUs 8 would be free without ``low``, but only 5 of them on one NUMA node."""
     world = crowded(nodes=())
