@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from koord_numa.core.claims.allocation import Allocation
 from koord_numa.core.claims.cpus import cpu_count, cpus_of, is_cpu_device
 from koord_numa.core.explain import amounts_text
+from koord_numa.core.objects.devices import devices_text
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, NumaPolicy
@@ -61,8 +62,10 @@ def _bare(resource: str) -> str:
     return resource.rpartition("/")[2]
 
 
-def claimed_devices(placement: Placement) -> Iterator[str]:
-    """Yield the devices and CPUs of claims in a placement: ``gpu.example.com gpu-1``, ``CPUs 4-7 by claim``."""
+def device_texts(placement: Placement) -> Iterator[str]:
+    """Yield devices by id, and devices and CPUs of claims: ``gpu 0,1``, ``gpu.example.com gpu-1``, ``CPUs 4-7 by claim``."""
+    if placement.devices:
+        yield devices_text(placement.devices)
     for allocation in placement.allocations:
         yield from (
             f"{it.device.driver} {it.device.device}" for it in allocation.results if not is_cpu_device(it.device)

@@ -15,14 +15,13 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import ELSEWHERE, describe
 from koord_numa.core.kubelet.knowledge import known_of
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.objects.devices import devices_text
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MEMORY, PODS, ResourceList
 from koord_numa.core.state.numa_free import aligned_shapes
 from koord_numa.view.documents import Document, document
-from koord_numa.view.text import NONE, asked, claimed_devices, count, numa_text, policies, short_amounts
+from koord_numa.view.text import NONE, asked, count, device_texts, numa_text, policies, short_amounts
 
 _SHOWN: Final = 6
 """Maximum number of node names per answer."""
@@ -40,9 +39,7 @@ def placement_text(placement: Placement) -> str:
         parts.append(f"NUMA {numa_text(numa)}")
     if placement.cpus:
         parts.append(f"CPUs {placement.cpus}")
-    parts.extend(claimed_devices(placement))
-    if placement.devices:
-        parts.append(devices_text(placement.devices))
+    parts.extend(device_texts(placement))
     if placement.note:
         parts.append(placement.note)
     return ", ".join(parts)
@@ -274,7 +271,7 @@ def _entry(one: Simulated) -> Document:
         placement = one.verdict
         numa = [numa for numa, _ in placement.numa]
         found = {"node": placement.node, "numa": numa, "cpus": str(placement.cpus), "note": placement.note}
-        return {**entry, **found, "devices": list(claimed_devices(placement))}
+        return {**entry, **found, "devices": list(device_texts(placement))}
     return {**entry, "why": one.verdict.why}
 
 

@@ -14,7 +14,7 @@ from koord_numa.core.resources import CPU
 from koord_numa.engine.decision_log import Decision, RunnerUp
 from koord_numa.view.advice import Remedy
 from koord_numa.view.documents import Document, document
-from koord_numa.view.text import asked, claimed_devices, policies
+from koord_numa.view.text import asked, device_texts, policies
 
 
 def decisions_document(decisions: Iterable[Decision], now: str) -> Document:
@@ -31,7 +31,7 @@ def _entry(one: Decision) -> Document:
         "node": placement.node,
         "numa": [numa for numa, _ in placement.numa] or list(CpuSet(placement.mask or 0)),
         "cpus": str(placement.cpus),
-        "devices": list(claimed_devices(placement)),
+        "devices": list(device_texts(placement)),
         "alignment": placement.alignment.value,
         "score": "" if one.score is None else str(one.score),
         "runnersUp": [_runner_up(other, one.score or 0) for other in one.runners_up],
