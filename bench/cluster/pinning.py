@@ -71,9 +71,7 @@ def _pod(number: int) -> dict[str, Any]:
 async def _through_nri() -> int:
     """The number of processes that started on other CPUs."""
     elsewhere = 0
-    async with real_node(nri=True) as (around, agent, processes):
-        while agent.nri is None or not agent.nri.connected:  # noqa: ASYNC110  (a flag)
-            await asyncio.sleep(0.005)
+    async with real_node(nri=True) as (around, _, processes):
         for number in range(CONTAINERS):
             pod = place(around.server.store, NODE, f"p{number}", "1")
             elsewhere += first_cpus(await processes.first(pod.uid)) != "1"

@@ -16,7 +16,7 @@ from koord_numa.node.inputs.cgroups import ROOT
 from koord_numa.sandbox.machines.agents.node_services import ContainerCgroups
 from koord_numa.sandbox.machines.hardware.description import NodeDescription, Shape
 from koord_numa.sandbox.machines.pod_status import container_id
-from tests.node.fake_nri import nri_runtime
+from tests.node.fake_nri import FakeNri, nri_runtime
 from tests.node.nodes import NODE, World, world
 
 ONE_NUMA_NODE = NodeDescription(name=NODE, hardware=Shape(sockets=1, cores=2, threads=1).build())
@@ -167,10 +167,13 @@ async def real_node(
             processes = RealProcesses(around, folder)
             stop = asyncio.Event()
             try:
-                async with _runtime(around, nri=nri) as settings:
-                    agent = around.new_agent(monotonic, apply=True, **settings, **config)
+                async with _runtime(around, nri=nri) as runtime:
+                    socket = None if runtime is None else runtime.socket
+                    agent = around.new_agent(monotonic, apply=True, nri_socket=socket, **config)
                     running = asyncio.create_task(agent.run(stop))
                     await asyncio.wait_for(agent._may_apply.wait(), 20)
+                    if runtime is not None:
+                        await asyncio.wait_for(runtime.synchronized.wait(), 20)
                     yield around, agent, processes
                     stop.set()
                     await running
@@ -180,9 +183,9 @@ async def real_node(
 
 
 @asynccontextmanager
-async def _runtime(around: World, *, nri: bool) -> AsyncIterator[dict[str, Any]]:
+async def _runtime(around: World, *, nri: bool) -> AsyncIterator[FakeNri | None]:
     if not nri:
-        yield {}
+        yield None
         return
     async with nri_runtime(around) as runtime:
-        yield {"nri_socket": runtime.socket}
+        yield runtime

@@ -17,8 +17,6 @@ pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "av
 
 async def test_nri_pins_before_the_first_instruction() -> None:
     async with real_node(nri=True) as (around, agent, processes):
-        while agent.nri is None or not agent.nri.connected:  # noqa: ASYNC110  (a flag)
-            await asyncio.sleep(0.005)
         pinned = place(around.server.store, NODE, "a", "1")
         assert first_cpus(await processes.first(pinned.uid)) == "1"
         shared = create(around.server.store, "b", {"cpu": "100m"})
@@ -47,9 +45,7 @@ async def test_cri_pins_after_the_start() -> None:
 )
 async def test_memory_is_touched_on_the_numa_nodes_of_the_pod() -> None:
     """First touch: a page is on the NUMA node of the process that first writes to it, so that late pinning is too late."""
-    async with real_node(TWO_NUMA_NODES, nri=True, apply_memory=True) as (around, agent, processes):
-        while agent.nri is None or not agent.nri.connected:  # noqa: ASYNC110  (a flag)
-            await asyncio.sleep(0.005)
+    async with real_node(TWO_NUMA_NODES, nri=True, apply_memory=True) as (around, _, processes):
         pod = create(around.server.store, "a", {"cpu": "1"})
         amounts = [{"node": 1, "resources": {CPU: "1"}}]
         bind(around.server.store, pod, NODE, {"cpuset": "1", "numaNodeResources": amounts})
