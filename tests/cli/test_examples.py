@@ -32,6 +32,7 @@ PLACED: Final = {
         "dgx, NUMA 5, CPUs 80-83,208-211",
         "dgx, NUMA 7, CPUs 112-115,240-243",
     ],
+    "quiet-cpus.yaml": ["dgx, NUMA 0, CPUs 0-1"],
     "restricted.yaml": ["xeon-0, NUMA 0,1, CPUs 1-15,24-38,49-63,72-86"],
     "shared.yaml": ["dgx, NUMA 0"],
 }
