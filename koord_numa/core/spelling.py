@@ -35,3 +35,12 @@ def closest(word: str, words: Iterable[str]) -> str:
     by_plain = {plain(known): known for known in words}
     found = get_close_matches(plain(word[:_LONGEST]), by_plain, n=1)
     return by_plain[found[0]] if found else ""
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean LSE?`` for a word that is spelled nearly like exactly one of the known words, else an empty text."""
+    written = plain(word)
+    limit = 1 if len(written) <= 4 else NEAR
+    words = [other for other in known if other]
+    found = [it for it in words if plain(it) == written] or [it for it in words if is_near(written, plain(it), limit)]
+    return f"; did you mean {found[0]}?" if written and len(found) == 1 else ""

@@ -29,8 +29,9 @@ from koord_numa.core.preempt.dry_run import DryRun, PreemptionNode, answer_of
 from koord_numa.core.qos import may_use_cpuset
 from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
-from koord_numa.core.resources import CPU, MEMORY, MILLI
+from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
+from koord_numa.core.spelling import is_near, plain
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import replace
@@ -438,17 +439,19 @@ def _devices(probe: Probe, container: Container, name: str) -> Iterator[Remedy]:
 
 
 def _cpus(probe: Probe, container: Container) -> Iterator[Remedy]:
-    asked = container.requests[CPU] // MILLI
-    total = effective_requests(probe.pod.request).get(CPU, 0) // MILLI
-    for cpus in range(asked + 1, asked + 1 + LARGER):
+    asked = container.requests[CPU]
+    whole, others = asked // MILLI, effective_requests(probe.pod.request).get(CPU, 0) - asked
+    reason = "whole cores" if asked % MILLI == 0 else "whole CPUs"
+    for cpus in range(whole + 1, whole + 1 + LARGER):
         placement = probe.fits_on_one(_with(probe.pod.request, container, CPU, cpus * MILLI))
         if placement is not None:
             yield Remedy(
-                "size", placement.node, f"{_say(container, cpus, asked)} fits on {where(placement)} (whole cores)"
+                "size", placement.node, f"{_say(container, cpus, asked)} fits on {where(placement)} ({reason})"
             )
             break
-    room = _bound(probe, CPU, MILLI)
-    top = min(asked - 1, room - (total - asked)) if room else asked - 1
+    room = _bound(probe, CPU, 1)
+    smaller = -(-asked // MILLI) - 1
+    top = min(smaller, (room - others) // MILLI) if room else smaller
     for cpus in range(top, max(0, top - TRIES), -1):
         placement = probe.fits_on_one(_with(probe.pod.request, container, CPU, cpus * MILLI))
         if placement is not None:
@@ -472,7 +475,7 @@ def _memory(probe: Probe, container: Container) -> Iterator[Remedy]:
 
 
 def _say(container: Container, cpus: int, asked: int) -> str:
-    return f"container {container.name} with {cpus_text(cpus)} instead of {asked}"
+    return f"container {container.name} with {cpus_text(cpus)} instead of {bare_amount(CPU, asked)}"
 
 
 def _bound(probe: Probe, resource: str, unit: int) -> int:
@@ -500,6 +503,39 @@ def _with(request: PodRequest, container: Container, resource: str, amount: int)
         limits[resource] = amount
     changed = replace(container, requests={**container.requests, resource: amount}, limits=limits)
     containers = tuple(changed if one is container else one for one in request.containers)
+    return replace(request, containers=containers)
+
+
+def unknown_resources(probe: Probe) -> Iterator[Remedy]:
+    """Yield the resources that no node has: the resource that was probably meant, or else that its device plugin is missing."""
+    offered: set[str] = set()
+    for info in probe.scheduler.cache.nodes.values():
+        offered.update(name for name, amount in info.allocatable.items() if amount)
+    request, request_class = probe.pod.request, probe.scheduler.classes.of(probe.pod)
+    # Without the resources that a DeviceClass may serve.
+    wanted = () if request_class is None else request_class.amounts.keys() - offered
+    for name in sorted(name for name in wanted if "/" in name):
+        near = next((other for other in sorted(offered) if "/" in other and is_near(plain(name), plain(other))), "")
+        placement = probe.fits_on_one(_renamed(request, name, near)) if near else None
+        node = probe.closest[0] if probe.closest else ""
+        if placement is not None:
+            text = f"no node has {name}: with {near} instead it fits on {where(placement)}"
+            yield Remedy("size", placement.node, text)
+        elif near:
+            yield Remedy("repair", node, f"no node has {name}; nodes have {near}")
+        else:
+            yield Remedy("repair", node, f"no node has {name}: is its device plugin running?")
+
+
+def _renamed(request: PodRequest, name: str, other: str) -> PodRequest:
+    """Return the request with another resource of the same amounts."""
+
+    def changed(amounts: ResourceList) -> ResourceList:
+        return {other if key == name else key: amount for key, amount in amounts.items()}
+
+    containers = tuple(
+        replace(it, requests=changed(it.requests), limits=changed(it.limits)) for it in request.containers
+    )
     return replace(request, containers=containers)
 
 
@@ -547,6 +583,7 @@ SHOWN: Final = 6
 """Maximum number of remedies for one pod."""
 
 REMEDIES: Final = (
+    unknown_resources,
     changed_sizes,
     relaxed_policies,
     node_policies,

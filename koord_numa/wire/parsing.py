@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic.alias_generators import to_camel
 
 from koord_numa.core import quantity
+from koord_numa.core.spelling import meant
 from koord_numa.wire.errors import FieldPath, WireError, first_mistake, quoted
 from koord_numa.wire.names import RENAMED_RESOURCES
 
@@ -152,14 +153,15 @@ class EnumReader(Generic[T]):
     def __init__(self, canonical: Mapping[str, T], also: Mapping[str, T] | None = None) -> None:
         # Canonical spellings last, so that they override additional ones that differ only in case.
         self._known = {word.lower(): value for word, value in {**(also or {}), **canonical}.items()}
-        self._listed = ", ".join(sorted(word for word in canonical if word))
+        self._words = sorted(word for word in canonical if word)
+        self._listed = ", ".join(self._words)
 
     def read(self, word: str, path: FieldPath) -> T:
         """Return the value of ``word``. Raises ``WireError`` with the accepted words."""
         try:
             return self._known[word.lower()]
         except KeyError:
-            raise path.error(f"{quoted(word)} is none of {self._listed}") from None
+            raise path.error(f"{quoted(word)} is none of {self._listed}{meant(word, self._words)}") from None
 
 
 class Problems:

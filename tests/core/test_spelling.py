@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.spelling import closest, is_near, plain
+from koord_numa.core.objects.vocabulary import QosClass
+from koord_numa.core.spelling import closest, is_near, meant, plain
 
 WORDS = st.text("abc", max_size=6)
 
@@ -39,3 +40,19 @@ def test_closest(word: str, meant: str) -> None:
 
 def test_separators_and_case_do_not_matter() -> None:
     assert plain("QoS-class_x.y") == "qosclassxy"
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("lse", "LSE"),
+        ("LS", "LS"),
+        ("LSRX", "LSR"),
+        ("sytem", "SYSTEM"),
+        ("LSX", ""),  # three words are as near
+        ("guaranteed", ""),
+        ("", ""),
+    ],
+)
+def test_qos_classes(word: str, found: str) -> None:
+    assert meant(word, [qos.value for qos in QosClass]) == (f"; did you mean {found}?" if found else "")

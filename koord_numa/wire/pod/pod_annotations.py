@@ -29,7 +29,7 @@ from koord_numa.core.qos import OWN_CPUS, may_use_cpuset
 from koord_numa.core.qos import priority_class as band_of
 from koord_numa.core.quantity import format_amount
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.spelling import closest
+from koord_numa.core.spelling import closest, meant
 from koord_numa.core.value_objects import replace
 from koord_numa.wire import names
 from koord_numa.wire.devices import device_allocated
@@ -138,7 +138,8 @@ def _exact(known: Mapping[str, T], labels: Mapping[str, str], key: str, path: Fi
     word = labels.get(key, "")
     # Case-sensitive: the node agent compares exactly, and would treat the pod as another class.
     if word not in known:
-        raise path.label(key).error(f"{quoted(word)} is none of {', '.join(sorted(filter(None, known)))}")
+        words = sorted(filter(None, known))
+        raise path.label(key).error(f"{quoted(word)} is none of {', '.join(words)}{meant(word, words)}")
     return known[word]
 
 

@@ -12,6 +12,7 @@ from koord_numa.core.objects.node import Node, Taint
 from koord_numa.core.objects.request import Container, NumaSpec, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import ContainerKind, NumaPolicy, QosClass
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.ranking.node_ranking import DETAILED, RejectionTable
 from koord_numa.view.advice import advise
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world
@@ -133,6 +134,38 @@ def test_the_amount_that_a_whole_node_lacks_counts() -> None:
         world.engine.handlers.bound_pods.observe(None, bound(make_pod(f"p-{at}", cpu=3000), f"n-{at}"))
     decided, _ = rejections(world, make_pod("waits", cpu=4900))
     assert closest_nodes(decided, 2) == ["n-3", "n-2"]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "text"),
+    [
+        pytest.param({"example.com/gpus": 2}, "no node has example.com/gpus: with example.com/gpu instead it fits on n", id="misspelled"),
+        pytest.param({"example.com/gpus": 9}, "no node has example.com/gpus; nodes have example.com/gpu", id="misspelled-and-too-many"),
+        pytest.param({"other.com/nic": 1}, "no node has other.com/nic: is its device plugin running?", id="unknown"),
+        pytest.param({"example.com/gpu": 9}, "", id="known"),
+    ],
+)  # fmt: skip
+async def test_a_resource_that_no_node_has(amounts: dict[str, int], text: str) -> None:
+    node = make_node("n", cpu=8)
+    world = make_world(replace(node, allocatable={**node.allocatable, "example.com/gpu": 4}))
+    container = Container("app", ContainerKind.APP, {"cpu": 1000, **amounts}, {"cpu": 1000, **amounts})
+    pod = Pod(PodKey("default", "p", "p"), PodRequest(containers=(container,)), scheduler="koord-numa")
+    decided, _ = rejections(world, pod)
+    texts = [remedy.text for remedy in await advise(world.engine, pod, decided)]
+    assert [it for it in texts if it.startswith("no node has")] == ([text] if text else [])
+
+
+async def test_fractions_of_cpus_are_told_as_they_are() -> None:
+    world = make_world(make_node("n", cpu=8))
+    world.engine.handlers.topologies.observe(None, make_topology("n", numa=2, cores=2))
+    pod = make_pod("p", cpu=2500)
+    pod = replace(pod, request=replace(pod.request, qos=QosClass.LSR))
+    decided, _ = rejections(world, pod)
+    texts = [remedy.text for remedy in await advise(world.engine, pod, decided)]
+    assert texts[:2] == [
+        "container app with 3 CPUs instead of 2.5 fits on n, NUMA 0 (whole CPUs)",
+        "container app with 2 CPUs instead of 2.5 fits on n, NUMA 0",
+    ]
 
 
 async def test_every_kind_of_taint_is_tried() -> None:
