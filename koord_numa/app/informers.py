@@ -40,7 +40,7 @@ from koord_numa.cluster.resources import (
     Resource,
 )
 from koord_numa.cluster.watch.informer import Informer
-from koord_numa.cluster.watch.lister import ListedKind, list_first_served
+from koord_numa.cluster.watch.lister import ListedKind, list_all, list_first_served
 from koord_numa.cluster.watch.resync import Resync
 from koord_numa.core.claims.inventory import ResourceSlice
 from koord_numa.core.gangs.model import Dialect, PodGroup
@@ -53,7 +53,7 @@ from koord_numa.engine.event_handlers import ContainedHandler
 from koord_numa.engine.scheduler import Scheduler, Source
 from koord_numa.handlers.dispatch import meta
 from koord_numa.handlers.triggers import waiting_pods
-from koord_numa.ports import EventHandler
+from koord_numa.ports import EventHandler, Gone
 from koord_numa.settings import DeviceObjectSupport, DynamicResources, PodGroupSupport, PodSource
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.claims.resource_slices import parse_resource_slice, parse_taint_rule
@@ -164,6 +164,12 @@ class Informers:
     other: tuple[Informer[Any], ...]
     resyncs: tuple[Resync[Any], ...]
     claims: Informer[Any] | None = None  # the informer of ResourceClaims, one of ``other``
+    topologies: "TopologyLists | None" = None
+
+    def warnings(self) -> Iterator[str]:
+        """Yield what an operator should know although this replica is ready."""
+        if self.topologies is not None:
+            yield from self.topologies.warnings()
 
     @property
     def all(self) -> tuple[Informer[Any], ...]:
@@ -198,12 +204,20 @@ def informers_of(api: Api, scheduler: Scheduler, stores: KopfStores, parsers: Ko
         essential += workload_informers(api, scheduler)
     else:
         other += workload_informers(api, scheduler)
-    resyncs = (_topologies(api, stores, parsers), _rebinds(api, stores, parsers))
+    topologies = TopologyLists(api, parsers)
+    resyncs = (
+        Resync("NodeResourceTopologies", stores.topologies, topologies.read),
+        _rebinds(api, stores, parsers),
+    )
     if scheduler.settings.pod_source is PodSource.INFORMER:
-        return Informers((all_pods(api, scheduler), *essential), other, resyncs, of_claims)
+        return Informers((all_pods(api, scheduler), *essential), other, resyncs, of_claims, topologies)
     waiting = _waiting_pods(api, stores, parsers, scheduler.settings.scheduler_names)
     return Informers(
-        (_bound_pods(api, scheduler), *essential), (_nominated(api, scheduler), *other), (waiting, *resyncs), of_claims
+        (_bound_pods(api, scheduler), *essential),
+        (_nominated(api, scheduler), *other),
+        (waiting, *resyncs),
+        of_claims,
+        topologies,
     )
 
 
@@ -431,10 +445,33 @@ def _waiting_pods(api: Api, stores: KopfStores, parsers: KopfParsers, scheduler_
     return Resync("waiting pods", stores.waiting_pods, lambda: list_first_served(api, (kind,)))
 
 
-def _topologies(api: Api, stores: KopfStores, parsers: KopfParsers) -> Resync[NodeResourceTopology]:
-    # The newest version that the cluster serves. All are optional, because the kind may not be installed.
-    kinds = tuple(ListedKind(resource, parsers.topology, optional=True) for resource in TOPOLOGIES)
-    return Resync("NodeResourceTopologies", stores.topologies, lambda: list_first_served(api, kinds))
+class TopologyLists:
+    """Lists of NodeResourceTopologies in the newest version that the cluster serves, and whether it serves any."""
+
+    def __init__(self, api: Api, parsers: KopfParsers) -> None:
+        self._api = api
+        self._kinds = tuple(ListedKind(resource, parsers.topology) for resource in TOPOLOGIES)
+        self._is_served = True
+
+    async def read(self) -> list[NodeResourceTopology]:
+        """Return all topologies. There are none where the kind is not installed. Raises ``ClusterError``."""
+        for kind in self._kinds:
+            try:
+                found = (await list_all(self._api, kind)).objects
+            except Gone:
+                continue
+            self._is_served = True
+            return found
+        self._is_served = False
+        return []
+
+    def warnings(self) -> Iterator[str]:
+        """Yield a sentence where the kind is not installed."""
+        if not self._is_served:
+            yield (
+                "the cluster has no definition of NodeResourceTopologies, so pods that need NUMA nodes or CPUs of their own wait: "
+                "install it with an exporter, or by kubectl apply -k deploy/kustomize/topology-crd"
+            )
 
 
 def _rebinds(api: Api, stores: KopfStores, parsers: KopfParsers) -> Resync[RebindRequest]:

@@ -280,7 +280,7 @@ class Runtime:
             node_metrics,
             partial(node_dump, self.scheduler),
             self._pod_dump,
-            self.scheduler.writers.warnings,
+            lambda: [*self.informers.warnings(), *self.scheduler.writers.warnings()],
             self.view_api.routes(),
         )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from koord_numa.app.metrics import FreeCpus
@@ -102,6 +103,23 @@ async def test_every_metric_is_documented_and_every_documented_one_exists(tmp_pa
         await runtime.api.close()
     exposed = [(family.name + ("_total" if family.type == "counter" else ""), family.type) for family in families]
     assert sorted(documented) == sorted(exposed)
+
+
+async def test_a_missing_definition_is_a_warning_of_readyz(tmp_path: Path) -> None:
+    definition = yaml.safe_load((Path(__file__).parents[2] / "crds" / "noderesourcetopologies.yaml").read_text())
+    async with ApiServer() as server:
+        runtime = await Runtime.connect(Options(kubeconfig=server.write_kubeconfig(tmp_path / "kubeconfig"), port=None))
+        topologies, warnings = runtime.informers.topologies, runtime._status_providers().warnings
+        assert topologies is not None
+        found = []
+        for installed in (False, True):
+            if installed:
+                server.store.create(definition)
+            assert await topologies.read() == []
+            found.append(list(warnings()))
+        await runtime.api.close()
+    assert ["definition of NodeResourceTopologies" in text for text in found[0]] == [True]
+    assert found[1] == []
 
 
 async def test_a_mirror_without_a_sign_of_life_makes_the_process_unhealthy(
