@@ -19,7 +19,7 @@ METHOD: Final = "nodeTopologyPodsFingerprintMethod"
 
 class SharedLife(NodeLife):
     """
-    ``wiring`` is what each GPU is near, as a mask; ``in_full`` says in which way an exporter counts (``sharing/counts.py``), and
+    ``wiring`` is what each GPU is near, as a mask; ``in_full`` says in which way an exporter counts, and
     ``fingerprint`` whether it tells of which pods.
     """
 

@@ -7,14 +7,14 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet import admission
+from koord_numa.core.kubelet import admission as probes
 from koord_numa.core.kubelet.admission import TOO_MANY
 from koord_numa.core.kubelet.admit import foreseen
+from koord_numa.core.kubelet.bounds import has_room_in_all_ways
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.demand import pod_demand
-from koord_numa.core.kubelet.enough_room import has_room_in_all_ways
-from koord_numa.core.kubelet.inference import probes
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.inference.variants import device_layouts
+from koord_numa.core.kubelet.hypothesis import Hypothesis
+from koord_numa.core.kubelet.variants import device_layouts
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest

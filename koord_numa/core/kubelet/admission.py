@@ -5,34 +5,299 @@ Asks the kubelet's own procedure on the state that a view supposes, after the ca
 hold; a "no" may be wrong, and says which assumption decided.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import chain, product
 from operator import attrgetter, or_
 from typing import Final
 
+from koord_numa.core.bit_sets import members
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import cpus_text
-from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, dry_run
+from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
+from koord_numa.core.kubelet.bounds import (
+    Sight,
+    binds_freely,
+    everything,
+    has_room,
+    has_room_in_all_ways,
+    has_room_whoever_leaves,
+    hides_memory,
+    is_confined,
+    takes_turns,
+    unclear_devices,
+)
 from koord_numa.core.kubelet.budget import DECISION, TooManyWays, limited
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
-from koord_numa.core.kubelet.departures.less_room import is_confined
-from koord_numa.core.kubelet.enough_room import unclear_devices
+from koord_numa.core.kubelet.departures import with_one_away, without, without_leaving
+from koord_numa.core.kubelet.hypothesis import Hypothesis, Signature, pins_init_cpus
 from koord_numa.core.kubelet.in_flight import PodsInFlight
-from koord_numa.core.kubelet.inference.hypothesis import pins_init_cpus
-from koord_numa.core.kubelet.inference.probes import Question, fits_in_every_state
-from koord_numa.core.kubelet.lower_places import lower_places
+from koord_numa.core.kubelet.node_config import packs_sockets
 from koord_numa.core.kubelet.options import THREADS
-from koord_numa.core.kubelet.refusals import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES, rejection_of
-from koord_numa.core.kubelet.spreading.shares import answer
-from koord_numa.core.kubelet.state import Charge, Grant, KubeletAdmission, KubeletNode, KubeletState, ManagerState
-from koord_numa.core.kubelet.unsupported_policies import lost_to_sockets
+from koord_numa.core.kubelet.refusals import (
+    CANNOT_ALIGN,
+    CANNOT_ALLOCATE,
+    NO_WHOLE_CORES,
+    lost_to_sockets,
+    rejection_of,
+)
+from koord_numa.core.kubelet.replay import Shares, answer, orders, shares_of
+from koord_numa.core.kubelet.state import (
+    Charge,
+    Grant,
+    KubeletAdmission,
+    KubeletNode,
+    KubeletState,
+    ManagerState,
+    free_on,
+)
+from koord_numa.core.kubelet.variants import device_layouts, variants
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
-from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, UnknownKubeletOptions
 from koord_numa.core.resources import CPU, MILLI, total
-from koord_numa.core.value_objects import ValueObject
+from koord_numa.core.value_objects import ValueObject, replace
+
+
+def lower_places(demand: PodDemand, grant: Grant, state: KubeletState) -> list[int]:
+    """
+    The NUMA nodes on which the first init container of this grant might be, and the rest not beside it, if pods have left.
+
+    They are those below its own that could hold it if they were empty. Its own is one of them where later containers are foreseen
+    elsewhere: with more room there they may take CPUs that it did not have, and those that it keeps tie the next container to it. None
+    under best-effort, which admits what it cannot align.
+    """
+    node = state.node
+    # As best-effort admits whatever hint wins, an init container elsewhere costs alignment and not the pod.
+    if node.config.topology_policy is KubeletPolicy.BEST_EFFORT:
+        return []
+    whole = KubeletState.empty(node)
+    for at, ((container, part), given) in enumerate(zip(demand.containers, grant.containers, strict=True)):
+        if container.kind is not ContainerKind.INIT or not (given.cpus or given.devices):
+            # The first init container with something of its own ties the rest.
+            continue
+        if given.hint is None or given.hint.mask is None:
+            return []
+        wanted = {
+            CPU: part.cpus * MILLI,
+            **{name: count for name, count in part.devices.items() if name in node.devices},
+        }
+        makes_do, own = _makes_do(demand, at, node), members(given.hint.mask)[0]
+        if not makes_do and any(one.cpus and one.hint != given.hint for one in grant.containers[at:]):
+            return [own]
+        below = [numa for numa in node.machine.numa_ids if numa < own]
+        rooms = {numa: free_on(node, whole.managers, numa) for numa in below}
+        return [
+            numa
+            for numa, room in rooms.items()
+            if all(room.get(name, 0) >= amount for name, amount in wanted.items())
+            and not (makes_do and _has_memory(demand, state, numa))
+        ]
+    return []
+
+
+def _makes_do(demand: PodDemand, at: int, node: KubeletNode) -> bool:
+    """
+    Do the containers after this init container need no more CPUs than it leaves them, and no devices?
+
+    Then they fit wherever it is: a container that takes others than those leaves these to the next one.
+    """
+    left = demand.containers[at][1].cpus
+    for container, part in demand.containers[at + 1 :]:
+        if part.cpus > left:
+            return False
+        left -= part.cpus if container.kind is not ContainerKind.INIT else 0
+    return not any(
+        name in node.devices for _, part in demand.containers for name, count in part.devices.items() if count
+    )
+
+
+def _has_memory(demand: PodDemand, state: KubeletState, numa: int) -> bool:
+    """Is the memory of all containers surely free there? Groups of NUMA nodes are not looked into."""
+    memory = state.managers.memory
+    if memory is None:
+        return True
+    if state.node.config.topology_policy is not KubeletPolicy.SINGLE_NUMA_NODE:
+        return False
+    wanted = total(part.memory for _, part in demand.containers if part.memory)
+    return all(memory.free[numa].get(kind, 0) >= amount for kind, amount in wanted.items())
+
+
+FEW: Final = 16
+"""Number of states after which amounts are compared first, which is cheaper and tells less about the place of the pod."""
+
+
+class Probe(ValueObject):
+    """A state to be asked, in one order of taking over init containers' CPUs, and in these shares. ``options`` is assumed in it."""
+
+    state: KubeletState
+    trust: Trust
+    reuse: CpuReuse
+    options: tuple[str, ...] = ()
+    shares: Shares = ()
+
+
+class Question:
+    """
+    One pod asked about on one node.
+
+    Once all probes are through: ``elsewhere`` are the NUMA nodes, as a mask, on which the pod may be in states that were not asked, as
+    amounts told that the kubelet admits it there.
+    """
+
+    def __init__(self, request: PodRequest, view: KubeletView) -> None:
+        self.elsewhere = 0
+        self._request, self._view = request, view
+        self._demand = pod_demand(request)
+        # In these orders CPUs of init containers may be taken over.
+        self._orders = orders(request, view.state.node)
+        self._first: Hypothesis | None = None
+        self._seen: Sight | None = None
+        self._number = 0
+        self._known: set[Signature] = set()
+        self._dealt_many = False
+
+    def probes(self) -> Iterator[Probe]:
+        """Yield the states to be asked, each once, the likeliest first. Raise ``TooManyWays`` where there are too many."""
+        for probe in self._all():
+            self._number += 1
+            yield probe
+
+    def _all(self) -> Iterator[Probe]:
+        """Raises ``TooManyWays``."""
+        request, view, node = self._request, self._view, self._view.state.node
+        confined = is_confined(self._demand, node)
+        for one in self._likely():
+            yield from self._each_way(one)
+        if node.ids_are_real:
+            return  # so is the state
+        if view.in_flight is not None and view.in_flight.matters_to(request):
+            raise PodsInFlight
+        turns = view.unfollowed and not confined and takes_turns(self._demand, node)
+        # Pods that are not known may have left unseen, with any amount of room.
+        if turns and not all(_fits_one_numa(one, request) for one in view.rooms or view.hypotheses):
+            raise TooManyWays
+        for one in self._with_pods_away(view.hypotheses, confined=confined):
+            yield from self._each_way(one)
+        if confined and view.upper is not None:
+            yield from [Probe(view.upper.state, Trust.INFERRED, order) for order in self._orders]
+
+    def _likely(self) -> Iterator[Hypothesis]:
+        # ``rooms`` has one state for each way in which room is left: the others answer alike.
+        for one in self._view.rooms or self._view.hypotheses:
+            for after in self._surely_gone(one) if one.leaving else (one,):
+                yield from self._however_dealt(after)
+
+    def _however_dealt(self, one: Hypothesis) -> Iterator[Hypothesis]:
+        """The hypothesis and its variants, without those that CPUs are dealt out in where these are too many and amounts tell of all."""
+        # Where one has had too many others mostly have: the bound costs less than to count them again.
+        if self._dealt_many and one.spread and has_room_whoever_leaves(self._request, one):
+            self.elsewhere |= self._view.state.node.machine.numa_mask
+            return
+        try:
+            yield from variants(one, self._request, all_ways=True)
+        except TooManyWays:
+            if not has_room_whoever_leaves(self._request, one):
+                raise
+            self._dealt_many = True
+            self.elsewhere |= self._view.state.node.machine.numa_mask
+
+    def _surely_gone(self, one: Hypothesis) -> list[Hypothesis]:
+        """
+        For a state in which pods are gone whose places are not known.
+
+        What they held is counted there, which is less room than there is: where that is too little, the pod is asked with them gone from
+        each place where they may have been.
+        """
+        ways = variants(one, self._request)
+        try:
+            if all(map(self._admits, ways)):
+                return [one]
+            gone = without(one, one.leaving)
+            return [replace(after, state=replace(after.state, requested=one.state.requested)) for after in gone]
+        except TooManyWays:
+            return [one]
+
+    def _admits(self, one: Hypothesis) -> bool:
+        answers = (dry_run(one.state, self._request, one.trust, order) for order in self._orders)
+        return all(isinstance(answer, DryRunAdmitted) for answer in answers)
+
+    def _each_way(self, one: Hypothesis) -> Iterator[Probe]:
+        """Of the hypothesis all states that the pod can tell apart from those that it was asked about."""
+        if self._first is None:
+            self._first = one
+        elif not self._is_new(self._sight.of(one.state), one):
+            return
+        if self._told(one, has_room_in_all_ways):
+            return
+        for laid, order in product(device_layouts(one, self._request), self._orders):
+            yield Probe(laid.state, one.trust, order, one.options)
+            for shares in self._shares(laid, order):
+                yield Probe(laid.state, one.trust, order, one.options, shares)
+
+    def _shares(self, laid: Hypothesis, order: CpuReuse) -> Iterator[Shares]:
+        """Of options that are unlikely only the likeliest way is looked at: what they refuse is explored."""
+        return iter(()) if laid.options else shares_of(laid.state, self._request, laid.trust, order)
+
+    @property
+    def _sight(self) -> Sight:
+        """Made for the second state: most pods are asked about one, which there is nothing to compare with."""
+        if self._seen is None:
+            self._seen = Sight(self._request, self._view.state.node)
+            if self._first is not None:
+                self._is_new(self._seen.of(self._first.state), self._first)
+        return self._seen
+
+    def _is_new(self, seen: Signature, one: Hypothesis) -> bool:
+        key = (seen, one.trust, one.options)
+        if key in self._known:
+            return False
+        self._known.add(key)
+        return True
+
+    def _told(self, one: Hypothesis, told: Callable[[PodRequest, Hypothesis], bool]) -> bool:
+        """Do amounts tell of this state? Asked where many states were: they do not say where the pod comes to."""
+        if self._number < FEW or not told(self._request, one):
+            return False
+        self.elsewhere |= self._view.state.node.machine.numa_mask
+        return True
+
+    def _with_pods_away(self, states: Iterable[Hypothesis], *, confined: bool) -> Iterator[Hypothesis]:
+        """What is left where pods may have gone, for a pod to which that matters: whichever pods left, equal room answers alike."""
+        request, demand, node = self._request, self._demand, self._view.state.node
+        states = [one for one in states if one.leaving or one.unlocated or one.state.pods]
+        if not states:
+            return  # no pod of any is known, so none can go
+        by_turns, hidden = takes_turns(demand, node), hides_memory(demand, node)
+        for one in sorted(states, key=lambda one: bool(one.options)):
+            if self._told(one, has_room_whoever_leaves):
+                continue
+            # What fits one NUMA node as a whole needs nothing of any other.
+            matters = confined or hidden or (by_turns and not _fits_one_numa(one, request))
+            # Memory groups come and go with pods, so that more room may be a refusal.
+            matters = matters or (binds_freely(demand, node) and not has_room_whoever_leaves(request, one))
+            more = with_one_away(one) if matters else without_leaving(one, demand)
+            # What is left where a pod is gone may be where others are otherwise.
+            more = chain.from_iterable(map(variants, more)) if one.spread and packs_sockets(node) else more
+            for after in more:
+                yield replace(after, state=replace(after.state, requested=one.state.requested))
+
+
+def fits_in_every_state(request: PodRequest, view: KubeletView) -> bool:
+    """Sufficient condition: amounts tell that the pod fits in every candidate state, whichever pods have left."""
+    if view.in_flight is not None and view.in_flight.matters_to(request):
+        return False
+    return all(has_room_whoever_leaves(request, one) for one in view.hypotheses)
+
+
+def _fits_one_numa(one: Hypothesis, request: PodRequest) -> bool:
+    if one.spread or one.sharing.keys() & everything(request).devices.keys():
+        return False  # where CPUs or shared devices are is not known
+    return has_room(request, one.state.node, one.state.managers)
+
 
 UNEXPLAINED: Final = "the pods known to be there do not explain where memory is in use"
 TOO_MANY: Final = (
@@ -48,7 +313,7 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     """
     Whether the kubelet of this node would admit the pod, as far as a scheduler can tell.
 
-    A yes holds in every state that the view says is possible (``probes``). The reasons are those of the kubelet's ``status.reason``:
+    A yes holds in every state that the view says is possible. The reasons are those of the kubelet's ``status.reason``:
     alignment (TopologyAffinityError), whole cores (SMTAlignmentError), allocation (UnexpectedAdmissionError), and node-wide amounts
     (OutOf…). Where only an option that is unlikely, or that is not published, speaks against the pod, the admission names it in
     ``explores``: its answer would tell.
@@ -301,3 +566,46 @@ def _note(demand: PodDemand, view: KubeletView, *, certain: bool) -> str:
     if not certain:
         notes.append("several NUMA nodes are possible, so the pod is counted on each")
     return "; ".join(notes)
+
+
+UNKNOWN_OPTIONS: Final = "node(s) whose kubelet options are not known"
+
+
+def refuse_exploration(
+    request: PodRequest, view: KubeletView, admission: KubeletAdmission, rule: UnknownKubeletOptions
+) -> Rejection | None:
+    """Why the pod may not explore these options on this node; ``None`` when it explores nothing, or may."""
+    if not admission.explores:
+        return None
+    options = f"{_shape(request, view, admission)}{', '.join(admission.explores)}"
+    if detail := _forbidden(request, view, admission, rule):
+        # What it lacks if the options are on, evictions may free for it: then it depends on none of them.
+        if admission.lacks is not None:
+            return replace(admission.lacks, detail=f"{admission.lacks.detail}; {options}{detail}")
+        return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, f"{options}{detail}", resolvable=False)
+    # One at a time: if two were on their way and one was refused, it would not be known for which option.
+    if view.explored:
+        return Rejection(
+            Reason.KUBELET_SMT, UNKNOWN_OPTIONS, f"{options}: another pod is finding out", resolvable=False
+        )
+    return None
+
+
+def _forbidden(request: PodRequest, view: KubeletView, admission: KubeletAdmission, rule: UnknownKubeletOptions) -> str:
+    """Why the pod may not explore these options at all, to be read after their names; empty where it may."""
+    if rule is not UnknownKubeletOptions.EXPLORE:
+        return " is not known, and the pod might be refused for it"
+    # One refusal is proof that the option is on. Asking again would lose another pod to learn the same.
+    if view.found_on.intersection(admission.explores):
+        return ": its kubelet refused a pod that found out"
+    if not request.replaceable:
+        return " is not known, and only pods that a controller replaces find out, as a refused pod is lost"
+    return ""
+
+
+def _shape(request: PodRequest, view: KubeletView, admission: KubeletAdmission) -> str:
+    """What about the pod makes it depend on the option, where that is a count of CPUs: ``3 CPUs are not a multiple of 2; …; ``."""
+    if view.cores.option not in admission.explores:
+        return ""
+    spoiled = split_cores(pod_demand(request), view)
+    return "" if spoiled is None else f"{spoiled.detail}; "

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.demand import is_memory
-from koord_numa.core.kubelet.inference.node_config import NodeConfig
+from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.kubelet.options import STATIC_CPUS, STATIC_MEMORY
 from koord_numa.core.kubelet.state import (
     ContainerGrant,

@@ -9,22 +9,32 @@ Example: NUMA node 0 has 1 CPU and 1 GPU free, node 1 has 8 CPUs and 2 GPUs. Pod
 (1 CPU, 1 GPU) after it on node 0. If a pod on node 0 has left, a is on node 0 and b on node 1, and a pod of 2 GPUs fits nowhere.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import dropwhile
 from typing import Final
 
 from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.arrivals import Arrival
+from koord_numa.core.kubelet.belief import Belief
+from koord_numa.core.kubelet.bounds import (
+    STRICT,
+    asks_managers,
+    everything,
+    fits_on,
+    has_room_whoever_leaves,
+    may_hold,
+    most_room,
+    together,
+)
 from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.enough_room import has_room_whoever_leaves
-from koord_numa.core.kubelet.inference.arrivals import Arrival
-from koord_numa.core.kubelet.inference.belief import Belief
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.inference.replay import admitted
-from koord_numa.core.kubelet.room import asks_managers, everything, fits_on, together
+from koord_numa.core.kubelet.hypothesis import Hypothesis, released
+from koord_numa.core.kubelet.replay import admitted
 from koord_numa.core.kubelet.state import Grant, KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.resources import ResourceList
+from koord_numa.core.value_objects import replace
 
 MANY: Final = 1 << 30
 """More NUMA nodes than there are."""
@@ -187,3 +197,98 @@ def mask_of(grant: Grant, node: KubeletNode) -> int:
             for device in node.devices[resource].devices:
                 mask |= device.near if device.id in ids else 0
     return mask
+
+
+MOST_STATES: Final = 16
+"""Of more states it would take too long to find out."""
+
+
+def refused_ones(belief: Belief | None) -> list[Arrival]:
+    """The pods on their way that every state refuses; none where the theory does not speak to the node."""
+    if belief is None or not belief.arrivals or belief.lost or belief.overflow or belief.shortened:
+        return []
+    states = belief.hypotheses
+    refused = [it for it in belief.arrivals if it.known is None and not any(one.has(it.uid) for one in states)]
+    return refused if refused and len(states) <= MOST_STATES and all(_is_known(one) for one in states) else []
+
+
+def not_counted(belief: Belief, refused: Sequence[Arrival], asked: Mapping[str, ResourceList]) -> dict[str, set[str]]:
+    """
+    By uid of these ``refused_ones`` the resources of which the kubelet surely counts as much less as they ask for.
+
+    ``asked`` is what each pod asks for that the scheduler counts, by uid.
+    """
+    states, refused = belief.hypotheses, [each for each in refused if each.uid in asked]
+    coming = dropwhile(lambda each: each.known is not None, belief.arrivals)
+    found: dict[str, set[str]] = {}
+    others = frozenset(each.uid for each in coming)
+    for name in sorted({name for each in refused for name in asked[each.uid]}):
+        amounts = {uid: each.get(name, 0) for uid, each in asked.items()}
+        for uid in _of_one_resource(states, refused, others, amounts):
+            found.setdefault(uid, set()).add(name)
+    return found
+
+
+def _is_known(one: Hypothesis) -> bool:
+    """Is it known where every pod is, and does the theory speak to the node?"""
+    node = one.state.node
+    if node.config.topology_policy not in STRICT or node.static_options.align_by_socket:
+        return False
+    return not (one.spread or one.mixed or one.unplaced or one.unlocated or one.leaving or None in one.gone.values())
+
+
+def _of_one_resource(
+    states: Sequence[Hypothesis], refused: Sequence[Arrival], others: Collection[str], amounts: Mapping[str, int]
+) -> list[str]:
+    """As many of the refused pods, the first ones first, as the theory tells of together; ``amounts`` of the resource by uid."""
+    chosen: list[Arrival] = []
+    total = 0
+    for each in refused:
+        more = total + amounts[each.uid]
+        less = {uid for one in states for uid in one.state.pods if uid in others or amounts.get(uid, 0) < more}
+        emptied = [_without(one, less) for one in states]
+        if more > total and all(_is_refused(it.request, one) for one in emptied for it in (*chosen, each)):
+            chosen.append(each)
+            total = more
+    return [each.uid for each in chosen]
+
+
+def _without(one: Hypothesis, uids: Collection[str]) -> Hypothesis:
+    for uid in sorted(uids):
+        one = released(one, uid)
+    return one
+
+
+def _is_refused(request: PodRequest, one: Hypothesis) -> bool:
+    """Is there a part of the pod, aligned as a whole, that no NUMA node has room for?"""
+    demand, node = pod_demand(request), one.state.node
+    in_pod_scope = node.config.topology_scope is KubeletScope.POD
+    # Of a whole pod that no NUMA nodes have memory for the memory manager has no hint, and may find some for each container.
+    units = [replace(demand.pod, memory=None)] if in_pod_scope else [part for _, part in demand.containers]
+    most = most_room(request, one)
+    return any(
+        not any(may_hold(node, most, numa, unit) for numa in node.machine.numa_ids)
+        for unit in (_for_one_numa(unit, one) for unit in units)
+    )
+
+
+def _for_one_numa(unit: ContainerDemand, one: Hypothesis) -> ContainerDemand:
+    """What the unit asks for of resources of which one NUMA node could have enough: their preferred hints are of single NUMA nodes."""
+    node, memory = one.state.node, unit.memory or {}
+    largest = max(bits.bit_count() for bits in node.machine.numa_bits.values())
+    fits = any(all(here.get(kind, 0) >= amount for kind, amount in memory.items()) for here in node.memory.values())
+    return ContainerDemand(
+        cpus=unit.cpus if unit.cpus <= largest else 0,
+        memory=memory if fits else None,
+        devices={
+            name: count
+            for name, count in unit.devices.items()
+            if name in node.devices and count <= _most_near_one(one, name)
+        },
+    )
+
+
+def _most_near_one(one: Hypothesis, name: str) -> int:
+    if name in one.sharing:
+        return max(one.sharing[name].counts.values())
+    return max((here.bit_count() for here in one.state.node.devices[name].on.values()), default=0)

@@ -200,7 +200,7 @@ class Grant:
     ``pod_cpus`` and ``pod_memory`` are allocated to the pod as a whole (PodLevelResourceManagers with scope pod). Then the containers'
     CPUs are slices of ``pod_cpus``, and containers without CPUs share the rest.
 
-    ``place`` caches ``hypothesis.signature``, ``running`` the CPUs that the containers use per NUMA node (``reports/report.py``).
+    ``place`` caches ``hypothesis.signature``, ``running`` the CPUs that the containers use per NUMA node (``reports.py``).
     """
 
     qos: KubeQos

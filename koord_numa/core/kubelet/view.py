@@ -4,25 +4,17 @@ What a scheduler can see of one kubelet-owned node: published zones, the Node ob
 Gathers facts once per change of the node; ``admission.py`` decides on them. What is not published is assumed here, carefully, and said.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
+from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.admit import Trust
 from koord_numa.core.kubelet.demand import is_memory, pod_demand
+from koord_numa.core.kubelet.hypothesis import Hypothesis, Signature, cpus_by_numa
 from koord_numa.core.kubelet.in_flight import InFlightPods
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, cpus_by_numa
-from koord_numa.core.kubelet.inference.inferred_state import Published, infer_state
-from koord_numa.core.kubelet.inference.init_reuse import parted_cpus, without_leftovers
-from koord_numa.core.kubelet.inference.node_config import NodeConfig
-from koord_numa.core.kubelet.inference.unreported_pods import (
-    NONE_OVERLOOKED,
-    Overlooked,
-    hidden_use,
-    without_hidden,
-    without_overlooked,
-)
-from koord_numa.core.kubelet.known_demands import holdings_by_uid, known_demands
+from koord_numa.core.kubelet.inferred_state import Published, infer_state, parted_cpus, without_leftovers
+from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.kubelet.options import (
     ARCHITECTURE,
     CPU_OPTIONS,
@@ -38,11 +30,20 @@ from koord_numa.core.kubelet.options import (
     unknown_options,
 )
 from koord_numa.core.kubelet.state import KubeletState, free_on
+from koord_numa.core.kubelet.unreported_pods import (
+    NONE_OVERLOOKED,
+    Overlooked,
+    hidden_use,
+    holdings_by_uid,
+    known_demands,
+    without_hidden,
+    without_overlooked,
+)
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeQos
 from koord_numa.core.pod_resources import has_pod_level, kube_qos
-from koord_numa.core.resources import NOTHING, PODS, total
+from koord_numa.core.resources import NOTHING, PODS, ResourceList, total
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import ValueObject, replace, value_object
 
@@ -296,3 +297,72 @@ def unknown_words(config: KubeletConfig) -> str:
     if config.cpu_policy != "none":
         found += unknown_options(config.cpu_options, CPU_OPTIONS)
     return f"what the kubelet option {', '.join(found)} does is not known" if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class FreeRange:
+    """What one NUMA node has free at least and at most, in our units, over every state that is possible."""
+
+    numa: int
+    lower: ResourceList
+    upper: ResourceList
+
+    def __str__(self) -> str:
+        """``NUMA 0: 4 CPUs, 8Gi memory``, or ``NUMA 0: 4 CPUs .. 8 CPUs`` where the states differ."""
+        low, high = amounts_text(self.lower), amounts_text(self.upper)
+        return f"NUMA {self.numa}: {low or 'nothing'}" + ("" if low == high else f" .. {high}")
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletKnowledge:
+    """``states`` is how many states are possible, ``evidence`` sentences about where that and the kubelet's options are known from."""
+
+    states: int
+    evidence: tuple[str, ...]
+    free: tuple[FreeRange, ...]
+
+    @property
+    def is_certain(self) -> bool:
+        """Is there one state?"""
+        return self.states == 1 and all(one.lower == one.upper for one in self.free)
+
+
+def known_of(view: KubeletView) -> KubeletKnowledge:
+    """What decisions on this node rest on."""
+    states = [one.state for one in view.hypotheses]
+    # ``upper`` has the most room that there may be, so that the range covers it too.
+    if view.upper is not None:
+        states.append(view.upper.state)
+    node = view.state.node
+    free = []
+    for numa in node.machine.numa_ids:
+        found = [free_on(node, state.managers, numa) for state in states]
+        # A resource may be absent from a state where none of it is free.
+        names = sorted(set().union(*found))
+        free.append(
+            FreeRange(
+                numa,
+                {name: min(one.get(name, 0) for one in found) for name in names},
+                {name: max(one.get(name, 0) for one in found) for name in names},
+            )
+        )
+    return KubeletKnowledge(len(states), tuple(_evidence(view)), tuple(free))
+
+
+def _evidence(view: KubeletView) -> Iterator[str]:
+    if view.problem:
+        yield view.problem
+    if view.followed:
+        yield "every pod since the node was empty is replayed; verdicts and topologies have ruled out all other states"
+    else:
+        yield "the published amounts, less what they may not show yet: not every pod of the node is known from its start"
+    published = None if view.frame is None else view.frame.topology.kubelet
+    if published is not None and published.cpu_policy is not None:
+        on = ", ".join(name for name, value in published.cpu_options.items() if value)
+        yield f"CPU manager options are published or stated: {on or 'none is on'}"
+    if view.cores.free is not None and view.cores.why:
+        yield view.cores.why
+    if view.explored:
+        yield "a pod is on its way that finds out about an option"
+    for option in sorted(view.found_on):
+        yield f"the kubelet refused a pod that found out about {option}"

@@ -10,11 +10,11 @@ from koord_numa.core.fit.node_filters import has_room
 from koord_numa.core.fit.pod_affinity import Namespaces, PodAffinityCounts, pod_affinity_counts
 from koord_numa.core.fit.spread import SpreadCounts, spread_counts
 from koord_numa.core.fit.volumes import storage_with, storage_without
+from koord_numa.core.kubelet.arrivals import without_left
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
+from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.in_flight import expecting, mask_of
-from koord_numa.core.kubelet.inference.arrivals import without_left
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.inference.unreported_pods import shown_where_foreseen
+from koord_numa.core.kubelet.unreported_pods import shown_where_foreseen
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology, Zone

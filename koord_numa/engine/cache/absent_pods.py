@@ -5,17 +5,17 @@ A kubelet's check of node-wide amounts counts the pods that it has admitted and 
 Its managers let go of what a pod holds only once it is none of these, so that a topology without a pod that it would have to show proves
 that the pod was refused or is gone. Of some pods it is known that they will be refused, whatever else is there (``empty_node.never_fits``).
 Of others on their way that every state refuses those amounts do not count that a pod makes up for which would have to leave before
-(``departures/refused_on_the_way``).
+(``in_flight.py``).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from koord_numa.core.kubelet.departures.refused_on_the_way import not_counted, refused_ones
-from koord_numa.core.kubelet.empty_node import never_fits
-from koord_numa.core.kubelet.inference.arrivals import Arrival
-from koord_numa.core.kubelet.inference.belief import Belief
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.arrivals import Arrival
+from koord_numa.core.kubelet.belief import Belief
+from koord_numa.core.kubelet.hypothesis import Hypothesis
+from koord_numa.core.kubelet.in_flight import not_counted, refused_ones
+from koord_numa.core.kubelet.refusals import never_fits
 from koord_numa.core.kubelet.state import KubeletNode
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import replace

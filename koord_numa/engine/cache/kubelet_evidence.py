@@ -18,7 +18,7 @@ from koord_numa.core.kubelet.demand import (
     UNEXPECTED_ADMISSION,
     pod_demand,
 )
-from koord_numa.core.kubelet.inference.node_config import NodeConfig
+from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest
 

@@ -10,18 +10,17 @@ from itertools import islice
 from math import inf
 from typing import Final
 
+from koord_numa.core.kubelet.arrivals import Arrival
+from koord_numa.core.kubelet.belief import Belief
 from koord_numa.core.kubelet.budget import OnTruncation
 from koord_numa.core.kubelet.candidates import Arrival as Arriving
 from koord_numa.core.kubelet.candidates import Candidates
 from koord_numa.core.kubelet.checkpoint import exact_candidate
 from koord_numa.core.kubelet.demand import SMT_ALIGNMENT, pod_demand
-from koord_numa.core.kubelet.inference.arrivals import Arrival
-from koord_numa.core.kubelet.inference.belief import Belief
-from koord_numa.core.kubelet.inference.config_variants import starts
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.inference.inferred_state import used_starts
-from koord_numa.core.kubelet.inference.node_config import NodeConfig
-from koord_numa.core.kubelet.inference.variants import most_cpus
+from koord_numa.core.kubelet.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inferred_state import used_starts
+from koord_numa.core.kubelet.node_config import NodeConfig, starts
+from koord_numa.core.kubelet.variants import most_cpus
 from koord_numa.core.kubelet.view import problem_of
 from koord_numa.core.objects.kubelet_checkpoint import KubeletCheckpoint
 from koord_numa.core.objects.node import NodeResourceTopology

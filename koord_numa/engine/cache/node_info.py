@@ -12,11 +12,11 @@ from koord_numa.core.devices import TYPE_OF, DeviceOffer, device_offer
 from koord_numa.core.kubelet.candidates import Candidates
 from koord_numa.core.kubelet.candidates import expecting as expected_states
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
+from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.in_flight import InFlightPods, expecting
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
-from koord_numa.core.kubelet.inference.node_config import NodeConfig
-from koord_numa.core.kubelet.inference.unreported_pods import overlooked_use
+from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.kubelet.options import NO_RULE, CoreEvidence, StatedOptions, with_stated_options
+from koord_numa.core.kubelet.unreported_pods import overlooked_use
 from koord_numa.core.kubelet.view import KubeletView, PodsThere, followed_view, frame_of, inferred_view
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.devices import DeviceInventory

@@ -7,9 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.admission import NOTHING_KNOWN, would_admit
+from koord_numa.core.kubelet.admission import NOTHING_KNOWN, refuse_exploration, would_admit
 from koord_numa.core.kubelet.admit import Admitted, admit
-from koord_numa.core.kubelet.exploration import refuse_exploration
 from koord_numa.core.kubelet.options import CoreEvidence, whole_cores
 from koord_numa.core.kubelet.refusals import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES
 from koord_numa.core.kubelet.state import Charge, KubeletAdmission, KubeletNode, KubeletState

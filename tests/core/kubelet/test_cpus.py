@@ -11,7 +11,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.cpu_assignment import assign
 from koord_numa.core.kubelet.cpu_manager import CpuReuse, CpuStock, Earlier
 from koord_numa.core.kubelet.demand import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
-from koord_numa.core.kubelet.inference.node_config import NodeConfig
+from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.kubelet.state import KubeletNode
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy

@@ -5,12 +5,20 @@ from random import Random
 import pytest
 
 from koord_numa.core.kubelet.admit import DryRunAdmitted, admit, dry_run
+from koord_numa.core.kubelet.bounds import (
+    NOTHING,
+    Bound,
+    Sight,
+    at_most,
+    everything,
+    has_room,
+    has_room_between,
+    together,
+)
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
-from koord_numa.core.kubelet.inference.hypothesis import Signature
+from koord_numa.core.kubelet.hypothesis import Signature
 from koord_numa.core.kubelet.options import CLOSEST_NUMA
-from koord_numa.core.kubelet.room import NOTHING, Bound, at_most, everything, has_room, has_room_between, together
 from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState
-from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace

@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.core.kubelet.admit import DryRunAdmitted, admit, dry_run
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
-from koord_numa.core.kubelet.inference.node_config import NodeConfig, first_cpus
+from koord_numa.core.kubelet.node_config import NodeConfig, first_cpus
 from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope

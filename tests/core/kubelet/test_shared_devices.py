@@ -4,7 +4,7 @@ from itertools import combinations_with_replacement
 
 import pytest
 
-from koord_numa.core.kubelet.inference.shared_devices import SharedPool, deal, fewest_free, most_used
+from koord_numa.core.kubelet.hypothesis import SharedPool, deal, fewest_free, most_used
 from koord_numa.core.objects.node import Zone
 from tests.kubelets.strategies import GPU
 

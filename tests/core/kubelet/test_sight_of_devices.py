@@ -5,10 +5,9 @@ from random import Random
 import pytest
 
 from koord_numa.core.kubelet.admit import DryRunAdmitted, Trust, dry_run
+from koord_numa.core.kubelet.bounds import STRICT, Sight
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
-from koord_numa.core.kubelet.room import STRICT
 from koord_numa.core.kubelet.state import KubeletNode, KubeletState
-from koord_numa.core.kubelet.visible_room import Sight
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace

@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.admit import Admitted, admit
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.state import KubeletAdmission, KubeletState
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest

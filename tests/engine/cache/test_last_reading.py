@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.kubelet.inference.node_config import NodeConfig
+from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet import variants
 from koord_numa.core.kubelet.admission import TOO_MANY
 from koord_numa.core.kubelet.options import OVER_NUMA
-from koord_numa.core.kubelet.spreading import rooms
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
@@ -90,7 +90,7 @@ def test_a_pod_waits_where_shares_leave_room_in_too_many_ways(monkeypatch: pytes
     one.admit()
     one.hear()
     assert isinstance(one.ask(pod(1)), Placement)
-    monkeypatch.setattr(rooms, "MOST_LOOKED_AT", 0)
+    monkeypatch.setattr(variants, "MOST_LOOKED_AT", 0)
     answer = one.ask(pod(1))
     assert isinstance(answer, Rejection)
     assert answer.detail == TOO_MANY

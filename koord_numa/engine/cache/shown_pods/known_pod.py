@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from koord_numa.core.kubelet.room import everything
+from koord_numa.core.kubelet.bounds import everything
 from koord_numa.core.objects.request import Pod, PodRequest
 
 

@@ -9,7 +9,7 @@ from math import inf
 from typing import Final
 
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
-from koord_numa.core.kubelet.inference.node_config import NodeConfig
+from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.vocabulary import INIT
 from koord_numa.core.resources import CPU, MILLI

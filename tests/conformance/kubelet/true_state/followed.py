@@ -13,9 +13,8 @@ from typing import Final
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.demand import pod_demand
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa, held_by_init
-from koord_numa.core.kubelet.inference.socket_cpus import is_located
-from koord_numa.core.kubelet.spreading.places import may_lie_otherwise, reached
+from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa, held_by_init, may_lie_otherwise, reached
+from koord_numa.core.kubelet.node_config import is_located
 from koord_numa.core.kubelet.state import AdmittedPod, ContainerGrant, KubeletNode, KubeletState
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.vocabulary import ContainerKind

@@ -1,0 +1,307 @@
+"""States after pods have left from NUMA nodes that are not known."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from koord_numa.core.bit_sets import from_each, lowest, members
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.bounds import STRICT
+from koord_numa.core.kubelet.budget import TooManyWays, spend
+from koord_numa.core.kubelet.demand import ContainerDemand, PodDemand, pod_demand
+from koord_numa.core.kubelet.hypothesis import SOMEONE, Hypothesis, released
+from koord_numa.core.kubelet.state import (
+    ContainerGrant,
+    DevicePool,
+    Grant,
+    KubeletNode,
+    ManagerState,
+    MemoryBlock,
+    MemoryTable,
+)
+from koord_numa.core.kubelet.variants import distinct, one_of_each_kind
+from koord_numa.core.objects.request import Container, PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.resources import without_zeros
+from koord_numa.core.value_objects import replace
+
+MOST_WAYS: Final = 64
+"""In so many ways may one hypothesis go on after pods have left."""
+
+Unit = Sequence[tuple[Container, ContainerDemand]]
+"""Containers that are aligned together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What unlocated pods hold: CPU bits, bytes by memory group and type, and bits of devices by resource."""
+
+    cpus: int
+    memory: Mapping[int, Mapping[str, int]]
+    devices: Mapping[str, int]
+
+
+def rest_of(one: Hypothesis) -> Rest:
+    """What is in use by a hypothesis and not by any of the pods whose place it knows."""
+    node, managers = one.state.node, one.state.managers
+    cpus = node.machine.bits & ~node.reserved & ~managers.cpus if node.pins_cpus else 0
+    devices = dict(managers.devices)
+    memory = {} if managers.memory is None else _in_use(managers.memory)
+    cpus &= ~one.loose.get(SOMEONE, 0)
+    for pod in one.state.pods.values():
+        for given in pod.grant.containers:
+            cpus &= ~given.cpus.bits
+            for resource, ids in given.devices.items():
+                pool = node.devices[resource].devices
+                devices[resource] &= ~sum(1 << at for at, device in enumerate(pool) if device.id in ids)
+            if given.kind is not ContainerKind.INIT:
+                for block in given.memory:
+                    if block.mask in memory:
+                        memory[block.mask][block.resource] -= block.amount
+    return Rest(cpus, memory, devices)
+
+
+def _in_use(table: MemoryTable) -> dict[int, dict[str, int]]:
+    found: dict[int, dict[str, int]] = {}
+    for numa, mask in table.groups.items():
+        sums = found.setdefault(mask, {})
+        for kind, amount in table.held[numa].items():
+            sums[kind] = sums.get(kind, 0) + amount
+    return found
+
+
+Departed = dict[tuple[str, ...], list[Hypothesis]]
+"""By pods that have left, in their order, the states after that."""
+
+
+def without(one: Hypothesis, uids: Iterable[str], known: Departed | None = None) -> Iterator[Hypothesis]:
+    """
+    The hypotheses after these pods have left: one, or more where it is not known where they were. Raises ``TooManyWays``.
+
+    They leave in one order whatever order a set has: places are taken one after the other, and limits must cut alike in each process.
+    ``known`` is what was worked out for other pods of this hypothesis, and is added to.
+    """
+    states, departed = [one], {} if known is None else known
+    away: tuple[str, ...] = ()
+    for uid in sorted(uids):
+        away = (*away, uid)
+        if (found := departed.get(away)) is not None:
+            states = found
+        elif uid in one.unlocated:
+            states = distinct(_few(way for state in states for way in _departures(state, uid)))
+        else:
+            states = [released(state, uid) for state in states]
+        departed[away] = states
+    yield from states
+
+
+def _few(ways: Iterator[Hypothesis]) -> Iterator[Hypothesis]:
+    for number, way in enumerate(ways):
+        if number >= MOST_WAYS:
+            raise TooManyWays
+        yield way
+
+
+def _departures(one: Hypothesis, uid: str) -> Iterator[Hypothesis]:
+    """Every place at which the pod may have been, gone from there."""
+    demand, node = pod_demand(one.unlocated[uid]), one.state.node
+    unlocated = {other: request for other, request in one.unlocated.items() if other != uid}
+    found = False
+    for grants, left in _places(list(_units(demand.containers, node)), rest_of(one), node):
+        found = True
+        grant = Grant(demand.qos, tuple(grants))
+        managers = _given_back(one.state.managers, grant, left, node)
+        yield replace(
+            one,
+            state=replace(one.state, managers=managers),
+            unlocated=unlocated,
+            gone={**one.gone, uid: grant},
+        )
+    # The sums have no place for it: whatever it held stays counted, and the next topology will contradict.
+    if not found:
+        yield replace(one, unlocated=unlocated, gone={**one.gone, uid: None})
+
+
+def _units(containers: Unit, node: KubeletNode) -> Iterator[Unit]:
+    # Init containers hold nothing that a topology shows; their CPUs are loose.
+    lasting = [(container, part) for container, part in containers if container.kind is not ContainerKind.INIT]
+    if node.config.topology_policy is not KubeletPolicy.NONE and node.config.topology_scope is KubeletScope.POD:
+        yield lasting
+    else:
+        yield from ([each] for each in lasting)
+
+
+def _places(units: Sequence[Unit], rest: Rest, node: KubeletNode) -> Iterator[tuple[list[ContainerGrant], Rest]]:
+    if not units:
+        yield [], rest
+        return
+    ways = list(_aligned(units[0], rest, node)) or (
+        [] if node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE else list(_anywhere(units[0], rest, node))
+    )
+    for grants, left in ways:
+        for others, end in _places(units[1:], left, node):
+            yield [*grants, *others], end
+
+
+def _aligned(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[ContainerGrant], Rest]]:
+    """On one NUMA node with all of it; memory that is in a group, with the rest on any NUMA node of the group."""
+    if not node.aligns:
+        return
+    binds = node.pins_memory and any(part.memory for _, part in unit)
+    if not (binds or _needs_a_place(unit, node)):
+        yield [_grant(container, 0, (), {}) for container, _ in unit], rest
+        return
+    tried: set[tuple[int, int, int]] = set()
+    for cell in list(rest.memory) if binds else [1 << numa for numa in node.machine.numa_ids]:
+        for numa in members(cell) if _needs_a_place(unit, node) else members(cell)[:1]:
+            for cpus in _cpus_near(unit, rest.cpus, node, numa):
+                # Without devices it does not matter which NUMA node of a socket the hint names.
+                place = (cell if binds else 0, cpus, numa if _has_devices(unit, node) else 0)
+                if place in tried:
+                    continue
+                tried.add(place)
+                for grants, left in _taken(unit, replace(rest, cpus=cpus), node, cell, 1 << numa):
+                    yield grants, replace(left, cpus=left.cpus | rest.cpus & ~cpus)
+
+
+def _cpus_near(unit: Unit, cpus: int, node: KubeletNode, numa: int) -> Iterator[int]:
+    """Of these CPUs those that a unit aligned to the NUMA node may have; with ``align-by-socket`` any of the socket, in every way."""
+    machine, near = node.machine, node.machine.numa_bits.get(numa, 0)
+    socket = next((bits for bits in machine.socket_bits.values() if bits & near), near)
+    count = sum(part.cpus for _, part in unit) if node.pins_cpus else 0
+    # Best-effort refuses nothing for where CPUs are.
+    by_socket = node.static_options.align_by_socket and node.config.topology_policy in STRICT
+    if not count or socket == near or not by_socket:
+        yield cpus & near
+    else:
+        yield from from_each([cpus & here for here in machine.numa_bits.values() if here & socket], count)
+
+
+def _has_devices(unit: Unit, node: KubeletNode) -> bool:
+    return any(count and name in node.devices for _, part in unit for name, count in part.devices.items())
+
+
+def _needs_a_place(unit: Unit, node: KubeletNode) -> bool:
+    return _has_devices(unit, node) or (node.pins_cpus and any(part.cpus for _, part in unit))
+
+
+def _anywhere(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[ContainerGrant], Rest]]:
+    """Memory in any group, CPUs and devices from the lowest NUMA nodes that have any."""
+    for cell in rest.memory or (0,):
+        yield from _taken(unit, rest, node, cell, node.machine.numa_mask)
+
+
+def _taken(
+    unit: Unit, rest: Rest, node: KubeletNode, cell: int, near: int
+) -> Iterator[tuple[list[ContainerGrant], Rest]]:
+    """What the unit may hold with memory in ``cell`` and devices on ``near``; nothing where the sums have less."""
+    spend()
+    cpus, memory = rest.cpus, {mask: dict(kinds) for mask, kinds in rest.memory.items()}
+    held: list[tuple[int, tuple[MemoryBlock, ...]]] = []
+    for _, part in unit:
+        count = part.cpus if node.pins_cpus else 0
+        if cpus.bit_count() < count:
+            return
+        own = lowest(cpus, count)
+        cpus &= ~own
+        blocks = tuple(
+            MemoryBlock(kind, amount, cell)
+            for kind, amount in without_zeros(part.memory or {}).items()
+            if node.pins_memory
+        )
+        for block in blocks:
+            memory[cell][block.resource] = memory[cell].get(block.resource, 0) - block.amount
+            if memory[cell][block.resource] < 0:
+                return
+        held.append((own, blocks))
+    wants = [
+        (at, name, count)
+        for at, (_, part) in enumerate(unit)
+        for name, count in part.devices.items()
+        if count and name in node.devices
+    ]
+    for given, devices in _handed_out(wants, rest, node, near):
+        grants = [
+            _grant(container, own, blocks, {name: ids for (to, name), ids in given.items() if to == at})
+            for at, ((container, _), (own, blocks)) in enumerate(zip(unit, held, strict=True))
+        ]
+        yield grants, Rest(cpus, memory, devices)
+
+
+def _handed_out(
+    wants: Sequence[tuple[int, str, int]], rest: Rest, node: KubeletNode, near: int
+) -> Iterator[tuple[dict[tuple[int, str], tuple[str, ...]], Mapping[str, int]]]:
+    """Devices for each of ``wants``, by container and resource, in every way that differs, and what others have then."""
+    if not wants:
+        yield {}, rest.devices
+        return
+    (at, name, count), *others = wants
+    pool = node.devices[name]
+    for taken in _which(name, count, rest, pool, near):
+        left = replace(rest, devices={**rest.devices, name: rest.devices[name] & ~taken})
+        for given, devices in _handed_out(others, left, node, near):
+            yield {(at, name): pool.ids(taken), **given}, devices
+
+
+def _which(name: str, count: int, rest: Rest, pool: DevicePool, near: int) -> Iterator[int]:
+    """The devices that a container may have that is aligned to ``near``, as bits; equal ones in one order only."""
+    # Devices near no NUMA node are handed out wherever the pod is, and those near several may be near this one.
+    fitting = rest.devices[name] & (pool.near(near) if pool.hosts and not pool.assumed else -1)
+    if fitting.bit_count() >= count:
+        yield lowest(fitting, count)
+
+
+def _grant(
+    container: Container, cpus: int, memory: tuple[MemoryBlock, ...], devices: dict[str, tuple[str, ...]]
+) -> ContainerGrant:
+    return ContainerGrant(
+        name=container.name, kind=container.kind, cpus=CpuSet(cpus), memory=memory, devices=devices, hint=None
+    )
+
+
+def _given_back(managers: ManagerState, grant: Grant, left: Rest, node: KubeletNode) -> ManagerState:
+    """The managers without what this grant holds; ``left`` is what other unlocated pods hold."""
+    after = managers.copy()
+    for given in grant.containers:
+        after.cpus |= given.cpus.bits
+        for resource, ids in given.devices.items():
+            pool = node.devices[resource].devices
+            after.devices[resource] &= ~sum(1 << at for at, device in enumerate(pool) if device.id in ids)
+        for block in given.memory:
+            if after.memory is not None:
+                after.memory.credit(block)
+    if after.memory is not None:
+        for mask in {block.mask for given in grant.containers for block in given.memory}:
+            # The blocks of unlocated pods count as one, as their number is not known.
+            if not any(left.memory[mask].values()):
+                after.memory.end_block(mask)
+    return after
+
+
+def with_one_away(one: Hypothesis) -> Iterator[Hypothesis]:
+    """Each pod away in turn that holds anything: it may have left, unseen, from wherever it was. Pods of one kind leave the same."""
+    for each in without(one, one.leaving):
+        yield each
+        tried: list[PodRequest] = []
+        for uid, request in each.unlocated.items():
+            if request not in tried:
+                tried.append(request)
+                yield from without(each, [uid])
+        for uid in one_of_each_kind(each, holding(each)):
+            yield released(each, uid)
+
+
+def holding(one: Hypothesis) -> Iterator[str]:
+    """The pods that the managers have given something."""
+    for uid, pod in one.state.pods.items():
+        if any(given.cpus or given.devices or given.memory for given in pod.grant.containers):
+            yield uid
+
+
+def without_leaving(one: Hypothesis, demand: PodDemand) -> Iterator[Hypothesis]:
+    """Where several containers are aligned one by one, more room for one of them may leave less for the next."""
+    node = one.state.node
+    if not (one.leaving and node.aligns and node.config.topology_scope is KubeletScope.CONTAINER):
+        return iter(())
+    parts = sum(1 for _, part in demand.containers if part.cpus or part.memory or part.devices)
+    return without(one, one.leaving) if parts > 1 else iter(())

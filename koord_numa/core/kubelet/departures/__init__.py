@@ -1,1 +1,0 @@
-"""What pods that have left unseen may change for a pod that is decided on."""

@@ -1,0 +1,649 @@
+"""The state of a kubelet from published amounts alone, for nodes whose pods cannot be followed."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from koord_numa.core.bit_sets import lowest, members
+from koord_numa.core.cpu_topology import MAX_NUMA_ID
+from koord_numa.core.kubelet.admit import DryRunAdmitted, Trust, dry_run
+from koord_numa.core.kubelet.bounds import STRICT
+from koord_numa.core.kubelet.cpu_manager import CpuReuse
+from koord_numa.core.kubelet.demand import PodDemand, pod_demand
+from koord_numa.core.kubelet.hypothesis import SOMEONE, Hypothesis, held_by_init, most_used, pins_init_cpus
+from koord_numa.core.kubelet.node_config import NodeConfig, config_variants, counts_in_full, first_cpus, sharing_of
+from koord_numa.core.kubelet.state import Device, DevicePool, KubeletNode, KubeletState, ManagerState, MemoryTable
+from koord_numa.core.numa.hints import mask_of_ids, masks_of_size, numa_ids
+from koord_numa.core.objects.node import KubeletConfig, Zone
+from koord_numa.core.objects.request import Container, PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.resources import CPU, MILLI, NOTHING, ResourceList, total, without_zeros
+from koord_numa.core.value_objects import ValueObject, replace
+
+MOST_SOCKETS: Final = 8
+"""Of a machine."""
+
+
+def without_leftovers(
+    zones: Sequence[Zone], pods: Sequence[PodDemand], parted: ResourceList = NOTHING
+) -> tuple[Zone, ...]:
+    """
+    The zones with less available, where init containers have left more than later ones took over, and ``parted`` beside that.
+
+    On which NUMA node that is is not published, so it is missing on each. An exporter that does count them shows more in use than
+    running containers ask for: that much is not subtracted again.
+    """
+    left = dict(total([parted, *(pod.leftovers for pod in pods)]))
+    if not left:
+        return tuple(zones)
+    running = {name: sum(pod.lasting.get(name, 0) for pod in pods) for name in left}
+    missing: dict[str, int] = {}
+    for name, amount in left.items():
+        in_use = sum(zone.allocatable.get(name, 0) - zone.available.get(name, 0) for zone in zones)
+        # What is in use beyond the requests of running containers is counted by the exporter already.
+        hidden = amount - max(0, in_use - running[name])
+        if hidden > 0:
+            missing[name] = hidden
+    if not missing:
+        return tuple(zones)
+    return tuple(
+        replace(zone, available={name: amount - missing.get(name, 0) for name, amount in zone.available.items()})
+        for zone in zones
+    )
+
+
+def parted_cpus(pods: Iterable[PodDemand], node: KubeletNode, devices: Collection[str]) -> dict[str, int]:
+    """
+    CPUs (milli) that init containers may hold although later ones of their pods ask for as many, as these were given other NUMA nodes.
+
+    ``devices`` names those that the kubelet aligns.
+
+    Example: ``init 2, app 6`` on NUMA nodes of 5 and 6 CPUs, where the app's devices are near both. The init container goes to the
+    first one, the app to the second one, and 8 CPUs are held where 6 are shown.
+    """
+    found = 0
+    for demand in pods:
+        if node.pins_cpus and may_be_parted(demand, node, devices):
+            inits = sum(part.cpus for container, part in demand.containers if _is_init(container))
+            found += max(0, inits * MILLI - demand.leftovers.get(CPU, 0))
+    return {CPU: found} if found else {}
+
+
+def with_loose_cpus(start: Hypothesis) -> Hypothesis:
+    """
+    With the CPUs that finished init containers may still hold on every NUMA node. Nothing shows where they are, but under strict policies
+    they are beside CPUs that their pod holds, and those are in use there: on the NUMA node or, with sockets aligned, in the socket.
+    """
+    state, node = start.state, start.state.node
+    left = [(_most_left(request, node), _beside(request, node)) for request in start.unlocated.values()]
+    held = 0
+    policy, total_left = node.config.topology_policy, sum(most for most, _ in left)
+    if policy is KubeletPolicy.NONE or (policy is KubeletPolicy.BEST_EFFORT and not node.pins_memory):
+        # Only how many CPUs are free in all decides there.
+        held = lowest(state.managers.cpus, min(total_left, state.managers.cpus.bit_count()))
+    else:
+        for here in node.machine.numa_bits.values() if total_left else ():
+            near = _offered_with(here, node) & ~node.reserved
+            used, free = (near & ~state.managers.cpus).bit_count(), state.managers.cpus & here
+            held |= lowest(free, min(_at_most(left, used), free.bit_count()))
+    if not held:
+        return start
+    managers = ManagerState(state.managers.cpus & ~held, state.managers.devices, state.managers.memory)
+    return replace(start, state=replace(state, managers=managers), loose={SOMEONE: held})
+
+
+def _offered_with(here: int, node: KubeletNode) -> int:
+    """The CPUs, as bits, that containers may have got together with those of this NUMA node."""
+    if not node.static_options.align_by_socket:
+        return here
+    return sum(bits for bits in node.machine.socket_bits.values() if bits & here)
+
+
+def _beside(request: PodRequest, node: KubeletNode) -> int:
+    """
+    So many CPUs at least are in use on the NUMA node, or in the socket, in which the pod's init containers hold others.
+
+    Later containers must have the NUMA nodes of those in their hints, and strict policies keep them to one if they fit it. Together with
+    what they fit, one hint of the whole pod has room for its init containers, which may need several.
+    """
+    demand = pod_demand(request)
+    taking = [
+        (container.kind is not ContainerKind.INIT, part.cpus) for container, part in demand.containers if part.cpus
+    ]
+    lasting = sum(count for lasts, count in taking if lasts)
+    if node.config.topology_scope is KubeletScope.POD:
+        count, needed = lasting, demand.pod.cpus
+    else:
+        # What init containers hold in the end the last container has had to be beside, unless it is one of them.
+        count, needed = next((count if lasts else 0 for lasts, count in reversed(taking)), 0), lasting
+    widest = max((bits & ~node.reserved).bit_count() for bits in node.machine.numa_bits.values())
+    # What needs several NUMA nodes may have any number on each of them.
+    return count if node.config.topology_policy in STRICT and needed <= widest else 0
+
+
+def _at_most(left: Sequence[tuple[int, int]], used: int) -> int:
+    """The most that is left by any of these pods whose CPUs in use together are no more than are in use."""
+    best = [0] * (used + 1)
+    for most, beside in left:
+        if most:
+            for room in range(used, beside - 1, -1):
+                best[room] = max(best[room], best[room - beside] + most)
+    return best[used]
+
+
+def _most_left(request: PodRequest, node: KubeletNode) -> int:
+    """
+    The most CPUs that init containers of the pod may hold beside those of containers that keep running.
+
+    The more is free where they are the fewer are taken over. So a NUMA node of which nothing is in use tells, if none is larger, the
+    containers that came before them are elsewhere, and none that came between them may be.
+    """
+    if not node.pins_cpus:
+        return 0
+    demand = pod_demand(request)
+    every = sum(part.cpus for container, part in demand.containers if container.kind is ContainerKind.INIT)
+    if not every or not pins_init_cpus(demand, node):
+        return every  # no later container takes any of them
+    inits = [at for at, (container, part) in enumerate(demand.containers) if part.cpus and _is_init(container)]
+    between = demand.containers[inits[0] : inits[-1]]
+    sizes = {bits.bit_count() for bits in node.machine.numa_bits.values() if bits}
+    if len(sizes) > 1 or any(part.cpus and not _is_init(container) for container, part in between):
+        return every
+    if may_be_parted(demand, node, node.devices):
+        return every
+    unused = KubeletState.empty(node)
+    unused = replace(unused, managers=replace(unused.managers, cpus=node.machine.bits))
+    alone = replace(request, containers=request.containers[inits[0] :])
+    answers = [dry_run(unused, each, Trust.INFERRED, CpuReuse.LEAST) for each in (request, alone)]
+    return max(held_by_init(each.grant).bit_count() if isinstance(each, DryRunAdmitted) else every for each in answers)
+
+
+def _is_init(container: Container) -> bool:
+    return container.kind is ContainerKind.INIT
+
+
+def may_be_parted(demand: PodDemand, node: KubeletNode, devices: Collection[str]) -> bool:
+    """
+    May a later container have been given other NUMA nodes than the pod's init containers, on a node that is not empty?
+
+    Best-effort admits a container that its memory or devices keep away from the CPUs of an init container; other policies refuse it.
+    """
+    config = node.config
+    if config.topology_policy is not KubeletPolicy.BEST_EFFORT or config.topology_scope is not KubeletScope.CONTAINER:
+        return False
+    return node.pins_memory or any(name in devices for _, part in demand.containers for name in part.devices)
+
+
+STEPS: Final = 2_000
+"""The search gives up after so many trials: attributing blocks to NUMA nodes is a subset sum in the worst case."""
+
+MOST_GROUPINGS: Final = 12
+"""So many ways to group NUMA nodes are told apart at most."""
+
+UNCLEAR: Final = 0
+"""The mask of a NUMA node that is in one of several possible groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The memory of one container, bytes by type, and whether it may or must span NUMA nodes."""
+
+    amounts: ResourceList
+    may_span: bool
+    must_span: bool
+
+
+@dataclass(slots=True)
+class _Search:
+    """Depth first over blocks, largest first; a cell's rest is what is in use there and not yet attributed."""
+
+    blocks: Sequence[Block]
+    steps: int = field(default=STEPS)
+
+    def covers(self, cells: Sequence[tuple[int, dict[str, int]]], place: int = 0) -> bool:
+        """Can all blocks from ``place`` on be attributed so that nothing is left?"""
+        # A budget of steps, not of time: the same use is explained or not on every machine.
+        self.steps -= 1
+        if self.steps < 0:
+            return False
+        if place == len(self.blocks):
+            return not any(amount for _, rest in cells for amount in rest.values())
+        block = self.blocks[place]
+        tried: list[dict[str, int]] = []
+        for mask, rest in cells:
+            spans = mask.bit_count() > 1
+            # Cells with equal rests lead to the same answer, so that one of them is tried.
+            if (block.must_span and not spans) or (spans and not block.may_span) or rest in tried:
+                continue
+            if any(rest.get(kind, 0) < amount for kind, amount in block.amounts.items()):
+                continue
+            if not spans:
+                tried.append(dict(rest))  # equal NUMA nodes are as good as one another
+            for kind, amount in block.amounts.items():
+                # Subtract, recurse and add back: one set of dicts serves the whole search.
+                rest[kind] -= amount
+            found = self.covers(cells, place + 1)
+            for kind, amount in block.amounts.items():
+                rest[kind] += amount
+            if found:
+                return True
+        return False
+
+
+def explain_use(used: Mapping[int, ResourceList], blocks: Sequence[Block]) -> Mapping[int, int] | None:
+    """
+    For every NUMA node the mask of its group, itself when it is in none; ``None`` when the blocks do not explain the use.
+
+    ``used`` is per NUMA node and memory type in bytes. Explanations with the narrowest groups are taken; a NUMA node about which
+    they disagree has the mask ``UNCLEAR``.
+    """
+    # The sums must agree before any attribution can.
+    if _total(used.values()) != _total(block.amounts for block in blocks):
+        return None
+    # Largest first: few places hold a large block, so that dead ends show early.
+    ordered = sorted(blocks, key=lambda block: sorted(block.amounts.values(), reverse=True), reverse=True)
+    search = _Search(ordered)
+    nodes = sum(1 << numa for numa in used)
+    widest = len(used) if any(block.may_span for block in ordered) else 1
+    for width in range(1, widest + 1):
+        found: dict[int, int] = {}
+        for masks in _partitions(nodes, width):
+            if search.covers([(mask, _together(used, mask)) for mask in masks]):
+                for mask in masks:
+                    for numa in numa_ids(mask):
+                        found[numa] = mask if found.get(numa, mask) == mask else UNCLEAR
+            # Out of steps is "not known", and never "no group".
+            if search.steps < 0:
+                return None
+        if found:
+            return dict(sorted(found.items()))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """One way in which memory may be bound: the mask of every NUMA node's group, and the bytes that blocks on each mask hold, by type."""
+
+    groups: Mapping[int, int]
+    held: Mapping[int, ResourceList]
+
+
+def groupings(
+    used: Mapping[int, ResourceList], supply: Mapping[int, ResourceList], blocks: Sequence[Block], *, in_full: bool
+) -> list[Grouping] | None:
+    """
+    Every way to group NUMA nodes in which these blocks, and no others, leave the published use; ``None`` when there are too many to tell.
+
+    ``used`` and ``supply`` are per NUMA node and memory type in bytes. ``in_full``: the exporter counts a block with its whole size on each
+    of its NUMA nodes, as resource-topology-exporter does; else it fills them up in ascending order, as NFD does.
+    """
+    due = _total(block.amounts for block in blocks)
+    ordered = sorted(blocks, key=lambda block: sorted(block.amounts.values(), reverse=True), reverse=True)
+    cells = _in_full(used, supply) if in_full else _filled_up(used, supply)
+    spans = any(block.may_span for block in blocks)
+    search = _Search(ordered)
+    found: list[Grouping] = []
+    for tried, parts in enumerate(_cellings(sorted(used), cells if spans else {})):
+        if tried >= STEPS:
+            return None
+        held = {mask: without_zeros(cells[mask] if mask in cells else used[members(mask)[0]]) for mask in parts}
+        if _total(held.values()) != due:
+            continue
+        # Out of steps is "may be": what is not ruled out stays.
+        if search.steps < 0 or search.covers([(mask, dict(rest)) for mask, rest in held.items()]) or search.steps < 0:
+            found.append(Grouping({numa: mask for mask in parts for numa in members(mask)}, held))
+        if len(found) > MOST_GROUPINGS:
+            return None
+    return found
+
+
+def bound_memory(supply: Mapping[int, ResourceList], grouping: Grouping) -> MemoryTable:
+    """The memory manager's table with this in use."""
+    table = MemoryTable.of(supply)
+    for mask, kinds in grouping.held.items():
+        for kind, amount in kinds.items():
+            left = amount
+            for numa in members(mask):
+                part = min(left, table.free[numa].get(kind, 0))
+                table.hold(numa, kind, part)
+                left -= part
+        for numa in members(mask):
+            table.groups[numa] = mask
+            # Blocks of pods whose place is open count as one.
+            table.blocks[numa] = int(any(kinds.values()))
+    return table
+
+
+def _cellings(nodes: Sequence[int], cells: Mapping[int, ResourceList]) -> Iterator[list[int]]:
+    """All ways to put NUMA nodes into these cells of several, or to leave them alone."""
+    if not nodes:
+        yield []
+        return
+    first, rest = nodes[0], nodes[1:]
+    left = sum(1 << numa for numa in rest)
+    for cell in (1 << first, *(mask for mask in cells if mask >> first & 1 and not mask & ~(left | 1 << first))):
+        for others in _cellings([numa for numa in rest if not cell >> numa & 1], cells):
+            yield [cell, *others]
+
+
+def _in_full(used: Mapping[int, ResourceList], supply: Mapping[int, ResourceList]) -> dict[int, ResourceList]:
+    """What blocks on several NUMA nodes hold together, by mask: as much as each of them shows, or all that one has."""
+    found: dict[int, ResourceList] = {}
+    nodes = sum(1 << numa for numa in used if any(used[numa].values()))
+    for size in range(2, nodes.bit_count() + 1):
+        for mask in masks_of_size(nodes, size):
+            kinds = {kind for numa in members(mask) for kind in supply[numa]}
+            most = {kind: max(used[numa].get(kind, 0) for numa in members(mask)) for kind in kinds}
+            if all(
+                used[numa].get(kind, 0) in (amount, supply[numa].get(kind, 0))
+                for numa in members(mask)
+                for kind, amount in most.items()
+            ):
+                found[mask] = most
+    return found
+
+
+def _filled_up(used: Mapping[int, ResourceList], supply: Mapping[int, ResourceList]) -> dict[int, ResourceList]:
+    """As ``_in_full`` for an exporter that fills NUMA nodes up: one shows use only where those below it are full."""
+    found: dict[int, ResourceList] = {}
+    nodes = sum(1 << numa for numa in used)
+    for size in range(2, nodes.bit_count() + 1):
+        for mask in masks_of_size(nodes, size):
+            sums = _together(used, mask)
+            if any(sums.values()) and all(_is_filled_up(kind, mask, used, supply) for kind in sums):
+                found[mask] = sums
+    return found
+
+
+def _is_filled_up(kind: str, mask: int, used: Mapping[int, ResourceList], supply: Mapping[int, ResourceList]) -> bool:
+    is_full = True
+    for numa in members(mask):
+        amount = used[numa].get(kind, 0)
+        if amount and not is_full:
+            return False
+        is_full = is_full and amount == supply[numa].get(kind, 0)
+    return True
+
+
+def _partitions(nodes: int, width: int) -> Iterator[list[int]]:
+    """The NUMA nodes in up to two groups, the wider one of this width, and the others alone."""
+    singles = [1 << numa for numa in numa_ids(nodes)]
+    if width == 1:
+        yield singles
+        return
+    for wide in masks_of_size(nodes, width):
+        rest = nodes & ~wide
+        others = [mask for size in range(2, width + 1) for mask in masks_of_size(rest, size)]
+        # Of two groups of the same width each pair is made once, with the larger mask second.
+        for other in [0, *(mask for mask in others if mask.bit_count() < width or mask > wide)]:
+            yield [mask for mask in (wide, other) if mask] + [one for one in singles if not one & (wide | other)]
+
+
+def _total(parts: Iterable[ResourceList]) -> dict[str, int]:
+    return without_zeros(total(parts))
+
+
+def _together(used: Mapping[int, ResourceList], mask: int) -> dict[str, int]:
+    rest: dict[str, int] = {}
+    for numa in numa_ids(mask):
+        for kind, amount in used[numa].items():
+            rest[kind] = rest.get(kind, 0) + amount
+    return rest
+
+
+MOST_STARTS: Final = 32
+"""In so many states may a used node be begun with."""
+
+MOST_ELSEWHERE: Final = 16_384
+"""So many devices near no NUMA node are told apart at most; a Node object may count any number."""
+
+_ALONE: Final[Mapping[int, int]] = {}
+"""No NUMA node is in a group with others."""
+
+_TIED_UP: Final = 1 << MAX_NUMA_ID + 1
+"""A member of a group that no mask can equal."""
+
+
+class Published(ValueObject):
+    """
+    What is known of a node from the outside. ``pods`` are all pods known to be there, ``hidden`` those of them that are missing from
+    ``zones`` as well as published ones; ``zones`` ascend by NUMA id.
+    """
+
+    frame: NodeConfig
+    zones: Sequence[Zone]
+    requested: ResourceList
+    pods: Sequence[PodDemand] = ()
+    hidden: Sequence[PodDemand] = ()
+
+    @property
+    def config(self) -> KubeletConfig:
+        """The kubelet's settings."""
+        return self.frame.node.config
+
+
+class InferredState(ValueObject):
+    """A state that fits the facts. ``groups_known``: do the known pods explain where memory is in use?"""
+
+    state: KubeletState
+    groups_known: bool
+
+
+def infer_state(facts: Published) -> InferredState:
+    """
+    A state of the kubelet that explains everything published.
+
+    Where the known pods do not explain the memory in use, its NUMA nodes are taken to be tied up.
+    """
+    node = facts.frame.node
+    pools = {name: _pool(name, facts) for name in facts.frame.devices} if facts.frame.devices else {}
+    if pools:
+        node = replace(node, devices={name: pool for name, (pool, _) in pools.items()})
+    memory, known = _memory(facts, node) if node.pins_memory else (None, True)
+    managers = ManagerState(
+        cpus=first_cpus(node.machine, [(zone.numa, zone.available) for zone in facts.zones]) if node.pins_cpus else 0,
+        devices={name: taken for name, (_, taken) in pools.items()},
+        # A published topology names the static policy's free CPUs only; with another policy there is no such pool.
+        memory=memory,
+    )
+    return InferredState(KubeletState(node=node, managers=managers, requested=facts.requested), known)
+
+
+def used_starts(
+    frame: NodeConfig, shown: Mapping[str, PodRequest], others: Mapping[str, PodRequest]
+) -> list[Hypothesis]:
+    """
+    Every state that a kubelet may be in while its topology shows just these pods; none where that is too open to tell.
+
+    ``others`` are pods that hold something that no topology shows: CPUs of their init containers. Where each pod is stays open
+    (``unlocated``): what they hold together on every NUMA node is what the zones show in use.
+    """
+    found: list[Hypothesis] = []
+    demands = [pod_demand(request) for request in shown.values()]
+    due = total(demand.lasting for demand in demands)
+    if any(name != CPU and name in frame.devices for demand in demands for name in demand.leftovers) or any(
+        name in frame.devices for request in others.values() for name in pod_demand(request).pod.devices
+    ):
+        return []  # which device a finished init container still has is not shown
+    for node, options in config_variants(frame):
+        managers = _managers_in_use(frame, node, due)
+        tables = _tables(frame, node, demands)
+        if managers is None or tables is None:
+            return []
+        for memory in tables:
+            state = KubeletState(node, ManagerState(managers.cpus, managers.devices, memory))
+            start = Hypothesis(state, unlocated={**shown, **others}, options=options, sharing=sharing_of(frame))
+            found.append(with_loose_cpus(start))
+    return found if len(found) <= MOST_STARTS else []
+
+
+def _managers_in_use(frame: NodeConfig, node: KubeletNode, due: ResourceList) -> ManagerState | None:
+    """CPUs and devices as the zones show them; ``None`` where they do not add up to what the pods hold."""
+    zones = frame.topology.zones
+    cpus = first_cpus(node.machine, [(zone.numa, zone.available) for zone in zones]) if node.pins_cpus else 0
+    if node.pins_cpus and (node.machine.bits & ~node.reserved & ~cpus).bit_count() * MILLI != due.get(CPU, 0):
+        return None
+    devices: dict[str, int] = {}
+    for name, pool in node.devices.items():
+        if pool.assumed:
+            # How many are in use follows from the pods alone.
+            count = due.get(name, 0)
+            if count > len(pool.devices) or (count and node.aligns and name not in sharing_of(frame)):
+                return None
+            devices[name] = (1 << count) - 1
+            continue
+        taken = 0
+        for zone in zones:
+            count = zone.allocatable.get(name, 0) - max(0, zone.available.get(name, 0))
+            taken |= lowest(pool.on.get(zone.numa, 0), count)
+        elsewhere = sum(1 << at for at, device in enumerate(pool.devices) if not device.near)
+        missing = due.get(name, 0) - taken.bit_count()
+        if not 0 <= missing <= elsewhere.bit_count():
+            return None
+        devices[name] = taken | lowest(elsewhere, missing)
+    return ManagerState(cpus, devices, None)
+
+
+def _tables(frame: NodeConfig, node: KubeletNode, pods: Sequence[PodDemand]) -> Sequence[MemoryTable | None] | None:
+    """The memory tables that explain the use; ``None`` where none does, or too many."""
+    if not node.pins_memory:
+        return [None]
+    used: dict[int, ResourceList] = {}
+    for zone in frame.topology.zones:
+        has = node.memory[zone.numa]
+        used[zone.numa] = {
+            kind: amount - min(max(0, zone.available.get(kind, 0)), amount) for kind, amount in has.items()
+        }
+    blocks = [block for pod in pods for block in _blocks(pod, node.config, node.memory)]
+    # Exporters that name their method count in full; without a name it is either way.
+    ways = [True] if frame.topology.fingerprint_method else [True, False]
+    found: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], MemoryTable] = {}
+    for in_full in ways:
+        groupings_ = groupings(used, node.memory, blocks, in_full=in_full)
+        if groupings_ is None:
+            return None
+        for each in groupings_:
+            table = bound_memory(node.memory, each)
+            key = tuple(table.groups.values()), tuple(tuple(kinds.values()) for kinds in table.held.values())
+            found[key] = table
+    return list(found.values()) or None
+
+
+def _pool(name: str, facts: Published) -> tuple[DevicePool, int]:
+    """The devices of one resource, and the bits of those in use."""
+    # An exporter may publish less than nothing for a moment, while a pod is replaced.
+    rows = [(zone.numa, zone.allocatable.get(name, 0), max(0, zone.available.get(name, 0))) for zone in facts.zones]
+    there = facts.frame.allocatable.get(name, 0)
+    listed = sum(count for _, count, _ in rows)
+    free: list[int] = []
+    used: list[int] = []
+    if listed > there > 0:
+        # Devices near several NUMA nodes are counted on each. Sharing as much as possible promises the least.
+        topology = facts.frame.topology
+        used_near = most_used(name, topology.zones, there, in_full=counts_in_full(topology))
+        missing = sum(pod.pod.devices.get(name, 0) for pod in facts.hidden)
+        rows = [(numa, count, max(0, count - used_near.get(numa, 0) - missing)) for numa, count, _ in rows]
+        free = _nested([(numa, available) for numa, _, available in rows])
+        # The rest in use is shared as much as possible too, so that both sum up to the zones' counts.
+        used = _nested([(numa, count - available) for numa, count, available in rows])
+    else:
+        for numa, count, available in rows:
+            free += [1 << numa] * available
+            used += [1 << numa] * (count - available)
+        # The rest of what the Node object counts is near no NUMA node.
+        without = min(max(0, there - listed), MOST_ELSEWHERE)
+        left = there - facts.requested.get(name, 0) - len(free)
+        free += [0] * min(max(0, left), without)
+        used += [0] * (without - min(max(0, left), without))
+    devices = tuple(Device(f"{name}-{place}", near) for place, near in enumerate([*free, *used]))
+    # Free devices come first in the pool, so that the bits of those in use are the upper ones.
+    return DevicePool(devices), ((1 << len(used)) - 1) << len(free)
+
+
+def _nested(counts: Sequence[tuple[int, int]]) -> list[int]:
+    most = max((count for _, count in counts), default=0)
+    return [sum(1 << numa for numa, count in counts if count > place) for place in range(most)]
+
+
+def _memory(facts: Published, node: KubeletNode) -> tuple[MemoryTable, bool]:
+    free: dict[int, dict[str, int]] = {}
+    held: dict[int, dict[str, int]] = {}
+    for zone in facts.zones:
+        available, left, used = zone.available, free.setdefault(zone.numa, {}), held.setdefault(zone.numa, {})
+        for kind, amount in node.memory[zone.numa].items():
+            there = available.get(kind, 0)
+            # Free memory is never more than what the manager has: exporters may publish the machine's.
+            left[kind] = there = amount if there > amount else max(0, there)
+            used[kind] = amount - there
+    # The number of blocks is not known, only whether there are any: the memory manager frees a group when it reaches zero.
+    blocks = {numa: int(any(used.values())) for numa, used in held.items()}
+    groups, alone = _groups(facts, node, held), {numa: 1 << numa for numa in held}
+    table = MemoryTable(node.memory, free, held, alone, blocks, mask_of_ids(tuple(held)))
+    if groups is _ALONE:
+        return table, True
+    for numa, is_used in blocks.items():
+        own = 1 << numa
+        # A NUMA node in use that no explanation covers may be in any group; an unused one is in none.
+        group = groups[numa] if groups is not None else UNCLEAR if is_used else own
+        table.groups[numa] = group = own | _TIED_UP if group == UNCLEAR else group
+        blocks[numa] = int(is_used or group.bit_count() > 1)
+    return table, groups is not None
+
+
+def _groups(facts: Published, node: KubeletNode, held: Mapping[int, ResourceList]) -> Mapping[int, int] | None:
+    """By NUMA node the mask of its memory group, ``_ALONE`` if each is in none; ``None`` where the pods do not explain what is held."""
+    policy = facts.config.topology_policy
+    # Under single-numa-node no block spans NUMA nodes, so every group is a single one.
+    if policy is KubeletPolicy.SINGLE_NUMA_NODE:
+        return _ALONE
+    # Best-effort may have put a block on more NUMA nodes than its bytes need, which leaves no trace in amounts.
+    if policy is KubeletPolicy.BEST_EFFORT and any(_is_torn(pod, facts) for pod in facts.pods):
+        return None
+    blocks = [block for pod in facts.pods for block in _blocks(pod, facts.config, node.memory)]
+    if not any(block.may_span for block in blocks):
+        return _ALONE
+    return explain_use({numa: without_zeros(amounts) for numa, amounts in held.items()}, blocks)
+
+
+def _is_torn(pod: PodDemand, facts: Published) -> bool:
+    """
+    Did CPUs or devices need several NUMA nodes for a pod under best-effort? Then its memory belongs to a group, too, of which
+    nothing can be seen: the bytes may all have come from one of its NUMA nodes.
+    """
+    if not pod.pod.memory:
+        return False
+    units = [pod.pod] if facts.config.topology_scope is KubeletScope.POD else [demand for _, demand in pod.containers]
+    return any(
+        unit.cpus * MILLI > max((zone.capacity.get(CPU, 0) for zone in facts.zones), default=0)
+        or any(
+            count > max((zone.allocatable.get(name, 0) for zone in facts.zones), default=0)
+            for name, count in unit.devices.items()
+            if any(zone.allocatable.get(name) for zone in facts.zones)
+        )
+        for unit in units
+    )
+
+
+def _blocks(pod: PodDemand, config: KubeletConfig, supply: Mapping[int, ResourceList]) -> list[Block]:
+    """The memory blocks that a pod's lasting containers hold, as far as requests tell; together where they share one mask."""
+    # Regular init containers have ended, and the memory manager gives their blocks to later containers.
+    lasting = [
+        amounts
+        for container, demand in pod.containers
+        if container.kind is not ContainerKind.INIT and (amounts := without_zeros(demand.memory or {}))
+    ]
+    if config.topology_policy is not KubeletPolicy.RESTRICTED:
+        return [Block(amounts, may_span=True, must_span=not _fits_one(amounts, supply)) for amounts in lasting]
+    # Restricted accepts the narrowest set only: more than one NUMA node exactly when one could never do.
+    if config.topology_scope is KubeletScope.POD and lasting:
+        spans = not _fits_one(pod.pod.memory or {}, supply)
+        return [Block(total(lasting), may_span=spans, must_span=spans)]
+    return [
+        Block(amounts, may_span=spans, must_span=spans)
+        for amounts in lasting
+        for spans in [not _fits_one(amounts, supply)]
+    ]
+
+
+def _fits_one(amounts: ResourceList, supply: Mapping[int, ResourceList]) -> bool:
+    return any(all(zone.get(kind, 0) >= amount for kind, amount in amounts.items()) for zone in supply.values())

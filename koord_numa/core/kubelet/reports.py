@@ -1,0 +1,644 @@
+"""Compare hypotheses with a published topology: which of them explain it, and what it shows about pods."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from operator import add
+from typing import Final, Self
+
+from koord_numa.core.bit_sets import lowest, members
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.arrivals import Arrival
+from koord_numa.core.kubelet.bounds import STRICT
+from koord_numa.core.kubelet.budget import EVENT
+from koord_numa.core.kubelet.demand import is_memory, pod_demand
+from koord_numa.core.kubelet.departures import Rest, rest_of
+from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa, may_lie_otherwise
+from koord_numa.core.kubelet.node_config import is_located, packs_sockets
+from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode, ManagerState
+from koord_numa.core.kubelet.variants import distinct, elsewhere, freed, holding
+from koord_numa.core.numa.hints import mask_of
+from koord_numa.core.objects.node import Zone
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.resources import CPU, MILLI, ResourceList, total
+from koord_numa.core.value_objects import replace
+
+
+@dataclass(slots=True)
+class Use:
+    """What the shown pods use by a hypothesis, per NUMA node. ``loose`` parts are known in sum only."""
+
+    cpus: dict[int, int]
+    spread: int = 0
+    memory: dict[tuple[int, str], int] = field(default_factory=dict)  # blocks on one NUMA node, in bytes
+    blocks: list[tuple[str, int, int]] = field(default_factory=list)  # (type, mask, bytes) of wider ones
+    devices: dict[tuple[int, str], int] = field(default_factory=dict)
+    partly: bool = False  # some shown pod's place is not known
+
+
+def agrees(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bool:
+    """Could an exporter have published these zones when just these pods ran, if the hypothesis is true?"""
+    use = cpus_of(one, shown)
+    if use is None:
+        return False
+    node = one.state.node
+    published = {zone.numa: in_use(zone) for zone in zones}
+    # Most sets of pods fail for their CPUs, so that memory and devices are counted for the others only.
+    if node.pins_cpus and not _cpus_agree(use, published):
+        return False
+    _count_bound(use, one, shown)
+    return (not node.pins_memory or _memory_agrees(use, zones)) and _devices_agree(use, node, published)
+
+
+def may_come_to(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bool:
+    """Can these zones be published later, when more of these pods have come? Those that are there must not use more than the zones show."""
+    use = use_of(one, [uid for uid in shown if uid in one.state.pods])
+    if use is None:
+        return True
+    found = [((numa, CPU), count * MILLI) for numa, count in use.cpus.items()]
+    # Where nothing is left, exporters may have cut off what is used beyond.
+    most = {
+        (zone.numa, name): amount
+        for zone in zones
+        for name, amount in in_use(zone).items()
+        if zone.available.get(name, 0) > 0
+    }
+    found += [*use.memory.items(), *use.devices.items()]
+    return all(amount <= most.get(key, amount) for key, amount in found)
+
+
+def may_explain(one: Hypothesis, shown: Sequence[Collection[str]], zones: Sequence[Zone]) -> bool:
+    """For one of these sets of pods: as ``agrees`` where all of them have come already, else as ``may_come_to``."""
+    return any(
+        (agrees if all(one.has(uid) or uid in one.gone for uid in pods) else may_come_to)(one, pods, zones)
+        for pods in shown
+    )
+
+
+def in_use(zone: Zone) -> dict[str, int]:
+    """What a zone shows in use."""
+    # In use is allocatable less available: reserved amounts are in neither.
+    return {name: amount - zone.available.get(name, 0) for name, amount in zone.allocatable.items()}
+
+
+def _grant(one: Hypothesis, uid: str) -> Grant | None:
+    pod = one.state.pods.get(uid)
+    return pod.grant if pod is not None else one.gone.get(uid)
+
+
+def use_of(one: Hypothesis, shown: Collection[str]) -> Use | None:
+    """What these pods use by the hypothesis; ``None`` where it does not have one of them."""
+    use = cpus_of(one, shown)
+    if use is not None:
+        _count_bound(use, one, shown)
+    return use
+
+
+def cpus_of(one: Hypothesis, shown: Collection[str]) -> Use | None:
+    """As ``use_of``, of CPUs alone."""
+    node = one.state.node
+    counts = [(0,) * len(node.machine.numa_bits)]
+    use = Use({})
+    # Without alignment CPUs come from anywhere, so that of unlocated pods only the sum over all NUMA nodes is known.
+    in_sum = bool(one.unlocated) and not node.aligns
+    for uid in shown:
+        if uid in one.unlocated:
+            continue
+        grant = _grant(one, uid)
+        if grant is None:
+            if uid not in one.unplaced and uid not in one.gone:
+                return None  # the kubelet did not admit it here
+            use.partly = True
+        elif in_sum or uid in one.spread or uid in one.mixed or _may_have_lain_otherwise(one, uid):
+            for container in _running(grant):
+                if in_sum or not is_located(container):
+                    use.spread += len(container.cpus)
+                else:
+                    counts.append(cpus_by_numa(container.cpus.bits, node))
+        else:
+            counts.append(_running_cpus(grant, node))
+    use.cpus = dict(zip(node.machine.numa_bits, map(sum, zip(*counts, strict=True)), strict=True))
+    if one.unlocated:
+        _count_unlocated(use, rest_of(one).cpus, node)
+    return use
+
+
+def _may_have_lain_otherwise(one: Hypothesis, uid: str) -> bool:
+    """Had a pod that is gone CPUs of several NUMA nodes, in numbers that may be others? Where it was is tried out where no hint tells."""
+    grant = one.gone.get(uid)
+    if grant is None or uid in one.state.pods:
+        return False
+    return any(each.hint is not None and may_lie_otherwise(each, one.state.node) for each in grant.containers)
+
+
+def _count_unlocated(use: Use, cpus: int, node: KubeletNode) -> None:
+    """What unlocated pods hold of CPUs is known for every NUMA node, where the kubelet aligns."""
+    if not node.aligns:
+        use.spread += cpus.bit_count()
+        return
+    for numa, here in node.machine.numa_bits.items():
+        use.cpus[numa] += (cpus & here).bit_count()
+
+
+def running_cpus(one: Hypothesis, uids: Collection[str]) -> dict[str, int]:
+    """How many CPUs a topology shows of each of these pods; nothing of those that the state does not have, or where none are exclusive."""
+    node = one.state.node
+    found = ((uid, _grant(one, uid)) for uid in uids) if node.pins_cpus else ()
+    return {uid: sum(_running_cpus(grant, node)) for uid, grant in found if grant is not None}
+
+
+def _running(grant: Grant) -> Iterator[ContainerGrant]:
+    # The pod resources API lists running containers only, so finished init containers are not in a topology.
+    return (container for container in grant.containers if container.kind is not ContainerKind.INIT)
+
+
+def _running_cpus(grant: Grant, node: KubeletNode) -> tuple[int, ...]:
+    """How many CPUs of each NUMA node the containers of a pod use. Worked out once for a grant, which belongs to one node."""
+    if not grant.running:
+        found = [0] * len(node.machine.numa_bits)
+        for container in _running(grant):
+            found = [*map(add, found, cpus_by_numa(container.cpus.bits, node))]
+        # As ``place`` it is set past the dataclass: topologies are compared with many states that share their grants.
+        object.__setattr__(grant, "running", tuple(found))
+    return grant.running
+
+
+def _count_bound(use: Use, one: Hypothesis, shown: Collection[str]) -> None:
+    """Memory and devices, and what unlocated pods hold of these."""
+    for uid in shown:
+        grant = None if uid in one.unlocated else _grant(one, uid)
+        for container in _running(grant) if grant is not None else ():
+            _count(use, container, one.state.node)
+    if one.unlocated:
+        _count_rest(use, rest_of(one), one.state.node)
+
+
+def _count_rest(use: Use, rest: Rest, node: KubeletNode) -> None:
+    """What unlocated pods hold of memory is known for every group of NUMA nodes."""
+    for mask, kinds in rest.memory.items():
+        for kind, amount in kinds.items():
+            if mask.bit_count() == 1:
+                key = members(mask)[0], kind
+                use.memory[key] = use.memory.get(key, 0) + amount
+            else:
+                use.blocks.append((kind, mask, amount))
+    for resource, bits in rest.devices.items():
+        for at in members(bits):
+            near = node.devices[resource].devices[at].near
+            if near.bit_count() == 1:
+                key = members(near)[0], resource
+                use.devices[key] = use.devices.get(key, 0) + 1
+
+
+def _count(use: Use, container: ContainerGrant, node: KubeletNode) -> None:
+    for block in container.memory:
+        # ``[0]``: the only member of a mask of one bit.
+        if block.mask.bit_count() == 1:
+            key = members(block.mask)[0], block.resource
+            use.memory[key] = use.memory.get(key, 0) + block.amount
+        else:
+            use.blocks.append((block.resource, block.mask, block.amount))
+    for resource, ids in container.devices.items():
+        pool = node.devices[resource]
+        for place in map(pool.places.__getitem__, ids):
+            # Which devices are near several NUMA nodes is not known, so their counts tell nothing.
+            near = pool.masks[place]
+            if near.bit_count() == 1:
+                key = members(near)[0], resource
+                use.devices[key] = use.devices.get(key, 0) + 1
+
+
+def _cpus_agree(use: Use, published: Mapping[int, Mapping[str, int]]) -> bool:
+    counts = {numa: amounts.get(CPU, 0) // MILLI for numa, amounts in published.items()}
+    if use.partly or use.spread:
+        # A pod whose place is unknown may be anywhere: what is published is then a bound from below only.
+        enough = all(counts.get(numa, 0) >= used for numa, used in use.cpus.items())
+        return enough and (use.partly or sum(counts.values()) == sum(use.cpus.values()) + use.spread)
+    return all(counts.get(numa, 0) == used for numa, used in use.cpus.items())
+
+
+def _memory_agrees(use: Use, zones: Sequence[Zone]) -> bool:
+    kinds = {kind for zone in zones for kind in zone.allocatable if is_memory(kind)}
+    for kind in kinds:
+        most = {zone.numa: zone.allocatable.get(kind, 0) for zone in zones}
+        counts = {zone.numa: most[zone.numa] - zone.available.get(kind, 0) for zone in zones}
+        alone = {numa: use.memory.get((numa, kind), 0) for numa in counts}
+        # Blocks of zero bytes belong to a group without leaving a trace in amounts.
+        blocks = [(mask, size) for resource, mask, size in use.blocks if resource == kind and size]
+        if use.partly:
+            if any(counts[numa] < alone[numa] for numa in counts):
+                return False
+        # The exporter is not named in its object, so either way of counting will do.
+        elif not (_in_full(counts, alone, blocks, most) or _filled_up(counts, alone, blocks)):
+            return False
+    return True
+
+
+def _in_full(
+    counts: Mapping[int, int],
+    alone: Mapping[int, int],
+    blocks: Sequence[tuple[int, int]],
+    most: Mapping[int, int],
+) -> bool:
+    """resource-topology-exporter: a block counts with its whole size on each of its NUMA nodes, up to what there is."""
+    for numa, used in counts.items():
+        due = alone[numa] + sum(size for mask, size in blocks if mask >> numa & 1)
+        # ``available`` is never below 0: what is due beyond all that the NUMA node has is cut off, and nothing else.
+        if used != min(due, max(alone[numa], most[numa])):
+            return False
+    return True
+
+
+def _filled_up(counts: Mapping[int, int], alone: Mapping[int, int], blocks: Sequence[tuple[int, int]]) -> bool:
+    """NFD: a block fills its NUMA nodes up one after the other; only the sum over NUMA nodes that blocks join is certain."""
+    joined = 0
+    for mask, _ in blocks:
+        joined |= mask
+    if any(used != alone[numa] for numa, used in counts.items() if not joined >> numa & 1):
+        return False
+    within = [numa for numa in counts if joined >> numa & 1]
+    return sum(counts[numa] for numa in within) == sum(alone[numa] for numa in within) + sum(size for _, size in blocks)
+
+
+def _devices_agree(use: Use, node: KubeletNode, published: Mapping[int, Mapping[str, int]]) -> bool:
+    for resource, pool in node.devices.items():
+        if pool.assumed:
+            continue
+        if not node.aligns:
+            # Devices are handed out in the plugin's order, which is unknown; only their number counts then.
+            used = sum(amounts.get(resource, 0) for amounts in published.values())
+            due = sum(count for (_, name), count in use.devices.items() if name == resource)
+            if used < due or (used > due and not use.partly):
+                return False
+            continue
+        for numa, amounts in published.items():
+            used, due = amounts.get(resource, 0), use.devices.get((numa, resource), 0)
+            if used < due or (used > due and not use.partly):
+                return False
+    return True
+
+
+def agreeing(states: Iterable[Hypothesis], shown: Collection[str], zones: Sequence[Zone]) -> list[Hypothesis]:
+    """Those of these states that agree, each once, with what the topology tells of spread CPUs."""
+    return distinct(settled(one, shown, zones) for one in states if agrees(one, shown, zones))
+
+
+def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> Hypothesis:
+    """
+    The hypothesis with spread CPUs on the NUMA nodes where the topology shows them.
+
+    What several spread pods hold on one NUMA node is known in sum only; which of them holds it is taken in their order.
+    """
+    open_ = one.spread | one.mixed
+    loose = [uid for uid in sorted(open_) if uid in shown and uid in one.state.pods]
+    # A shown pod that left and whose CPUs may lie elsewhere has an unknown part in the counts, so nothing can be settled.
+    if not loose or any(uid in open_ for uid in shown if uid not in one.state.pods):
+        return one
+    if one.unlocated and not one.state.node.aligns:
+        return one  # of unlocated pods only the sum over all NUMA nodes is known
+    use = use_of(replace(one, spread=frozenset(loose), mixed=frozenset()), shown)
+    if use is None or use.partly:
+        return one
+    due = {zone.numa: in_use(zone).get(CPU, 0) // MILLI - use.cpus.get(zone.numa, 0) for zone in zones}
+    held = 0
+    # CPUs of init containers are not shown, so that they must not be dealt out to fit what is.
+    for uid in loose:
+        for container in filter(_is_dealt, one.state.pods[uid].grant.containers):
+            held |= container.cpus.bits
+    # What is left for them must be just what they hold: on nodes that do not align, the places of all others are open, too.
+    if sum(due.values()) != held.bit_count() or any(count < 0 for count in due.values()):
+        return one
+    roomy = _with_room(one, due, held)
+    # More shown than there are CPUs: another pod's place is wrong too, and a later topology has to tell.
+    return one if roomy is None else _settled(roomy, loose, due, held)
+
+
+def _settled(one: Hypothesis, loose: Sequence[str], due: Mapping[int, int], held: int) -> Hypothesis:
+    """With so many CPUs of each NUMA node held by these pods instead of the CPUs that they hold by the hypothesis."""
+    node = one.state.node
+    pool = one.state.managers.cpus | held
+    chosen = 0
+    for numa, count in due.items():
+        here = pool & node.machine.numa_bits[numa]
+        # CPUs that the pods hold already are kept where they can be, so that equal hypotheses stay equal.
+        kept = lowest(held & here, min(count, (held & here).bit_count()))
+        chosen |= kept | lowest(here & ~kept, count - kept.bit_count())
+    # One pod, or one NUMA node, leaves no choice which pod holds which CPUs.
+    certain = len(loose) == 1 or sum(1 for count in due.values() if count) == 1
+    left_open = frozenset(uid for uid in loose if _holds_otherwise(one, uid))
+    dealt = _dealt(one, loose, chosen, pool & ~chosen)
+    if packs_sockets(node):
+        dealt = _narrowed(dealt, loose, mask_of(numa for numa, count in due.items() if count))
+    mixed = left_open if certain else frozenset(loose)
+    spread = one.spread.difference(loose) | left_open
+    return replace(_held_by_init(dealt, one, loose), spread=spread, mixed=mixed)
+
+
+def _is_dealt(one: ContainerGrant) -> bool:
+    """Does only a topology tell where its CPUs are?"""
+    return one.kind is not ContainerKind.INIT and not is_located(one)
+
+
+def _with_room(one: Hypothesis, due: Mapping[int, int], held: int) -> Hypothesis | None:
+    """
+    The hypothesis with so many CPUs of each NUMA node free or ``held``, ``None`` where that cannot be.
+
+    Loose CPUs that are missing for that are free: all that are loose on a NUMA node, or none, as else it is open whose they are.
+    """
+    for numa, count in due.items():
+        here = one.state.node.machine.numa_bits[numa]
+        short = count - ((one.state.managers.cpus | held) & here).bit_count()
+        if short <= 0:
+            continue
+        known = _known_loose(one) & here
+        if known.bit_count() != short:
+            return None
+        one = freed(one, known)
+    return one
+
+
+def _known_loose(one: Hypothesis) -> int:
+    """The loose CPUs that are on just these NUMA nodes if they are held."""
+    known = 0
+    for uid, bits in one.loose.items():
+        pod = one.state.pods.get(uid)
+        holders = [each for each in pod.grant.containers if each.cpus.bits & bits] if pod is not None else []
+        if holders and not any(may_lie_otherwise(each, one.state.node) for each in holders):
+            known |= bits
+    return known
+
+
+def _holds_otherwise(one: Hypothesis, uid: str) -> bool:
+    """May init containers of the pod hold CPUs of other NUMA nodes than here? No topology tells."""
+    # Best-effort has ``_held_by_init`` for it.
+    if one.state.node.config.topology_policy not in STRICT:
+        return False
+    containers = one.state.pods[uid].grant.containers
+    lasting = 0
+    for each in containers:
+        lasting |= each.cpus.bits if each.kind is not ContainerKind.INIT else 0
+    return any(
+        each.kind is ContainerKind.INIT and each.cpus.bits & ~lasting and may_lie_otherwise(each, one.state.node)
+        for each in containers
+    )
+
+
+def _held_by_init(dealt: Hypothesis, one: Hypothesis, loose: Sequence[str]) -> Hypothesis:
+    """
+    Where a hint may be narrower than what is taken, init containers may still hold what later ones turn out to have elsewhere.
+
+    Strict policies admit no such hint. Without any all containers of a pod choose from the same CPUs, so that how many a later one has
+    again follows from that alone (``cpu_manager.py``), and those are elsewhere together.
+    """
+    node = one.state.node
+    for uid in loose if node.aligns and node.config.topology_policy not in STRICT else ():
+        for each in one.state.pods[uid].grant.containers:
+            if each.kind is ContainerKind.INIT:
+                dealt = holding(dealt, {uid: bits}) if (bits := each.cpus.bits & dealt.state.managers.cpus) else dealt
+    return dealt
+
+
+def _dealt(one: Hypothesis, loose: Sequence[str], chosen: int, free: int) -> Hypothesis:
+    pods = dict(one.state.pods)
+    for uid in loose:
+        containers = []
+        place_of: dict[int, int] = {}
+        for container in pods[uid].grant.containers:
+            if _is_dealt(container) and container.cpus:
+                bits = container.cpus.bits
+                own = chosen & bits
+                more = lowest(chosen & ~own, len(container.cpus) - own.bit_count())
+                chosen &= ~(own | more)
+                place_of.update(zip(members(bits & ~own), members(more), strict=True))
+                container = replace(container, cpus=CpuSet(own | more))
+            containers.append(container)
+        # CPUs that a later container has of an init container's are the same ones wherever they turn out to be.
+        with_init = tuple(elsewhere(each, place_of) if each.kind is ContainerKind.INIT else each for each in containers)
+        pods[uid] = replace(pods[uid], grant=replace(pods[uid].grant, containers=with_init))
+    managers = one.state.managers
+    state = replace(one.state, pods=pods, managers=ManagerState(free, managers.devices, managers.memory))
+    return replace(one, state=state)
+
+
+def _narrowed(one: Hypothesis, loose: Sequence[str], shown: int) -> Hypothesis:
+    """With CPUs of these pods on no other NUMA nodes than those of which the topology shows that they have any."""
+    pods = dict(one.state.pods)
+    for uid in loose:
+        containers = tuple(
+            replace(each, numas=(each.numas or shown) & shown or each.numas) if _is_dealt(each) and each.cpus else each
+            for each in pods[uid].grant.containers
+        )
+        pods[uid] = replace(pods[uid], grant=replace(pods[uid].grant, containers=containers))
+    return replace(one, state=replace(one.state, pods=pods))
+
+
+MOST_SETS: Final = 1_024
+"""Of more sets of pods nothing is said any more."""
+
+
+@dataclass(frozen=True)
+class UndatedTopology:
+    """
+    One of the sets of pods ``shown``, by uid, ran when it was made; it came at ``when``. ``cpus`` is how many each of the pods has that
+    ``zones`` would show, where that is known.
+    """
+
+    shown: Sequence[tuple[str, ...]]
+    zones: Sequence[Zone]
+    when: float
+    cpus: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls, shown: Iterable[Collection[str]], zones: Sequence[Zone], when: float, states: Sequence[Hypothesis]
+    ) -> Self:
+        """One that came when these were the states."""
+        sets = [*map(tuple, shown)]
+        uids = dict.fromkeys(uid for pods in sets for uid in pods)
+        return cls(sets, zones, when, running_cpus(states[0], uids) if states else {})
+
+    @cached_property
+    def sets(self) -> list[tuple[str, ...]]:
+        """Those of the sets that have as many CPUs as are shown in all."""
+        if not self.cpus:
+            return list(self.shown)
+        there = sum(in_use(zone).get(CPU, 0) for zone in self.zones) // MILLI
+        known = self.cpus
+        return [
+            pods
+            for pods in self.shown
+            if any(uid not in known for uid in pods) or sum(known[uid] for uid in pods) == there
+        ]
+
+    def agreeing(self, states: Sequence[Hypothesis]) -> tuple[Collection[str] | None, list[Hypothesis]]:
+        """The first set that any of the states agrees with, ``None`` where there is none, and the states that agree with some set."""
+        found: Collection[str] | None = None
+        # By identity: equal states of different variants must both stay.
+        kept: dict[int, Hypothesis] = {}
+        for pods in self.sets:
+            here = {id(one): one for one in states if agrees(one, pods, self.zones)}
+            kept |= here
+            if here and found is None:
+                found = list(pods)
+        return found, list(kept.values())
+
+    def allows(self, one: Hypothesis) -> bool:
+        """May it be of the moment of this state, or of a later one?"""
+        return may_explain(one, self.sets, self.zones)
+
+    def speaks_of(self, uids: Iterable[str]) -> bool:
+        """Is any of these pods in one of the sets?"""
+        return any(uid in self._uids for uid in uids)
+
+    @cached_property
+    def _uids(self) -> frozenset[str]:
+        return frozenset(uid for pods in self.sets for uid in pods) if len(self.shown) <= MOST_SETS else frozenset()
+
+    def without(self, uid: str, *, surely: bool) -> "UndatedTopology":
+        """With this pod away when it was made, or ``surely`` away."""
+        if len(self.shown) > MOST_SETS:
+            return self
+        away = [tuple(other for other in pods if other != uid) for pods in self.shown]
+        return replace(self, shown=[*dict.fromkeys(away if surely else [*self.shown, *away])])
+
+
+def allowed(states: list[Hypothesis], topologies: Iterable[UndatedTopology], uid: str) -> list[Hypothesis]:
+    """
+    Those of the states after this pod has come that all of these topologies allow.
+
+    Where one allows none, what is known is of another history, and all stay.
+    """
+    for each in topologies:
+        # What the others of its pods come to was asked when these came.
+        if each.speaks_of([uid]):
+            states = list(filter(each.allows, states)) or states
+    return states
+
+
+MOST_SUMS: Final = 16_384
+"""Of more sums none is looked at: almost every difference is one of so many."""
+
+_LANE: Final = 64
+"""Bits for the amount of one resource: amounts of several are one number, and one addition adds them all."""
+
+
+@dataclass(slots=True)
+class Prospect:
+    """
+    What may come of states before the last of the pods that a topology shows. ``shown`` are their uids, ``arrivals`` those that are
+    replayed, in their order.
+    """
+
+    shown: Collection[str]
+    zones: Sequence[Zone]
+    arrivals: Iterable[Arrival]
+    _order: list[Arrival] = field(init=False)
+    _uids: list[str] = field(init=False)
+    _sums: list[set[int]] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._order = [each for each in self.arrivals if each.uid in self.shown]
+        self._uids = [each.uid for each in self._order]
+
+    def may_come(self, one: Hypothesis) -> bool:
+        """Can the topology be of a later moment, when all the pods that it shows have come?"""
+        if any(uid in one.gone for uid in self.shown):
+            return False  # shown together with pods that came after it had left
+        return may_come_to(one, self.shown, self.zones) and self._is_made_up(one)
+
+    def _is_made_up(self, one: Hypothesis) -> bool:
+        """Do sums of what pods ask for that are still to come make up the rest of every zone, as far as that is known?"""
+        node = one.state.node
+        if one.spread or one.mixed or one.unplaced or one.unlocated or not _on_one_numa_node(node):
+            return True
+        there = [uid for uid in self.shown if uid in one.state.pods]
+        ahead = [uid for uid in self._uids if uid not in one.state.pods]
+        # Of pods that came before all arrivals, and of one that is refused here, this tells nothing.
+        if len(there) + len(ahead) < len(self.shown) or ahead != self._uids[len(self._uids) - len(ahead) :]:
+            return True
+        sums, use = self._sums_of_last(len(ahead), node), use_of(one, there)
+        return sums is None or use is None or all(self._rest(zone, use, node) in sums for zone in self.zones)
+
+    def _rest(self, zone: Zone, use: Use, node: KubeletNode) -> int:
+        """What a zone shows beyond what the pods use that are there."""
+        rest = in_use(zone)
+        rest[CPU] = rest.get(CPU, 0) - use.cpus.get(zone.numa, 0) * MILLI
+        for (numa, kind), amount in use.memory.items():
+            if numa == zone.numa:
+                rest[kind] = rest.get(kind, 0) - amount
+        return _as_number(rest, self._kinds(node))
+
+    def _kinds(self, node: KubeletNode) -> list[str]:
+        """The resources of which topologies say which NUMA node they are of."""
+        kinds = {kind for zone in self.zones for kind in zone.allocatable if kind == CPU or is_memory(kind)}
+        return sorted(kind for kind in kinds if (node.pins_cpus if kind == CPU else node.pins_memory))
+
+    def _sums_of_last(self, count: int, node: KubeletNode) -> set[int] | None:
+        """What any of the last ``count`` pods ask for together; ``None`` where there are too many sums."""
+        if not self._sums:
+            kinds, sums = self._kinds(node), {0}
+            self._sums.append(sums)
+            for each in reversed(self._order):
+                sums = set(sums)
+                for amounts in _units(each.request, node):
+                    number = _as_number(amounts, kinds)
+                    sums |= {other + number for other in sums}
+                if len(sums) > MOST_SUMS:
+                    break
+                self._sums.append(sums)
+        return self._sums[count] if count < len(self._sums) else None
+
+
+def _on_one_numa_node(node: KubeletNode) -> bool:
+    strict = node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
+    return strict and not node.static_options.align_by_socket
+
+
+def _as_number(amounts: ResourceList, kinds: Sequence[str]) -> int:
+    return sum(amounts.get(kind, 0) << _LANE * at for at, kind in enumerate(kinds))
+
+
+def _units(request: PodRequest, node: KubeletNode) -> Iterator[ResourceList]:
+    """What has to be of one NUMA node, as topologies show it: without finished init containers."""
+    lasting = [
+        {CPU: part.cpus * MILLI, **(part.memory or {})}
+        for container, part in pod_demand(request).containers
+        if container.kind is not ContainerKind.INIT
+    ]
+    yield from [total(lasting)] if node.config.topology_scope is KubeletScope.POD else lasting
+
+
+MOST_EFFORT: Final = 2 * EVENT
+"""Steps of a replay after a topology has contradicted all states that were left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """How arrivals are replayed: in so many steps at most, without states that do not lead on to what is known of a later moment."""
+
+    effort: int = EVENT
+    leads_on: Callable[[Hypothesis], bool] | None = None
+
+
+ONCE: Final = Again()
+"""As soon as anything is new."""
+
+
+class GivenUp(IntEnum):
+    """Which states a replay has given up because its effort was spent."""
+
+    NONE = 0
+    SOME = 1
+    LIKELY = 2  # all without unlikely options
+
+    def explained(self, kept: Iterable[Hypothesis]) -> bool:
+        """Do these states explain a topology that they agree with?"""
+        return any(not one.options or self is not GivenUp.LIKELY for one in kept)
+
+
+def given_up(before: Iterable[Hypothesis], after: Iterable[Hypothesis]) -> GivenUp:
+    """Which were given up of those before an arrival, where only these are followed after it."""
+    had_likely = any(not one.options for one in before)
+    return GivenUp.LIKELY if had_likely and all(one.options for one in after) else GivenUp.SOME

@@ -1,0 +1,513 @@
+"""States that differ from a hypothesis only in what no event shows: which CPUs and devices a pod holds."""
+
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from koord_numa.core.bit_sets import lowest, members
+from koord_numa.core.cpu_topology import MAX_NUMA_ID
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.bounds import Sight, everything, may_deal_over_numa, splits_unknown
+from koord_numa.core.kubelet.budget import TooManyWays, spend
+from koord_numa.core.kubelet.hypothesis import (
+    SOMEONE,
+    Hypothesis,
+    Signature,
+    assumed_pool,
+    cpus_by_numa,
+    deal,
+    fewest_free,
+    may_lie_otherwise,
+    places_of,
+    reached,
+    signature,
+)
+from koord_numa.core.kubelet.node_config import Room
+from koord_numa.core.kubelet.options import OVER_NUMA
+from koord_numa.core.kubelet.state import ContainerGrant, DevicePool, KubeletNode, KubeletState, ManagerState
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
+from koord_numa.core.value_objects import replace
+
+Owners = frozenset[str]
+"""Of one CPU, by uid."""
+
+
+def owners_of(one: Hypothesis, bits: int = -1) -> dict[int, Owners]:
+    """The owners of each of these CPUs that is loose, by CPU."""
+    found: dict[int, Owners] = {}
+    for uid, loose in one.loose.items():
+        for cpu in members(loose & bits):
+            found[cpu] = found.get(cpu, frozenset()) | {uid}
+    return found
+
+
+def has_shared(one: Hypothesis) -> bool:
+    """Has a loose CPU several owners? Then what one of them leaves depends on who else is there."""
+    return any(len(owners) > 1 for owners in owners_of(one).values())
+
+
+def may_share(one: Hypothesis, uids: Iterable[str]) -> bool:
+    """Is it known of all of these pods in which places their CPUs are, and has each of them an init container?"""
+    return all(
+        uid != SOMEONE
+        # Without alignment there is one place.
+        and not (one.state.node.aligns and uid in one.spread | one.mixed)
+        and uid in one.state.pods
+        and any(each.kind is ContainerKind.INIT for each in one.state.pods[uid].grant.containers)
+        for uid in uids
+    )
+
+
+def more_owners(one: Hypothesis, other: Hypothesis) -> dict[str, int] | None:
+    """
+    Which CPUs each pod may hold besides for one hypothesis to stand for another one, too, that has the same pods in the same places and as
+    much surely held; ``None`` where CPUs without a known place are among them.
+    """
+    more: dict[str, int] = {}
+    for here in places_of(one.state.node):
+        known, missing = owners_of(one, here), list(owners_of(other, here).values())
+        left = _without_known(known, missing)
+        spare = [*left, *members(one.state.managers.cpus & here)]
+        if len(missing) > len(spare):
+            return None
+        for owners in missing:
+            # The one that has most of them, and of CPUs that are loose rather than free ones.
+            cpu = max(spare, key=lambda cpu: len(known.get(cpu, frozenset()) & owners))
+            spare.remove(cpu)
+            for uid in sorted(owners - known.get(cpu, frozenset())):
+                more[uid] = more.get(uid, 0) | 1 << cpu
+    touched = set(more) | {uid for uid, bits in one.loose.items() for each in more.values() if bits & each}
+    return more if may_share(one, touched) else None
+
+
+def _without_known(known: dict[int, Owners], missing: list[Owners]) -> Sequence[int]:
+    """Takes out of ``missing`` what CPUs stand for already; those that stand for nothing there, first those with fewest owners."""
+    left = sorted(known, key=lambda cpu: len(known[cpu]))
+    for owners in sorted(missing, key=len, reverse=True):
+        cpu = next((cpu for cpu in left if owners <= known[cpu]), None)
+        if cpu is not None:
+            left.remove(cpu)
+            missing.remove(owners)
+    return left
+
+
+MOST_LOOKED_AT: Final = 400
+"""So many numbers of free CPUs are compared at most."""
+
+MOST_ROOMS: Final = 64
+"""In so many ways may spread CPUs leave room that a pod can tell apart."""
+
+Counts = tuple[int, ...]
+"""CPUs of every NUMA node, in the order of the machine's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """CPUs of one pod that may be on any of the same NUMA nodes, as bits; ``reach`` are the places of these in the machine's order."""
+
+    uid: str
+    bits: int
+    reach: Sequence[int]
+
+
+def spread_rooms(one: Hypothesis, seen: Callable[[Counts], Hashable]) -> Generator[Hypothesis, None, bool]:
+    """
+    The hypothesis with spread CPUs on other NUMA nodes, once for each way that ``seen`` tells from the others.
+
+    Returns whether these are all. Pods that are equally far from how the hypothesis has them come in the order of their uids.
+    """
+    node = one.state.node
+    parts = [part for uid in sorted(one.spread) for part in _parts(one, uid)]
+    free = cpus_by_numa(one.state.managers.cpus, node)
+    start = tuple(cpus_by_numa(part.bits, node) for part in parts)
+    known, told = {free}, {seen(free)}
+    # Breadth first: the fewest CPUs are elsewhere in what comes first.
+    queue = [(free, start)]
+    for free, held in queue:
+        spend()
+        for moved in _moves(free, held, parts):
+            if moved[0] in known:
+                continue
+            if len(known) >= MOST_LOOKED_AT or len(told) > MOST_ROOMS:
+                return False
+            known.add(moved[0])
+            queue.append(moved)
+            if (key := seen(moved[0])) not in told:
+                spend()
+                told.add(key)
+                yield _with_shares(one, parts, moved[1])
+    return True
+
+
+def _moves(
+    free: Counts, held: tuple[Counts, ...], parts: Sequence[_Part]
+) -> Iterator[tuple[Counts, tuple[Counts, ...]]]:
+    """One CPU of a part on another NUMA node."""
+    for at, part in enumerate(parts):
+        for here in part.reach:
+            if not held[at][here]:
+                continue
+            for there in part.reach:
+                if there != here and free[there]:
+                    shares = _shifted(held[at], here, there)
+                    yield _shifted(free, there, here), (*held[:at], shares, *held[at + 1 :])
+
+
+def _shifted(counts: Counts, here: int, there: int) -> Counts:
+    return tuple(count - (at == here) + (at == there) for at, count in enumerate(counts))
+
+
+def _parts(one: Hypothesis, uid: str) -> Iterator[_Part]:
+    """The pod's CPUs by the NUMA nodes on which they may be: where containers have one in common, those that all of them reach."""
+    node, containers = one.state.node, one.state.pods[uid].grant.containers
+    found: dict[int, int] = {}
+    for bit in (1 << cpu for cpu in members(_held(containers))):
+        reach = node.machine.numa_mask
+        for each in containers:
+            if each.cpus.bits & bit:
+                reach &= reached(each, node) if may_lie_otherwise(each, node) else 0
+        found[reach] = found.get(reach, 0) | bit
+    places = list(node.machine.numa_bits)
+    for reach, bits in found.items():
+        if reach.bit_count() > 1:
+            yield _Part(uid, bits, [at for at, numa in enumerate(places) if reach >> numa & 1])
+
+
+def _held(containers: Sequence[ContainerGrant]) -> int:
+    bits = 0
+    for each in containers:
+        bits |= each.cpus.bits
+    return bits
+
+
+def _with_shares(one: Hypothesis, parts: Sequence[_Part], shares: Sequence[Counts]) -> Hypothesis:
+    """With so many CPUs of every part on each NUMA node."""
+    numa_bits, managers = list(one.state.node.machine.numa_bits.values()), one.state.managers
+    given = []
+    free = managers.cpus
+    for part, counts in zip(parts, shares, strict=True):
+        left = 0
+        for here, count in zip(numa_bits, counts, strict=True):
+            left |= lowest(part.bits & here, max(0, (part.bits & here).bit_count() - count))
+        given.append(left)
+        free |= left
+    place_of: dict[tuple[str, int], int] = {}
+    for part, counts, left in zip(parts, shares, given, strict=True):
+        taken = 0
+        for here, count in zip(numa_bits, counts, strict=True):
+            taken |= lowest(free & here, max(0, count - (part.bits & here).bit_count()))
+        free &= ~taken
+        place_of.update(((part.uid, old), new) for old, new in zip(members(left), members(taken), strict=True))
+    pods = dict(one.state.pods)
+    for uid in {uid for uid, _ in place_of}:
+        containers = tuple(
+            replace(each, cpus=CpuSet(sum(1 << place_of.get((uid, cpu), cpu) for cpu in members(each.cpus.bits))))
+            for each in pods[uid].grant.containers
+        )
+        pods[uid] = replace(pods[uid], grant=replace(pods[uid].grant, containers=containers))
+    changed = ManagerState(free, managers.devices, managers.memory)
+    return replace(one, state=replace(one.state, managers=changed, pods=pods))
+
+
+MOST_VARIANTS: Final = 6
+"""Beyond so many ways packed CPUs of several NUMA nodes are not taken to lie otherwise: nearly always they lie as is foreseen."""
+
+
+def variants(one: Hypothesis, request: PodRequest | None = None, *, all_ways: bool = False) -> Iterator[Hypothesis]:
+    """
+    The hypothesis, then every state beside it that differs in what is loose or spread: each of them is possible as well.
+
+    Of those that leave the same room to ``request`` one. With ``all_ways`` raises ``TooManyWays`` at the end where there are more.
+    """
+    yield one
+    if not one.loose and not one.spread:
+        return  # nothing can be otherwise
+    freed_ones = [*_freed_otherwise(one)]
+    yield from freed_ones
+    yield from islice(_lying_otherwise(one), max(0, MOST_VARIANTS - len(freed_ones)))
+    node = one.state.node
+    # Of options that are unlikely only the likeliest ways are looked at, but of the one by which all shares are possible: a pod that none
+    # of them refuses explores nothing.
+    if one.spread and set(one.options) <= {OVER_NUMA} and may_deal_over_numa(node):
+        complete = yield from _dealt_otherwise(one, request)
+        if all_ways and not complete:
+            raise TooManyWays
+
+
+def _dealt_otherwise(one: Hypothesis, request: PodRequest | None) -> Generator[Hypothesis, None, bool]:
+    """What ``spread_rooms`` yields and returns, as an option to be found out about where it is not published."""
+    node = one.state.node
+    sight = None if request is None else Sight(request, node)
+    options = () if node.distributes_across_numa or splits_unknown(node) else (OVER_NUMA,)
+    rooms = spread_rooms(one, lambda counts: counts if sight is None else sight.cpus(node, counts))
+    if not options:
+        return (yield from rooms)
+    # Whether it is on an exploration of the first of them tells, so that no more are needed.
+    yield from (replace(each, options=options) for each in rooms)
+    return True
+
+
+def device_layouts(one: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
+    """
+    Yield states that bring a pod with devices near several NUMA nodes to each NUMA node to which it may come.
+
+    The kubelet chooses the lowest NUMA node on which enough devices are free. So for each NUMA node there is a state in which as few as
+    possible are free near those below it and as many as possible near the rest, and one in which few are free everywhere.
+    """
+    names = one.sharing.keys() & everything(request).devices.keys()
+    if not names:
+        yield one
+        return
+    node = one.state.node
+    seen = list[list[DevicePool]]()
+    for first in (*node.machine.numa_ids, MAX_NUMA_ID + 1):
+        pools = {name: _pool_with_few_below(one, name, first) for name in names}
+        if (key := list(pools.values())) not in seen:
+            seen.append(key)
+            yield replace(one, state=replace(one.state, node=replace(node, devices={**node.devices, **pools})))
+
+
+def _pool_with_few_below(one: Hypothesis, name: str, first: int) -> DevicePool:
+    """
+    Return the pool with as few free devices as possible near NUMA nodes below ``first``, and as many near the others.
+
+    Devices in use are near what is left: the narrowest hint depends on all devices (generateDeviceTopologyHints in topology_hints.go).
+    """
+    shared, taken = one.sharing[name], one.state.managers.devices[name]
+    in_use, few = taken.bit_count(), fewest_free(shared, taken.bit_count())
+    free = {
+        numa: min(count, shared.total - in_use) if numa >= first else few[numa] for numa, count in shared.counts.items()
+    }
+    used = {numa: count - free[numa] for numa, count in shared.counts.items()}
+    of_free, of_used = iter(deal(free, shared.total - in_use)), iter(deal(used, in_use))
+    near = (next(of_used if taken >> place & 1 else of_free) for place in range(shared.total))
+    return assumed_pool(name, tuple(near))
+
+
+def _freed_otherwise(one: Hypothesis) -> Iterator[Hypothesis]:
+    if one.loose:
+        bits = 0
+        for each in one.loose.values():
+            bits |= each
+        # All loose CPUs free first: the state that differs most decides most.
+        yield freed(one, bits)
+        parts = [bits & here for here in one.state.node.machine.numa_bits.values() if bits & here]
+        if len(parts) > 1:
+            for part in parts:
+                yield freed(one, part)
+
+
+def _lying_otherwise(one: Hypothesis) -> Iterator[Hypothesis]:
+    """As many spread CPUs of one pod as there may be on one NUMA node: the ends between which packed CPUs are."""
+    # Policy none never deals CPUs by NUMA node, so that nothing can lie otherwise.
+    if one.state.node.config.topology_policy is not KubeletPolicy.NONE:
+        # Sorted: a set has no order, and the first variants win when there are more than the limit.
+        for uid in sorted(one.spread):
+            places = _places_of(one, uid)
+            for numa, here in one.state.node.machine.numa_bits.items():
+                if one.state.managers.cpus & here and (moved := _moved(one, uid, numa, places)) is not None:
+                    yield moved
+
+
+def freed(one: Hypothesis, bits: int) -> Hypothesis:
+    """With these loose CPUs free."""
+    managers = one.state.managers
+    state = replace(one.state, managers=ManagerState(managers.cpus | bits, managers.devices, managers.memory))
+    loose = {uid: each & ~bits for uid, each in one.loose.items() if each & ~bits}
+    return replace(one, state=_shrunk(state, bits), loose=loose)
+
+
+def _shrunk(state: KubeletState, bits: int) -> KubeletState:
+    """CPUs that turned out to be free belong to no init container any more."""
+    pods = dict(state.pods)
+    for uid, pod in state.pods.items():
+        if any(one.cpus.bits & bits and one.kind is ContainerKind.INIT for one in pod.grant.containers):
+            containers = tuple(
+                replace(one, cpus=CpuSet(one.cpus.bits & ~bits)) if one.kind is ContainerKind.INIT else one
+                for one in pod.grant.containers
+            )
+            pods[uid] = replace(pod, grant=replace(pod.grant, containers=containers))
+    return replace(state, pods=pods)
+
+
+def _places_of(one: Hypothesis, uid: str) -> list[int]:
+    """The NUMA nodes, as a mask, to which the CPUs of each of the pod's containers may be moved; 0 where they stay."""
+    node, mixed = one.state.node, uid in one.mixed
+    containers = one.state.pods[uid].grant.containers
+    return [_reached(each, node) if _is_movable(each, mixed, node) else 0 for each in containers]
+
+
+def _moved(one: Hypothesis, uid: str, numa: int, places: Sequence[int]) -> Hypothesis | None:
+    """With as many of the pod's spread CPUs on one NUMA node as there may be."""
+    node, managers = one.state.node, one.state.managers
+    here, containers = node.machine.numa_bits[numa], one.state.pods[uid].grant.containers
+    moving = staying = 0
+    for each, mask in zip(containers, places, strict=True):
+        if mask >> numa & 1:
+            moving |= each.cpus.bits
+        else:
+            staying |= each.cpus.bits
+    # Init containers and later ones share CPUs: each is held once, and moves with all that have it.
+    there = moving & ~staying & ~here
+    count = min((managers.cpus & here).bit_count(), there.bit_count())
+    if not count:
+        return None
+    taken, left = lowest(managers.cpus & here, count), lowest(there, count)
+    place_of = dict(zip(members(left), members(taken), strict=True))
+    changed = ManagerState(managers.cpus & ~taken | left, managers.devices, managers.memory)
+    state = replace(one.state, managers=changed)
+    return with_grant(replace(one, state=state), uid, tuple(elsewhere(each, place_of) for each in containers))
+
+
+def _is_movable(container: ContainerGrant, mixed: bool, node: KubeletNode) -> bool:
+    """May its CPUs be elsewhere? Of mixed pods those of init containers alone: a topology has told of the others."""
+    return may_lie_otherwise(container, node) and not (mixed and container.kind is not ContainerKind.INIT)
+
+
+def elsewhere(container: ContainerGrant, place_of: Mapping[int, int]) -> ContainerGrant:
+    """With other CPUs for those that ``place_of`` names."""
+    left = sum(1 << cpu for cpu in place_of)
+    bits = container.cpus.bits
+    if not bits & left:
+        return container
+    moved = sum(1 << place_of[cpu] for cpu in members(bits & left))
+    return replace(container, cpus=CpuSet(bits & ~left | moved))
+
+
+def _reached(container: ContainerGrant, node: KubeletNode) -> int:
+    """The NUMA nodes, as a mask, of which its CPUs may be."""
+    if container.numas:
+        return container.numas
+    machine = node.machine
+    mask = container.hint.mask if container.hint is not None else None
+    # No mask, or sockets aligned: the CPUs may come from any NUMA node.
+    if mask is None or node.static_options.align_by_socket:
+        return machine.numa_mask
+    near = 0
+    for numa in members(mask):
+        near |= machine.numa_bits.get(numa, 0)
+    # What the hint's NUMA nodes do not have comes from any.
+    return machine.numa_mask if container.cpus.bits & ~near else mask
+
+
+def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
+    """Each once, in order; of equal ones that with most CPUs loose, which stands for the others, and the least uncertainty."""
+    there = list(hypotheses)
+    if len(there) < 2:
+        return there  # mostly: a signature costs more than all the rest
+    found: dict[Signature, Hypothesis] = {}
+    for one in there:
+        key = one.signature
+        known = found.get(key)
+        if known is None:
+            found[key] = one
+            continue
+        best, less = (one, known) if _loose_cpus(one) > _loose_cpus(known) else (known, one)
+        best = standing_for(best, less)
+        uncertainty = min(one.uncertainty, known.uncertainty)
+        if best.uncertainty != uncertainty:
+            best = replace(best, uncertainty=uncertainty)
+        found[key] = best
+    return list(found.values())
+
+
+def _loose_cpus(one: Hypothesis) -> int:
+    return sum(bits.bit_count() for bits in one.loose.values())
+
+
+def one_of_each_kind(one: Hypothesis, uids: Iterable[str]) -> Iterator[str]:
+    """Of these pods those that would leave different room behind: of several with equal requests and places, the first."""
+    known: set[Signature] = set()
+    for uid in uids:
+        pod = one.state.pods[uid]
+        # The uid stands for itself where it is open what the pod holds.
+        own = uid if uid in one.spread or uid in one.loose else ""
+        kind = (signature(pod.grant, one.state.node), *sorted(pod.requests.items()), own)
+        if kind not in known:
+            known.add(kind)
+            yield uid
+
+
+def most_cpus(hypotheses: Iterable[Hypothesis]) -> dict[int, int]:
+    """The most exclusive CPUs that each NUMA node may have free in any of these states, by NUMA id."""
+    most: dict[int, int] = {}
+    for one in hypotheses:
+        bits = one.state.managers.cpus
+        # Loose CPUs may be free: the most counts them.
+        for each in one.loose.values():
+            bits |= each
+        for uid in one.spread:
+            for container in one.state.pods[uid].grant.containers:
+                bits |= container.cpus.bits
+        for numa, here in one.state.node.machine.numa_bits.items():
+            most[numa] = max(most.get(numa, 0), (bits & here).bit_count())
+    return most
+
+
+def free_rooms(one: Hypothesis) -> dict[int, Room] | None:
+    """How many CPUs each NUMA node has free at least and at most, by NUMA id; ``None`` where pods are there whose place is not known."""
+    if one.unlocated or one.unplaced or one.leaving or None in one.gone.values():
+        return None
+    free = one.state.managers.cpus
+    loose = 0
+    for bits in one.loose.values():
+        loose |= bits
+    least = {numa: (free & here).bit_count() for numa, here in one.state.node.machine.numa_bits.items()}
+    most = {numa: ((free | loose) & here).bit_count() for numa, here in one.state.node.machine.numa_bits.items()}
+    for uid in one.spread:
+        _count_spread(one, uid, loose, least, most)
+    return {numa: Room(max(0, least[numa]), most[numa]) for numa in least}
+
+
+def _count_spread(one: Hypothesis, uid: str, loose: int, least: dict[int, int], most: dict[int, int]) -> None:
+    """What one pod's CPUs may leave less, and more, where they are elsewhere."""
+    node = one.state.node
+    containers = [each for each in one.state.pods[uid].grant.containers if _is_movable(each, uid in one.mixed, node)]
+    reached = [(each.cpus.bits, _reached(each, node)) for each in containers]
+    held = 0
+    for bits, _ in reached:
+        held |= bits
+    for numa, here in node.machine.numa_bits.items():
+        # Containers share the CPUs that init containers leave: each is counted once.
+        coming = 0
+        for bits, numas in reached:
+            coming |= bits if numas >> numa & 1 else 0
+        most[numa] += (held & here & ~loose).bit_count()
+        least[numa] -= (coming & ~here).bit_count()
+
+
+def with_grant(one: Hypothesis, uid: str, containers: tuple[ContainerGrant, ...]) -> Hypothesis:
+    """The hypothesis with these containers as what the pod was given."""
+    pod = one.state.pods[uid]
+    pods = {**one.state.pods, uid: replace(pod, grant=replace(pod.grant, containers=containers))}
+    return replace(one, state=replace(one.state, pods=pods))
+
+
+def holding(after: Hypothesis, more: Mapping[str, int]) -> Hypothesis:
+    """With these CPUs held, perhaps, by init containers of these pods. None of them is held by anything else."""
+    held, loose, pods = 0, dict(after.loose), dict(after.state.pods)
+    for uid, bits in more.items():
+        held |= bits
+        loose[uid] = loose.get(uid, 0) | bits
+        if uid == SOMEONE:
+            continue
+        containers = list(pods[uid].grant.containers)
+        at = next(at for at, one in enumerate(containers) if one.kind is ContainerKind.INIT)
+        containers[at] = replace(containers[at], cpus=CpuSet(containers[at].cpus.bits | bits))
+        pods[uid] = replace(pods[uid], grant=replace(pods[uid].grant, containers=tuple(containers)))
+    if not held:
+        return after
+    managers = after.state.managers
+    left = ManagerState(managers.cpus & ~held, managers.devices, managers.memory)
+    return replace(after, state=replace(after.state, managers=left, pods=pods), loose=loose)
+
+
+def standing_for(one: Hypothesis, other: Hypothesis) -> Hypothesis:
+    """
+    The first of two hypotheses that differ at most in whose loose CPUs are, standing for the other as well: each may be of its owners in
+    either. As it is where CPUs that may lie elsewhere are among them.
+    """
+    more = more_owners(one, other) if one.loose != other.loose else None
+    return holding(one, more) if more else one
