@@ -145,6 +145,7 @@ class Agent:
     async def round(self) -> None:
         """Run all parts once with the current pods, for callers that drive the agent step by step."""
         await self.pods.relist()
+        await self._read_node()
         if self._config.apply:
             await self.apply()
         await self.observe()
@@ -362,7 +363,6 @@ class Agent:
     async def apply(self) -> None:
         """Run one round of the applier."""
         host, kubelet = self.host.read(), await self._kubelet_options()
-        await self._read_node()
         pods = self.pods.all()
         why_not = applier.refusal(kubelet, koordlet=self._koordlet(), mems=self._config.apply_memory)
         if host is None or self._runtime is None or why_not:
@@ -434,6 +434,8 @@ class Agent:
         if self._runtime is None:
             raise Refused("--apply needs --cri-socket or --direct-writes")
         await self.pods.synced.wait()
+        # Later, only publish reads the Node: a slow API server must not delay a round.
+        await self._read_node()
         while True:
             # Cleared before the round, so that a change during the round causes another round.
             self._applied.clear()

@@ -1,5 +1,6 @@
 """Pods and nodes that request quiet CPUs and empty siblings: the agent enforces it, restores it, or reports why not."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,12 @@ def proc(tmp_path: Path) -> FakeProc:
     return found
 
 
+async def apply(agent: Agent) -> None:
+    """A round of the agent, which has read its Node before the first one."""
+    await agent._read_node()
+    await agent.apply()
+
+
 async def notes(around: World, agent: Agent) -> list[str]:
     await agent.observe()
     return [event["note"] for event in around.server.store.list("events.events.k8s.io")]
@@ -54,7 +61,7 @@ async def test_quiet_cpus_and_empty_siblings(by_label: bool, tmp_path: Path, pro
         shared = create(around.server.store, "b", {"cpu": "500m"})
         bind(around.server.store, shared, NODE)
         async with around.agent(apply=True, **settings(proc)) as agent:
-            await agent.apply()
+            await apply(agent)
             assert effective(around, shared.uid) == "0,3-8,11-15"
             quiet = {24: "0,3-8,11-15", 25: "0,3-8,11-15", 26: "4"}
             assert (proc.affinities(), proc.default) == (quiet, "f9f9")
@@ -67,13 +74,13 @@ async def test_quiet_cpus_and_empty_siblings(by_label: bool, tmp_path: Path, pro
             # Another program moves an interrupt back: corrected by a later round.
             (proc.irq / "24" / "smp_affinity_list").write_text("1-15")
             around.clock.now += INTERRUPT_INTERVAL
-            await agent.apply()
+            await apply(agent)
             assert proc.affinities()[24] == "3-8,11-15"
             assert agent.metrics.returned._value.get() == 1
         # Killed. The pod goes meanwhile, and the next agent restores.
         around.server.store.delete("pods", "a", "default")
         async with around.agent(apply=True, **settings(proc)) as agent:
-            await agent.apply()
+            await apply(agent)
             assert effective(around, shared.uid) == "0-15"
             assert (proc.affinities(), proc.default) == ({24: "1-15", 25: "1-2", 26: "4"}, "ffff")
 
@@ -84,14 +91,14 @@ async def test_interrupts_are_restored(end: str, tmp_path: Path, proc: FakeProc)
     async with world(tmp_path, PLAIN) as around:
         isolated(around, "a", "1-2")
         async with around.agent(apply=True, **settings(proc)) as agent:
-            await agent.apply()
+            await apply(agent)
             assert proc.affinities() != original
         async with around.agent(apply=end != "no longer applying", **settings(proc)) as agent:
             if end == "released":
                 await agent.release()
             elif end == "refused":
                 around.services.kubelet_config.write_text("cpuManagerPolicy: static\n")
-                await agent.apply()
+                await apply(agent)
             else:
                 await agent.observe()
             assert proc.affinities() == original
@@ -105,15 +112,12 @@ async def test_an_unknown_label_changes_nothing(
         label(around, "interrupts")
         isolated(around, "a", "1-2", "")
         async with around.agent(apply=True, **settings(proc)) as agent:
-            await agent.apply()
+            await apply(agent)
         steered = proc.affinities()
         assert steered[25] == "0,3-15"
         async with around.agent(apply=True, **settings(proc)) as agent:
-
-            async def unreachable() -> None:
-                """The API server does not answer."""
-
-            monkeypatch.setattr(agent, "_read_node", unreachable)
+            # The API server does not answer, and a round does not ask it.
+            monkeypatch.setattr(agent._api, "get", asyncio.Event().wait)
             await agent.apply()
             assert proc.affinities() == steered
 
@@ -152,7 +156,7 @@ async def test_refusals_are_reported(
         around.see_pods(agent)
         for _ in range(2):  # reported once
             if agent._config.apply:
-                await agent.apply()
+                await apply(agent)
             await agent.observe()
         events = around.server.store.list("events.events.k8s.io")
         assert [event["note"] for event in events] == ([note] if note else [])
@@ -165,7 +169,7 @@ async def test_a_static_kubelet_owns_the_cpus(tmp_path: Path, proc: FakeProc) ->
     async with world(tmp_path, STATIC) as around, around.agent(apply=True, **settings(proc)) as agent:
         isolated(around, "a", "1-2", "interrupts")
         around.see_pods(agent)
-        await agent.apply()
+        await apply(agent)
         (note,) = await notes(around, agent)
         assert note.startswith("no cpuset is applied: the kubelet's CPU manager policy is static")
         assert proc.affinities()[24] == "0-15"
