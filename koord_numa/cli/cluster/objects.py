@@ -193,8 +193,8 @@ class ClusterObjects:
 PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
     "Node": ("nodes", parse_node),
     TOPOLOGY_KIND: ("topologies", parse_topology),
-    DEVICE_KIND: ("devices", parse_devices),
     "Pod": ("pods", parse_pod),
+    DEVICE_KIND: ("devices", parse_devices),
     "Namespace": ("namespaces", parse_namespace),
     "PersistentVolumeClaim": ("claims", parse_claim),
     "PersistentVolume": ("volumes", parse_volume),
