@@ -243,7 +243,7 @@ UNTOLD_SECONDS: Final = 5.0
 """Seconds in the queue after which a pod reports that there is no decision yet. Leaves 5 s of 10 s for writing the condition."""
 
 
-MOST_UNDECIDED: Final = 50
+MOST_UNDECIDED: Final = 20
 """Maximum number of pods per second with a report that there is no decision yet, so that conditions do not slow down a long queue."""
 
 

@@ -237,7 +237,7 @@ async def test_pods_that_are_not_tried_are_told_so() -> None:
     world.clock.now += UNTOLD_SECONDS
     tell()
     told = [message for _, _, message in world.diary.events]
-    assert told == ["the pod has not been tried yet; 100 pods are in the active queue"] * MOST_UNDECIDED
+    assert told == ["the pod has not been tried yet; 40 pods are in the active queue"] * MOST_UNDECIDED
 
 
 async def test_only_the_leader_tells() -> None:
