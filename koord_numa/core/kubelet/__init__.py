@@ -1,7 +1,7 @@
 """
-Would this kubelet admit this pod now, and what would the pod then hold?
+A model of the kubelet: would this kubelet admit this pod now, and which CPUs, memory and devices would the pod get?
 
-``view.kubelet_view(node, topology, holdings)`` gathers what a scheduler can see of one kubelet-owned node, and
-``admission.would_admit(request, view)`` answers with a ``KubeletAdmission`` or a ``Rejection``. Underneath, ``admit`` follows
-the kubelet's own managers step by step on a node whose configuration is known in full.
+``view.kubelet_view(node, topology, holdings)`` collects what is known of a node, and ``admission.would_admit(request, view)``
+returns a ``KubeletAdmission`` or a ``Rejection``. ``admit.admit`` runs the kubelet's own admission on a known state. Modules
+import only modules below them in the contract of pyproject.toml, from ``demand``, ``options`` and ``state`` up to ``admission``.
 """
