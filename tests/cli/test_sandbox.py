@@ -1,5 +1,6 @@
 """The sandbox as people run it: a server, a kubeconfig, simulated machines, and nothing left afterwards."""
 
+import asyncio
 from pathlib import Path
 from signal import SIGINT, SIGTERM, Signals
 
@@ -8,12 +9,13 @@ import yaml
 from click.testing import CliRunner
 
 from koord_numa.cli import main
+from koord_numa.cli.commands.sandbox import loadable
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.resources import NODES
 from koord_numa.cluster.watch.lister import ListedKind, list_all
 from koord_numa.wire.node.nodes import parse_node
 from tests.cli.processes import is_open, left_in, line_with, started
-from tests.cli.small import RACK
+from tests.cli.small import RACK, ask, pod, small_cluster
 
 pytestmark = pytest.mark.e2e
 
@@ -67,3 +69,32 @@ def test_what_the_api_server_does_not_take_of_a_description_is_said(tmp_path: Pa
     answer = CliRunner().invoke(main, ["sandbox", "--machines", str(wrong)])
     assert answer.exit_code == 1
     assert answer.output.startswith('Error: Node "n" is invalid: metadata.labels: Invalid value: "a b"')
+
+
+def test_objects_are_ordered_by_what_refers_to_what() -> None:
+    kinds = ("Pod", "Node", "NodeResourceTopology", "Namespace")
+    loaded = loadable([{"kind": kind, "metadata": {"name": "x", "resourceVersion": "7"}} for kind in kinds])
+    assert [it["kind"] for it in loaded] == ["Namespace", "Node", "Pod", "NodeResourceTopology"]
+    assert all(it["metadata"] == {"name": "x"} for it in loaded)
+
+
+@pytest.mark.parametrize("form", ["yaml", "list"])
+async def test_files_with_objects_are_served(tmp_path: Path, form: str) -> None:
+    """A snapshot of one cluster is another cluster, in which the same pod has the same answer."""
+    snapshot, kubeconfig = tmp_path / "cluster.yaml", tmp_path / "other"
+    async with small_cluster(tmp_path, pod("wide", 10, numa="SingleNUMANode", kind="own")) as cluster:
+        assert (await ask(cluster, "snapshot", "-o", str(snapshot))).exit_code == 0
+        before = [(await ask(cluster, *words)).output for words in (("nodes",), ("explain", "wide"))]
+    if form == "list":
+        objects = list(yaml.safe_load_all(snapshot.read_text()))
+        snapshot.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": objects}))
+    async with started("sandbox", "--load", str(snapshot), "--kubeconfig", str(kubeconfig)) as process:
+        await line_with(process, "export")
+        options = ("--kubeconfig", str(kubeconfig))
+        after = [
+            (await asyncio.to_thread(CliRunner().invoke, main, [*words, *options])).output
+            for words in (("nodes",), ("explain", "wide"))
+        ]
+        process.send_signal(SIGINT)
+        assert await process.wait() == 0
+    assert after == before

@@ -4,13 +4,17 @@ import contextlib
 import signal
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from koord_numa.cli.parameters import Documented
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from koord_numa.cli.cluster.objects import Document
+    from koord_numa.sandbox.apiserver.direct import DirectStore
     from koord_numa.sandbox.machines import NodeDescription
 
 SANDBOX = "koord-numa-sandbox"
@@ -22,6 +26,7 @@ SANDBOX = "koord-numa-sandbox"
     short_help="Serve a Kubernetes API in memory.",
     examples=(
         ("An empty cluster", "sandbox"),
+        ("Nodes and topologies that an exporter wrote", "sandbox --load cluster.yaml"),
         ("A cluster of simulated machines", "sandbox --machines machines.yaml --kubeconfig sandbox.kubeconfig"),
     ),
 )
@@ -35,10 +40,22 @@ SANDBOX = "koord-numa-sandbox"
     multiple=True,
     help="A YAML or JSON description of machines, or one machine's topology; may be given several times.",
 )
-def command(port: int, kubeconfig: Path | None, machines: tuple[Path, ...]) -> None:
-    """Serve an in-memory Kubernetes API on loopback, plain HTTP, until Ctrl-C."""
+@click.option(
+    "--load",
+    "files",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="Objects to create, such as a snapshot, or hand-written Nodes and NodeResourceTopologies; may be given several times.",
+)
+def command(port: int, kubeconfig: Path | None, machines: tuple[Path, ...], files: tuple[Path, ...]) -> None:
+    """
+    Serve an in-memory Kubernetes API on loopback, plain HTTP, until Ctrl-C.
+
+    Nodes of --load have no kubelet: their pods are bound and do not run.
+    """
     import asyncio
 
+    from koord_numa.cli.cluster.objects import documents
     from koord_numa.sandbox.apiserver import ApiError
     from koord_numa.sandbox.machines import load_descriptions
 
@@ -46,14 +63,64 @@ def command(port: int, kubeconfig: Path | None, machines: tuple[Path, ...]) -> N
         raise click.ClickException(f"{kubeconfig} is there already and none of ours: it is not overwritten")
     try:
         nodes = [node for path in machines for node in load_descriptions(path)]
+        objects = [it for path in files for it in documents(path.read_text(encoding="utf-8"), str(path))]
         with tempfile.TemporaryDirectory(prefix="koord-numa-") as folder:
-            asyncio.run(_serve(nodes, (kubeconfig or Path(folder) / "kubeconfig").absolute(), port))
+            asyncio.run(_serve(nodes, objects, (kubeconfig or Path(folder) / "kubeconfig").absolute(), port))
     # The API server rejects invalid parts of a description, such as a malformed label value.
     except (OSError, ValueError, ApiError) as error:
         raise click.ClickException(str(error)) from error
 
 
-async def _serve(nodes: "list[NodeDescription]", kubeconfig: Path, port: int) -> None:
+BUILT_IN: Final = ("CustomResourceDefinition", "Namespace", "PriorityClass", "StorageClass", "DeviceClass")
+"""Kinds of which the server may have objects itself."""
+
+FIRST: Final = (*BUILT_IN, "Node", "ReplicationController", "ReplicaSet", "StatefulSet")
+"""Kinds that others refer to. They are created before them."""
+
+
+def loadable(objects: "Sequence[Document]") -> "list[dict[str, Any]]":
+    """Return objects in an order in which a server accepts them, without the fields that the server sets."""
+
+    def rank(obj: Any) -> int:
+        return FIRST.index(obj.get("kind")) if obj.get("kind") in FIRST else len(FIRST)
+
+    made = []
+    for obj in sorted(objects, key=rank):
+        metadata = {key: value for key, value in (obj.get("metadata") or {}).items() if key not in SET_BY_SERVER}
+        made.append({**obj, "metadata": metadata})
+    return made
+
+
+CONFLICT: Final = 409
+
+SET_BY_SERVER: Final = frozenset({"resourceVersion", "managedFields", "selfLink", "generation"})
+
+
+def create_all(store: "DirectStore", objects: "Sequence[Document]") -> None:
+    """Create objects. References to owners get the UIDs of the created owners. Raises ``ApiError``."""
+    from koord_numa.sandbox.apiserver import ApiError
+
+    owners: dict[tuple[str, str, str], str] = {}  # UID by kind, namespace and name
+    for obj in loadable(objects):
+        kind, metadata = str(obj.get("kind")), obj["metadata"]
+        namespace = str(metadata.get("namespace") or "")
+        references = []
+        for reference in metadata.get("ownerReferences") or ():
+            owner, name = str(reference.get("kind")), str(reference.get("name"))
+            uid = owners.get((owner, namespace, name)) or owners.get((owner, "", name))
+            if uid:  # the garbage collector deletes objects whose owner does not exist
+                references.append({**reference, "uid": uid})
+        try:
+            made = store.create({**obj, "metadata": {**metadata, "ownerReferences": references}})
+        except ApiError as error:
+            # The server has some objects itself, such as the namespace default and device classes.
+            if error.code != CONFLICT or kind not in BUILT_IN:
+                raise
+            continue
+        owners[kind, namespace, str(metadata.get("name"))] = str(made["metadata"]["uid"])
+
+
+async def _serve(nodes: "list[NodeDescription]", objects: "list[Document]", kubeconfig: Path, port: int) -> None:
     import asyncio
 
     from koord_numa.cli.demo.sandbox_cluster import agents_publishing, sandbox_cluster
@@ -63,7 +130,11 @@ async def _serve(nodes: "list[NodeDescription]", kubeconfig: Path, port: int) ->
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with sandbox_cluster(nodes, kubeconfig, port) as cluster, agents_publishing(cluster):
-        click.echo(f"serving {cluster.server.url} with {count(len(nodes), 'simulated machine')}")
+        create_all(cluster.server.store, objects)
+        click.echo(
+            f"serving {cluster.server.url} with {count(len(nodes), 'simulated machine')}"
+            + (f" and {count(len(objects), 'object')}" if objects else "")
+        )
         click.echo(f"export KUBECONFIG={kubeconfig}")
         with contextlib.suppress(asyncio.CancelledError):
             await stop.wait()
