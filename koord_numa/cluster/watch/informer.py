@@ -10,6 +10,7 @@ raises; ``problem`` explains why it is not current.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import SystemRandom
 from time import monotonic
@@ -167,6 +168,7 @@ class Informer(Generic[T]):
         self._random = SystemRandom()
         self._cycle: asyncio.Task[None] | None = None
         self._refreshes = 0  # number of requested lists
+        self._requested = asyncio.Event()  # set while a list is requested that has not begun
         self._refresh_waiters: list[
             tuple[int, asyncio.Future[None]]
         ] = []  # waiting calls of ``refresh`` by their number
@@ -190,6 +192,7 @@ class Informer(Generic[T]):
         while True:
             events = self.events
             pause = 0.0
+            self._requested.clear()
             # A separate task, so that ``refresh`` can cancel the watch without ending the informer.
             self._cycle = asyncio.create_task(self._list_and_watch())
             try:
@@ -214,7 +217,9 @@ class Informer(Generic[T]):
             pause = backoff.pause(pause)
             # Includes the pause: a deliberate pause does not count as stuck.
             self._progress_at = self._clock() + pause
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._requested.wait()  # ``refresh`` ends the pause of a resource that is not installed
 
     async def refresh(self) -> None:
         """List again, and return when a list that began after this call has been passed on, without a time limit.
@@ -223,6 +228,7 @@ class Informer(Generic[T]):
         """
         self._refreshes += 1
         self._version = ""
+        self._requested.set()
         done = asyncio.get_running_loop().create_future()
         self._refresh_waiters.append((self._refreshes, done))
         # The watch is cancelled: a list that begins now shows all earlier writes.

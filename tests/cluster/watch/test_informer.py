@@ -202,3 +202,14 @@ async def test_a_kind_without_any_served_version_has_no_objects(api: Api) -> Non
     assert informer.kind.resource == versions[0]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_new_leader_does_not_wait_for_kinds_that_are_not_installed(api: Api) -> None:
+    kind = ListedKind(Resource("none.example.com", "v1", "nothings"), seen, optional=True)
+    informer = Informer(api, kind, Picture())  # it looks again after 30 s by itself
+    running = asyncio.create_task(informer.run())
+    await until(lambda: informer.synced)
+    async with asyncio.timeout(10):
+        await informer.refresh()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
