@@ -51,6 +51,63 @@ def silent_skips(path: Path) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node.func)}"
 
 
+CLOCKS: Final = frozenset({"monotonic", "perf_counter", "perf_counter_ns", "process_time", "thread_time", "time_ns"})
+
+
+def timed_assertions(text: str) -> Iterator[str]:
+    """Assertions that something was fast: a difference of clocks on the smaller side of a comparison."""
+    if not any(clock in text for clock in CLOCKS):
+        return
+    tree = ast.parse(text)
+    timed: set[str] = set()  # names of values that come from a clock
+
+    def of_a_clock(node: ast.AST) -> bool:
+        return any(
+            (isinstance(it, ast.Name) and it.id in timed)
+            or (isinstance(it, ast.Call) and ast.unparse(it.func).rpartition(".")[2] in CLOCKS)
+            for it in ast.walk(node)
+        )
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and of_a_clock(node.value):
+            timed.update(it.id for target in node.targets for it in ast.walk(target) if isinstance(it, ast.Name))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert) and any(of_a_clock(side) for side in smaller_sides(node.test)):
+            yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def smaller_sides(test: ast.AST) -> Iterator[ast.AST]:
+    """The sides of comparisons that must be the smaller ones."""
+    for compared in ast.walk(test):
+        if isinstance(compared, ast.Compare):
+            sides = [compared.left, *compared.comparators]
+            for left, operator, right in zip(sides, compared.ops, sides[1:], strict=False):
+                if isinstance(operator, ast.Lt | ast.LtE):
+                    yield left
+                elif isinstance(operator, ast.Gt | ast.GtE):
+                    yield right
+
+
+def test_no_assertion_is_about_speed() -> None:
+    """Such a test fails on a busy machine. Work is counted instead: steps, calls, requests."""
+    tests = [path for path in sources() if "tests" in path.parts]
+    found = [f"{path.name} {line}" for path in tests for line in timed_assertions(path.read_text(encoding="utf-8"))]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("begun = time.monotonic()\nassert time.monotonic() - begun < 0.01", 1),
+        ("begun = perf_counter()\nspent = perf_counter() - begun\nassert 0.5 >= spent", 1),
+        ("begun = monotonic()\nassert monotonic() - begun >= 0.2", 0),
+        ("begun = monotonic()\nassert waited <= monotonic() - begun", 0),
+    ],
+)
+def test_what_counts_as_an_assertion_about_speed(text: str, found: int) -> None:
+    assert len([*timed_assertions(text)]) == found
+
+
 def test_every_suppression_has_its_reason() -> None:
     assert [line for path in sources() for line in unexplained(path)] == []
 

@@ -226,7 +226,7 @@ def device_handler(
     cache: Cache, quarantine: Quarantine, on_synced: Callable[[], None]
 ) -> ObjectHandler[DeviceInventory]:
     """Return the handler of Device objects, which may arrive before or after their nodes, or without them."""
-    known: Callable[[], Mapping[str, DeviceInventory]] = lambda: {  # noqa: E731
+    known: Callable[[], Mapping[str, DeviceInventory]] = lambda: {  # noqa: E731  (declares its type)
         it.name: it.device_inventory for it in cache.nodes.values() if it.device_inventory is not None
     }
     kind = KindOf(lambda devices: Subject("devices", devices.node, devices.node, devices.resource_version), known)

@@ -107,7 +107,7 @@ async def test_what_the_kernel_does_not_move(number: int, proc: FakeProc, monkey
             raise OSError(number, "refused")
 
     def managed(path: str, mode: str = "r", **options: Any) -> Any:
-        return Managed() if "/0/" in path and mode == "w" else open(path, mode, **options)  # noqa: PTH123
+        return Managed() if "/0/" in path and mode == "w" else open(path, mode, **options)  # noqa: PTH123  (as the kernel interface is opened)
 
     monkeypatch.setattr(interrupts, "open", managed, raising=False)
     agent = proc.agent()
@@ -126,7 +126,7 @@ async def test_without_the_right_nothing_is_changed(
     def refused(path: str, mode: str = "r", **options: Any) -> Any:
         if mode == "w":
             raise OSError(number, "refused", path)
-        return open(path, mode, **options)  # noqa: PTH123
+        return open(path, mode, **options)  # noqa: PTH123  (as the kernel interface is opened)
 
     monkeypatch.setattr(interrupts, "open", refused, raising=False)
     found = await keep_off(proc.agent(), "2-3")

@@ -1,5 +1,6 @@
 """Conventions of kubectl: options before and after the command, output formats, several names, help, and completion."""
 
+import asyncio
 import shlex
 import subprocess
 import sys
@@ -186,8 +187,6 @@ async def test_several_pods_and_nodes(tmp_path: Path) -> None:
 async def test_completion_of_values(
     words: list[str], found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    import asyncio  # noqa: PLC0415
-
     async with small_cluster(tmp_path, WIDE, pod("other", 2)) as cluster:
         monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
         monkeypatch.setattr("sys.argv", ["kubectl_complete-koord_numa", *words])
@@ -226,8 +225,6 @@ HEAVY = ("kubernetes_asyncio", "aiohttp", "pydantic", "numpy", "rich", "kopf", "
 )
 async def test_commands_import_only_what_they_need(words: list[str], allowed: tuple[str, ...], tmp_path: Path) -> None:
     """Start-up time is import time. The models of kubernetes-asyncio take a second, aiohttp 0.2 s."""
-    import asyncio  # noqa: PLC0415
-
     run = (
         "import sys\n"
         "from koord_numa.cli import main; from koord_numa.cli.kubectl_completion import complete\n"
