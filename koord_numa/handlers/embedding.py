@@ -61,7 +61,13 @@ def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[Host]]
     async def startup(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
         # Under ``kopf run`` the host does not exist yet; under ``koord-numa run`` the memo contains it.
         if "host" not in memo:
-            memo.host = await start()
+            try:
+                memo.host = await start()
+            except (OSError, ValueError) as error:  # a port that is taken, or an invalid configuration
+                # Kopf would print every exception with a traceback.
+                raise SystemExit(
+                    f"koord-numa cannot start: {error} (set KOORD_NUMA_METRICS_PORT or KOORD_NUMA_CONFIG)"
+                ) from None
             memo.host_ends_with_kopf = True
         memo.dispatcher = memo.host.dispatcher
         memo.queueing = settings.queueing

@@ -1,0 +1,22 @@
+"""What prevents a start under ``kopf run`` ends the process in one sentence, without a traceback."""
+
+from typing import Any
+
+import kopf
+import pytest
+
+from koord_numa.handlers import embedding
+
+
+@pytest.mark.parametrize("error", [OSError("address already in use"), ValueError("port: 'x' is no number")])
+async def test_a_start_that_fails_is_one_sentence(error: Exception) -> None:
+    registry = kopf.OperatorRegistry()
+
+    async def start() -> embedding.Host:
+        raise error
+
+    embedding.attach(registry, start)
+    [handler] = [it for it in registry._activities._handlers if it.id.endswith("startup")]
+    function: Any = handler.fn
+    with pytest.raises(SystemExit, match=f"^koord-numa cannot start: {error} "):
+        await function(settings=kopf.OperatorSettings(), memo=kopf.Memo())
