@@ -112,7 +112,9 @@ def expecting(
     arrivals: list[Arrival] = []
     if belief is not None and hypotheses and has_places(hypotheses[0].state.node):
         # Copies, as a belief writes the states before them when it replays.
-        arrivals += [each.copy() for each in dropwhile(lambda each: each.known is not None, belief.arrivals)]
+        # A pod that was seen gone holds nothing, whether the kubelet admitted it or not.
+        there = [each for each in belief.arrivals if each.uid not in belief.left]
+        arrivals += [each.copy() for each in dropwhile(lambda each: each.known is not None, there)]
     for uid, request in nominees.items():
         if arrivals:
             arrivals.append(Arrival(uid, request, 0.0, before=hypotheses))
