@@ -299,9 +299,9 @@ def _fits_one_numa(one: Hypothesis, request: PodRequest) -> bool:
     return has_room(request, one.state.node, one.state.managers)
 
 
-UNEXPLAINED: Final = "the pods known to be there do not explain where memory is in use"
+UNEXPLAINED: Final = "the known pods of the node do not explain where memory is in use"
 TOO_MANY: Final = (
-    "pods may have left from too many places to try them all, until a topology or the kubelet's verdicts tell"
+    "too many states of this kubelet are possible to check all of them, until its next topology or verdict"
 )
 IN_FLIGHT: Final = "pods bound to this node may be on other NUMA nodes than foreseen, until their kubelet has admitted or rejected them"
 NOTHING_KNOWN: Final = "node(s) without usable NUMA topology"

@@ -203,7 +203,7 @@ NO: dict[str, tuple[KubeletView, PodRequest, Rejection]] = {
         Rejection(
             Reason.KUBELET_ALLOCATION,
             CANNOT_ALLOCATE,
-            "the pods known to be there do not explain where memory is in use",
+            "the known pods of the node do not explain where memory is in use",
         ),
     ),
     "a pod not shown yet": (
