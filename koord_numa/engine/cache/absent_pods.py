@@ -1,11 +1,11 @@
 """
-Pods that are bound to a kubelet-owned node and that its kubelet surely does not count, before any event of theirs has shown it.
+Pods that are bound to a kubelet-owned node and that its kubelet certainly does not count, although no event has shown that.
 
-A kubelet's check of node-wide amounts counts the pods that it has admitted and that have not ended (``GetActivePods`` in kubelet_pods.go).
-Its managers let go of what a pod holds only once it is none of these, so that a topology without a pod that it would have to show proves
-that the pod was refused or is gone. Of some pods it is known that they will be refused, whatever else is there (``empty_node.never_fits``).
-Of others on their way that every state refuses those amounts do not count that a pod makes up for which would have to leave before
-(``in_flight.py``).
+The kubelet checks node-wide amounts against the pods that it has admitted and that have not ended (``GetActivePods`` in kubelet_pods.go).
+Its managers release the resources of a pod only when the pod is no longer active. A topology without a pod that it must show therefore
+proves that the pod was rejected or is gone. Some pods are rejected whatever else the node runs (``refusals.never_fits``). A pod in flight
+that every state rejects is admitted only if another pod leaves before: amounts that the other pod frees are not counted
+(``in_flight.not_counted``).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from koord_numa.engine.cache.shown_pods.pod_sets import Reading
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What is not counted of pods on their way (``refused_on_the_way``), in these states and with these pods."""
+    """Cached result of ``not_counted`` for these states, ledger revision and excluded pods. ``less`` has resource names by UID."""
 
     states: Sequence[Hypothesis]
     of: tuple[int, Collection[str]]
@@ -35,8 +35,10 @@ class _Told:
 @dataclass(slots=True)
 class AbsentPods:
     """
-    One node. ``listed`` are the uids that the last topology with a fingerprint surely showed, ``unlisted`` those that topologies prove not
-    to be counted, ``hopeless`` those of pods on their way that it will refuse.
+    Absent pods of one node, as UIDs.
+
+    ``listed`` pods are certainly shown by the last topology with a fingerprint. ``unlisted`` pods are not counted, as topologies prove.
+    ``hopeless`` pods are in flight and will be rejected.
     """
 
     listed: frozenset[str] = frozenset()
@@ -46,9 +48,9 @@ class AbsentPods:
 
     def read(self, reading: Reading, pods: Mapping[str, KnownPod], *, young: bool = False) -> None:
         """
-        A topology came. ``pods`` are all that it may show, in the order in which they became known.
+        Process a topology. ``pods`` are all pods that it may show, in the order in which they were first observed.
 
-        ``young``: it may be older than the scheduler, and show an earlier pod in the place of one whose name is not coined.
+        ``young``: the topology may be older than the scheduler. Unless a pod is ``coined``, its name may then be that of an earlier pod.
         """
         if reading.shown is None:
             return
@@ -61,22 +63,22 @@ class AbsentPods:
         self.listed = sure
 
     def read_checkpoint(self, gone: frozenset[str]) -> None:
-        """Note the pods that the kubelet's own state names as rejected or ended."""
+        """Record the pods that the kubelet's checkpoint lists as rejected or ended."""
         self.listed, self.unlisted = frozenset(), gone
 
     def foresee(self, pods: Iterable[KnownPod], node: KubeletNode, *, keeps_cores: bool) -> list[KnownPod]:
-        """Which of the pods are on their way and sure to be refused (``never_fits``). Returns those of which that was not known."""
+        """Record which of the pods are in flight and certain to be rejected (``never_fits``). Return the newly recorded pods."""
         asked = list(pods)
         sure = [known for known in asked if _is_hopeless(known, node, keeps_cores=keeps_cores)]
         if not (sure or self.hopeless):
-            return sure  # as nearly always
+            return sure  # the usual case
         news = [known for known in sure if known.uid not in self.hopeless]
         if self.hopeless or news:
             self.hopeless = self.hopeless.difference(known.uid for known in asked).union(known.uid for known in sure)
         return news
 
     def forget(self, uid: str) -> None:
-        """The pod was bound, perhaps once more after a bind that had failed: what was known is of the time before."""
+        """Discard the records of a pod that is bound. They are from an earlier bind that failed."""
         if uid in self.unlisted or uid in self.listed or uid in self.hopeless:  # most pods are new
             self.unlisted -= {uid}
             self.listed -= {uid}
@@ -84,12 +86,13 @@ class AbsentPods:
 
     def left_out(self, ledger: Ledger, belief: Belief | None) -> Ledger:
         """
-        The ledger without them, and without what pods on their way ask for that ``belief`` tells not to be counted; itself where it has
-        none of that.
+        Return the ledger without absent pods, and without amounts of pods in flight that ``belief`` proves not to be counted.
+
+        Return the ledger itself if nothing is omitted.
         """
         refused = refused_ones(belief) if belief is not None and belief.arrivals else []
         if not (refused or self.unlisted or self.hopeless):
-            return ledger  # as of nearly every node, with every change of it
+            return ledger  # nearly all nodes
         away = self.unlisted | self.hopeless
         less = {} if belief is None or not refused else self._not_counted(ledger, belief, refused, away)
         if not less and away.isdisjoint(ledger.holdings):
@@ -99,7 +102,7 @@ class AbsentPods:
     def _not_counted(
         self, ledger: Ledger, belief: Belief, refused: Sequence[Arrival], away: Collection[str]
     ) -> Mapping[str, Collection[str]]:
-        # By identity: a belief writes new lists where anything is new.
+        # By identity: a belief replaces the list when a state changes.
         if self._told is None or self._told.states is not belief.hypotheses or self._told.of != (ledger.revision, away):
             asked = {it.pod.uid: it.amounts for it in ledger if it.pod.uid not in away}
             self._told = _Told(belief.hypotheses, (ledger.revision, away), not_counted(belief, refused, asked))
@@ -107,7 +110,7 @@ class AbsentPods:
 
 
 def _without(holding: Holding, names: Collection[str]) -> Holding:
-    """The holding without anything of these resources."""
+    """Return the holding without these resources."""
     if not names:
         return holding
     return replace(holding, amounts={name: amount for name, amount in holding.amounts.items() if name not in names})
@@ -118,7 +121,7 @@ def _is_hopeless(known: KnownPod, node: KubeletNode, *, keeps_cores: bool) -> bo
 
 
 def _is_before(uid: str, shown: Collection[str], pods: Mapping[str, KnownPod]) -> bool:
-    """Did the pod reach the kubelet before one that is shown? Kubelets admit pods in the order of their binds."""
+    """Return whether the pod reached the kubelet before a shown pod. Kubelets admit pods in the order of their binds."""
     known, later = pods[uid], False
     for other in pods.values():
         if other is known:
@@ -128,7 +131,7 @@ def _is_before(uid: str, shown: Collection[str], pods: Mapping[str, KnownPod]) -
         elif not other.found:
             if known.found or later:
                 return True
-        # The starts of pods that ran when they were found tell their order, in whole seconds.
+        # Pods that ran when first observed are ordered by their start times, in whole seconds.
         elif known.found and known.started and other.started and 0 < known.began < other.began:
             return True
     return False

@@ -205,7 +205,7 @@ class Cache:
         """
         Rebuild the state like ``rebuild`` if ``helps()`` is true for the rebuilt state; otherwise keep the tracked state.
 
-        Both states cover all states that the kubelet may be in. Neither is always the narrower one.
+        Both cover all states that the kubelet may be in. Neither is always narrower than the other.
         """
         info = self._inferred(name)
         if info is None or info.history.belief is None:

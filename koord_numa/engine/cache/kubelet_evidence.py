@@ -1,9 +1,9 @@
 """
-What pods have shown of a kubelet's options that are not published: which a refusal proved to be on, and which pods are finding out.
+Evidence for unpublished options of a kubelet: options that a rejection proved to be on, and pods that explore options.
 
-Evidence is read from API objects, so a restart of the scheduler loses none: pods that run, pods that failed with the kubelet's reason, and
-the annotation that a pod carries which explores. It ends when the kubelet may run with another configuration: another boot of the
-machine, another kubelet version, or a Ready condition that has begun since (node lifecycle, ``kubelet_node_status.go``).
+Evidence is read from API objects, so a restart of the scheduler loses none: running pods, pods that failed with a reason of the kubelet,
+and the annotation of exploring pods. Evidence expires when the kubelet may run with another configuration: after another boot of the
+machine, with another kubelet version, or with a newer Ready condition (node lifecycle, ``kubelet_node_status.go``).
 """
 
 from collections.abc import Iterable
@@ -23,15 +23,17 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest
 
 UNDATED: Final = float("inf")
-"""The time of evidence whose pod does not say when it came: it ends only with the boot or the kubelet's version."""
+"""Time of evidence from a pod without a start time. It expires only with another boot or kubelet version."""
 
 
 @dataclass(slots=True)
 class KubeletEvidence:
     """
-    Of one node. Times are seconds since the epoch by the node's clock. ``kept_cores``, ``kept_pairs`` and ``found_on`` have the time of the
-    refused pod: for its whole cores, for them although it had CPUs enough, or for the options that it explored. ``exploring`` has these, by
-    uid, of pods on their way.
+    Evidence for the options of one node's kubelet. Times are seconds since the epoch by the node's clock.
+
+    ``exploring`` has the explored options of pods in flight, by UID. The other fields have the time of a rejected pod. ``found_on``: by
+    option that the pod explored. ``kept_cores``: the rejection was for whole cores. ``kept_pairs``: also, enough CPUs were free. ``since``
+    is the start of the Ready condition, ``life`` identifies the boot and the kubelet version.
     """
 
     exploring: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -42,31 +44,31 @@ class KubeletEvidence:
     life: str = ""
 
     def __bool__(self) -> bool:
-        """Would something be forgotten with this object?"""
+        """Return whether there is evidence that would be lost with this object."""
         return self.kept_cores is not None or bool(self.found_on)
 
     @property
     def keeps_cores(self) -> bool:
-        """Has the kubelet refused a pod for its whole cores? Then full-pcpus-only is on."""
+        """Whether the kubelet has rejected a pod for whole cores, which proves that full-pcpus-only is on."""
         return self.kept_cores is not None
 
     @property
     def keeps_pairs(self) -> bool:
-        """Does the kubelet give away whole cores only, which have several threads?"""
+        """Whether the kubelet allocates whole cores only, and its cores have several threads."""
         return self.kept_pairs is not None
 
     @property
     def latest(self) -> float | None:
-        """When the latest refused pod came; ``None`` without one that says when."""
+        """Start time of the latest rejected pod; ``None`` if no rejected pod has a start time."""
         return max(
             (when for when in (self.kept_cores, *self.found_on.values()) if when not in (None, UNDATED)), default=None
         )
 
     def observe_node(self, node: Node) -> bool:
         """
-        The Node as it is now. What was shown by an earlier life of the kubelet is forgotten.
+        Process the current Node. Evidence from before its Ready condition is discarded.
 
-        Returns whether the machine or its kubelet is another one, so that nothing is left of its state either.
+        Return whether the boot or the kubelet version has changed. The state of the kubelet is then unknown as well.
         """
         is_other = bool(self.life) and node.kubelet != self.life
         self.life, self.since = node.kubelet, max(self.since, node.kubelet_since)
@@ -79,12 +81,12 @@ class KubeletEvidence:
         return is_other
 
     def is_of_this_life(self, pod: Pod) -> bool:
-        """Did the kubelet admit the pod with the configuration that it has now?"""
-        # An unknown start counts: discarding it would lose evidence of a pod that runs.
+        """Return whether the kubelet admitted the pod with its current configuration."""
+        # A pod without a start time counts: discarding it would lose evidence of a running pod.
         return not pod.started_at or pod.started_at >= self.since
 
     def admitted_counts(self, pods: Iterable[Pod]) -> frozenset[int]:
-        """The numbers of exclusive CPUs of containers that the kubelet has admitted with the configuration that it has now."""
+        """Return the numbers of exclusive CPUs of containers that the kubelet has admitted with its current configuration."""
         found: set[int] = set()
         for pod in pods:
             if pod.started and self.is_of_this_life(pod):
@@ -92,24 +94,23 @@ class KubeletEvidence:
         return frozenset(found)
 
     def admitted(self, request: PodRequest) -> None:
-        """The kubelet runs a pod that was on its way: with an odd number of CPUs it cannot be as was thought."""
+        """Process the start of a pod. An odd number of CPUs disproves ``keeps_pairs``."""
         if any(count % 2 for count in pod_demand(request).counts):
             self.kept_pairs = None
 
     def explore(self, uid: str, options: tuple[str, ...]) -> None:
-        """This pod is placed to find out about options; until its fate is known no other explores the node."""
+        """Record that the pod explores options. No other pod explores the node until the kubelet's verdict."""
         self.exploring[uid] = options
 
     def decided(self, uid: str) -> None:
-        """The pod runs, is gone, or never came."""
+        """Record that the pod explores no longer: it runs, is gone, or was never bound."""
         self.exploring.pop(uid, None)
 
     def rejected(self, pod: Pod, *, had_cpus: bool = False) -> None:
         """
-        The kubelet refused the pod; the same pod may be seen again and again.
+        Process a rejection by the kubelet. The same pod may be processed repeatedly.
 
-        ``had_cpus``: as many CPUs as it asked for were free in any case, so that it was refused for its numbers if for whole cores: these
-        have several threads.
+        ``had_cpus``: enough CPUs were free in every state. A rejection for whole cores then proves that cores have several threads.
         """
         # The annotation outlives this process; ``exploring`` does not.
         options = self.exploring.pop(pod.key.uid, ()) or pod.explores
@@ -125,12 +126,12 @@ class KubeletEvidence:
 
 
 def is_kubelet_rejection(pod: Pod) -> bool:
-    """Did a kubelet refuse this pod at its door? As its admission handlers name their reasons (OutOfcpu, ...)."""
+    """Return whether a kubelet rejected this pod at admission, by the reasons of its admission handlers (OutOfcpu, ...)."""
     return pod.phase == "Failed" and (pod.reason in REASONS or pod.reason.startswith(OUT_OF))
 
 
 def tells_of_numa(request: PodRequest, reason: str, frame: NodeConfig | None) -> bool:
-    """Is the pod refused for what is followed: not for whole cores, node-wide amounts, or devices that no zone lists?"""
+    """Return whether the rejection depends on the tracked state: not on whole cores, node-wide amounts, or devices that no zone lists."""
     devices = () if frame is None else frame.devices
     parts = (part.devices.items() for _, part in pod_demand(request).containers)
     unlisted = any(count and name not in devices for part in parts for name, count in part)

@@ -1,7 +1,7 @@
 """
-What happened on one kubelet-owned node, in order: binds, verdicts, departures, topologies; and what follows for its kubelet's state.
+Events of one kubelet-owned node in order (binds, verdicts, departures, topologies), and the kubelet's state derived from them.
 
-It feeds ``core/kubelet/belief`` and finds out, by the fingerprint, which pods a topology shows. It decides nothing.
+Updates ``core/kubelet/belief`` and determines from the fingerprint which pods a topology shows. It makes no decisions.
 """
 
 from collections.abc import Collection, Iterable
@@ -31,40 +31,42 @@ from koord_numa.engine.cache.shown_pods.known_pod import KnownPod, order_is_know
 from koord_numa.engine.cache.shown_pods.pod_sets import LastReading, Reading, has_cpus_for, is_tied, sets, tied_sets
 
 MOST_GUESSES: Final = 64
-"""So many sets of pods are compared with amounts where no fingerprint tells."""
+"""Maximum sets of pods that are compared with the published amounts if there is no usable fingerprint."""
 
 ORDER_UNKNOWN: Final = "pods came in an order that is not known"
 
 SHOWN_UNKNOWN: Final = "the node was in use when it was first seen, and which pods its topology shows is not known"
 
 MOST_GONE: Final = 64
-"""So many pods that left are remembered, in case a late topology still shows them."""
+"""Maximum number of remembered pods that have left, because a late topology may still show them."""
 
 
 @dataclass(slots=True)
 class KubeletHistory:
     """
-    ``pods`` are known pods in the order of their binds, those that left among them until no topology can show them any more. ``shown``
-    are the uids that the last understood topology showed for sure. ``belief`` is ``None`` until it is read. ``evidence`` is about options
-    that are not published. ``now`` is when the last of all this was seen. ``young``: a topology may be older than the scheduler, and
-    ``oldest`` is when the last one was made at the earliest.
+    History of one node. Times are seconds of the cache's clock.
+
+    ``pods`` are the known pods by UID, in the order of their binds. Pods that have left stay until no topology can show them any more.
+    ``shown`` are the UIDs of the pods that the last explained topology certainly shows. ``belief`` is ``None`` until the states are first
+    requested. ``now`` is the time of the last event. ``young``: a topology may be older than the scheduler. ``oldest`` is the earliest
+    possible time at which the last topology was created.
     """
 
     pods: dict[str, KnownPod] = field(default_factory=dict)
     shown: frozenset[str] = frozenset()
     belief: Belief | None = None
     frame: NodeConfig | None = None
-    absent: AbsentPods = field(default_factory=AbsentPods)  # known to be, whatever is believed
+    absent: AbsentPods = field(default_factory=AbsentPods)  # certain in every state
     evidence: KubeletEvidence = field(default_factory=KubeletEvidence)
     now: float = 0.0
     young: bool = False
     oldest: float = -inf
     exact: Candidates | None = None  # from the kubelet's own state, where the node agent publishes it
-    _checkpoint: KubeletCheckpoint | None = None  # the one that ``exact`` begins with
+    _checkpoint: KubeletCheckpoint | None = None  # initial state of ``exact``
     _reading: LastReading = field(default_factory=LastReading)
 
     def observe(self, pod: Pod, now: float) -> None:
-        """A pod is bound to the node, or more is known of one that is. Times are seconds of any one clock."""
+        """Process a pod that is bound to the node, or its update."""
         self.now = max(self.now, now)
         known = self.pods.get(pod.key.uid)
         if known is None:
@@ -74,11 +76,11 @@ class KubeletHistory:
             self.absent.forget(known.uid)
             if self.exact is not None:
                 self.exact.arrive(known.uid, known.request, now)
-            if not pod.started:  # what runs was not refused
+            if not pod.started:  # a running pod was not rejected
                 self._foresee([known])
             if known.uid not in self.absent.hopeless and (belief := self._belief_of(known)) is not None:
                 belief.arrive(known.uid, known.request, now)
-            # A pod that runs has its verdict; only one on its way explores.
+            # Only a pod in flight explores: a running pod has its verdict.
             if pod.explores and not pod.started:
                 self.evidence.explore(known.uid, pod.explores)
         if pod.deleting and known.ending is None:
@@ -96,8 +98,8 @@ class KubeletHistory:
                 belief.started(known.uid, now)
 
     def reject(self, pod: Pod, now: float) -> None:
-        # Out of the history: a refused pod was never there, and no topology can show it.
-        """The kubelet refused the pod, now or before this process started."""
+        """Process a rejection by the kubelet, now or before this process started."""
+        # Removed from the history: the kubelet never counted the pod, and no topology can show it.
         uid, reason = pod.key.uid, pod.reason
         known = self.pods.pop(uid, None)
         self.evidence.rejected(pod, had_cpus=known is not None and known.had_cpus)
@@ -113,12 +115,12 @@ class KubeletHistory:
         if self.frame is None:
             return
         for known in self.absent.foresee(pods, self.frame.node, keeps_cores=self.evidence.keeps_pairs):
-            # Refused for something that is not followed, as if it had never come.
+            # The reason is not part of the tracked state, so the rejection rules out no state.
             if (belief := self._belief_of(known)) is not None:
                 belief.rejected(known.uid, self.now, tells=False)
 
     def withdraw(self, uid: str) -> None:
-        """The pod never came: its bind failed. It may be bound here later, and is new then."""
+        """Remove a pod whose bind failed. If it is bound here later, it counts as a new pod."""
         self.evidence.decided(uid)
         known = self.pods.pop(uid, None)
         self._reading.forget()
@@ -128,10 +130,10 @@ class KubeletHistory:
             belief.rejected(uid, self.now, tells=False)
 
     def leave(self, uid: str, now: float) -> None:
-        """The pod is gone or has finished."""
+        """Process the deletion or the end of a pod."""
         self.evidence.decided(uid)
         known = self.pods.get(uid)
-        # The pod may be told gone more than once: by its phase, and by its deletion.
+        # A pod may leave twice: by its phase and by its deletion.
         if known is None or known.left:
             return
         known.left, known.left_at = True, now
@@ -141,13 +143,13 @@ class KubeletHistory:
         self.now = max(self.now, now)
         if (belief := self._belief_of(known)) is not None:
             belief.depart(uid, now)
-        # Bounded, since a topology that never comes would keep them for ever.
+        # Bounded: without a further topology they would stay forever.
         gone = [each.uid for each in self.pods.values() if each.left] if len(self.pods) > MOST_GONE else []
         for old in gone[:-MOST_GONE]:
             del self.pods[old]
 
     def _belief_of(self, known: KnownPod) -> Belief | None:
-        """The belief, for a pod that the kubelet's managers give anything; one without any hypothesis has nothing to learn."""
+        """Return the belief if the kubelet's managers allocate resources to the pod and there is a hypothesis to update."""
         belief = self.belief
         if belief is None or self.frame is None or not (belief.hypotheses or belief.arrivals) or belief.given_up:
             return None
@@ -157,20 +159,20 @@ class KubeletHistory:
         return known.uid not in self.absent.hopeless and is_tied(pod_demand(known.request), frame)
 
     def reset(self) -> None:
-        """The node is another one: nothing that is believed of its kubelet holds."""
+        """Discard the kubelet's state, because the node or its configuration has changed. Evidence is kept."""
         self.belief, self.frame, self.shown, self.absent = None, None, frozenset(), AbsentPods()
         self.exact, self._checkpoint = None, None
 
     def restarted(self) -> None:
-        """The machine or its kubelet is another one: what pods have shown of it does not hold either."""
+        """Discard the kubelet's state and the evidence, because the boot or the kubelet version has changed."""
         self.reset()
         self.evidence = KubeletEvidence(
             dict(self.evidence.exploring), life=self.evidence.life, since=self.evidence.since
         )
 
     def publish(self, topology: NodeResourceTopology, frame: NodeConfig) -> None:
-        """A topology came that differs from the last one at most in what is available, or that is the first."""
-        # Another machine, configuration or device pool: states of the old one mean nothing.
+        """Process a topology: the kubelet's checkpoint if it has one, else its fingerprint and amounts."""
+        # With another machine, configuration or device pool, earlier states are invalid.
         if self.frame is None or not self.frame.holds_for(topology, frame.allocatable):
             self.reset()
         self.frame = frame
@@ -180,17 +182,17 @@ class KubeletHistory:
         self.absent.read(reading, self.pods, young=self.young)
         self._foresee(self.pods.values())
         if reading.tells and reading.shown is None:
-            # Adding it to the belief would need a pod whose request is unknown.
-            return  # it speaks of pods that no event has shown yet
+            # The fingerprint includes pods that no event has shown yet. Their requests are unknown.
+            return
         if belief is not None and belief.begins_again and reading.shown is not None and not reading.namesakes:
-            self.belief = belief = None  # beginning again costs less than what was given up
+            self.belief = belief = None  # the topology gives a better initial state
         if belief is not None and not (belief.lost and not reading.tells):
             seen = self._report(belief, reading, topology, frame)
             if seen is not None:
                 self._now_shown(frozenset(seen), reading)
                 return
             if reading.tells:
-                self.belief = None  # the amounts contradict everything that was believed of these pods
+                self.belief = None  # the amounts contradict every hypothesis
         if reading.shown is not None:
             self._now_shown(reading.shown, reading)
         if belief is not None and belief.lost:
@@ -198,9 +200,9 @@ class KubeletHistory:
 
     def judge_again(self) -> Reading | None:
         """
-        Read the last topology again with the pods that are known now, as if it came now. ``None`` if they do not explain it.
+        Process the last topology again with the pods that are known now. Return ``None`` if they do not explain it.
 
-        A topology may come before the verdicts and departures that it shows.
+        A topology may arrive before the verdicts and departures that it shows.
         """
         if self.frame is None or self.exact is not None or problem_of(self.frame.topology):
             return None
@@ -213,7 +215,7 @@ class KubeletHistory:
         return reading
 
     def expire_namesakes(self, oldest: float) -> None:
-        """The topology is at least as new, though none came: pods that had left by then it does not show."""
+        """Process the last topology again as created at ``oldest`` or later: it does not show pods that had left by then."""
         if self.frame is not None and self._read(self.frame).namesakes:
             self.oldest = max(self.oldest, oldest)
             self._reading.forget()
@@ -222,59 +224,62 @@ class KubeletHistory:
     def _report(
         self, belief: Belief, reading: Reading, topology: NodeResourceTopology, frame: NodeConfig
     ) -> Collection[str] | None:
-        """Hold the belief against a topology. The pods that it shows by the fingerprint, else the first set that agrees, if any."""
+        """
+        Compare the belief with a topology. Return the pods that the topology shows, ``None`` if no hypothesis agrees.
+
+        The pods follow from the fingerprint. Without a usable fingerprint the first set that agrees is returned.
+        """
         guesses = islice(sets(self.pods.values(), reading.counted, self.shown), MOST_GUESSES)
         followed = tied_sets(guesses if reading.shown is None else reading.ways, self.pods, frame)
         certain = reading.shown is not None and len(followed) == 1
         return belief.report(followed, topology.zones, reading.counted.__contains__, self.now, certain=certain)
 
     def is_tied(self, pod: Pod) -> bool:
-        """Do the kubelet's managers give the pod anything, as far as is known of them?"""
+        """Return whether the kubelet's managers allocate resources to the pod; true while their configuration is unknown."""
         return self.frame is None or is_tied(pod_demand(pod.request), self.frame)
 
     def lose_order(self, uids: Collection[str]) -> None:
-        """These pods came, and others may have left, in an order that no event tells: the watch had ended."""
+        """Mark the order of these pods as unknown: they arrived, and others may have left, while there was no watch."""
         for uid in uids:
             self.pods[uid].unordered = True
         if self.belief is not None and self.belief.hypotheses:
             self.belief = Belief([], overflow=ORDER_UNKNOWN)
 
     def had_namesake(self, pod: Pod) -> bool:
-        """Has a pod with the name of this one left, so lately that a late topology may show it?"""
+        """Return whether a pod of the same name has left so recently that a late topology may show it."""
         name = pod.key.namespace, pod.key.name
         return any(known.left and (known.namespace, known.name) == name for known in self.pods.values())
 
     def read(self) -> Reading | None:
-        """What the last topology says of pods; ``None`` where it is not known what a kubelet holds there."""
+        """Return the reading of the last topology; ``None`` if the kubelet's state cannot be derived on this node."""
         return None if self.frame is None or problem_of(self.frame.topology) else self._read(self.frame)
 
     def _read(self, frame: NodeConfig) -> Reading:
         return self._reading.of(frame, self.pods, self.shown, self.oldest)
 
     def sync(self, pods: Iterable[Pod]) -> None:
-        """These pods are there; those without an event before are taken to have been bound in this order."""
-        # In the order of the list: the true order of their binds is not known any more.
+        """Add the listed pods that are not known, in the order of the list: the order of their binds is unknown."""
         for pod in pods:
             if pod.key.uid not in self.pods:
                 self.observe(pod, 0.0)
 
     def hypotheses(self, frame: NodeConfig, hidden: Collection[str]) -> list[Hypothesis]:
         """
-        The states that the kubelet may be in; none where they are not known well enough.
+        Return the states that the kubelet may be in; none if they are not known completely enough.
 
-        ``hidden`` are the uids of pods that the published amounts do not show: where nothing has been followed yet it begins there.
+        ``hidden`` are the UIDs of pods that the published amounts do not show. They are used when tracking begins.
         """
         if self.belief is None:
             self.belief = self._begin(frame, hidden)
         return [] if self.belief.lost else self.belief.hypotheses
 
     def most_cpus(self) -> dict[int, int] | None:
-        """The most exclusive CPUs that each NUMA node may have free, by NUMA id; ``None`` where the kubelet is not followed."""
+        """Return the maximum of free exclusive CPUs by NUMA ID over all states; ``None`` if the kubelet is not tracked."""
         belief = self.belief
         return None if belief is None or belief.lost else most_cpus(belief.hypotheses)
 
     def _read_checkpoint(self, checkpoint: KubeletCheckpoint | None, frame: NodeConfig) -> bool:
-        """Whether a topology carries the kubelet's own state, with which the candidates begin again if it is another one."""
+        """Return whether the topology has the kubelet's exact state. A changed state replaces the candidates."""
         if checkpoint is None or not (checkpoint.is_exact and checkpoint.cpus):
             self.exact, self._checkpoint = None, None
             return False
@@ -284,7 +289,7 @@ class KubeletHistory:
         return True
 
     def _begin_exact(self, frame: NodeConfig, checkpoint: KubeletCheckpoint) -> Candidates:
-        """Begin with the kubelet's own state. Pods that it does not name came after it was read, or never reached the kubelet."""
+        """Return candidates that start with the kubelet's exact state. Pods that are not in it are treated as arriving later."""
         requests = {known.uid: known.request for known in self.pods.values()}
         known_to_kubelet = checkpoint.active | checkpoint.pods.keys() | checkpoint.gone
         candidates = Candidates([exact_candidate(frame, checkpoint, requests)])
@@ -304,7 +309,7 @@ class KubeletHistory:
             return Belief([], overflow="the node was in use when it was first seen")
         present = [known for known in sorted(self.pods.values(), key=lambda known: known.order) if not known.left]
         shown = [known for known in present if known.uid not in hidden]
-        # Something may run that the history did not see.
+        # Unobserved pods may run.
         if topology.in_use or any(is_tied(pod_demand(known.request), frame) for known in shown):
             return self._begin_in_use(frame)
         arrived = [known for known in present if known.uid in hidden and self._is_followed(known, frame)]
@@ -312,7 +317,7 @@ class KubeletHistory:
             return Belief([], overflow=ORDER_UNKNOWN)
         self.shown = frozenset(known.uid for known in shown)
         belief = Belief(starts(frame))
-        # Pods that are not shown came after the topology: the belief begins before them.
+        # Pods that are not shown were bound after the topology was created: the belief begins before them.
         for known in arrived:
             belief.arrive(known.uid, known.request, known.bound)
             if known.started:
@@ -320,7 +325,7 @@ class KubeletHistory:
         return belief
 
     def _begin_in_use(self, frame: NodeConfig) -> Belief:
-        """From what the pods hold together that a topology shows by its fingerprint."""
+        """Derive the initial states from the total amounts that the pods in the fingerprint hold."""
         reading = self._read(frame)
         if reading.shown is None or len(tied_sets(reading.ways, self.pods, frame)) > 1:
             return Belief([], overflow=SHOWN_UNKNOWN)
@@ -329,7 +334,7 @@ class KubeletHistory:
         last = max((at for at, known in enumerate(order) if known.uid in reading.shown), default=-1)
         before = {known.uid for known in order[: last + 1]}
         shown = {known.uid: known.request for known in tied if known.uid in reading.shown}
-        # Older pods that no topology shows are there as long as they are not seen gone.
+        # Older pods that no topology shows run until they are observed as gone.
         older = (known for known in tied if known.uid in before and not known.left)
         others = {known.uid: known.request for known in older if known.uid not in reading.counted}
         if not order_is_known([known for known in tied if known.uid not in before and not known.left]):
@@ -345,12 +350,12 @@ class KubeletHistory:
         return belief
 
     def _now_shown(self, uids: frozenset[str], reading: Reading) -> None:
-        # What may be a departed pod in the place of another tells of no moment: the topology may be from before the bind of that other.
+        # A name that a departed pod had as well proves nothing: the topology may be from before the bind of the second pod.
         self.shown = uids if reading.shown is None else uids & reading.shown - reading.namesakes
         order = list(self.pods)
         last = max((order.index(uid) for uid in self.shown if uid in self.pods), default=-1)
         may_be_shown = uids.union(*reading.ways)
-        # No topology will show those any more that left before the last shown one came.
+        # Future topologies cannot show pods that left before the last shown pod was bound.
         for uid in order[: last + 1]:
             if self.pods[uid].left and uid not in may_be_shown:
                 del self.pods[uid]

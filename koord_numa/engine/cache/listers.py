@@ -51,7 +51,7 @@ class NamespaceLister:
 
 
 REMEMBERED_PODS: Final = 8192
-"""Maximum number of pod sorts (namespace, labels, owner) with a cached workload selector."""
+"""Maximum number of combinations of namespace, labels and owner with a cached workload selector."""
 
 PodSort = tuple[str, tuple[tuple[str, str], ...], WorkloadKey | None]
 
@@ -213,7 +213,7 @@ class VolumeLister:
     capacities: Lister[str, StorageCapacity] = field(init=False)
     attachments: Lister[str, VolumeAttachment] = field(init=False)
     _reserved: dict[str, ClaimKey] = field(default_factory=dict)
-    _selected: dict[ClaimKey, list[str]] = field(default_factory=dict)  # one element for each pod that shares the claim
+    _selected: dict[ClaimKey, list[str]] = field(default_factory=dict)  # a node per pod that shares the claim
     _failed: dict[ClaimKey, dict[str, float]] = field(
         default_factory=dict
     )  # by node, end of the pause in monotonic seconds

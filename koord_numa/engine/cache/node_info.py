@@ -321,7 +321,7 @@ class NodeInfo:
         self._candidate = self._booked = None
 
     def expect(self, nominee: Nominee) -> None:
-        """Reserve amounts for one more pod. The ledger is extended instead of added up again, for members of a gang."""
+        """Reserve amounts for another pod. The cached ledger is extended instead of rebuilt, which speeds up gangs."""
         uid, booked = nominee.pod.key.uid, self._booked
         if uid in self.nominees or uid in self.counted or booked is None:
             booked = None
@@ -354,8 +354,8 @@ class NodeInfo:
         """
         Return the snapshot for a pod that may take the amounts reserved for itself and for nominees after it.
 
-        Nominees after it have a lower priority, or an equal priority and a later nomination. Their plans left the pod its amounts, and
-        until their victims have gone both would be counted.
+        Nominees after it have a lower priority, or an equal priority and a later nomination. Their preemptions did not use the amounts of
+        this pod. Until their victims are gone, both the victims and the nominees would be counted.
         """
         return self._seen_with(self._before(pod))
 
@@ -454,10 +454,10 @@ class NodeInfo:
         self, hypotheses: list[Hypothesis], coming: Mapping[str, PodRequest]
     ) -> tuple[list[Hypothesis], InFlightPods | None]:
         """
-        Return the result of ``expecting``, extended incrementally when one more pod is expected, as for the members of a gang.
+        Return the result of ``expecting``, extended incrementally when another pod is expected, as for the members of a gang.
 
-        Only if no pod is on its way, because the result otherwise depends on all expected pods. For a gang of 1,000 members a decision
-        takes a third of the time.
+        If pods are in flight, the result depends on all expected pods and is not extended. The extension reduces the time of a decision
+        about a gang of 1,000 members to a third.
         """
         belief = self.history.belief
         if belief is None or belief.arrivals or not coming:

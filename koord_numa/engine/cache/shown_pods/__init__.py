@@ -1,1 +1,1 @@
-"""Which pods a topology of a kubelet-owned node shows, as far as its fingerprint and the order of events tell."""
+"""Pods that a topology of a kubelet-owned node shows, derived from its fingerprint and the order of events."""

@@ -1,4 +1,4 @@
-"""What is known of one pod of a kubelet-owned node: when it came and left, and what was seen of it meanwhile."""
+"""Observations of one pod of a kubelet-owned node: its bind, start, deletion and departure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from koord_numa.core.objects.request import Pod, PodRequest
 @dataclass(slots=True)
 class KnownPod:
     """
-    A pod of this node. ``bound`` is when it was first counted and ``left_at`` when it was seen gone, in seconds of the cache's clock.
+    A pod of this node. Times are seconds of the cache's clock, except ``began`` and ``created``: seconds since the epoch, 0 if unknown.
 
-    ``started``: its node has reported it as running. ``left``: it is gone, and the node's topology may not show that yet. ``judged`` is
-    when it was seen to run. ``found``: it ran when it was first seen; the kubelet began with it at ``began`` (seconds since the epoch, 0
-    if unknown). ``unordered``: it came while no watch told the order of events. ``coined``: no earlier pod had its name.
-    ``ending`` is when it was seen to be deleted, which its kubelet has yet to do. ``cpus`` is how many exclusive ones all of its containers
-    ask for. ``had_cpus``: when it was bound the node had as many as it and all others could ever hold.
+    ``bound``: time when it was first counted. ``started``: the node has reported it as running, first at ``judged``. ``ending``: time when
+    its deletion timestamp was observed. ``left``: it is gone since ``left_at``, and the node's topology may not show that yet.
+    ``found``: it ran when it was first observed. ``began``: start time by the kubelet. ``unordered``: it arrived while there was no watch.
+    ``coined``: no earlier pod had its name. ``cpus``: exclusive CPUs of all its containers. ``had_cpus``: when it was bound, the node had
+    enough CPUs for the maximum of this pod and all other pods together.
     """
 
     uid: str
@@ -39,7 +39,7 @@ class KnownPod:
 
     @classmethod
     def of(cls, pod: Pod, now: float) -> "KnownPod":
-        """One that was not known before."""
+        """Return the record of a pod that is observed for the first time."""
         key, began = pod.key, pod.started_at
         known = cls(key.uid, key.namespace, key.name, pod.request, now, found=pod.started, began=began)
         known.created, known.coined, known.cpus = pod.created, pod.coined, everything(pod.request).cpus
@@ -47,7 +47,7 @@ class KnownPod:
 
     @property
     def order(self) -> tuple[int, float, float]:
-        """What found pods are sorted by: in the order of their starts, then those on their way; the others came later, in their order."""
+        """Sort key: found pods by start time, then found pods that have not started by creation time, then all others."""
         if not self.found:
             return 2, 0.0, 0.0
         return (0, self.began, self.created) if self.started else (1, self.created, 0.0)
@@ -55,10 +55,9 @@ class KnownPod:
 
 def order_is_known(arrived: Sequence[KnownPod]) -> bool:
     """
-    Did these pods reach the kubelet in this order, and no other between them?
+    Return whether these pods reached the kubelet in this order with no other pod between them.
 
-    Beside pods that are found running there may have been others that have left since, and pods that came while no watch told the order of
-    events may have come before or after any other.
+    Other pods may have run before found pods and have left since. Pods that arrived while there was no watch may be at any position.
     """
     if any(known.unordered for known in arrived) and len(arrived) > 1:
         return False

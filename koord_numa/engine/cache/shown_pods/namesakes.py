@@ -1,14 +1,11 @@
 """
-Which pods a topology may show in the place of others of the same name: a pod fingerprint is of names, and controllers give names again.
+Pods that a topology may show instead of other pods of the same name: fingerprints use names, and controllers reuse names.
 
-Theory. A topology is of one moment, at which a pod of every name that it shows ran. A pod ran from its bind at the earliest until it was
-seen gone at the latest. The moments that are left are those at which some pod of each name may have run; where a departed pod may have run
-at one of them, the topology may be from before the bind of its successor. A pod whose name no other had narrows the moments down: those
-that departed before its bind are not shown. One in whose place another may be shown does so only where that other cannot be, so that two
-pods that came back under the names of two departed ones say nothing of one another.
+A topology shows the pods that ran at one moment. A pod may run from its bind until it is observed as gone. A pod with a unique name limits
+the possible moments: pods that left before its bind are not shown.
 
-Example: pods a and b left at 10, and others of these names were bound at 20 and 30. A late topology of {a, b} may be of the first two. One
-of {a, b, c} is of the second two where c, the first of its name, was bound at 25: the first a and b were gone by then.
+Example: pods a and b left at 10, and pods of the same names were bound at 20 and 30. A late topology of {a, b} may show the first two. If
+pod c with a unique name was bound at 25, a topology of {a, b, c} shows the second two, because the first two had left by then.
 """
 
 from collections.abc import Iterable
@@ -19,15 +16,15 @@ from typing import Final
 from koord_numa.engine.cache.shown_pods.known_pod import KnownPod
 
 MOST_WAYS: Final = 64
-"""So many sets of pods of the same names are told apart."""
+"""Maximum sets of pods with the same names that are distinguished."""
 
 
 def ways_to_show(shown: Iterable[KnownPod], pods: Iterable[KnownPod], oldest: float = -inf) -> list[frozenset[str]]:
     """
-    All sets of pods, by uid, of the names of ``shown`` that a topology may show that was made at ``oldest`` or later: first ``shown``
-    itself, then those with departed pods of the same names. None where they are too many.
+    Return all sets of UIDs with the names of ``shown`` that a topology created at ``oldest`` or later may show.
 
-    ``pods`` are all that are known, those that left among them.
+    The first set is ``shown`` itself. The others contain departed pods of the same names. Return no set if there are more than
+    ``MOST_WAYS``. ``pods`` are all known pods, including departed pods.
     """
     departed: dict[tuple[str, str], list[KnownPod]] = {}
     for known in pods:
@@ -35,9 +32,9 @@ def ways_to_show(shown: Iterable[KnownPod], pods: Iterable[KnownPod], oldest: fl
             departed.setdefault((known.namespace, known.name), []).append(known)
     first = [*shown]
     ways = dict.fromkeys([frozenset(known.uid for known in first)])
-    if not departed:  # as nearly always
+    if not departed:  # the usual case
         return [*ways]
-    begin, end = oldest, inf  # between which the topology was made, by the pods that it shows for sure
+    begin, end = oldest, inf  # interval in which the topology was created, by the pods that it certainly shows
     sure: set[str] = set()
     unsure: list[list[KnownPod]] = []
     for known in first:
@@ -47,7 +44,7 @@ def ways_to_show(shown: Iterable[KnownPod], pods: Iterable[KnownPod], oldest: fl
         else:
             sure.add(known.uid)
             begin, end = max(begin, _begin(known)), min(end, _end(known))
-    # Pods run together at some moment only if they do when the last of them comes.
+    # Pods that run together at some moment also run together when the last of them is bound.
     for moment in sorted({begin, *(_begin(known) for same in unsure for known in same)}):
         if not begin <= moment <= end:
             continue
@@ -59,7 +56,7 @@ def ways_to_show(shown: Iterable[KnownPod], pods: Iterable[KnownPod], oldest: fl
 
 
 def _begin(known: KnownPod) -> float:
-    """Since when it may run: what ran when it was first seen, or came unwatched, may have come at any time."""
+    """Return the earliest time at which the pod may run; unbounded if its bind was not observed."""
     return -inf if known.found or known.unordered else known.bound
 
 

@@ -1,6 +1,4 @@
-"""
-Which pods a topology of a kubelet-owned node shows: sets of pods that may have run at one moment, likeliest first, against its fingerprint.
-"""
+"""Search for the pods that a topology shows: possible sets of running pods, the most likely first, compared with its fingerprint."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,15 +19,17 @@ ALL: Final = ("", "all")
 EXCLUSIVE: Final = "with-exclusive-resources"
 
 MOST_SETS: Final = 3_000
-"""So many sets of pods are compared with a fingerprint at most."""
+"""Maximum sets of pods that are compared with a fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """
-    What a topology says of pods. ``counted`` are those that its fingerprint speaks of, without one those that hold something of NUMA nodes
-    once they run. ``shown`` are those that it shows, ``None`` where that is not known; ``tells``: it has a fingerprint. ``ways`` are all
-    sets that it may show by their names, first ``shown``, and ``namesakes`` those in ``shown`` that are not in all of them.
+    Pods that a topology shows, as UIDs.
+
+    ``counted`` are the pods that its fingerprint covers; without a fingerprint, pods that hold resources of NUMA nodes when they run.
+    ``shown`` are the pods that it shows, ``None`` if unknown. ``tells``: it has a usable fingerprint. ``ways`` are all sets with the same
+    names that it may show, ``shown`` first. ``namesakes`` are the pods of ``shown`` that are not in all of these sets.
     """
 
     counted: Collection[str]
@@ -47,10 +47,12 @@ def read(
     oldest: float = -inf,
 ) -> Reading:
     """
-    Which of these pods, by uid, a topology shows. ``last``: those that the last understood one showed. It was made at ``oldest`` or later.
+    Return which of these pods, by UID, a topology shows that was created at ``oldest`` or later.
+
+    ``last`` are the pods that the last explained topology showed.
     """
     told = tells(topology)
-    # Method ``all`` counts every pod, also those that hold nothing of NUMA nodes.
+    # Method ``all`` also covers pods that hold no resources of NUMA nodes.
     if told and topology.fingerprint_method in ALL:
         counted: Collection[str] = pods.keys()
     else:
@@ -70,20 +72,21 @@ def read(
 @dataclass(slots=True)
 class LastReading:
     """
-    What the last topology says of pods. Exporters publish every period, most of the time with the fingerprint of the period before: while
-    that and the pods are the same, so is what it says, and no sets are tried again.
+    Cached reading of the last topology.
+
+    Exporters publish periodically, usually with an unchanged fingerprint. While fingerprint and pods are unchanged, so is the reading.
     """
 
     _topology: NodeResourceTopology | None = None
-    _follows_from: tuple[object, ...] = ()  # what else was read; empty if it is out of date
+    _follows_from: tuple[object, ...] = ()  # the other inputs; empty if outdated
     _reading: Reading | None = None
 
     def of(
         self, frame: NodeConfig, pods: Mapping[str, KnownPod], last: frozenset[str], oldest: float = -inf
     ) -> Reading:
-        """As ``read`` of the topology in ``frame``."""
+        """Return the result of ``read`` for the topology in ``frame``."""
         topology, known = frame.topology, self._reading
-        # One topology says one thing: what is learned from it changes ``pods`` and ``last``, and not what it shows.
+        # Processing a reading changes ``pods`` and ``last``, but not which pods this topology shows.
         if known is not None and self._topology is topology:
             return known
         follows_from = topology.fingerprint, topology.fingerprint_method, frame.node, frame.devices, last, tuple(pods)
@@ -93,19 +96,19 @@ class LastReading:
         return known
 
     def pod_started(self) -> None:
-        """The order of pods is another one: the next topology is read by it."""
+        """Invalidate the cache for the next topology, because the start of a pod changes the order."""
         self._follows_from = ()
 
     def forget(self) -> None:
-        """A pod came or left: the topology may say something else of it."""
+        """Invalidate the cache, also for the last topology, because a pod arrived or left."""
         self._topology, self._follows_from, self._reading = None, (), None
 
 
 def sets(pods: Iterable[KnownPod], counted: Collection[str], last: Collection[str]) -> Iterator[list[str]]:
     """
-    Sets of pods that may have run at one moment since the last understood topology: the first so many binds, less some that left.
+    Yield the sets of UIDs that may have run at one moment since the last explained topology: a prefix of the binds without departed pods.
 
-    Kubelets admit pods in the order of their binds, so a later pod is there only if those before it were.
+    Kubelets admit pods in the order of their binds, so a later pod runs only if all earlier pods were admitted before.
     """
     order = sorted((known for known in pods if known.uid in counted), key=lambda known: known.order)
     old = [known for known in order if known.uid in last]
@@ -114,15 +117,15 @@ def sets(pods: Iterable[KnownPod], counted: Collection[str], last: Collection[st
 
 
 def tells(topology: NodeResourceTopology) -> bool:
-    """Does the topology carry a fingerprint that can be compared?"""
+    """Return whether the topology has a fingerprint of a known method and version."""
     return comparable(topology.fingerprint) and topology.fingerprint_method in (*ALL, EXCLUSIVE)
 
 
 def is_exclusive(demand: PodDemand, frame: NodeConfig) -> bool:
     """
-    Does resource-topology-exporter count the pod as one with exclusive resources?
+    Return whether resource-topology-exporter counts the pod as a pod with exclusive resources.
 
-    It does when a running container has exclusive CPUs, memory of a NUMA node, or devices near one (as the pod resources API lists them).
+    That is the case if the podresources API lists exclusive CPUs, memory of a NUMA node, or devices with NUMA affinity for a container.
     """
     node = frame.node
     for container, part in demand.containers:
@@ -136,7 +139,7 @@ def is_exclusive(demand: PodDemand, frame: NodeConfig) -> bool:
 
 
 def is_tied(demand: PodDemand, frame: NodeConfig) -> bool:
-    """Do the kubelet's managers give any container of the pod something?"""
+    """Return whether the kubelet's managers allocate resources to any container of the pod."""
     node = frame.node
     return any(
         (part.cpus and node.pins_cpus)
@@ -149,7 +152,7 @@ def is_tied(demand: PodDemand, frame: NodeConfig) -> bool:
 def tied_sets(
     sets_of_pods: Iterable[Collection[str]], pods: Mapping[str, KnownPod], frame: NodeConfig
 ) -> list[Sequence[str]]:
-    """Of each set the pods that the managers give anything; sets that come to the same only once."""
+    """Return the distinct sets after omitting pods to which the kubelet's managers allocate nothing."""
     found: dict[frozenset[str], Sequence[str]] = {}
     for one in sets_of_pods:
         tied = [uid for uid in one if is_tied(pod_demand(pods[uid].request), frame)]
@@ -159,8 +162,9 @@ def tied_sets(
 
 def has_cpus_for(known: KnownPod, pods: Iterable[KnownPod], frame: NodeConfig) -> bool:
     """
-    Are all CPUs that the node gives away enough for all that these pods ever hold at once? Asked only of pods with odd numbers of CPUs,
-    whose refusal tells of cores where they are.
+    Return whether the allocatable CPUs are enough for the maximum that all these pods hold at once.
+
+    Return false for a pod without odd numbers of CPUs: its rejection is no evidence about cores.
     """
     if not [count for count in pod_demand(known.request).counts if count % 2]:
         return False
@@ -171,8 +175,10 @@ def has_cpus_for(known: KnownPod, pods: Iterable[KnownPod], frame: NodeConfig) -
 @dataclass(frozen=True, slots=True)
 class _Prefix:
     """
-    The first so many pods in the order of their binds. ``open`` are uids of pods of which it is open whether they had left, ``ending``
-    of others that were told to end, the first one first.
+    A prefix of the pods in the order of their binds.
+
+    ``there`` are the pods that may run. ``open`` are UIDs of pods that may have left, ``ending`` UIDs of other pods that are being deleted.
+    Both are in the order of these events.
     """
 
     there: list[KnownPod]
@@ -181,7 +187,7 @@ class _Prefix:
 
     @classmethod
     def of(cls, pods: list[KnownPod]) -> "_Prefix":
-        """Who was seen gone before the last of these was bound cannot have run beside it."""
+        """Return the prefix. Pods that were observed as gone before the last bind are omitted: they did not run beside the last pod."""
         last = max((known.bound for known in pods), default=0.0)
         there = [known for known in pods if not known.left or known.left_at >= last]
         leaving = sorted((known for known in there if known.left), key=lambda known: known.left_at)
@@ -189,7 +195,7 @@ class _Prefix:
         return cls(there, [known.uid for known in leaving], [known.uid for known in ending])
 
     def without(self, away: Collection[str]) -> list[str]:
-        """The uids of those that are there."""
+        """Return the UIDs without ``away``."""
         if not away:
             return [known.uid for known in self.there]
         return [known.uid for known in self.there if known.uid not in away]
@@ -200,7 +206,7 @@ def _told_to_end(known: KnownPod) -> float:
 
 
 def _in_order(left: list[str]) -> Iterator[set[str]]:
-    """Pods left about in the order in which they were seen gone."""
+    """Yield the sets of departed pods if pods left in the order in which they were observed as gone, the largest set first."""
     for first in range(len(left), -1, -1):
         yield set(left[:first])
 
@@ -208,19 +214,19 @@ def _in_order(left: list[str]) -> Iterator[set[str]]:
 def _in_any_order(left: list[str]) -> Iterator[set[str]]:
     for size in range(1, len(left)):
         for chosen in combinations(left, size):
-            # Those that ``_in_order`` has yielded already are skipped.
+            # ``_in_order`` has yielded the prefixes.
             if list(chosen) != left[:size]:
                 yield set(chosen)
 
 
 def possible_sets(old: list[KnownPod], new: list[KnownPod]) -> Iterator[list[str]]:
-    """The uids of each set: all of ``old`` and the first so many of ``new``, in the order of their binds, less some that left."""
+    """Yield sets of UIDs: all of ``old`` and a prefix of ``new``, in the order of their binds, without some pods that left."""
     everyone = [*old, *new]
     is_plain = not any(known.left or known.ending is not None for known in everyone)
     firsts = (everyone[:end] for end in range(len(everyone), len(old) - 1, -1))
     prefixes = [_Prefix(pods, [], []) if is_plain else _Prefix.of(pods) for pods in firsts]
-    # In order of likelihood: all prefixes with departures in order, then those in any order, then with pods that no event has shown gone:
-    # those that were to end, as they were told to, any one pod, and of those that were to end any.
+    # In order of likelihood: departures in order; departures in any order; then departures that no event has shown: deleted pods in the
+    # order of their deletion, any single pod, and any set of deleted pods.
     for ways in (_in_order, _in_any_order):
         for prefix in prefixes:
             yield from (prefix.without(away) for away in ways(prefix.open))
@@ -234,6 +240,6 @@ def possible_sets(old: list[KnownPod], new: list[KnownPod]) -> Iterator[list[str
 
 
 def _with_unseen(prefix: _Prefix, unseen: Iterable[Collection[str]]) -> Iterator[list[str]]:
-    """Without these either, and ever fewer of those that have left."""
+    """Yield the pods without each set of ``unseen`` and without the departed pods in order, the largest set first."""
     for some in unseen:
         yield from (prefix.without(away.union(some)) for away in _in_order(prefix.open))
