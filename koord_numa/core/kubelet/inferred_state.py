@@ -1,4 +1,11 @@
-"""The state of a kubelet from published amounts alone, for nodes whose pods cannot be followed."""
+"""
+The state of a kubelet from published amounts alone, for nodes whose pods cannot be followed from the first pod on.
+
+``infer_state`` returns one conservative state that explains the zones. ``used_starts`` returns all states of a node whose topology is
+explained exactly by a known set of pods. Both attribute published memory to groups of NUMA nodes (``explain_use``,
+``groupings``). CPUs that
+finished init containers still hold are in no topology; they are assumed on every NUMA node where they may be (``with_loose_cpus``).
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,17 +28,18 @@ from koord_numa.core.resources import CPU, MILLI, NOTHING, ResourceList, total, 
 from koord_numa.core.value_objects import ValueObject, replace
 
 MOST_SOCKETS: Final = 8
-"""Of a machine."""
+"""Maximum sockets of a machine."""
 
 
 def without_leftovers(
     zones: Sequence[Zone], pods: Sequence[PodDemand], parted: ResourceList = NOTHING
 ) -> tuple[Zone, ...]:
     """
-    The zones with less available, where init containers have left more than later ones took over, and ``parted`` beside that.
+    Return the zones with less available: without the excess of init containers that later containers did not take over, and ``parted``.
 
-    On which NUMA node that is is not published, so it is missing on each. An exporter that does count them shows more in use than
-    running containers ask for: that much is not subtracted again.
+    The NUMA node of these amounts is not published, so they are subtracted on every NUMA node. An exporter that
+    counts them shows more in use
+    than running containers request; this excess is not subtracted again.
     """
     left = dict(total([parted, *(pod.leftovers for pod in pods)]))
     if not left:
@@ -40,7 +48,7 @@ def without_leftovers(
     missing: dict[str, int] = {}
     for name, amount in left.items():
         in_use = sum(zone.allocatable.get(name, 0) - zone.available.get(name, 0) for zone in zones)
-        # What is in use beyond the requests of running containers is counted by the exporter already.
+        # Use beyond the requests of running containers is counted by the exporter already.
         hidden = amount - max(0, in_use - running[name])
         if hidden > 0:
             missing[name] = hidden
@@ -54,12 +62,12 @@ def without_leftovers(
 
 def parted_cpus(pods: Iterable[PodDemand], node: KubeletNode, devices: Collection[str]) -> dict[str, int]:
     """
-    CPUs (milli) that init containers may hold although later ones of their pods ask for as many, as these were given other NUMA nodes.
+    Return the CPUs (milli) that init containers may hold although later containers request as many, because these got other NUMA nodes.
 
-    ``devices`` names those that the kubelet aligns.
+    ``devices`` are the names of the resources that the kubelet aligns.
 
-    Example: ``init 2, app 6`` on NUMA nodes of 5 and 6 CPUs, where the app's devices are near both. The init container goes to the
-    first one, the app to the second one, and 8 CPUs are held where 6 are shown.
+    Example: ``init 2, app 6`` on NUMA nodes of 5 and 6 CPUs, where the app's devices are near both. The init container gets the first NUMA
+    node and the app the second. 8 CPUs are held, and the topology shows 6.
     """
     found = 0
     for demand in pods:
@@ -71,15 +79,18 @@ def parted_cpus(pods: Iterable[PodDemand], node: KubeletNode, devices: Collectio
 
 def with_loose_cpus(start: Hypothesis) -> Hypothesis:
     """
-    With the CPUs that finished init containers may still hold on every NUMA node. Nothing shows where they are, but under strict policies
-    they are beside CPUs that their pod holds, and those are in use there: on the NUMA node or, with sockets aligned, in the socket.
+    Return the hypothesis with the CPUs that finished init containers may still hold, on every NUMA node where they may be.
+
+    No topology shows these CPUs. Under strict policies they are beside other CPUs of their pod, and those are in
+    use there: on the same NUMA
+    node or, with align-by-socket, in the same socket.
     """
     state, node = start.state, start.state.node
     left = [(_most_left(request, node), _beside(request, node)) for request in start.unlocated.values()]
     held = 0
     policy, total_left = node.config.topology_policy, sum(most for most, _ in left)
     if policy is KubeletPolicy.NONE or (policy is KubeletPolicy.BEST_EFFORT and not node.pins_memory):
-        # Only how many CPUs are free in all decides there.
+        # Only the number of free CPUs of the machine matters there.
         held = lowest(state.managers.cpus, min(total_left, state.managers.cpus.bit_count()))
     else:
         for here in node.machine.numa_bits.values() if total_left else ():
@@ -93,7 +104,7 @@ def with_loose_cpus(start: Hypothesis) -> Hypothesis:
 
 
 def _offered_with(here: int, node: KubeletNode) -> int:
-    """The CPUs, as bits, that containers may have got together with those of this NUMA node."""
+    """Return the bits of the CPUs that containers may have got together with CPUs of this NUMA node."""
     if not node.static_options.align_by_socket:
         return here
     return sum(bits for bits in node.machine.socket_bits.values() if bits & here)
@@ -101,10 +112,11 @@ def _offered_with(here: int, node: KubeletNode) -> int:
 
 def _beside(request: PodRequest, node: KubeletNode) -> int:
     """
-    So many CPUs at least are in use on the NUMA node, or in the socket, in which the pod's init containers hold others.
+    Return the minimum number of CPUs in use on the NUMA node or in the socket where the pod's init containers hold other CPUs.
 
-    Later containers must have the NUMA nodes of those in their hints, and strict policies keep them to one if they fit it. Together with
-    what they fit, one hint of the whole pod has room for its init containers, which may need several.
+    The hints of later containers include the NUMA nodes of these CPUs. Strict policies keep a container on one NUMA
+    node if it fits. In scope
+    pod one hint has room for the init containers too, which may need several NUMA nodes.
     """
     demand = pod_demand(request)
     taking = [
@@ -114,15 +126,15 @@ def _beside(request: PodRequest, node: KubeletNode) -> int:
     if node.config.topology_scope is KubeletScope.POD:
         count, needed = lasting, demand.pod.cpus
     else:
-        # What init containers hold in the end the last container has had to be beside, unless it is one of them.
+        # The last container had to be beside the CPUs that init containers still hold, unless it is an init container.
         count, needed = next((count if lasts else 0 for lasts, count in reversed(taking)), 0), lasting
     widest = max((bits & ~node.reserved).bit_count() for bits in node.machine.numa_bits.values())
-    # What needs several NUMA nodes may have any number on each of them.
+    # A container on several NUMA nodes may have any number of CPUs on each of them.
     return count if node.config.topology_policy in STRICT and needed <= widest else 0
 
 
 def _at_most(left: Sequence[tuple[int, int]], used: int) -> int:
-    """The most that is left by any of these pods whose CPUs in use together are no more than are in use."""
+    """Return the maximum of CPUs left by any of these pods whose CPUs in use sum to at most ``used`` (a knapsack)."""
     best = [0] * (used + 1)
     for most, beside in left:
         if most:
@@ -133,17 +145,20 @@ def _at_most(left: Sequence[tuple[int, int]], used: int) -> int:
 
 def _most_left(request: PodRequest, node: KubeletNode) -> int:
     """
-    The most CPUs that init containers of the pod may hold beside those of containers that keep running.
+    Return the maximum of CPUs that init containers of the pod may hold in addition to those of its lasting containers.
 
-    The more is free where they are the fewer are taken over. So a NUMA node of which nothing is in use tells, if none is larger, the
-    containers that came before them are elsewhere, and none that came between them may be.
+    The fewer CPUs are in use on the NUMA node, the fewer CPUs later containers take over. If no NUMA node is larger
+    than the others, an empty
+    NUMA node gives the bound, with and without the containers before the first init container with CPUs. No lasting
+    container may come between
+    the init containers.
     """
     if not node.pins_cpus:
         return 0
     demand = pod_demand(request)
     every = sum(part.cpus for container, part in demand.containers if container.kind is ContainerKind.INIT)
     if not every or not pins_init_cpus(demand, node):
-        return every  # no later container takes any of them
+        return every  # no later container takes over any of these CPUs
     inits = [at for at, (container, part) in enumerate(demand.containers) if part.cpus and _is_init(container)]
     between = demand.containers[inits[0] : inits[-1]]
     sizes = {bits.bit_count() for bits in node.machine.numa_bits.values() if bits}
@@ -164,9 +179,9 @@ def _is_init(container: Container) -> bool:
 
 def may_be_parted(demand: PodDemand, node: KubeletNode, devices: Collection[str]) -> bool:
     """
-    May a later container have been given other NUMA nodes than the pod's init containers, on a node that is not empty?
+    Return whether a later container may have got other NUMA nodes than the pod's init containers, on a node that is not empty.
 
-    Best-effort admits a container that its memory or devices keep away from the CPUs of an init container; other policies refuse it.
+    Best-effort admits a container whose memory or devices are not near the CPUs of an init container. Other policies reject it.
     """
     config = node.config
     if config.topology_policy is not KubeletPolicy.BEST_EFFORT or config.topology_scope is not KubeletScope.CONTAINER:
@@ -175,18 +190,18 @@ def may_be_parted(demand: PodDemand, node: KubeletNode, devices: Collection[str]
 
 
 STEPS: Final = 2_000
-"""The search gives up after so many trials: attributing blocks to NUMA nodes is a subset sum in the worst case."""
+"""Maximum steps of a search. Attributing blocks to NUMA nodes is a subset sum in the worst case."""
 
 MOST_GROUPINGS: Final = 12
-"""So many ways to group NUMA nodes are told apart at most."""
+"""Maximum ways to group NUMA nodes that are returned."""
 
 UNCLEAR: Final = 0
-"""The mask of a NUMA node that is in one of several possible groups."""
+"""Mask of a NUMA node that is in one of several possible groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The memory of one container, bytes by type, and whether it may or must span NUMA nodes."""
+    """The memory of one container or pod, bytes by type, and whether it may or must span NUMA nodes."""
 
     amounts: ResourceList
     may_span: bool
@@ -195,14 +210,14 @@ class Block:
 
 @dataclass(slots=True)
 class _Search:
-    """Depth first over blocks, largest first; a cell's rest is what is in use there and not yet attributed."""
+    """A depth-first search over blocks, largest first. The rest of a cell (mask, rest) is the use that is not yet attributed to a block."""
 
     blocks: Sequence[Block]
     steps: int = field(default=STEPS)
 
     def covers(self, cells: Sequence[tuple[int, dict[str, int]]], place: int = 0) -> bool:
-        """Can all blocks from ``place`` on be attributed so that nothing is left?"""
-        # A budget of steps, not of time: the same use is explained or not on every machine.
+        """Return whether all blocks from index ``place`` on can be attributed so that no use is left."""
+        # Steps instead of time, so that the result is the same on every machine.
         self.steps -= 1
         if self.steps < 0:
             return False
@@ -212,15 +227,15 @@ class _Search:
         tried: list[dict[str, int]] = []
         for mask, rest in cells:
             spans = mask.bit_count() > 1
-            # Cells with equal rests lead to the same answer, so that one of them is tried.
+            # Cells with equal rests have the same result, so only one of them is tried.
             if (block.must_span and not spans) or (spans and not block.may_span) or rest in tried:
                 continue
             if any(rest.get(kind, 0) < amount for kind, amount in block.amounts.items()):
                 continue
             if not spans:
-                tried.append(dict(rest))  # equal NUMA nodes are as good as one another
+                tried.append(dict(rest))  # NUMA nodes with equal rests are interchangeable
             for kind, amount in block.amounts.items():
-                # Subtract, recurse and add back: one set of dicts serves the whole search.
+                # Subtract, recurse and add back: the search shares one set of dicts.
                 rest[kind] -= amount
             found = self.covers(cells, place + 1)
             for kind, amount in block.amounts.items():
@@ -232,15 +247,16 @@ class _Search:
 
 def explain_use(used: Mapping[int, ResourceList], blocks: Sequence[Block]) -> Mapping[int, int] | None:
     """
-    For every NUMA node the mask of its group, itself when it is in none; ``None`` when the blocks do not explain the use.
+    Return the mask of the group of every NUMA node, or ``None`` if the blocks do not explain the use.
 
-    ``used`` is per NUMA node and memory type in bytes. Explanations with the narrowest groups are taken; a NUMA node about which
-    they disagree has the mask ``UNCLEAR``.
+    The mask of a NUMA node without a group is the NUMA node itself. ``used`` is bytes per NUMA node and memory
+    type. Only explanations with the
+    narrowest groups count; a NUMA node on which they disagree has the mask ``UNCLEAR``.
     """
-    # The sums must agree before any attribution can.
+    # Cheap necessary condition: the sums are equal.
     if _total(used.values()) != _total(block.amounts for block in blocks):
         return None
-    # Largest first: few places hold a large block, so that dead ends show early.
+    # Largest first: few places hold a large block, so dead ends appear early.
     ordered = sorted(blocks, key=lambda block: sorted(block.amounts.values(), reverse=True), reverse=True)
     search = _Search(ordered)
     nodes = sum(1 << numa for numa in used)
@@ -252,7 +268,7 @@ def explain_use(used: Mapping[int, ResourceList], blocks: Sequence[Block]) -> Ma
                 for mask in masks:
                     for numa in numa_ids(mask):
                         found[numa] = mask if found.get(numa, mask) == mask else UNCLEAR
-            # Out of steps is "not known", and never "no group".
+            # A search without steps left is inconclusive.
             if search.steps < 0:
                 return None
         if found:
@@ -262,7 +278,7 @@ def explain_use(used: Mapping[int, ResourceList], blocks: Sequence[Block]) -> Ma
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """One way in which memory may be bound: the mask of every NUMA node's group, and the bytes that blocks on each mask hold, by type."""
+    """One possible binding of memory: the mask of every NUMA node's group, and the bytes by type that blocks on every mask hold."""
 
     groups: Mapping[int, int]
     held: Mapping[int, ResourceList]
@@ -272,10 +288,11 @@ def groupings(
     used: Mapping[int, ResourceList], supply: Mapping[int, ResourceList], blocks: Sequence[Block], *, in_full: bool
 ) -> list[Grouping] | None:
     """
-    Every way to group NUMA nodes in which these blocks, and no others, leave the published use; ``None`` when there are too many to tell.
+    Return every way to group NUMA nodes in which exactly these blocks cause the published use, or ``None`` if there are too many.
 
-    ``used`` and ``supply`` are per NUMA node and memory type in bytes. ``in_full``: the exporter counts a block with its whole size on each
-    of its NUMA nodes, as resource-topology-exporter does; else it fills them up in ascending order, as NFD does.
+    ``used`` and ``supply`` are bytes per NUMA node and memory type. ``in_full``: the exporter counts the full size
+    of a block on each of its NUMA
+    nodes, as resource-topology-exporter does. Otherwise it fills the NUMA nodes in ascending order, as NFD does.
     """
     due = _total(block.amounts for block in blocks)
     ordered = sorted(blocks, key=lambda block: sorted(block.amounts.values(), reverse=True), reverse=True)
@@ -289,7 +306,7 @@ def groupings(
         held = {mask: without_zeros(cells[mask] if mask in cells else used[members(mask)[0]]) for mask in parts}
         if _total(held.values()) != due:
             continue
-        # Out of steps is "may be": what is not ruled out stays.
+        # A search without steps left is inconclusive, and the grouping stays.
         if search.steps < 0 or search.covers([(mask, dict(rest)) for mask, rest in held.items()]) or search.steps < 0:
             found.append(Grouping({numa: mask for mask in parts for numa in members(mask)}, held))
         if len(found) > MOST_GROUPINGS:
@@ -298,7 +315,7 @@ def groupings(
 
 
 def bound_memory(supply: Mapping[int, ResourceList], grouping: Grouping) -> MemoryTable:
-    """The memory manager's table with this in use."""
+    """Return the memory manager's table with the memory of this grouping in use."""
     table = MemoryTable.of(supply)
     for mask, kinds in grouping.held.items():
         for kind, amount in kinds.items():
@@ -309,13 +326,13 @@ def bound_memory(supply: Mapping[int, ResourceList], grouping: Grouping) -> Memo
                 left -= part
         for numa in members(mask):
             table.groups[numa] = mask
-            # Blocks of pods whose place is open count as one.
+            # The number of blocks is not known, so it is 0 or 1.
             table.blocks[numa] = int(any(kinds.values()))
     return table
 
 
 def _cellings(nodes: Sequence[int], cells: Mapping[int, ResourceList]) -> Iterator[list[int]]:
-    """All ways to put NUMA nodes into these cells of several, or to leave them alone."""
+    """Yield all ways to put NUMA nodes into these cells of several NUMA nodes, or into cells of their own."""
     if not nodes:
         yield []
         return
@@ -327,7 +344,11 @@ def _cellings(nodes: Sequence[int], cells: Mapping[int, ResourceList]) -> Iterat
 
 
 def _in_full(used: Mapping[int, ResourceList], supply: Mapping[int, ResourceList]) -> dict[int, ResourceList]:
-    """What blocks on several NUMA nodes hold together, by mask: as much as each of them shows, or all that one has."""
+    """
+    Return what blocks on several NUMA nodes may hold together, by mask, for an exporter that counts in full.
+
+    Every NUMA node of the mask shows the same amount, or all that it has.
+    """
     found: dict[int, ResourceList] = {}
     nodes = sum(1 << numa for numa in used if any(used[numa].values()))
     for size in range(2, nodes.bit_count() + 1):
@@ -344,7 +365,7 @@ def _in_full(used: Mapping[int, ResourceList], supply: Mapping[int, ResourceList
 
 
 def _filled_up(used: Mapping[int, ResourceList], supply: Mapping[int, ResourceList]) -> dict[int, ResourceList]:
-    """As ``_in_full`` for an exporter that fills NUMA nodes up: one shows use only where those below it are full."""
+    """Return ``_in_full`` for an exporter that fills NUMA nodes in turn: a NUMA node shows use only if the NUMA nodes below it are full."""
     found: dict[int, ResourceList] = {}
     nodes = sum(1 << numa for numa in used)
     for size in range(2, nodes.bit_count() + 1):
@@ -366,7 +387,7 @@ def _is_filled_up(kind: str, mask: int, used: Mapping[int, ResourceList], supply
 
 
 def _partitions(nodes: int, width: int) -> Iterator[list[int]]:
-    """The NUMA nodes in up to two groups, the wider one of this width, and the others alone."""
+    """Yield the NUMA nodes in up to two groups, the wider group of this width, and all other NUMA nodes alone."""
     singles = [1 << numa for numa in numa_ids(nodes)]
     if width == 1:
         yield singles
@@ -374,7 +395,7 @@ def _partitions(nodes: int, width: int) -> Iterator[list[int]]:
     for wide in masks_of_size(nodes, width):
         rest = nodes & ~wide
         others = [mask for size in range(2, width + 1) for mask in masks_of_size(rest, size)]
-        # Of two groups of the same width each pair is made once, with the larger mask second.
+        # A pair of groups of the same width is made once, with the larger mask second.
         for other in [0, *(mask for mask in others if mask.bit_count() < width or mask > wide)]:
             yield [mask for mask in (wide, other) if mask] + [one for one in singles if not one & (wide | other)]
 
@@ -392,22 +413,25 @@ def _together(used: Mapping[int, ResourceList], mask: int) -> dict[str, int]:
 
 
 MOST_STARTS: Final = 32
-"""In so many states may a used node be begun with."""
+"""Maximum initial states of a used node."""
 
 MOST_ELSEWHERE: Final = 16_384
-"""So many devices near no NUMA node are told apart at most; a Node object may count any number."""
+"""Maximum devices near no NUMA node that are distinguished. A Node object may count any number."""
 
 _ALONE: Final[Mapping[int, int]] = {}
 """No NUMA node is in a group with others."""
 
 _TIED_UP: Final = 1 << MAX_NUMA_ID + 1
-"""A member of a group that no mask can equal."""
+"""A bit above all NUMA ids. A group with this bit equals no mask, so the NUMA node gets no memory of a group."""
 
 
 class Published(ValueObject):
     """
-    What is known of a node from the outside. ``pods`` are all pods known to be there, ``hidden`` those of them that are missing from
-    ``zones`` as well as published ones; ``zones`` ascend by NUMA id.
+    The published facts about a node.
+
+    ``pods`` are all pods known to be on the node. ``hidden`` are the pods of these that both ``zones`` and
+    published pods lack. ``zones`` ascend by
+    NUMA id.
     """
 
     frame: NodeConfig
@@ -418,12 +442,12 @@ class Published(ValueObject):
 
     @property
     def config(self) -> KubeletConfig:
-        """The kubelet's settings."""
+        """The kubelet's configuration."""
         return self.frame.node.config
 
 
 class InferredState(ValueObject):
-    """A state that fits the facts. ``groups_known``: do the known pods explain where memory is in use?"""
+    """A state that fits the facts. ``groups_known``: whether the known pods explain which NUMA nodes have memory in use."""
 
     state: KubeletState
     groups_known: bool
@@ -431,9 +455,9 @@ class InferredState(ValueObject):
 
 def infer_state(facts: Published) -> InferredState:
     """
-    A state of the kubelet that explains everything published.
+    Return a state of the kubelet that explains all published amounts.
 
-    Where the known pods do not explain the memory in use, its NUMA nodes are taken to be tied up.
+    Where the known pods do not explain the memory in use, no block that spans NUMA nodes may use these NUMA nodes.
     """
     node = facts.frame.node
     pools = {name: _pool(name, facts) for name in facts.frame.devices} if facts.frame.devices else {}
@@ -443,7 +467,7 @@ def infer_state(facts: Published) -> InferredState:
     managers = ManagerState(
         cpus=first_cpus(node.machine, [(zone.numa, zone.available) for zone in facts.zones]) if node.pins_cpus else 0,
         devices={name: taken for name, (_, taken) in pools.items()},
-        # A published topology names the static policy's free CPUs only; with another policy there is no such pool.
+        # Zones show free exclusive CPUs only under the static policy. Other policies have no such pool.
         memory=memory,
     )
     return InferredState(KubeletState(node=node, managers=managers, requested=facts.requested), known)
@@ -453,10 +477,10 @@ def used_starts(
     frame: NodeConfig, shown: Mapping[str, PodRequest], others: Mapping[str, PodRequest]
 ) -> list[Hypothesis]:
     """
-    Every state that a kubelet may be in while its topology shows just these pods; none where that is too open to tell.
+    Return every state that a kubelet may be in while its topology shows exactly these pods, or an empty list if there are too many.
 
-    ``others`` are pods that hold something that no topology shows: CPUs of their init containers. Where each pod is stays open
-    (``unlocated``): what they hold together on every NUMA node is what the zones show in use.
+    ``others`` are pods that hold resources that no topology shows: CPUs of their init containers. The place of every pod stays unknown
+    (``unlocated``). The sum of their resources per NUMA node is the use that the zones show.
     """
     found: list[Hypothesis] = []
     demands = [pod_demand(request) for request in shown.values()]
@@ -464,7 +488,7 @@ def used_starts(
     if any(name != CPU and name in frame.devices for demand in demands for name in demand.leftovers) or any(
         name in frame.devices for request in others.values() for name in pod_demand(request).pod.devices
     ):
-        return []  # which device a finished init container still has is not shown
+        return []  # a topology does not show which device a finished init container still has
     for node, options in config_variants(frame):
         managers = _managers_in_use(frame, node, due)
         tables = _tables(frame, node, demands)
@@ -478,7 +502,7 @@ def used_starts(
 
 
 def _managers_in_use(frame: NodeConfig, node: KubeletNode, due: ResourceList) -> ManagerState | None:
-    """CPUs and devices as the zones show them; ``None`` where they do not add up to what the pods hold."""
+    """Return the CPUs and devices as the zones show them, or ``None`` if they differ from what the pods hold in sum."""
     zones = frame.topology.zones
     cpus = first_cpus(node.machine, [(zone.numa, zone.available) for zone in zones]) if node.pins_cpus else 0
     if node.pins_cpus and (node.machine.bits & ~node.reserved & ~cpus).bit_count() * MILLI != due.get(CPU, 0):
@@ -486,7 +510,7 @@ def _managers_in_use(frame: NodeConfig, node: KubeletNode, due: ResourceList) ->
     devices: dict[str, int] = {}
     for name, pool in node.devices.items():
         if pool.assumed:
-            # How many are in use follows from the pods alone.
+            # The number of devices in use follows from the pods alone.
             count = due.get(name, 0)
             if count > len(pool.devices) or (count and node.aligns and name not in sharing_of(frame)):
                 return None
@@ -505,7 +529,7 @@ def _managers_in_use(frame: NodeConfig, node: KubeletNode, due: ResourceList) ->
 
 
 def _tables(frame: NodeConfig, node: KubeletNode, pods: Sequence[PodDemand]) -> Sequence[MemoryTable | None] | None:
-    """The memory tables that explain the use; ``None`` where none does, or too many."""
+    """Return the memory tables that explain the use, or ``None`` if there are none or too many."""
     if not node.pins_memory:
         return [None]
     used: dict[int, ResourceList] = {}
@@ -515,7 +539,7 @@ def _tables(frame: NodeConfig, node: KubeletNode, pods: Sequence[PodDemand]) -> 
             kind: amount - min(max(0, zone.available.get(kind, 0)), amount) for kind, amount in has.items()
         }
     blocks = [block for pod in pods for block in _blocks(pod, node.config, node.memory)]
-    # Exporters that name their method count in full; without a name it is either way.
+    # Exporters that name their fingerprint method count in full. Without a name both ways are possible.
     ways = [True] if frame.topology.fingerprint_method else [True, False]
     found: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], MemoryTable] = {}
     for in_full in ways:
@@ -530,33 +554,34 @@ def _tables(frame: NodeConfig, node: KubeletNode, pods: Sequence[PodDemand]) -> 
 
 
 def _pool(name: str, facts: Published) -> tuple[DevicePool, int]:
-    """The devices of one resource, and the bits of those in use."""
-    # An exporter may publish less than nothing for a moment, while a pod is replaced.
+    """Return the devices of one resource, and the bits of the devices in use."""
+    # An exporter may publish a negative amount for a moment, while a pod is replaced.
     rows = [(zone.numa, zone.allocatable.get(name, 0), max(0, zone.available.get(name, 0))) for zone in facts.zones]
     there = facts.frame.allocatable.get(name, 0)
     listed = sum(count for _, count, _ in rows)
     free: list[int] = []
     used: list[int] = []
     if listed > there > 0:
-        # Devices near several NUMA nodes are counted on each. Sharing as much as possible promises the least.
+        # Devices near several NUMA nodes are counted on each of them. As much sharing as possible is the conservative
+        # assumption.
         topology = facts.frame.topology
         used_near = most_used(name, topology.zones, there, in_full=counts_in_full(topology))
         missing = sum(pod.pod.devices.get(name, 0) for pod in facts.hidden)
         rows = [(numa, count, max(0, count - used_near.get(numa, 0) - missing)) for numa, count, _ in rows]
         free = _nested([(numa, available) for numa, _, available in rows])
-        # The rest in use is shared as much as possible too, so that both sum up to the zones' counts.
+        # The devices in use are shared as much as possible too, so that both sum to the zones' counts.
         used = _nested([(numa, count - available) for numa, count, available in rows])
     else:
         for numa, count, available in rows:
             free += [1 << numa] * available
             used += [1 << numa] * (count - available)
-        # The rest of what the Node object counts is near no NUMA node.
+        # Devices that only the Node object counts are near no NUMA node.
         without = min(max(0, there - listed), MOST_ELSEWHERE)
         left = there - facts.requested.get(name, 0) - len(free)
         free += [0] * min(max(0, left), without)
         used += [0] * (without - min(max(0, left), without))
     devices = tuple(Device(f"{name}-{place}", near) for place, near in enumerate([*free, *used]))
-    # Free devices come first in the pool, so that the bits of those in use are the upper ones.
+    # Free devices come first in the pool, so the devices in use are the upper bits.
     return DevicePool(devices), ((1 << len(used)) - 1) << len(free)
 
 
@@ -572,10 +597,11 @@ def _memory(facts: Published, node: KubeletNode) -> tuple[MemoryTable, bool]:
         available, left, used = zone.available, free.setdefault(zone.numa, {}), held.setdefault(zone.numa, {})
         for kind, amount in node.memory[zone.numa].items():
             there = available.get(kind, 0)
-            # Free memory is never more than what the manager has: exporters may publish the machine's.
+            # Free memory is at most what the manager has. Exporters may publish the memory of the machine.
             left[kind] = there = amount if there > amount else max(0, there)
             used[kind] = amount - there
-    # The number of blocks is not known, only whether there are any: the memory manager frees a group when it reaches zero.
+    # Only whether there are blocks is known, not their number. The memory manager ends a group when the number reaches
+    # zero.
     blocks = {numa: int(any(used.values())) for numa, used in held.items()}
     groups, alone = _groups(facts, node, held), {numa: 1 << numa for numa in held}
     table = MemoryTable(node.memory, free, held, alone, blocks, mask_of_ids(tuple(held)))
@@ -583,7 +609,7 @@ def _memory(facts: Published, node: KubeletNode) -> tuple[MemoryTable, bool]:
         return table, True
     for numa, is_used in blocks.items():
         own = 1 << numa
-        # A NUMA node in use that no explanation covers may be in any group; an unused one is in none.
+        # A NUMA node in use without an explanation may be in any group. An unused NUMA node is in none.
         group = groups[numa] if groups is not None else UNCLEAR if is_used else own
         table.groups[numa] = group = own | _TIED_UP if group == UNCLEAR else group
         blocks[numa] = int(is_used or group.bit_count() > 1)
@@ -591,12 +617,14 @@ def _memory(facts: Published, node: KubeletNode) -> tuple[MemoryTable, bool]:
 
 
 def _groups(facts: Published, node: KubeletNode, held: Mapping[int, ResourceList]) -> Mapping[int, int] | None:
-    """By NUMA node the mask of its memory group, ``_ALONE`` if each is in none; ``None`` where the pods do not explain what is held."""
+    """
+    Return the mask of the memory group by NUMA node, ``_ALONE`` if there are no groups, or ``None`` if the pods do not explain ``held``.
+    """
     policy = facts.config.topology_policy
-    # Under single-numa-node no block spans NUMA nodes, so every group is a single one.
+    # Under single-numa-node no block spans NUMA nodes.
     if policy is KubeletPolicy.SINGLE_NUMA_NODE:
         return _ALONE
-    # Best-effort may have put a block on more NUMA nodes than its bytes need, which leaves no trace in amounts.
+    # Best-effort may have put a block on more NUMA nodes than its bytes need, which amounts do not show.
     if policy is KubeletPolicy.BEST_EFFORT and any(_is_torn(pod, facts) for pod in facts.pods):
         return None
     blocks = [block for pod in facts.pods for block in _blocks(pod, facts.config, node.memory)]
@@ -607,8 +635,9 @@ def _groups(facts: Published, node: KubeletNode, held: Mapping[int, ResourceList
 
 def _is_torn(pod: PodDemand, facts: Published) -> bool:
     """
-    Did CPUs or devices need several NUMA nodes for a pod under best-effort? Then its memory belongs to a group, too, of which
-    nothing can be seen: the bytes may all have come from one of its NUMA nodes.
+    Return whether CPUs or devices of a pod need several NUMA nodes under best-effort.
+
+    The memory of such a pod belongs to a group too, which amounts may not show: all bytes may come from one NUMA node of the group.
     """
     if not pod.pod.memory:
         return False
@@ -625,8 +654,8 @@ def _is_torn(pod: PodDemand, facts: Published) -> bool:
 
 
 def _blocks(pod: PodDemand, config: KubeletConfig, supply: Mapping[int, ResourceList]) -> list[Block]:
-    """The memory blocks that a pod's lasting containers hold, as far as requests tell; together where they share one mask."""
-    # Regular init containers have ended, and the memory manager gives their blocks to later containers.
+    """Return the memory blocks of a pod's lasting containers by its requests, as one block where the containers share one mask."""
+    # Init containers have ended, and the memory manager gives their blocks to later containers.
     lasting = [
         amounts
         for container, demand in pod.containers
@@ -634,7 +663,7 @@ def _blocks(pod: PodDemand, config: KubeletConfig, supply: Mapping[int, Resource
     ]
     if config.topology_policy is not KubeletPolicy.RESTRICTED:
         return [Block(amounts, may_span=True, must_span=not _fits_one(amounts, supply)) for amounts in lasting]
-    # Restricted accepts the narrowest set only: more than one NUMA node exactly when one could never do.
+    # Restricted admits the narrowest set only: several NUMA nodes exactly if one NUMA node can never have enough.
     if config.topology_scope is KubeletScope.POD and lasting:
         spans = not _fits_one(pod.pod.memory or {}, supply)
         return [Block(total(lasting), may_span=spans, must_span=spans)]

@@ -1,4 +1,11 @@
-"""The kubelet's configuration as far as it is published, and the variants that are possible for the rest."""
+"""
+The published configuration of a kubelet's node, and the variants that are possible for the unpublished rest.
+
+``NodeConfig`` is the node before the first pod, with invented CPU ids. ``config_variants`` lists the nodes that agree
+with the objects: sockets
+for align-by-socket, and prefer-closest-numa-nodes. ``starts`` lists the initial hypotheses. ``located`` bounds the NUMA nodes of a
+container's CPUs where align-by-socket offers a whole socket. ``device_pool`` and ``sharing_of`` derive devices from the counts of zones.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,28 +35,32 @@ from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.value_objects import ValueObject, replace
 
 ANY_THREADS: Final = tuple(range(1, 9))
-"""Of a core of an architecture that is not known."""
+"""Possible threads per core on an unknown architecture."""
 
 
 class Room(ValueObject, gc=False):
-    """How many CPUs of a NUMA node are free: at least, and at most."""
+    """Bounds of the number of free CPUs of a NUMA node."""
 
     least: int
     most: int
 
 
 def packs_sockets(node: KubeletNode) -> bool:
-    """Are CPUs packed into sockets, and is a pod refused that asks for more than these have?"""
+    """Return whether CPUs are packed into sockets, and a pod that needs more CPUs than the sockets of its hint have is rejected."""
     return node.static_options.align_by_socket and bool(node.core_threads) and node.config.topology_policy in STRICT
 
 
 def is_located(one: ContainerGrant) -> bool:
-    """Are the container's CPUs of one NUMA node for certain?"""
+    """Return whether the container's CPUs are on one NUMA node for certain."""
     return one.numas != 0 and one.numas & (one.numas - 1) == 0
 
 
 def located(grant: Grant, demand: PodDemand, rooms: Mapping[int, Room], node: KubeletNode) -> Grant:
-    """The grant, with the NUMA nodes that each container's CPUs may be of, where ``rooms`` were free by NUMA node before the pod came."""
+    """
+    Return the grant with the possible NUMA nodes of every container's CPUs.
+
+    ``rooms`` are the free CPUs by NUMA node before the pod came.
+    """
     whole = demand.pod.cpus if node.config.topology_scope is KubeletScope.POD else 0
     return replace(grant, containers=tuple(_located(grant.containers, whole, dict(rooms), node)))
 
@@ -57,15 +68,19 @@ def located(grant: Grant, demand: PodDemand, rooms: Mapping[int, Room], node: Ku
 def _located(
     containers: Sequence[ContainerGrant], whole: int, rooms: dict[int, Room], node: KubeletNode
 ) -> Iterator[ContainerGrant]:
-    """``whole`` is what the hint of all of them has room for, 0 where each has a hint of its own."""
+    """
+    Yield the containers with their possible NUMA nodes.
+
+    ``whole`` is the number of CPUs that one hint of all containers has room for, 0 if every container has its own hint.
+    """
     known, before = True, dict(rooms)
     for one in containers:
         if one.cpus:
-            # Where a container is decides on the hints of those after it.
+            # The place of a container decides the hints of later containers.
             offered = _offered(one, whole or len(one.cpus), before if whole else rooms, node) if known else []
             one = replace(one, numas=_numas(one, offered, rooms, node))
             known = bool(whole) or is_located(one)
-            # An init container's CPUs are offered to the containers after it again.
+            # CPUs of an init container are offered to later containers again.
             if one.kind is not ContainerKind.INIT:
                 _take(one, rooms)
         yield one
@@ -82,9 +97,10 @@ def _take(one: ContainerGrant, rooms: dict[int, Room]) -> None:
 
 def _offered(one: ContainerGrant, needed: int, rooms: Mapping[int, Room], node: KubeletNode) -> list[int]:
     """
-    The sockets, as CPU bits, one of which the container's CPUs are of, whatever is free between the bounds; empty where that is not known.
+    Return the possible sockets of the container's CPUs, as CPU bits, for all free CPUs within the bounds. Empty if not known.
 
-    Of hints of one NUMA node the lowest wins. A lower one with room was passed over for its memory or devices, which are known.
+    Of hints of one NUMA node the lowest wins. A lower NUMA node with enough CPUs was not chosen because of its memory or devices, which are
+    known.
     """
     machine, mask = node.machine, one.hint.mask if one.hint is not None else None
     near = sum(machine.numa_bits.get(numa, 0) for numa in members(mask or 0))
@@ -102,21 +118,22 @@ def _offered(one: ContainerGrant, needed: int, rooms: Mapping[int, Room], node: 
 
 
 def _numas(one: ContainerGrant, offered: Iterable[int], rooms: Mapping[int, Room], node: KubeletNode) -> int:
-    """The NUMA nodes of which the container's CPUs may be that is offered one of these sockets, as a mask; 0 for any."""
+    """Return the mask of the NUMA nodes that the container's CPUs may be on if it is offered one of these sockets, 0 for any."""
     found = 0
     for socket in offered:
         there = {numa: rooms[numa] for numa, bits in node.machine.numa_bits.items() if bits & socket}
         found |= mask_of(numa for numa in there if not _is_left_out(numa, len(one.cpus), there, node))
-        # What a dry run takes that tries the worst order is in it as well.
+        # Include the NUMA nodes of a dry run that tries the worst order.
         found |= mask_of(numa for numa in there if one.cpus.bits & node.machine.numa_bits[numa])
     return found
 
 
 def _is_left_out(numa: int, needed: int, rooms: Mapping[int, Room], node: KubeletNode) -> bool:
+    """Return whether other NUMA nodes of the socket surely supply all CPUs before this NUMA node does."""
     sizes = {each: node.machine.numa_bits[each].bit_count() for each in rooms}
     here = rooms[numa]
     if here.most >= sizes[numa] and needed >= sizes[numa]:
-        return False  # it may be taken as a whole
+        return False  # the NUMA node may be taken as a whole
     first = [each for each, room in rooms.items() if (room.most, each) < (here.least, numa)]
     if sum(rooms[each].least for each in first) < needed:
         return False
@@ -130,8 +147,8 @@ def _is_left_out(numa: int, needed: int, rooms: Mapping[int, Room], node: Kubele
 
 
 def _on_whole_cores(numa: int, room: Room, size: int, threads: int, node: KubeletNode) -> int:
-    """How many free CPUs of a NUMA node are at least on cores that are free as a whole."""
-    # With full-pcpus-only containers hold whole cores, and only reserved CPUs spoil others.
+    """Return the minimum number of free CPUs of a NUMA node that are on wholly free cores."""
+    # With full-pcpus-only, containers hold whole cores, and only reserved CPUs spoil other cores.
     whole = node.config.cpu_options.get(FULL_CORES)
     used = (node.machine.numa_bits[numa] & node.reserved).bit_count() if whole else size - room.least
     left = max(0, room.least - used * (threads - 1))
@@ -145,7 +162,7 @@ SPREADING: Final = (
     "distribute-cpus-across-cores",
     "prefer-align-cpus-by-uncorecache",
 )
-"""Options of the static CPU manager policy with which CPUs are not just packed into the cores of a NUMA node."""
+"""Options of the static CPU manager policy under which CPUs are not only packed into the cores of a NUMA node."""
 
 Distances = Mapping[tuple[int, int], int]
 
@@ -153,10 +170,11 @@ Distances = Mapping[tuple[int, int], int]
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
     """
-    The node as its kubelet knows it before the first pod, but for its devices, whose names are in ``devices``.
+    The node as its kubelet knows it before the first pod, without device pools; ``devices`` are their names.
 
-    ``topology`` and ``allocatable`` are what it was made of; ``node`` is the same object as long as only what is available changes.
-    ``derived`` is what others worked out of the topology, by their names for it: it goes with it.
+    ``topology`` and ``allocatable`` are the sources. ``node`` stays the same object while only available amounts
+    change. ``derived`` caches values that
+    other modules compute from the topology, by name; it has the same lifetime.
     """
 
     node: KubeletNode
@@ -168,14 +186,15 @@ class NodeConfig:
     @classmethod
     def of(cls, topology: NodeResourceTopology, allocatable: ResourceList, architecture: str = "") -> Self:
         """
-        From the topology and the Node object's allocatable amounts.
+        Return the configuration for a topology and the Node object's allocatable amounts.
 
-        A manager whose resources no zone lists is taken to be off, as exporters list exactly what is managed. ``architecture`` is the
-        Node's, empty where it names none.
+        A manager whose resources no zone lists is taken to be off, because exporters list exactly the managed
+        resources. ``architecture`` is the
+        Node's, empty if unknown.
         """
         zones = topology.zones
         listed = sorted({kind for zone in zones for kind in zone.allocatable if is_memory(kind)})
-        # An exporter that lists memory although the memory manager is off describes the machine, not what is bound.
+        # An exporter that lists memory while the memory manager is off describes the machine and not bound memory.
         kinds = [] if topology.kubelet.memory_policy == "None" else listed
         machine = _machine(
             tuple((zone.numa, zone.capacity.get(CPU, 0) // MILLI) for zone in zones),
@@ -186,7 +205,7 @@ class NodeConfig:
             config=replace(
                 likely_config(topology),
                 memory_policy=STATIC_MEMORY if kinds else "None",
-                # The reserved CPUs are those that the machine has and no zone allocates.
+                # Reserved CPUs are in the capacity of a zone and not in its allocatable amount.
                 reserved_cpus=CpuSet(
                     machine.bits & ~first_cpus(machine, [(zone.numa, zone.allocatable) for zone in zones])
                 ),
@@ -206,7 +225,7 @@ class NodeConfig:
         return cls(node, tuple(sorted(devices)), topology, allocatable)
 
     def holds_for(self, topology: NodeResourceTopology, allocatable: ResourceList) -> bool:
-        """Do these objects differ at most in what is available?"""
+        """Return whether these objects differ from the sources at most in available amounts."""
         old = self.topology
         return (
             _same(allocatable, self.allocatable)
@@ -217,12 +236,12 @@ class NodeConfig:
 
 
 def packs_cpus(config: KubeletConfig) -> bool:
-    """Are CPUs known to be taken core by core on each NUMA node? With no option that spreads them or looks at uncore caches."""
+    """Return whether CPUs are known to be taken core by core on every NUMA node: no option spreads them or considers uncore caches."""
     return config.cpu_policy is not None and not any(config.cpu_options.get(name, False) for name in SPREADING)
 
 
 def _core_threads(config: KubeletConfig, architecture: str) -> tuple[int, ...]:
-    """The threads that a core may have where CPUs are known to be packed into sockets; empty where that is not known."""
+    """Return the possible threads per core if CPUs are known to be packed into sockets, else an empty tuple."""
     others = {name: on for name, on in config.cpu_options.items() if name != BY_SOCKET}
     if not packs_cpus(replace(config, cpu_options=others)) or others.get(OVER_NUMA):
         return ()
@@ -230,9 +249,10 @@ def _core_threads(config: KubeletConfig, architecture: str) -> tuple[int, ...]:
 
 
 def first_cpus(machine: CpuTopology, amounts: Sequence[tuple[int, ResourceList]]) -> int:
-    """Bits of the first CPUs of every NUMA node, as many as its amount says."""
+    """Return the bits of the first CPUs of every NUMA node, as many as the zone's amount."""
     chosen = 0
-    # Made-up ids are contiguous on every NUMA node, so that ``bits & -bits`` is its first CPU and the product a run of CPUs.
+    # Invented ids are contiguous on every NUMA node: ``bits & -bits`` is its first CPU, and the product is a run of
+    # CPUs.
     for numa, amount in amounts:
         bits = machine.numa_bits[numa]
         count = min(max(0, amount.get(CPU, 0) // MILLI), bits.bit_count())
@@ -241,8 +261,7 @@ def first_cpus(machine: CpuTopology, amounts: Sequence[tuple[int, ResourceList]]
 
 
 def _same(one: object, other: object) -> bool:
-    """Equal, most often because it is the same object."""
-    # Identity first: informers hand out the same object until it changes.
+    # Identity first: informers return the same object until it changes.
     return one is other or one == other
 
 
@@ -253,13 +272,13 @@ def _have_the_same(zones: Sequence[Zone], others: Sequence[Zone]) -> bool:
     )
 
 
-# Nodes come in models: the same counts and distances give one machine, and its derived tables are shared.
+# Nodes with the same counts and distances share one machine and its derived tables.
 @lru_cache(maxsize=1024)
 def _machine(counts: tuple[tuple[int, int], ...], distances: tuple[tuple[tuple[int, int], int], ...]) -> CpuTopology:
     cpus: list[Cpu] = []
     for numa, count in counts:
-        # Sockets, caches and threads are not published: each CPU is a core, each NUMA node a socket, and whole cores are judged
-        # apart.
+        # Sockets, caches and threads are not published. Every CPU is a core and every NUMA node a socket; whole cores
+        # are checked separately (``WholeCores``).
         first = len(cpus)
         cpus += (Cpu(id=first + i, core=first + i, numa=numa, socket=numa, uncore=numa) for i in range(count))
     return CpuTopology(cpus=tuple(cpus), numa_ids=tuple(numa for numa, _ in counts), distances=dict(distances))
@@ -267,16 +286,17 @@ def _machine(counts: tuple[tuple[int, int], ...], distances: tuple[tuple[tuple[i
 
 ALIGN_BY_SOCKET: Final = "align-by-socket"
 MOST_VARIANTS: Final = 12
+"""Maximum variants of a node that are followed."""
 
 Variant = tuple[KubeletNode, tuple[str, ...]]
-"""A node, and the options that are assumed on it although they are unlikely (alpha, off by default) and not published."""
+"""A node, and the unpublished options (alpha, off by default) that are assumed on although they are unlikely."""
 
 Sockets = Mapping[int, int]
-"""Socket of every NUMA node."""
+"""Socket by NUMA id."""
 
 
 def config_variants(frame: NodeConfig) -> list[Variant]:
-    """The nodes that agree with the objects, the likeliest first; at most ``MOST_VARIANTS``."""
+    """Return the nodes that agree with the objects, the most likely first, at most ``MOST_VARIANTS``."""
     found: list[Variant] = []
     published = frame.topology.kubelet
     pools = _pools(frame)
@@ -288,13 +308,17 @@ def config_variants(frame: NodeConfig) -> list[Variant]:
         if sockets is not None:
             node = replace(node, machine=_with_sockets(node.machine, sockets), aligns_by_socket=True)
         found.append((node, unlikely))
-    # Stable sort: variants without unlikely options first, in the order in which they were made.
+    # Stable sort: variants without unlikely options come first, in creation order.
     found.sort(key=lambda variant: len(variant[1]))
     return found[:MOST_VARIANTS]
 
 
 def _closest(frame: NodeConfig, published: KubeletConfig) -> tuple[bool, ...]:
-    """prefer-closest-numa-nodes matters where some NUMA nodes are closer than others and sets of them are compared."""
+    """
+    Return the possible values of prefer-closest-numa-nodes.
+
+    The option matters where distances differ and the policy compares sets of NUMA nodes.
+    """
     known = published.topology_options.get(CLOSEST_NUMA)
     if known is not None or published.cpu_policy is not None:
         return (bool(known),)  # a published configuration lists the options that are on
@@ -303,37 +327,44 @@ def _closest(frame: NodeConfig, published: KubeletConfig) -> tuple[bool, ...]:
 
 
 def _sockets(frame: NodeConfig, published: KubeletConfig) -> list[tuple[Sockets | None, tuple[str, ...]]]:
-    """align-by-socket needs sockets, which no exporter publishes; distances tell which there may be."""
+    """
+    Return the possible sockets with the unlikely options that they assume. ``None`` stands for align-by-socket off.
+
+    align-by-socket depends on sockets, which no exporter publishes. Distances show which sockets are possible.
+    """
     machine = frame.node.machine
     known = published.cpu_options.get(ALIGN_BY_SOCKET)
     wide = published.topology_policy in (KubeletPolicy.RESTRICTED, KubeletPolicy.BEST_EFFORT)
     if known is None and published.cpu_policy is not None:
-        known = False  # an exporter of the policy lists its options
+        known = False  # an exporter that publishes the policy lists its options
     if known is False or not wide or not frame.node.pins_cpus or len(machine.numa_ids) == 1:
         return [(None, ())]
-    # Stated or published: the sockets are open, the option is not, so it counts as no unlikely assumption.
+    # The option is stated or published. Only the sockets are unknown, so that no unlikely option is assumed.
     if known:
         return [(sockets, ()) for sockets in socket_partitions(machine)] or [(None, ())]
-    # Sockets that nothing tells of are not guessed beside an option that is unlikely itself.
+    # Sockets are not guessed in addition to an unlikely option.
     partitions = list(socket_partitions(machine, guessed=False))
     return [
         (None, ()),
-        # One NUMA node a socket aligns as NUMA nodes do: not a variant.
+        # Sockets of one NUMA node have no effect on alignment.
         *((sockets, (ALIGN_BY_SOCKET,)) for sockets in partitions if len(set(sockets.values())) < len(sockets)),
     ]
 
 
 def socket_partitions(machine: CpuTopology, *, guessed: bool = True) -> Iterator[Sockets]:
     """
-    Ways to put NUMA nodes into sockets of equal size: NUMA nodes within some distance of one another, and each on its own.
+    Yield ways to put NUMA nodes into sockets of equal size: NUMA nodes within a distance of each other, and every NUMA node alone.
 
-    Distances inside a socket are smaller than between sockets. Where they are the same between some sockets as inside, as where each die of
-    a socket has links of its own to others, NUMA nodes within that distance of one another make up no sockets (0 is near 1 and 2, which are
-    not near one another). There, NUMA nodes of a socket come one after the other, or in turn with those of the others, as far as no pair in
-    one socket is farther apart than that, and none in different sockets is closer.
+    Distances inside a socket are smaller than between sockets. They may be equal, as where each die of a socket has its own links to other
+    sockets. Then NUMA nodes within that distance of each other form no sockets (0 is near 1 and 2, which are not
+    near each other). In this case
+    the NUMA nodes of a socket are consecutive or interleaved with other sockets. No pair in one socket may be
+    farther apart than the distance,
+    and no pair in different sockets closer.
 
-    Where all distances are equal, as firmware and hypervisors without a distance table have them, they tell nothing: there NUMA nodes come
-    in the same orders if such are to be ``guessed``.
+    Where all distances are equal, as from firmware and hypervisors without a distance table, they give no
+    information. With ``guessed``, the
+    consecutive and interleaved orders are yielded then.
     """
     seen: set[tuple[int, ...]] = set()
     for socket_of in _partitions(machine, guessed=guessed):
@@ -345,13 +376,13 @@ def socket_partitions(machine: CpuTopology, *, guessed: bool = True) -> Iterator
 
 def _partitions(machine: CpuTopology, *, guessed: bool) -> Iterator[Sockets]:
     ids, thresholds = machine.numa_ids, _thresholds(machine)
-    # Threshold 0 puts every NUMA node into a socket of its own.
+    # Threshold 0 puts every NUMA node into its own socket.
     for threshold in (*thresholds, 0):
         near = {
             numa: [other for other in ids if other == numa or machine.distance(numa, other) <= threshold]
             for numa in ids
         }
-        # Sockets of one machine are of equal size; anything else is no partition into sockets.
+        # Sockets of a machine have equal size; other results are no partition into sockets.
         if len({len(others) for others in near.values()}) == 1 and all(
             near[other] == others for others in near.values() for other in others
         ):
@@ -363,7 +394,7 @@ def _partitions(machine: CpuTopology, *, guessed: bool) -> Iterator[Sockets]:
 
 
 def _in_order(ids: Sequence[int]) -> Iterator[Sockets]:
-    """Several sockets of several NUMA nodes, one after the other or in turn."""
+    """Yield partitions into several sockets of several NUMA nodes, consecutive or interleaved."""
     for sockets in range(2, len(ids) // 2 + 1):
         if len(ids) % sockets == 0:
             size = len(ids) // sockets
@@ -372,7 +403,7 @@ def _in_order(ids: Sequence[int]) -> Iterator[Sockets]:
 
 
 def _may_be(sockets: Sockets, machine: CpuTopology, threshold: int) -> bool:
-    """Is no pair in one socket farther apart, and none in different sockets closer?"""
+    """Return whether no pair in one socket is farther apart than the threshold, and no pair in different sockets closer."""
     return all(
         machine.distance(a, b) <= threshold if sockets[a] == sockets[b] else machine.distance(a, b) >= threshold
         for a, b in permutations(sockets, 2)
@@ -380,7 +411,7 @@ def _may_be(sockets: Sockets, machine: CpuTopology, threshold: int) -> bool:
 
 
 def _thresholds(machine: CpuTopology) -> list[int]:
-    """The different distances between NUMA nodes, ascending."""
+    """Return the different distances between NUMA nodes, ascending."""
     ids = machine.numa_ids
     return sorted({machine.distance(a, b) for a in ids for b in ids if a != b})
 
@@ -392,8 +423,9 @@ def _with_sockets(machine: CpuTopology, sockets: Sockets) -> CpuTopology:
 
 def sharing_of(frame: NodeConfig) -> dict[str, SharedPool]:
     """
-    The resources whose devices are near several NUMA nodes: zones count more of them than the Node. Without those of a kubelet that aligns
-    nothing, where it makes no difference.
+    Return the resources with devices near several NUMA nodes: zones count more devices than the Node.
+
+    The result is empty for a kubelet that aligns nothing, where this has no effect.
     """
     if not frame.node.aligns:
         return {}
@@ -401,20 +433,20 @@ def sharing_of(frame: NodeConfig) -> dict[str, SharedPool]:
     for name in frame.devices:
         counts = {zone.numa: zone.allocatable.get(name, 0) for zone in frame.topology.zones}
         total = frame.allocatable.get(name, 0)
-        # A device more than there are near one NUMA node would have to be counted there twice.
+        # A zone with more devices than the Node would count a device twice.
         if sum(counts.values()) > total >= max(counts.values()):
             found[name] = SharedPool({numa: count for numa, count in counts.items() if count}, total)
     return found
 
 
 def counts_in_full(topology: NodeResourceTopology) -> bool | None:
-    """Is a device in use counted on every NUMA node near it? ``None`` where that is not known (``most_used``)."""
-    # Only resource-topology-exporter writes how it makes its fingerprint; one that does not may count either way.
+    """Return whether a device in use is counted on every NUMA node near it, or ``None`` if not known (``most_used``)."""
+    # Only resource-topology-exporter publishes its fingerprint method. Other exporters may count either way.
     return True if topology.fingerprint_method else None
 
 
 def starts(frame: NodeConfig) -> list[Hypothesis]:
-    """The states that a kubelet may be in before the first pod, by all that is not published, the likeliest first."""
+    """Return the possible states of a kubelet before the first pod, the most likely first."""
     sharing = sharing_of(frame)
     return [
         Hypothesis(KubeletState.empty(node), options=options, sharing=sharing)
@@ -423,21 +455,21 @@ def starts(frame: NodeConfig) -> list[Hypothesis]:
 
 
 def _pools(frame: NodeConfig) -> dict[str, DevicePool]:
-    """Device pools that have as many devices near each NUMA node as its zone counts."""
     return {name: device_pool(name, frame) for name in frame.devices}
 
 
 def device_pool(name: str, frame: NodeConfig) -> DevicePool:
     """
-    The pool of one resource. ``Node`` allocatable counts every device once, zones count it on each NUMA node near it.
+    Return the pool of one resource.
 
-    Where zones count more, the masks are one way to have these counts; what they count too often
-    beyond that cannot be explained.
+    The Node's allocatable counts every device once, and zones count a device on every NUMA node near it. Where
+    zones count more, the masks are
+    one possible assignment with these counts. Counts that no assignment can have are ignored.
     """
     counts = {zone.numa: zone.allocatable.get(name, 0) for zone in frame.topology.zones}
     there = frame.allocatable.get(name, 0)
     listed = sum(counts.values())
-    # Zones that count no more than the Node object share no device.
+    # Zones that count no more devices than the Node object have no shared devices.
     if listed <= there or not there:
         near = [1 << numa for numa, count in counts.items() for _ in range(count)]
         near += [0] * max(0, there - listed)

@@ -1,4 +1,11 @@
-"""Texts of rejections by a kubelet, and demands that a kubelet's configuration does not guarantee."""
+"""
+Rejections for the scheduler: the texts of a kubelet's rejection, and checks that the pod requires nothing that the
+kubelet cannot guarantee.
+
+``rejection_of`` converts the result of a dry run. ``refuse_promises`` rejects NUMA and CPU bind policies of a pod that
+the configuration of a
+kubelet does not guarantee. ``never_fits`` and ``fits_empty_node`` decide whether evicting pods can help.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -40,7 +47,9 @@ from koord_numa.core.resources import CPU, MILLI, NOTHING, PODS, ResourceList
 
 
 def fits_empty_node(request: PodRequest, node: KubeletNode) -> bool:
-    """Whether the kubelet of this node admits the pod while no other is there. Asked for every refusal, so amounts come first."""
+    """
+    Return whether the kubelet of this node admits the pod on the empty node. Called for every rejection, so amounts are compared first.
+    """
     if check_node_fit(effective_requests(request), {}, node.allocatable) is not None:
         return False
     empty = KubeletState.empty(node)
@@ -49,12 +58,13 @@ def fits_empty_node(request: PodRequest, node: KubeletNode) -> bool:
 
 def never_fits(request: PodRequest, node: KubeletNode, *, keeps_cores: bool) -> bool:
     """
-    Whether the kubelet refuses the pod whatever else is there, and wherever that is. A no says nothing.
+    Return whether the kubelet rejects the pod in every state. ``False`` means not known.
 
-    ``keeps_cores``: it gives whole cores only, which have several threads. Their numbers are powers of two, so that odd counts are refused
-    (``Allocate`` in policy_static.go of the cpumanager). Under single-numa-node some NUMA node must have all that a unit asks for. The
-    memory manager keeps silent about a whole pod for which no set of NUMA nodes has enough, and may still find room for one container
-    after the other: in scope pod only CPUs tell. Devices may become healthy, so that their numbers tell nothing.
+    ``keeps_cores``: the kubelet allocates whole cores only, and cores have several threads. Thread counts are powers of two, so odd counts
+    are rejected (``Allocate`` in policy_static.go of the cpumanager). Under single-numa-node, one NUMA node must
+    have all that a unit requests.
+    The memory manager returns no hints for a whole pod for which no set of NUMA nodes has enough, and may still find memory for its
+    containers. So in scope pod only CPUs are compared. Devices may become healthy, so their numbers are not compared.
     """
     demand = pod_demand(request)
     if keeps_cores and node.pins_cpus and [count for count in demand.counts if count % 2]:
@@ -72,7 +82,7 @@ def never_fits(request: PodRequest, node: KubeletNode, *, keeps_cores: bool) -> 
 
 
 def _exceeds_each(unit: ContainerDemand, node: KubeletNode) -> bool:
-    """Does the unit ask for more than any NUMA node has when it is empty?"""
+    """Return whether the unit requests more than every single NUMA node has when it is empty."""
     for numa in node.machine.numa_ids:
         if not _exceeds(unit, node, numa):
             break
@@ -82,7 +92,7 @@ def _exceeds_each(unit: ContainerDemand, node: KubeletNode) -> bool:
 
 
 def _exceeds(unit: ContainerDemand, node: KubeletNode, numa: int) -> bool:
-    """Does the unit ask for more than the NUMA node has when it is empty?"""
+    """Return whether the unit requests more than the NUMA node has when it is empty."""
     if node.pins_cpus and unit.cpus > (node.machine.numa_bits[numa] & ~node.reserved).bit_count():
         return True
     if not unit.memory or not node.pins_memory:
@@ -102,9 +112,9 @@ CANNOT_ALLOCATE: Final = "node(s) whose kubelet lacks exclusive CPUs, memory or 
 
 
 def rejection_of(request: PodRequest, refused: NotAdmitted, view: KubeletView, state: KubeletState) -> Rejection:
-    """What the kubelet's refusal in this state means for the pod: which reason, which numbers, and whether evicting pods may help."""
+    """Return the rejection of the pod for a kubelet's rejection in this state: reason, numbers, and whether evicting pods may help."""
     reason, detail = refused.refusal.reason, refused.refusal.detail
-    # If even the empty node refuses the pod, evicting pods cannot help.
+    # Evicting pods cannot help if the empty node rejects the pod.
     resolvable = fits_empty_node(request, state.node)
     if reason.startswith(OUT_OF):
         resource = reason.removeprefix(OUT_OF)
@@ -114,13 +124,13 @@ def rejection_of(request: PodRequest, refused: NotAdmitted, view: KubeletView, s
         TOPOLOGY_AFFINITY: (Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN),
         SMT_ALIGNMENT: (Reason.KUBELET_SMT, NO_WHOLE_CORES),
     }.get(reason, (Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE))
-    # The pod or the container that was refused, so that the numbers show its amounts and not the pod's sum.
+    # The numbers are those of the rejected unit, a container or the pod, and not the sum of the pod.
     wanted = _wanted(refused.unit, state.node)
     rooms = {numa: free_on(state.node, state.managers, numa) for numa in state.node.machine.numa_ids}
     numbers = tuple(_numbers(wanted, rooms, KubeletState.empty(state.node)))
     if kind is Reason.KUBELET_ALIGNMENT and view.state.node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE:
         numbers = _decisive(numbers)
-        unit, colon, _ = detail.rpartition(": ")  # in the container scope, which container it is
+        unit, colon, _ = detail.rpartition(": ")  # in container scope, the container
         detail = f"{unit}{colon}needs {needs_text(wanted)} in one NUMA node"
         # The device manager's hints for 0 devices are the NUMA nodes with such devices (devicemanager/topology_hints.go).
         if tied := [name for name, amount in wanted.items() if not amount and name in state.node.devices]:
@@ -133,13 +143,13 @@ def rejection_of(request: PodRequest, refused: NotAdmitted, view: KubeletView, s
 
 
 def _decisive(numbers: tuple[NumaNumbers, ...]) -> tuple[NumaNumbers, ...]:
-    """Those of the resources that rule some NUMA node out by themselves; all of them where none does."""
+    """Return the numbers of resources that alone exclude some NUMA node, or all numbers if no resource does."""
     scarce = {number.resource for number in numbers if number.free < number.needed}
     return tuple(number for number in numbers if number.resource in scarce) or numbers
 
 
 def _wanted(unit: ContainerDemand | None, node: KubeletNode) -> dict[str, int]:
-    """The amounts of a unit that are tied to NUMA nodes, in our units."""
+    """Return the amounts of a unit that are bound to NUMA nodes, in this project's units."""
     if unit is None:
         return {}
     wanted = {
@@ -153,7 +163,7 @@ def _wanted(unit: ContainerDemand | None, node: KubeletNode) -> dict[str, int]:
 
 
 def _numbers(wanted: ResourceList, rooms: Mapping[int, ResourceList], empty: KubeletState) -> Iterator[NumaNumbers]:
-    """Of each resource what every NUMA node has on the empty node, and what ``rooms`` say is free of it."""
+    """Yield, by resource and NUMA node, the amount on the empty node and the free amount in ``rooms``."""
     if not wanted:
         return
     whole = {numa: free_on(empty.node, empty.managers, numa) for numa in rooms}
@@ -163,7 +173,7 @@ def _numbers(wanted: ResourceList, rooms: Mapping[int, ResourceList], empty: Kub
 
 
 _TOGETHER: Final = 2
-"""So many containers with CPUs of their own may take them from one another."""
+"""Minimum containers with exclusive CPUs that may take CPUs from each other."""
 
 _WHOLE_CORES: Final = "full-pcpus-only"
 _KEEPS: Final[Mapping[NumaPolicy, KubeletPolicy]] = {
@@ -175,9 +185,11 @@ _KEEPS: Final[Mapping[NumaPolicy, KubeletPolicy]] = {
 
 def refuse_promises(request: PodRequest, config: KubeletConfig, *, may_claim_cpus: bool = False) -> Rejection | None:
     """
-    Does the pod demand something that this kubelet's configuration does not guarantee?
+    Return a rejection if the pod requires something that this kubelet's configuration does not guarantee.
 
-    ``may_claim_cpus``: the pod has claims, whose devices may be its own CPUs. ``refuse_unpinned`` is then asked once that is known.
+    ``may_claim_cpus``: the pod has resource claims, whose devices may be its exclusive CPUs. Then the caller calls
+    ``refuse_unpinned`` once that is
+    known.
     """
     return (
         _refuse_numa_policy(request, config)
@@ -189,7 +201,7 @@ def refuse_promises(request: PodRequest, config: KubeletConfig, *, may_claim_cpu
 
 
 def refuse_unpinned(request: PodRequest, config: KubeletConfig) -> Rejection | None:
-    """Reject an LSE or LSR pod, which needs CPUs of its own, where the kubelet gives it none."""
+    """Reject an LSE or LSR pod, which needs exclusive CPUs, if the kubelet does not allocate any to it."""
     return _unpinned(request, config) if may_use_cpuset(request) else None
 
 
@@ -201,8 +213,8 @@ def _unpinned(request: PodRequest, config: KubeletConfig) -> Rejection | None:
 
 
 def _refuse_numa_exclusive(request: PodRequest) -> Rejection | None:
-    """Kubelets put aligned pods and pods that span NUMA nodes on the same ones; a default that the pod did not write demands nothing."""
-    # Only ``Required`` is a demand; ``Preferred`` may go unmet.
+    """Reject required NUMA exclusiveness: kubelets put aligned pods and pods that span NUMA nodes on the same NUMA nodes."""
+    # Only ``Required`` must be met. ``Preferred`` and a default that the pod does not set need not.
     if request.numa.exclusive is not NUMA_REQUIRED:
         return None
     detail = "the pod requires singleNUMANodeExclusive, and a kubelet keeps no NUMA node to pods of one kind"
@@ -210,7 +222,7 @@ def _refuse_numa_exclusive(request: PodRequest) -> Rejection | None:
 
 
 def _refuse_numa_spread(request: PodRequest) -> Rejection | None:
-    """Kubelets choose NUMA nodes without regard to the pods of a workload; a wish (``ScheduleAnyway``) may go unmet."""
+    """Reject required NUMA spreading: kubelets choose NUMA nodes without regard to workloads. ``ScheduleAnyway`` need not be met."""
     if request.numa_spread is None or not request.numa_spread.required:
         return None
     detail = "the pod requires numa-spread (DoNotSchedule), and on this node the kubelet chooses the NUMA nodes"
@@ -218,13 +230,17 @@ def _refuse_numa_spread(request: PodRequest) -> Rejection | None:
 
 
 def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection | None:
-    """As the pod-level NUMA policy proposal's matrix; a node that aligns nothing cannot be told to by a pod."""
+    """
+    Reject a pod whose NUMA policy the node's topology manager does not enforce (matrix of the pod-level NUMA policy proposal).
+
+    A pod cannot make a kubelet without alignment align.
+    """
     wanted = request.numa.policy
     has = config.topology_policy or KubeletPolicy.NONE
-    # BestEffort admits anything, so that a kubelet that aligns nothing keeps it.
+    # BestEffort admits every pod, so a kubelet without alignment satisfies it.
     if wanted is NO_NUMA_POLICY or (wanted is NumaPolicy.BEST_EFFORT and has is KubeletPolicy.NONE):
         return None
-    # A stricter kubelet would refuse pods that BestEffort promises to run, a laxer one aligns less than is asked.
+    # A stricter kubelet rejects pods that BestEffort admits. A less strict kubelet aligns less than requested.
     if has is not _KEEPS[wanted]:
         published = (
             f"the node's kubelet has {has}"
@@ -233,7 +249,7 @@ def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection
         )
         detail = f"the pod wants {wanted}, {published}"
         return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
-    # topologymanager generates hints for Guaranteed pods only: others run anywhere.
+    # The topology manager aligns Guaranteed pods only. Other pods run on any NUMA node.
     if wanted is not NumaPolicy.BEST_EFFORT and kube_qos(request) is not KubeQos.GUARANTEED:
         detail = f"the pod wants {wanted}, a kubelet aligns Guaranteed pods only, and the pod is {kube_qos(request)}"
         return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
@@ -241,7 +257,8 @@ def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection
         detail = f"the pod wants {wanted}, and its kubelet gives no container CPUs of its own: they would come from all NUMA nodes"
         return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
     long_running = sum(container.kind is not INIT for container in request.containers)
-    # Restricted and SingleNUMANode are about the pod as a whole; container scope may put two containers on different NUMA nodes.
+    # Restricted and SingleNUMANode apply to the whole pod. Container scope may put two containers on different NUMA
+    # nodes.
     if long_running > 1 and wanted is not NumaPolicy.BEST_EFFORT and config.topology_scope is KubeletScope.CONTAINER:
         detail = (
             f"the pod wants {wanted} as a whole, the node's kubelet aligns each of its {long_running} containers alone"
@@ -251,13 +268,13 @@ def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection
 
 
 def _has_own_cpus(request: PodRequest, config: KubeletConfig) -> bool:
-    """Does the static CPU manager give some container exclusive CPUs, where the pod asks for CPUs at all?"""
+    """Return whether the static CPU manager gives some container exclusive CPUs, or the pod requests no CPUs."""
     asks = any(container.requests.get(CPU, 0) for container in request.containers) or bool(request.pod_requests)
     return not asks or (config.cpu_policy != "none" and bool(pod_demand(request).counts))
 
 
 def _refuse_bind_policy(request: PodRequest, config: KubeletConfig) -> Rejection | None:
-    """A required shape only ``full-pcpus-only`` can give, and only whole cores."""
+    """Reject a required CPU bind policy, except whole cores on a kubelet with ``full-pcpus-only``."""
     required = request.bind.required
     if required is CpuBindPolicy.CONSTRAINED_BURST:
         detail = "the pod requires the shared pool of one NUMA node, and kubelets know no such pools"
@@ -266,7 +283,7 @@ def _refuse_bind_policy(request: PodRequest, config: KubeletConfig) -> Rejection
         return None
     if refusal := _unpinned(request, config):
         return refusal
-    # full-pcpus-only hands out whole cores or refuses; no option makes a kubelet give one CPU a core.
+    # full-pcpus-only allocates whole cores or rejects. No option allocates a single CPU per core.
     if required is FULL_PCPUS and config.cpu_options.get(_WHOLE_CORES, False):
         return None
     detail = f"the pod requires {required}, and on this node the kubelet chooses the CPUs"
@@ -279,10 +296,11 @@ def _unkept(message: str, detail: str) -> Rejection:
 
 def lost_to_sockets(demand: PodDemand, view: KubeletView) -> str:
     """
-    Why one container may take CPUs away that the next one must have on its NUMA node; empty when none can.
+    Return why a container may take CPUs that the next container needs on its NUMA node, or an empty string.
 
-    By getAlignedCPUs in the kubelet's cpumanager/policy_static.go. Only ``restricted`` refuses for it, as ``best-effort`` admits what it
-    cannot align and ``single-numa-node`` excludes the option; pod scope looks for the CPUs of all containers at once.
+    Source: getAlignedCPUs in cpumanager/policy_static.go. Only ``restricted`` rejects a pod for this:
+    ``best-effort`` admits what it cannot align, and
+    ``single-numa-node`` excludes the option. Pod scope looks for the CPUs of all containers together.
     """
     node = view.state.node
     config = node.config

@@ -1,4 +1,10 @@
-"""Replay the kubelet's admission of one pod on a hypothesis: every decision that is possible there."""
+"""
+Replay of the kubelet's admission of one pod on a hypothesis: every possible decision, as one hypothesis per distinguishable outcome.
+
+``arrive`` runs the dry runs for all variants, orders of CPU reuse and CPU shares. The rest of the module keeps the
+number of hypotheses small:
+it merges results whose difference is only in CPUs that finished init containers may or may not hold (loose CPUs).
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,19 +49,22 @@ from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.value_objects import replace
 
 MOST_SHARES: Final = 64
-"""So many ways are tried in which the containers of one pod may share out CPUs."""
+"""Maximum ways to distribute the CPUs of one pod's containers over NUMA nodes that are tried."""
 
 Counts = tuple[int, ...]
-"""CPUs of every NUMA node, in the order of the machine's."""
+"""CPUs per NUMA node, in the order of the machine's NUMA nodes."""
 
 Shares = tuple[Counts, ...]
-"""For each container that gets CPUs of several NUMA nodes before the last one, in order; what is missing is as it comes."""
+"""
+CPUs per NUMA node of every container with CPUs of several NUMA nodes, without the last container. Missing entries are the dry run's choice.
+"""
 
 
 def shares_of(state: KubeletState, request: PodRequest, trust: Trust, reuse: CpuReuse) -> Iterator[Shares]:
     """
-    The other shares in which containers of the pod may get their CPUs than a dry run deals them out. Raises ``TooManyWays`` at the end
-    where there are more than ``MOST_SHARES``.
+    Yield the shares of the pod's containers other than the shares that a dry run chooses.
+
+    Raises ``TooManyWays`` at the end if there are more than ``MOST_SHARES``.
     """
     demand = pod_demand(request)
     if not _may_matter(demand, state.node):
@@ -78,13 +87,17 @@ def shares_of(state: KubeletState, request: PodRequest, trust: Trust, reuse: Cpu
 def answer(
     state: KubeletState, request: PodRequest, trust: Trust, reuse: CpuReuse, shares: Shares
 ) -> DryRunAdmitted | NotAdmitted:
-    """A dry run with these shares."""
+    """Return the result of a dry run with these shares."""
     dealt = Dealt(pod_demand(request), shares) if shares else None
     return dry_run(state, request, trust, reuse, dealt)
 
 
 def _may_matter(demand: PodDemand, node: KubeletNode) -> bool:
-    """May a container after the first one find less on a NUMA node because of such a share? Other policies admit it all the same."""
+    """
+    Return whether other shares may leave less of a NUMA node to a container after the first one, so that it is rejected.
+
+    Only strict policies with container scope reject such a container.
+    """
     config = node.config
     if len(demand.counts) < 2 or len(node.machine.numa_ids) < 2:
         return False
@@ -97,7 +110,7 @@ def _may_matter(demand: PodDemand, node: KubeletNode) -> bool:
 
 @dataclass(slots=True)
 class Dealt:
-    """What one dry run gives to the containers of a pod: ``taken`` of the shares it deals out, and beside each the ``others``."""
+    """The CPU choice of one dry run: ``taken`` are the shares that it uses, ``others`` the alternatives to each of them."""
 
     demand: PodDemand
     shares: Shares
@@ -109,10 +122,10 @@ class Dealt:
         self._after = sum(1 for _, part in self.demand.containers if part.cpus)
 
     def __call__(self, stock: CpuStock, bits: int, mask: int | None) -> int:
-        """The CPUs of the next container, which a dry run gives ``bits`` by a hint of this mask."""
+        """Return the CPUs of the next container. The dry run chose ``bits`` by a hint of this mask."""
         self._after -= 1
         node, near = stock.node, stock.near(mask)
-        # Where all near are taken, the rest comes from any NUMA nodes.
+        # If the container takes all CPUs near the hint, the rest comes from any NUMA nodes.
         fixed = bits & near if bits & ~near else 0
         pool = (stock.free | stock.reusable) & ~near if fixed else near
         room, usual = cpus_by_numa(pool, node), cpus_by_numa(bits & ~fixed, node)
@@ -126,7 +139,7 @@ class Dealt:
 
 
 def _pick(stock: CpuStock, pool: int, usual: int, chosen: Counts) -> int:
-    """So many of the pool on every NUMA node, first those that are taken anyway."""
+    """Return the chosen number of CPUs of every NUMA node in the pool, CPUs of ``usual`` first."""
     found = 0
     for here, count in zip(stock.node.machine.numa_bits.values(), chosen, strict=True):
         own = lowest(usual & here & pool, min(count, (usual & here & pool).bit_count()))
@@ -142,7 +155,7 @@ def _possible(node: KubeletNode, pool: int, room: Counts, usual: Counts) -> Iter
 
 
 def _even(node: KubeletNode, pool: int, needed: int) -> Iterator[Counts]:
-    """An even share of each; of NUMA nodes with equal room the kubelet may put any first."""
+    """Yield even shares of the NUMA nodes. The kubelet may put any of the NUMA nodes with equally many free CPUs first."""
     chosen = assign(node.machine, CpuSet(pool), needed, StaticOptions(distribute_across_numa=True))
     if not isinstance(chosen, CpuSet):
         return
@@ -158,9 +171,10 @@ def _even(node: KubeletNode, pool: int, needed: int) -> Iterator[Counts]:
 
 def _with_cores_in_use(packed: Counts, room: Counts) -> Iterator[Counts]:
     """
-    One CPU less of a NUMA node that is used up, and one more of the next one.
+    Yield shares with one CPU less from a NUMA node that is used up, and one CPU more from another one.
 
-    With two threads a core an odd number of free CPUs has one whose core is in use, and whole cores of the next NUMA node come before it.
+    With two threads per core, an odd number of free CPUs includes a core that is partly in use. Whole cores of the
+    next NUMA node precede it.
     """
     for less in range(len(room)):
         for more in range(len(room)):
@@ -170,7 +184,11 @@ def _with_cores_in_use(packed: Counts, room: Counts) -> Iterator[Counts]:
 
 
 def still_held(before: Hypothesis, given: int, after: Hypothesis, uid: str) -> Hypothesis:
-    """The hypothesis ``after`` this pod came, with those loose again that were taken to be free, ``given``, and that it did not need."""
+    """
+    Return hypothesis ``after`` the arrival of this pod, with unneeded CPUs of ``given`` loose again.
+
+    ``given`` are the loose CPUs that were assumed free for this variant.
+    """
     if not given:
         return after
     more: dict[str, int] = {}
@@ -181,7 +199,7 @@ def still_held(before: Hypothesis, given: int, after: Hypothesis, uid: str) -> H
         own = after.loose.get(uid, 0) & place
         everyone = frozenset[str]().union(*owners)
         if len(owners) > len(free) and may_share(after, everyone | {uid} if own else everyone):
-            # Any of them are held, in the place of what the pod's own init containers may hold, too.
+            # Any of them may be held, also instead of CPUs that the pod's own init containers may hold.
             pool = sum(1 << cpu for cpu in free) | lowest(own, min(own.bit_count(), len(owners) - len(free)))
             owners, free = [everyone] * pool.bit_count(), [*members(pool)]
         for each, cpu in zip(owners, free, strict=False):
@@ -192,9 +210,10 @@ def still_held(before: Hypothesis, given: int, after: Hypothesis, uid: str) -> H
 
 def stands_for(one: Hypothesis, given: int, after: Hypothesis, uid: str) -> bool:
     """
-    Is what is open ``after`` the pod came open in the hypothesis, too, which has the same outcome?
+    Return whether everything that is unknown ``after`` the arrival is also covered by hypothesis ``one``, which has the same outcome.
 
-    So it is where all that was taken to be free, ``given``, may be held again, and the pod's own init containers hold no more than there.
+    This holds if all CPUs of ``given``, which were assumed free, may be held again, and the pod's init containers
+    hold no more than in ``one``.
     """
     mine, theirs = one.loose.get(uid, 0), after.loose.get(uid, 0)
     free = after.state.managers.cpus
@@ -207,11 +226,14 @@ def stands_for(one: Hypothesis, given: int, after: Hypothesis, uid: str) -> bool
 
 def equally_sure(one: Hypothesis, other: Hypothesis, uid: str) -> tuple[Hypothesis, Hypothesis]:
     """
-    Both with no more surely held by the init containers of this pod, which has the same outcome in both, than in either: the rest is loose.
+    Return both hypotheses with equally many CPUs surely held by the init containers of this pod: the minimum of
+    both. The rest becomes loose.
 
-    Of the two only one is followed. Where more was free before the pod came its app may have got an init container's CPU again, and where
-    less was, one of another NUMA node beyond its hint: no topology tells which. What is loose is held or free, so that each still stands
-    for all that it stood for, and with the most that is held in either for what the other has surely held.
+    The outcome of the pod is the same in both, and only one hypothesis is followed. If more CPUs were free before
+    the pod came, its app container
+    may have reused an init container's CPU. If fewer were free, it may have got a CPU of another NUMA node beyond
+    its hint. No topology shows
+    which. A loose CPU is held or free, so both hypotheses still cover all their states.
     """
     mine, theirs = _surely_held(one, uid), _surely_held(other, uid)
     if mine == theirs:
@@ -226,7 +248,7 @@ def _surely_held(one: Hypothesis, uid: str) -> int:
 
 
 def _with_less(one: Hypothesis, held: int, most: int, uid: str, places: Sequence[int]) -> Hypothesis:
-    """With no more of the CPUs ``held`` surely so than there are of ``most`` in the same place."""
+    """Return the hypothesis with at most as many surely held CPUs of ``held`` per place as ``most`` has there."""
     loose = 0
     for place in places:
         loose |= lowest(held & place, max(0, (held & place).bit_count() - (most & place).bit_count()))
@@ -234,7 +256,7 @@ def _with_less(one: Hypothesis, held: int, most: int, uid: str, places: Sequence
 
 
 def _joined(after: Hypothesis, uid: str) -> Sequence[int]:
-    """The places, as bits of their CPUs, with those joined of which the pod has CPUs that may lie otherwise."""
+    """Return the places as CPU bits, with those joined over which the pod's CPUs may be distributed differently."""
     node, pod = after.state.node, after.state.pods.get(uid)
     places = places_of(node)
     for one in pod.grant.containers if pod is not None and len(places) > 1 else ():
@@ -246,7 +268,7 @@ def _joined(after: Hypothesis, uid: str) -> Sequence[int]:
 
 
 def _instead(loose: Mapping[int, Owners], after: Hypothesis, place: int) -> tuple[list[Owners], list[int]]:
-    """The owners of these CPUs, and for as many of them as there are one that is free, of the same NUMA node where it can be."""
+    """Return the owners of these loose CPUs, and a free CPU for as many of them as possible, on the same NUMA node where possible."""
     owners, free, rest = list[Owners](), list[int](), list[Owners]()
     room = after.state.managers.cpus & place
     for here in after.state.node.machine.numa_bits.values():
@@ -260,32 +282,34 @@ def _instead(loose: Mapping[int, Owners], after: Hypothesis, place: int) -> tupl
 
 
 Outcome = Signature | None
-"""What tells a kubelet's decisions on one pod apart; ``None``: it refuses the pod."""
+"""Distinguishes the kubelet's decisions on one pod. ``None`` is a rejection."""
 
 MOST_WAYS: Final = 2
-"""In so many ways may a pod be admitted that is not bound yet."""
+"""Maximum hypotheses per predecessor after the admission of a pod that is not bound yet."""
 
 HELD: Final = 1.0
-"""The uncertainty, in seconds of late news, that an init container's CPUs are held beside those of later containers: rarely they are."""
+"""
+Uncertainty of the rare case that an init container's CPUs are held in addition to the CPUs of later containers, in seconds of late updates.
+"""
 
 
 def arrive(before: Hypothesis, uid: str, request: PodRequest) -> dict[Outcome, Hypothesis]:
     """
-    What may be after the kubelet was given this pod: one hypothesis for each way in which it may have decided.
+    Return the possible states after the kubelet received this pod: one hypothesis per outcome, the most likely first.
 
-    The first is the likeliest. A pod that the kubelet would refuse leaves the hypothesis as it was.
+    A rejected pod leaves the hypothesis unchanged.
     """
     found: dict[Outcome, Hypothesis] = {}
     for variant in chain.from_iterable(device_layouts(one, request) for one in variants(before, request)):
         still = _loose(variant)
         freed = _loose(before) & ~still
-        # Each pod whose init CPUs the variant takes to be held makes it less likely; one CPU is held by one of its owners.
+        # Each pod whose init CPUs are assumed held makes the variant less likely. A CPU is held by one of its owners.
         holders = sum(1 for uid in before.loose if variant.loose.get(uid))
         uncertainty = variant.uncertainty + HELD * min(holders, still.bit_count())
         for outcome, after in _outcomes(variant, uid, request):
-            # Where nothing is aligned outcomes say nothing of what init containers surely hold.
+            # Without alignment, outcomes do not contain what init containers surely hold.
             key = outcome if outcome is None or before.state.node.aligns else (outcome, after.surely_held)
-            # Variants come likeliest first, so that the first hypothesis with an outcome stays.
+            # Variants are in order of likelihood, so the first hypothesis with an outcome stays.
             if before.sharing:
                 after = replace(after, state=replace(after.state, node=before.state.node))
             if key not in found:
@@ -310,9 +334,10 @@ def _loose(one: Hypothesis) -> int:
 
 def admitted(before: Iterable[Hypothesis], uid: str, request: PodRequest) -> list[Hypothesis]:
     """
-    The hypotheses after the kubelet has admitted this pod, without those in which it would not.
+    Return the hypotheses after the kubelet admitted this pod, without the hypotheses in which it rejects the pod.
 
-    At most ``MOST_WAYS`` each, as every pod multiplies the hypotheses. Where there are too many to try, its place is not known.
+    At most ``MOST_WAYS`` per predecessor, because every pod multiplies the hypotheses. Where there are too many to
+    try, the pod is unplaced.
     """
     found: list[Hypothesis] = []
     for one in before:
@@ -328,13 +353,13 @@ def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tup
     answers = [_answer(before, request, order) for order in ways]
     admitted = [each for each in answers if isinstance(each, DryRunAdmitted)]
     keys = [_outcome(before, each) for each in admitted]
-    # Both extremes decide alike: one hypothesis stands for them, and the CPUs between them are loose.
+    # Both extremes have the same outcome: one hypothesis covers them, and the CPUs between them are loose.
     if len(admitted) == 2 and keys[0] == keys[1]:
         yield keys[0], _placed(before, uid, request, admitted[0], _left_over(before, admitted))
     else:
         for key, each in zip(keys, admitted, strict=True):
             after = _placed(before, uid, request, each, 0)
-            # Refused at one extreme only: the pod is there because its containers took over much.
+            # Rejected at one extreme only: the pod is there because its containers took over many CPUs.
             yield key, after if len(admitted) == len(answers) else _with_more_left(after, uid)
     if len(admitted) < len(answers):
         yield None, before
@@ -347,7 +372,7 @@ def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tup
 def _in_other_shares(
     before: Hypothesis, uid: str, request: PodRequest, order: CpuReuse
 ) -> Iterator[tuple[Outcome, Hypothesis]]:
-    """Where containers may get CPUs of several NUMA nodes in other shares, and those after them are treated otherwise."""
+    """Yield outcomes where containers get other shares of several NUMA nodes and later containers have another result."""
     for shares in shares_of(before.state, request, before.trust, order):
         other = answer(before.state, request, before.trust, order, shares)
         if isinstance(other, DryRunAdmitted):
@@ -357,7 +382,7 @@ def _in_other_shares(
 
 
 def foreseen(before: Hypothesis, request: PodRequest) -> tuple[Outcome, Grant | None]:
-    """What the kubelet most likely decides on this pod, and gives it; one dry run tells."""
+    """Return the kubelet's most likely decision on this pod and its grant, from one dry run."""
     answer = _answer(before, request, orders(request, before.state.node)[0])
     return (_outcome(before, answer), answer.grant) if isinstance(answer, DryRunAdmitted) else (None, None)
 
@@ -373,15 +398,16 @@ def _answer(before: Hypothesis, request: PodRequest, order: CpuReuse) -> DryRunA
 
 
 def orders(request: PodRequest, node: KubeletNode) -> tuple[CpuReuse, ...]:
-    """The orders of taking over init containers' CPUs that have to be tried."""
+    """Return the orders of CPU reuse that must be tried."""
     ends = pins_init_cpus(pod_demand(request), node)
     return (CpuReuse.LEAST, CpuReuse.MOST) if ends else (CpuReuse.BY_ID,)
 
 
 def _with_more_left(after: Hypothesis, uid: str) -> Hypothesis:
     """
-    The pod is admitted only if its containers take over much of what init containers leave, perhaps not all of it: as much as has room
-    may be held besides.
+    Return the hypothesis with more loose CPUs, for a pod that is admitted only if its containers take over many CPUs of init containers.
+
+    It may not have taken over all of them, so as many CPUs as are free may be held in addition.
     """
     state, numa_bits = after.state, after.state.node.machine.numa_bits.values()
     pod = state.pods[uid]
@@ -399,7 +425,7 @@ def _with_more_left(after: Hypothesis, uid: str) -> Hypothesis:
 
 
 def _left_over(before: Hypothesis, ends: Sequence[DryRunAdmitted]) -> int:
-    """CPU bits of init containers that are held at one end of what may be and free at the other."""
+    """Return the CPU bits of init containers that are held at one extreme and free at the other."""
     least, most = ends
     loose = 0
     held = kept = 0
@@ -412,9 +438,9 @@ def _left_over(before: Hypothesis, ends: Sequence[DryRunAdmitted]) -> int:
     for here in before.state.node.machine.numa_bits.values():
         more = (most.managers.cpus & here).bit_count() - (least.managers.cpus & here).bit_count()
         loose |= lowest(own & here, min(max(0, more), (own & here).bit_count()))
-    # A container on several NUMA nodes takes over CPUs of any of them, and beyond its hint of any there are.
+    # A container on several NUMA nodes takes over CPUs of any of them, and beyond its hint CPUs of any NUMA node.
     if any(may_lie_otherwise(one, before.state.node) for one in least.grant.containers):
-        # What is taken over of one NUMA node may save CPUs of another, so that only the sum tells.
+        # CPUs taken over on one NUMA node may save CPUs of another, so only the sum is comparable.
         more = most.managers.cpus.bit_count() - least.managers.cpus.bit_count() - loose.bit_count()
         loose |= lowest(own & ~loose, min(max(0, more), (own & ~loose).bit_count()))
     return loose
@@ -433,7 +459,7 @@ def _placed(before: Hypothesis, uid: str, request: PodRequest, answer: DryRunAdm
 
 
 def _outcome(before: Hypothesis, answer: DryRunAdmitted) -> Signature:
-    """Where the pod is put, and for memory of several NUMA nodes how much comes from each."""
+    """Return the place of the pod, and for memory of several NUMA nodes the amount from every NUMA node."""
     place = signature(answer.grant, before.state.node)
     held, left = before.state.managers.memory, answer.managers.memory
     if (

@@ -1,4 +1,10 @@
-"""Compare hypotheses with a published topology: which of them explain it, and what it shows about pods."""
+"""
+Comparison of candidate states (hypotheses) with a published topology: which candidates explain the topology, and what it shows about pods.
+
+``agrees`` compares one candidate with one topology. ``settled`` moves CPUs with unknown NUMA nodes to where the topology shows them.
+``UndatedTopology`` is a topology with several possible sets of pods. ``Prospect`` rejects candidates early during a replay.
+``GivenUp`` records the candidates that a replay has dropped.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,24 +34,28 @@ from koord_numa.core.value_objects import replace
 
 @dataclass(slots=True)
 class Use:
-    """What the shown pods use by a hypothesis, per NUMA node. ``loose`` parts are known in sum only."""
+    """The amounts that shown pods use in a candidate state, per NUMA node. Only the sum of ``spread`` CPUs and of wider blocks is known."""
 
     cpus: dict[int, int]
     spread: int = 0
-    memory: dict[tuple[int, str], int] = field(default_factory=dict)  # blocks on one NUMA node, in bytes
-    blocks: list[tuple[str, int, int]] = field(default_factory=list)  # (type, mask, bytes) of wider ones
+    memory: dict[tuple[int, str], int] = field(
+        default_factory=dict
+    )  # bytes by (NUMA id, type), of blocks on one NUMA node
+    blocks: list[tuple[str, int, int]] = field(
+        default_factory=list
+    )  # (type, mask, bytes) of blocks on several NUMA nodes
     devices: dict[tuple[int, str], int] = field(default_factory=dict)
-    partly: bool = False  # some shown pod's place is not known
+    partly: bool = False  # whether the place of a shown pod is unknown
 
 
 def agrees(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bool:
-    """Could an exporter have published these zones when just these pods ran, if the hypothesis is true?"""
+    """Return whether an exporter could have published these zones while exactly the ``shown`` pods ran, if the candidate is true."""
     use = cpus_of(one, shown)
     if use is None:
         return False
     node = one.state.node
     published = {zone.numa: in_use(zone) for zone in zones}
-    # Most sets of pods fail for their CPUs, so that memory and devices are counted for the others only.
+    # Most sets of pods differ in CPUs already. Memory and devices are counted only for the others.
     if node.pins_cpus and not _cpus_agree(use, published):
         return False
     _count_bound(use, one, shown)
@@ -53,12 +63,16 @@ def agrees(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bo
 
 
 def may_come_to(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bool:
-    """Can these zones be published later, when more of these pods have come? Those that are there must not use more than the zones show."""
+    """
+    Return whether these zones can be published later, after more of the ``shown`` pods have come.
+
+    The pods that are there already must not use more than the zones show.
+    """
     use = use_of(one, [uid for uid in shown if uid in one.state.pods])
     if use is None:
         return True
     found = [((numa, CPU), count * MILLI) for numa, count in use.cpus.items()]
-    # Where nothing is left, exporters may have cut off what is used beyond.
+    # Where nothing is available, an exporter may have cut off the use beyond the allocatable amount.
     most = {
         (zone.numa, name): amount
         for zone in zones
@@ -70,7 +84,11 @@ def may_come_to(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) 
 
 
 def may_explain(one: Hypothesis, shown: Sequence[Collection[str]], zones: Sequence[Zone]) -> bool:
-    """For one of these sets of pods: as ``agrees`` where all of them have come already, else as ``may_come_to``."""
+    """
+    Return whether the candidate explains the zones for one of these sets of pods.
+
+    A set whose pods have all come is compared as by ``agrees``, any other set as by ``may_come_to``.
+    """
     return any(
         (agrees if all(one.has(uid) or uid in one.gone for uid in pods) else may_come_to)(one, pods, zones)
         for pods in shown
@@ -78,8 +96,8 @@ def may_explain(one: Hypothesis, shown: Sequence[Collection[str]], zones: Sequen
 
 
 def in_use(zone: Zone) -> dict[str, int]:
-    """What a zone shows in use."""
-    # In use is allocatable less available: reserved amounts are in neither.
+    """Return the amounts that a zone shows in use."""
+    # Allocatable less available: neither contains reserved amounts.
     return {name: amount - zone.available.get(name, 0) for name, amount in zone.allocatable.items()}
 
 
@@ -89,7 +107,7 @@ def _grant(one: Hypothesis, uid: str) -> Grant | None:
 
 
 def use_of(one: Hypothesis, shown: Collection[str]) -> Use | None:
-    """What these pods use by the hypothesis; ``None`` where it does not have one of them."""
+    """Return the amounts that these pods use in the candidate, or ``None`` if the candidate lacks one of the pods."""
     use = cpus_of(one, shown)
     if use is not None:
         _count_bound(use, one, shown)
@@ -97,11 +115,11 @@ def use_of(one: Hypothesis, shown: Collection[str]) -> Use | None:
 
 
 def cpus_of(one: Hypothesis, shown: Collection[str]) -> Use | None:
-    """As ``use_of``, of CPUs alone."""
+    """Return ``use_of`` for CPUs alone."""
     node = one.state.node
     counts = [(0,) * len(node.machine.numa_bits)]
     use = Use({})
-    # Without alignment CPUs come from anywhere, so that of unlocated pods only the sum over all NUMA nodes is known.
+    # Without alignment CPUs come from any NUMA node. For unlocated pods only the sum over all NUMA nodes is known.
     in_sum = bool(one.unlocated) and not node.aligns
     for uid in shown:
         if uid in one.unlocated:
@@ -126,7 +144,11 @@ def cpus_of(one: Hypothesis, shown: Collection[str]) -> Use | None:
 
 
 def _may_have_lain_otherwise(one: Hypothesis, uid: str) -> bool:
-    """Had a pod that is gone CPUs of several NUMA nodes, in numbers that may be others? Where it was is tried out where no hint tells."""
+    """
+    Return whether a removed pod may have had CPUs of several NUMA nodes in other numbers.
+
+    Containers without a hint are excluded: their possible places are separate candidates.
+    """
     grant = one.gone.get(uid)
     if grant is None or uid in one.state.pods:
         return False
@@ -134,7 +156,7 @@ def _may_have_lain_otherwise(one: Hypothesis, uid: str) -> bool:
 
 
 def _count_unlocated(use: Use, cpus: int, node: KubeletNode) -> None:
-    """What unlocated pods hold of CPUs is known for every NUMA node, where the kubelet aligns."""
+    """Add the CPUs of unlocated pods: per NUMA node if the kubelet aligns, else in sum."""
     if not node.aligns:
         use.spread += cpus.bit_count()
         return
@@ -143,30 +165,37 @@ def _count_unlocated(use: Use, cpus: int, node: KubeletNode) -> None:
 
 
 def running_cpus(one: Hypothesis, uids: Collection[str]) -> dict[str, int]:
-    """How many CPUs a topology shows of each of these pods; nothing of those that the state does not have, or where none are exclusive."""
+    """
+    Return the number of CPUs that a topology shows for each of these pods, by uid.
+
+    Pods that the state lacks are left out. The result is empty where the CPU manager is not static.
+    """
     node = one.state.node
     found = ((uid, _grant(one, uid)) for uid in uids) if node.pins_cpus else ()
     return {uid: sum(_running_cpus(grant, node)) for uid, grant in found if grant is not None}
 
 
 def _running(grant: Grant) -> Iterator[ContainerGrant]:
-    # The pod resources API lists running containers only, so finished init containers are not in a topology.
+    # The pod resources API lists running containers only, so a topology does not contain finished init containers.
     return (container for container in grant.containers if container.kind is not ContainerKind.INIT)
 
 
 def _running_cpus(grant: Grant, node: KubeletNode) -> tuple[int, ...]:
-    """How many CPUs of each NUMA node the containers of a pod use. Worked out once for a grant, which belongs to one node."""
+    """
+    Return the number of CPUs per NUMA node that the running containers of a pod use. The result is cached in the
+    grant, which belongs to one node.
+    """
     if not grant.running:
         found = [0] * len(node.machine.numa_bits)
         for container in _running(grant):
             found = [*map(add, found, cpus_by_numa(container.cpus.bits, node))]
-        # As ``place`` it is set past the dataclass: topologies are compared with many states that share their grants.
+        # A cache like ``place`` on a frozen class: topologies are compared with many states that share grants.
         object.__setattr__(grant, "running", tuple(found))
     return grant.running
 
 
 def _count_bound(use: Use, one: Hypothesis, shown: Collection[str]) -> None:
-    """Memory and devices, and what unlocated pods hold of these."""
+    """Add the memory and devices of the shown pods and of unlocated pods."""
     for uid in shown:
         grant = None if uid in one.unlocated else _grant(one, uid)
         for container in _running(grant) if grant is not None else ():
@@ -176,7 +205,7 @@ def _count_bound(use: Use, one: Hypothesis, shown: Collection[str]) -> None:
 
 
 def _count_rest(use: Use, rest: Rest, node: KubeletNode) -> None:
-    """What unlocated pods hold of memory is known for every group of NUMA nodes."""
+    """Add the memory of unlocated pods, which is known for every group of NUMA nodes, and their devices."""
     for mask, kinds in rest.memory.items():
         for kind, amount in kinds.items():
             if mask.bit_count() == 1:
@@ -194,7 +223,6 @@ def _count_rest(use: Use, rest: Rest, node: KubeletNode) -> None:
 
 def _count(use: Use, container: ContainerGrant, node: KubeletNode) -> None:
     for block in container.memory:
-        # ``[0]``: the only member of a mask of one bit.
         if block.mask.bit_count() == 1:
             key = members(block.mask)[0], block.resource
             use.memory[key] = use.memory.get(key, 0) + block.amount
@@ -203,7 +231,7 @@ def _count(use: Use, container: ContainerGrant, node: KubeletNode) -> None:
     for resource, ids in container.devices.items():
         pool = node.devices[resource]
         for place in map(pool.places.__getitem__, ids):
-            # Which devices are near several NUMA nodes is not known, so their counts tell nothing.
+            # Which devices are near several NUMA nodes is not known, so the counts of such devices are not compared.
             near = pool.masks[place]
             if near.bit_count() == 1:
                 key = members(near)[0], resource
@@ -213,7 +241,8 @@ def _count(use: Use, container: ContainerGrant, node: KubeletNode) -> None:
 def _cpus_agree(use: Use, published: Mapping[int, Mapping[str, int]]) -> bool:
     counts = {numa: amounts.get(CPU, 0) // MILLI for numa, amounts in published.items()}
     if use.partly or use.spread:
-        # A pod whose place is unknown may be anywhere: what is published is then a bound from below only.
+        # A pod with an unknown place may be on any NUMA node: the other pods are then a lower bound of the published
+        # use.
         enough = all(counts.get(numa, 0) >= used for numa, used in use.cpus.items())
         return enough and (use.partly or sum(counts.values()) == sum(use.cpus.values()) + use.spread)
     return all(counts.get(numa, 0) == used for numa, used in use.cpus.items())
@@ -225,12 +254,12 @@ def _memory_agrees(use: Use, zones: Sequence[Zone]) -> bool:
         most = {zone.numa: zone.allocatable.get(kind, 0) for zone in zones}
         counts = {zone.numa: most[zone.numa] - zone.available.get(kind, 0) for zone in zones}
         alone = {numa: use.memory.get((numa, kind), 0) for numa in counts}
-        # Blocks of zero bytes belong to a group without leaving a trace in amounts.
+        # Blocks of zero bytes belong to a group, but do not change published amounts.
         blocks = [(mask, size) for resource, mask, size in use.blocks if resource == kind and size]
         if use.partly:
             if any(counts[numa] < alone[numa] for numa in counts):
                 return False
-        # The exporter is not named in its object, so either way of counting will do.
+        # The object does not name its exporter, so either way of counting is accepted.
         elif not (_in_full(counts, alone, blocks, most) or _filled_up(counts, alone, blocks)):
             return False
     return True
@@ -242,17 +271,17 @@ def _in_full(
     blocks: Sequence[tuple[int, int]],
     most: Mapping[int, int],
 ) -> bool:
-    """resource-topology-exporter: a block counts with its whole size on each of its NUMA nodes, up to what there is."""
+    """Compare as resource-topology-exporter counts: the full size of a block on each of its NUMA nodes, at most the allocatable amount."""
     for numa, used in counts.items():
         due = alone[numa] + sum(size for mask, size in blocks if mask >> numa & 1)
-        # ``available`` is never below 0: what is due beyond all that the NUMA node has is cut off, and nothing else.
+        # ``available`` is never below 0, so only use beyond the allocatable amount is cut off.
         if used != min(due, max(alone[numa], most[numa])):
             return False
     return True
 
 
 def _filled_up(counts: Mapping[int, int], alone: Mapping[int, int], blocks: Sequence[tuple[int, int]]) -> bool:
-    """NFD: a block fills its NUMA nodes up one after the other; only the sum over NUMA nodes that blocks join is certain."""
+    """Compare as NFD counts: a block fills its NUMA nodes in turn, so only the sum over the NUMA nodes that blocks join is certain."""
     joined = 0
     for mask, _ in blocks:
         joined |= mask
@@ -267,7 +296,7 @@ def _devices_agree(use: Use, node: KubeletNode, published: Mapping[int, Mapping[
         if pool.assumed:
             continue
         if not node.aligns:
-            # Devices are handed out in the plugin's order, which is unknown; only their number counts then.
+            # Devices are allocated in the plugin's order, which is unknown. Only their number is compared.
             used = sum(amounts.get(resource, 0) for amounts in published.values())
             due = sum(count for (_, name), count in use.devices.items() if name == resource)
             if used < due or (used > due and not use.partly):
@@ -281,51 +310,54 @@ def _devices_agree(use: Use, node: KubeletNode, published: Mapping[int, Mapping[
 
 
 def agreeing(states: Iterable[Hypothesis], shown: Collection[str], zones: Sequence[Zone]) -> list[Hypothesis]:
-    """Those of these states that agree, each once, with what the topology tells of spread CPUs."""
+    """Return the states that agree with the topology, without duplicates, with spread CPUs settled."""
     return distinct(settled(one, shown, zones) for one in states if agrees(one, shown, zones))
 
 
 def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> Hypothesis:
     """
-    The hypothesis with spread CPUs on the NUMA nodes where the topology shows them.
+    Return the candidate with spread CPUs moved to the NUMA nodes where the topology shows them.
 
-    What several spread pods hold on one NUMA node is known in sum only; which of them holds it is taken in their order.
+    Only the sum of what several spread pods hold on one NUMA node is known. The pods are assumed to hold the CPUs in uid order.
     """
     open_ = one.spread | one.mixed
     loose = [uid for uid in sorted(open_) if uid in shown and uid in one.state.pods]
-    # A shown pod that left and whose CPUs may lie elsewhere has an unknown part in the counts, so nothing can be settled.
+    # If a shown pod has left and its CPUs may be on other NUMA nodes, its part of the counts is unknown and nothing is
+    # settled.
     if not loose or any(uid in open_ for uid in shown if uid not in one.state.pods):
         return one
     if one.unlocated and not one.state.node.aligns:
-        return one  # of unlocated pods only the sum over all NUMA nodes is known
+        return one  # for unlocated pods only the sum over all NUMA nodes is known
     use = use_of(replace(one, spread=frozenset(loose), mixed=frozenset()), shown)
     if use is None or use.partly:
         return one
     due = {zone.numa: in_use(zone).get(CPU, 0) // MILLI - use.cpus.get(zone.numa, 0) for zone in zones}
     held = 0
-    # CPUs of init containers are not shown, so that they must not be dealt out to fit what is.
+    # Topologies do not show CPUs of init containers, so these CPUs are not moved.
     for uid in loose:
         for container in filter(_is_dealt, one.state.pods[uid].grant.containers):
             held |= container.cpus.bits
-    # What is left for them must be just what they hold: on nodes that do not align, the places of all others are open, too.
+    # The remaining use must equal what these containers hold. On nodes that do not align, the places of all other pods
+    # are unknown, too.
     if sum(due.values()) != held.bit_count() or any(count < 0 for count in due.values()):
         return one
     roomy = _with_room(one, due, held)
-    # More shown than there are CPUs: another pod's place is wrong too, and a later topology has to tell.
+    # If more CPUs are shown than can be free or held, the place of another pod is wrong as well. A later topology
+    # settles it.
     return one if roomy is None else _settled(roomy, loose, due, held)
 
 
 def _settled(one: Hypothesis, loose: Sequence[str], due: Mapping[int, int], held: int) -> Hypothesis:
-    """With so many CPUs of each NUMA node held by these pods instead of the CPUs that they hold by the hypothesis."""
+    """Return the candidate in which these pods hold ``due`` CPUs of every NUMA node instead of their present CPUs."""
     node = one.state.node
     pool = one.state.managers.cpus | held
     chosen = 0
     for numa, count in due.items():
         here = pool & node.machine.numa_bits[numa]
-        # CPUs that the pods hold already are kept where they can be, so that equal hypotheses stay equal.
+        # Present CPUs are kept where possible, so that equal candidates stay equal.
         kept = lowest(held & here, min(count, (held & here).bit_count()))
         chosen |= kept | lowest(here & ~kept, count - kept.bit_count())
-    # One pod, or one NUMA node, leaves no choice which pod holds which CPUs.
+    # With one pod or one NUMA node, it is certain which pod holds which CPUs.
     certain = len(loose) == 1 or sum(1 for count in due.values() if count) == 1
     left_open = frozenset(uid for uid in loose if _holds_otherwise(one, uid))
     dealt = _dealt(one, loose, chosen, pool & ~chosen)
@@ -337,15 +369,15 @@ def _settled(one: Hypothesis, loose: Sequence[str], due: Mapping[int, int], held
 
 
 def _is_dealt(one: ContainerGrant) -> bool:
-    """Does only a topology tell where its CPUs are?"""
+    """Return whether only a topology shows where the container's CPUs are."""
     return one.kind is not ContainerKind.INIT and not is_located(one)
 
 
 def _with_room(one: Hypothesis, due: Mapping[int, int], held: int) -> Hypothesis | None:
     """
-    The hypothesis with so many CPUs of each NUMA node free or ``held``, ``None`` where that cannot be.
+    Return the candidate with ``due`` CPUs of every NUMA node free or ``held``, or ``None`` where that is impossible.
 
-    Loose CPUs that are missing for that are free: all that are loose on a NUMA node, or none, as else it is open whose they are.
+    Missing CPUs are taken from loose CPUs. All loose CPUs of a NUMA node must be needed, because otherwise their owner is ambiguous.
     """
     for numa, count in due.items():
         here = one.state.node.machine.numa_bits[numa]
@@ -360,7 +392,7 @@ def _with_room(one: Hypothesis, due: Mapping[int, int], held: int) -> Hypothesis
 
 
 def _known_loose(one: Hypothesis) -> int:
-    """The loose CPUs that are on just these NUMA nodes if they are held."""
+    """Return the bits of the loose CPUs whose NUMA nodes are certain if the CPUs are held."""
     known = 0
     for uid, bits in one.loose.items():
         pod = one.state.pods.get(uid)
@@ -371,8 +403,8 @@ def _known_loose(one: Hypothesis) -> int:
 
 
 def _holds_otherwise(one: Hypothesis, uid: str) -> bool:
-    """May init containers of the pod hold CPUs of other NUMA nodes than here? No topology tells."""
-    # Best-effort has ``_held_by_init`` for it.
+    """Return whether init containers of the pod may hold CPUs of other NUMA nodes than in this candidate, which no topology shows."""
+    # Under best-effort, ``_held_by_init`` handles this case.
     if one.state.node.config.topology_policy not in STRICT:
         return False
     containers = one.state.pods[uid].grant.containers
@@ -387,10 +419,12 @@ def _holds_otherwise(one: Hypothesis, uid: str) -> bool:
 
 def _held_by_init(dealt: Hypothesis, one: Hypothesis, loose: Sequence[str]) -> Hypothesis:
     """
-    Where a hint may be narrower than what is taken, init containers may still hold what later ones turn out to have elsewhere.
+    Return the settled candidate with CPUs of init containers held again where later containers have CPUs elsewhere.
 
-    Strict policies admit no such hint. Without any all containers of a pod choose from the same CPUs, so that how many a later one has
-    again follows from that alone (``cpu_manager.py``), and those are elsewhere together.
+    This can happen where a hint has fewer CPUs than are taken. Strict policies admit no such hint. Without hints, all containers of a pod
+    choose from the same CPUs, so the number of CPUs that a later container reuses follows from that alone
+    (``cpu_manager.py``), and reused CPUs
+    move together.
     """
     node = one.state.node
     for uid in loose if node.aligns and node.config.topology_policy not in STRICT else ():
@@ -414,7 +448,7 @@ def _dealt(one: Hypothesis, loose: Sequence[str], chosen: int, free: int) -> Hyp
                 place_of.update(zip(members(bits & ~own), members(more), strict=True))
                 container = replace(container, cpus=CpuSet(own | more))
             containers.append(container)
-        # CPUs that a later container has of an init container's are the same ones wherever they turn out to be.
+        # A CPU that a later container reuses stays the same CPU as the init container's, wherever it is moved.
         with_init = tuple(elsewhere(each, place_of) if each.kind is ContainerKind.INIT else each for each in containers)
         pods[uid] = replace(pods[uid], grant=replace(pods[uid].grant, containers=with_init))
     managers = one.state.managers
@@ -423,7 +457,7 @@ def _dealt(one: Hypothesis, loose: Sequence[str], chosen: int, free: int) -> Hyp
 
 
 def _narrowed(one: Hypothesis, loose: Sequence[str], shown: int) -> Hypothesis:
-    """With CPUs of these pods on no other NUMA nodes than those of which the topology shows that they have any."""
+    """Return the candidate with CPUs of these pods only on NUMA nodes where the topology shows such CPUs (mask ``shown``)."""
     pods = dict(one.state.pods)
     for uid in loose:
         containers = tuple(
@@ -435,14 +469,17 @@ def _narrowed(one: Hypothesis, loose: Sequence[str], shown: int) -> Hypothesis:
 
 
 MOST_SETS: Final = 1_024
-"""Of more sets of pods nothing is said any more."""
+"""Maximum sets of pods of an undated topology that are compared pod by pod. With more sets the topology is not narrowed."""
 
 
 @dataclass(frozen=True)
 class UndatedTopology:
     """
-    One of the sets of pods ``shown``, by uid, ran when it was made; it came at ``when``. ``cpus`` is how many each of the pods has that
-    ``zones`` would show, where that is known.
+    A topology that was made while one of several possible sets of pods ran.
+
+    ``shown`` are the sets, by pod uid. The topology arrived at ``when``. ``cpus`` is the number of CPUs per pod
+    that ``zones`` would show, where it
+    is known.
     """
 
     shown: Sequence[tuple[str, ...]]
@@ -454,14 +491,14 @@ class UndatedTopology:
     def of(
         cls, shown: Iterable[Collection[str]], zones: Sequence[Zone], when: float, states: Sequence[Hypothesis]
     ) -> Self:
-        """One that came when these were the states."""
+        """Return a topology that arrived while these were the candidate states."""
         sets = [*map(tuple, shown)]
         uids = dict.fromkeys(uid for pods in sets for uid in pods)
         return cls(sets, zones, when, running_cpus(states[0], uids) if states else {})
 
     @cached_property
     def sets(self) -> list[tuple[str, ...]]:
-        """Those of the sets that have as many CPUs as are shown in all."""
+        """The sets whose CPUs sum to the CPUs that the zones show."""
         if not self.cpus:
             return list(self.shown)
         there = sum(in_use(zone).get(CPU, 0) for zone in self.zones) // MILLI
@@ -473,9 +510,9 @@ class UndatedTopology:
         ]
 
     def agreeing(self, states: Sequence[Hypothesis]) -> tuple[Collection[str] | None, list[Hypothesis]]:
-        """The first set that any of the states agrees with, ``None`` where there is none, and the states that agree with some set."""
+        """Return the first set that any state agrees with (``None`` without such a set), and all states that agree with some set."""
         found: Collection[str] | None = None
-        # By identity: equal states of different variants must both stay.
+        # By identity, because equal states of different variants must both stay.
         kept: dict[int, Hypothesis] = {}
         for pods in self.sets:
             here = {id(one): one for one in states if agrees(one, pods, self.zones)}
@@ -485,11 +522,11 @@ class UndatedTopology:
         return found, list(kept.values())
 
     def allows(self, one: Hypothesis) -> bool:
-        """May it be of the moment of this state, or of a later one?"""
+        """Return whether the topology may have been made in this state or a later one."""
         return may_explain(one, self.sets, self.zones)
 
     def speaks_of(self, uids: Iterable[str]) -> bool:
-        """Is any of these pods in one of the sets?"""
+        """Return whether any of these pods is in one of the sets."""
         return any(uid in self._uids for uid in uids)
 
     @cached_property
@@ -497,7 +534,7 @@ class UndatedTopology:
         return frozenset(uid for pods in self.sets for uid in pods) if len(self.shown) <= MOST_SETS else frozenset()
 
     def without(self, uid: str, *, surely: bool) -> "UndatedTopology":
-        """With this pod away when it was made, or ``surely`` away."""
+        """Return the topology with sets in which this pod had left, in addition to the present sets, or in their place if ``surely``."""
         if len(self.shown) > MOST_SETS:
             return self
         away = [tuple(other for other in pods if other != uid) for pods in self.shown]
@@ -506,29 +543,30 @@ class UndatedTopology:
 
 def allowed(states: list[Hypothesis], topologies: Iterable[UndatedTopology], uid: str) -> list[Hypothesis]:
     """
-    Those of the states after this pod has come that all of these topologies allow.
+    Return the states after the arrival of this pod that all of these topologies allow.
 
-    Where one allows none, what is known is of another history, and all stay.
+    A topology that allows no state contradicts the known history and is ignored.
     """
     for each in topologies:
-        # What the others of its pods come to was asked when these came.
+        # Topologies with other pods only were checked when those pods arrived.
         if each.speaks_of([uid]):
             states = list(filter(each.allows, states)) or states
     return states
 
 
 MOST_SUMS: Final = 16_384
-"""Of more sums none is looked at: almost every difference is one of so many."""
+"""Maximum sums of pod requests that are computed. With more sums, nearly every difference is one of them."""
 
 _LANE: Final = 64
-"""Bits for the amount of one resource: amounts of several are one number, and one addition adds them all."""
+"""Bits per resource. Amounts of several resources are packed into one integer, so that one addition adds all of them."""
 
 
 @dataclass(slots=True)
 class Prospect:
     """
-    What may come of states before the last of the pods that a topology shows. ``shown`` are their uids, ``arrivals`` those that are
-    replayed, in their order.
+    A check of states before the last pods of a topology have arrived: whether the state can still lead to the topology.
+
+    ``shown`` are the uids of the topology's pods. ``arrivals`` are the replayed arrivals in order.
     """
 
     shown: Collection[str]
@@ -543,26 +581,30 @@ class Prospect:
         self._uids = [each.uid for each in self._order]
 
     def may_come(self, one: Hypothesis) -> bool:
-        """Can the topology be of a later moment, when all the pods that it shows have come?"""
+        """Return whether the topology can be published at a later moment, after all of its pods have arrived."""
         if any(uid in one.gone for uid in self.shown):
-            return False  # shown together with pods that came after it had left
+            return False  # the topology shows a pod that has left by now
         return may_come_to(one, self.shown, self.zones) and self._is_made_up(one)
 
     def _is_made_up(self, one: Hypothesis) -> bool:
-        """Do sums of what pods ask for that are still to come make up the rest of every zone, as far as that is known?"""
+        """
+        Return whether sums of the requests of pods that have not arrived can equal the remaining use of every zone.
+
+        Return ``True`` where this cannot be determined.
+        """
         node = one.state.node
         if one.spread or one.mixed or one.unplaced or one.unlocated or not _on_one_numa_node(node):
             return True
         there = [uid for uid in self.shown if uid in one.state.pods]
         ahead = [uid for uid in self._uids if uid not in one.state.pods]
-        # Of pods that came before all arrivals, and of one that is refused here, this tells nothing.
+        # Not applicable to pods that came before all arrivals or that are rejected in this state.
         if len(there) + len(ahead) < len(self.shown) or ahead != self._uids[len(self._uids) - len(ahead) :]:
             return True
         sums, use = self._sums_of_last(len(ahead), node), use_of(one, there)
         return sums is None or use is None or all(self._rest(zone, use, node) in sums for zone in self.zones)
 
     def _rest(self, zone: Zone, use: Use, node: KubeletNode) -> int:
-        """What a zone shows beyond what the pods use that are there."""
+        """Return the use that a zone shows beyond the pods that are there, packed into one integer."""
         rest = in_use(zone)
         rest[CPU] = rest.get(CPU, 0) - use.cpus.get(zone.numa, 0) * MILLI
         for (numa, kind), amount in use.memory.items():
@@ -571,12 +613,12 @@ class Prospect:
         return _as_number(rest, self._kinds(node))
 
     def _kinds(self, node: KubeletNode) -> list[str]:
-        """The resources of which topologies say which NUMA node they are of."""
+        """Return the resources that topologies show per NUMA node and that the kubelet binds."""
         kinds = {kind for zone in self.zones for kind in zone.allocatable if kind == CPU or is_memory(kind)}
         return sorted(kind for kind in kinds if (node.pins_cpus if kind == CPU else node.pins_memory))
 
     def _sums_of_last(self, count: int, node: KubeletNode) -> set[int] | None:
-        """What any of the last ``count`` pods ask for together; ``None`` where there are too many sums."""
+        """Return the possible sums of requests of the last ``count`` pods, or ``None`` if there are more than ``MOST_SUMS``."""
         if not self._sums:
             kinds, sums = self._kinds(node), {0}
             self._sums.append(sums)
@@ -592,16 +634,18 @@ class Prospect:
 
 
 def _on_one_numa_node(node: KubeletNode) -> bool:
+    """Return whether every alignment unit is on exactly one NUMA node."""
     strict = node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
     return strict and not node.static_options.align_by_socket
 
 
 def _as_number(amounts: ResourceList, kinds: Sequence[str]) -> int:
+    """Pack amounts of these resources into one integer of ``_LANE`` bits per resource."""
     return sum(amounts.get(kind, 0) << _LANE * at for at, kind in enumerate(kinds))
 
 
 def _units(request: PodRequest, node: KubeletNode) -> Iterator[ResourceList]:
-    """What has to be of one NUMA node, as topologies show it: without finished init containers."""
+    """Yield the amounts that must be on one NUMA node, as topologies show them: without finished init containers."""
     lasting = [
         {CPU: part.cpus * MILLI, **(part.memory or {})}
         for container, part in pod_demand(request).containers
@@ -611,34 +655,34 @@ def _units(request: PodRequest, node: KubeletNode) -> Iterator[ResourceList]:
 
 
 MOST_EFFORT: Final = 2 * EVENT
-"""Steps of a replay after a topology has contradicted all states that were left."""
+"""Steps of a replay after a topology has contradicted all remaining states."""
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """How arrivals are replayed: in so many steps at most, without states that do not lead on to what is known of a later moment."""
+    """The limits of a replay: at most ``effort`` steps, and no states that fail ``leads_on``, a test against facts of a later moment."""
 
     effort: int = EVENT
     leads_on: Callable[[Hypothesis], bool] | None = None
 
 
 ONCE: Final = Again()
-"""As soon as anything is new."""
+"""The limits of the first replay after an update."""
 
 
 class GivenUp(IntEnum):
-    """Which states a replay has given up because its effort was spent."""
+    """The states that a replay dropped because its steps were spent."""
 
     NONE = 0
     SOME = 1
-    LIKELY = 2  # all without unlikely options
+    LIKELY = 2  # all states without unlikely options
 
     def explained(self, kept: Iterable[Hypothesis]) -> bool:
-        """Do these states explain a topology that they agree with?"""
+        """Return whether these states, which agree with a topology, suffice as an explanation of it."""
         return any(not one.options or self is not GivenUp.LIKELY for one in kept)
 
 
 def given_up(before: Iterable[Hypothesis], after: Iterable[Hypothesis]) -> GivenUp:
-    """Which were given up of those before an arrival, where only these are followed after it."""
+    """Return which states of ``before`` an arrival dropped if only ``after`` is followed."""
     had_likely = any(not one.options for one in before)
     return GivenUp.LIKELY if had_likely and all(one.options for one in after) else GivenUp.SOME

@@ -1,4 +1,12 @@
-"""States that differ from a hypothesis only in what no event shows: which CPUs and devices a pod holds."""
+"""
+States that differ from a hypothesis only in facts that no event shows: which CPUs and devices a pod holds.
+
+Loose CPUs are held by a finished init container or free. Spread CPUs are on one of several NUMA nodes. ``variants`` and
+``device_layouts`` list
+the states to try for a pod. ``distinct`` merges hypotheses, ``free_rooms`` bounds the free CPUs, and ``holding``,
+``freed`` and ``elsewhere`` change one
+hypothesis.
+"""
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +39,11 @@ from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 from koord_numa.core.value_objects import replace
 
 Owners = frozenset[str]
-"""Of one CPU, by uid."""
+"""The possible owners of one loose CPU, by uid."""
 
 
 def owners_of(one: Hypothesis, bits: int = -1) -> dict[int, Owners]:
-    """The owners of each of these CPUs that is loose, by CPU."""
+    """Return the possible owners of every loose CPU among these CPUs."""
     found: dict[int, Owners] = {}
     for uid, loose in one.loose.items():
         for cpu in members(loose & bits):
@@ -44,15 +52,15 @@ def owners_of(one: Hypothesis, bits: int = -1) -> dict[int, Owners]:
 
 
 def has_shared(one: Hypothesis) -> bool:
-    """Has a loose CPU several owners? Then what one of them leaves depends on who else is there."""
+    """Return whether a loose CPU has several possible owners. The effect of the removal of such an owner depends on the other owners."""
     return any(len(owners) > 1 for owners in owners_of(one).values())
 
 
 def may_share(one: Hypothesis, uids: Iterable[str]) -> bool:
-    """Is it known of all of these pods in which places their CPUs are, and has each of them an init container?"""
+    """Return whether the places of the CPUs of all these pods are known, and every pod has an init container."""
     return all(
         uid != SOMEONE
-        # Without alignment there is one place.
+        # Without alignment there is one place only.
         and not (one.state.node.aligns and uid in one.spread | one.mixed)
         and uid in one.state.pods
         and any(each.kind is ContainerKind.INIT for each in one.state.pods[uid].grant.containers)
@@ -62,8 +70,10 @@ def may_share(one: Hypothesis, uids: Iterable[str]) -> bool:
 
 def more_owners(one: Hypothesis, other: Hypothesis) -> dict[str, int] | None:
     """
-    Which CPUs each pod may hold besides for one hypothesis to stand for another one, too, that has the same pods in the same places and as
-    much surely held; ``None`` where CPUs without a known place are among them.
+    Return the CPUs, by pod, that ``one`` must hold loosely in addition to cover hypothesis ``other``, too.
+
+    Both have the same pods in the same places and the same number of surely held CPUs. Return ``None`` if CPUs with
+    an unknown place are affected.
     """
     more: dict[str, int] = {}
     for here in places_of(one.state.node):
@@ -73,7 +83,7 @@ def more_owners(one: Hypothesis, other: Hypothesis) -> dict[str, int] | None:
         if len(missing) > len(spare):
             return None
         for owners in missing:
-            # The one that has most of them, and of CPUs that are loose rather than free ones.
+            # Prefer the CPU with the most of these owners, and loose CPUs to free CPUs.
             cpu = max(spare, key=lambda cpu: len(known.get(cpu, frozenset()) & owners))
             spare.remove(cpu)
             for uid in sorted(owners - known.get(cpu, frozenset())):
@@ -83,7 +93,7 @@ def more_owners(one: Hypothesis, other: Hypothesis) -> dict[str, int] | None:
 
 
 def _without_known(known: dict[int, Owners], missing: list[Owners]) -> Sequence[int]:
-    """Takes out of ``missing`` what CPUs stand for already; those that stand for nothing there, first those with fewest owners."""
+    """Remove from ``missing`` the owners that known CPUs cover. Return the unused known CPUs, those with the fewest owners first."""
     left = sorted(known, key=lambda cpu: len(known[cpu]))
     for owners in sorted(missing, key=len, reverse=True):
         cpu = next((cpu for cpu in left if owners <= known[cpu]), None)
@@ -94,18 +104,21 @@ def _without_known(known: dict[int, Owners], missing: list[Owners]) -> Sequence[
 
 
 MOST_LOOKED_AT: Final = 400
-"""So many numbers of free CPUs are compared at most."""
+"""Maximum vectors of free CPUs per NUMA node that are compared."""
 
 MOST_ROOMS: Final = 64
-"""In so many ways may spread CPUs leave room that a pod can tell apart."""
+"""Maximum vectors of free CPUs that are distinguishable to a pod."""
 
 Counts = tuple[int, ...]
-"""CPUs of every NUMA node, in the order of the machine's."""
+"""CPUs per NUMA node, in the order of the machine's NUMA nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """CPUs of one pod that may be on any of the same NUMA nodes, as bits; ``reach`` are the places of these in the machine's order."""
+    """
+    CPUs of one pod, as bits, that may be on any of the same NUMA nodes. ``reach`` are the indexes of these NUMA
+    nodes in the machine's order.
+    """
 
     uid: str
     bits: int
@@ -114,16 +127,16 @@ class _Part:
 
 def spread_rooms(one: Hypothesis, seen: Callable[[Counts], Hashable]) -> Generator[Hypothesis, None, bool]:
     """
-    The hypothesis with spread CPUs on other NUMA nodes, once for each way that ``seen`` tells from the others.
+    Yield the hypothesis with spread CPUs on other NUMA nodes, once per distinct value of ``seen``.
 
-    Returns whether these are all. Pods that are equally far from how the hypothesis has them come in the order of their uids.
+    The return value is whether all of them were yielded. Fewer moved CPUs come first, then pods in uid order.
     """
     node = one.state.node
     parts = [part for uid in sorted(one.spread) for part in _parts(one, uid)]
     free = cpus_by_numa(one.state.managers.cpus, node)
     start = tuple(cpus_by_numa(part.bits, node) for part in parts)
     known, told = {free}, {seen(free)}
-    # Breadth first: the fewest CPUs are elsewhere in what comes first.
+    # Breadth first: states with the fewest moved CPUs come first.
     queue = [(free, start)]
     for free, held in queue:
         spend()
@@ -144,7 +157,7 @@ def spread_rooms(one: Hypothesis, seen: Callable[[Counts], Hashable]) -> Generat
 def _moves(
     free: Counts, held: tuple[Counts, ...], parts: Sequence[_Part]
 ) -> Iterator[tuple[Counts, tuple[Counts, ...]]]:
-    """One CPU of a part on another NUMA node."""
+    """Yield the results of moving one CPU of a part to another NUMA node."""
     for at, part in enumerate(parts):
         for here in part.reach:
             if not held[at][here]:
@@ -160,7 +173,7 @@ def _shifted(counts: Counts, here: int, there: int) -> Counts:
 
 
 def _parts(one: Hypothesis, uid: str) -> Iterator[_Part]:
-    """The pod's CPUs by the NUMA nodes on which they may be: where containers have one in common, those that all of them reach."""
+    """Yield the pod's CPUs by the NUMA nodes that they may be on. A CPU of several containers may be where all of them may be."""
     node, containers = one.state.node, one.state.pods[uid].grant.containers
     found: dict[int, int] = {}
     for bit in (1 << cpu for cpu in members(_held(containers))):
@@ -183,7 +196,7 @@ def _held(containers: Sequence[ContainerGrant]) -> int:
 
 
 def _with_shares(one: Hypothesis, parts: Sequence[_Part], shares: Sequence[Counts]) -> Hypothesis:
-    """With so many CPUs of every part on each NUMA node."""
+    """Return the hypothesis with these numbers of CPUs per part and NUMA node."""
     numa_bits, managers = list(one.state.node.machine.numa_bits.values()), one.state.managers
     given = []
     free = managers.cpus
@@ -212,24 +225,25 @@ def _with_shares(one: Hypothesis, parts: Sequence[_Part], shares: Sequence[Count
 
 
 MOST_VARIANTS: Final = 6
-"""Beyond so many ways packed CPUs of several NUMA nodes are not taken to lie otherwise: nearly always they lie as is foreseen."""
+"""Maximum variants of freed loose CPUs and moved packed CPUs. CPUs of several NUMA nodes are nearly always where a dry run predicts."""
 
 
 def variants(one: Hypothesis, request: PodRequest | None = None, *, all_ways: bool = False) -> Iterator[Hypothesis]:
     """
-    The hypothesis, then every state beside it that differs in what is loose or spread: each of them is possible as well.
+    Yield the hypothesis, then every other possible state that differs in loose or spread CPUs.
 
-    Of those that leave the same room to ``request`` one. With ``all_ways`` raises ``TooManyWays`` at the end where there are more.
+    Of the states with the same free CPUs for ``request``, one is yielded. With ``all_ways``, raises ``TooManyWays``
+    at the end if there are more.
     """
     yield one
     if not one.loose and not one.spread:
-        return  # nothing can be otherwise
+        return  # no CPU is loose or spread
     freed_ones = [*_freed_otherwise(one)]
     yield from freed_ones
     yield from islice(_lying_otherwise(one), max(0, MOST_VARIANTS - len(freed_ones)))
     node = one.state.node
-    # Of options that are unlikely only the likeliest ways are looked at, but of the one by which all shares are possible: a pod that none
-    # of them refuses explores nothing.
+    # With unlikely options, all shares are tried only if the option is the one that makes all shares possible. A pod
+    # that is admitted in all tried states explores nothing.
     if one.spread and set(one.options) <= {OVER_NUMA} and may_deal_over_numa(node):
         complete = yield from _dealt_otherwise(one, request)
         if all_ways and not complete:
@@ -237,24 +251,27 @@ def variants(one: Hypothesis, request: PodRequest | None = None, *, all_ways: bo
 
 
 def _dealt_otherwise(one: Hypothesis, request: PodRequest | None) -> Generator[Hypothesis, None, bool]:
-    """What ``spread_rooms`` yields and returns, as an option to be found out about where it is not published."""
+    """
+    Yield the results of ``spread_rooms``, with the option that they assume where it is not published. Return whether they are complete.
+    """
     node = one.state.node
     sight = None if request is None else Sight(request, node)
     options = () if node.distributes_across_numa or splits_unknown(node) else (OVER_NUMA,)
     rooms = spread_rooms(one, lambda counts: counts if sight is None else sight.cpus(node, counts))
     if not options:
         return (yield from rooms)
-    # Whether it is on an exploration of the first of them tells, so that no more are needed.
+    # An exploration of the first of them shows whether the option is on, so the list need not be complete.
     yield from (replace(each, options=options) for each in rooms)
     return True
 
 
 def device_layouts(one: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
     """
-    Yield states that bring a pod with devices near several NUMA nodes to each NUMA node to which it may come.
+    Yield states that bring a pod with devices near several NUMA nodes to every NUMA node that it may be put on.
 
-    The kubelet chooses the lowest NUMA node on which enough devices are free. So for each NUMA node there is a state in which as few as
-    possible are free near those below it and as many as possible near the rest, and one in which few are free everywhere.
+    The kubelet chooses the lowest NUMA node with enough free devices. So for every NUMA node there is a state with
+    as few free devices as possible near
+    lower NUMA nodes and as many as possible near the others, and one state with few free devices near all NUMA nodes.
     """
     names = one.sharing.keys() & everything(request).devices.keys()
     if not names:
@@ -273,7 +290,7 @@ def _pool_with_few_below(one: Hypothesis, name: str, first: int) -> DevicePool:
     """
     Return the pool with as few free devices as possible near NUMA nodes below ``first``, and as many near the others.
 
-    Devices in use are near what is left: the narrowest hint depends on all devices (generateDeviceTopologyHints in topology_hints.go).
+    Devices in use get the remaining counts: the narrowest hint depends on all devices (generateDeviceTopologyHints in topology_hints.go).
     """
     shared, taken = one.sharing[name], one.state.managers.devices[name]
     in_use, few = taken.bit_count(), fewest_free(shared, taken.bit_count())
@@ -291,7 +308,7 @@ def _freed_otherwise(one: Hypothesis) -> Iterator[Hypothesis]:
         bits = 0
         for each in one.loose.values():
             bits |= each
-        # All loose CPUs free first: the state that differs most decides most.
+        # All loose CPUs free first: this state differs most.
         yield freed(one, bits)
         parts = [bits & here for here in one.state.node.machine.numa_bits.values() if bits & here]
         if len(parts) > 1:
@@ -300,10 +317,10 @@ def _freed_otherwise(one: Hypothesis) -> Iterator[Hypothesis]:
 
 
 def _lying_otherwise(one: Hypothesis) -> Iterator[Hypothesis]:
-    """As many spread CPUs of one pod as there may be on one NUMA node: the ends between which packed CPUs are."""
-    # Policy none never deals CPUs by NUMA node, so that nothing can lie otherwise.
+    """Yield states with as many spread CPUs of one pod as possible on one NUMA node, the extremes for packed CPUs."""
+    # Under policy none, the NUMA nodes of CPUs have no effect.
     if one.state.node.config.topology_policy is not KubeletPolicy.NONE:
-        # Sorted: a set has no order, and the first variants win when there are more than the limit.
+        # Sorted for a stable result, because the number of variants is limited.
         for uid in sorted(one.spread):
             places = _places_of(one, uid)
             for numa, here in one.state.node.machine.numa_bits.items():
@@ -312,7 +329,7 @@ def _lying_otherwise(one: Hypothesis) -> Iterator[Hypothesis]:
 
 
 def freed(one: Hypothesis, bits: int) -> Hypothesis:
-    """With these loose CPUs free."""
+    """Return the hypothesis with these loose CPUs free."""
     managers = one.state.managers
     state = replace(one.state, managers=ManagerState(managers.cpus | bits, managers.devices, managers.memory))
     loose = {uid: each & ~bits for uid, each in one.loose.items() if each & ~bits}
@@ -320,7 +337,7 @@ def freed(one: Hypothesis, bits: int) -> Hypothesis:
 
 
 def _shrunk(state: KubeletState, bits: int) -> KubeletState:
-    """CPUs that turned out to be free belong to no init container any more."""
+    """Return the state without these free CPUs in the grants of init containers."""
     pods = dict(state.pods)
     for uid, pod in state.pods.items():
         if any(one.cpus.bits & bits and one.kind is ContainerKind.INIT for one in pod.grant.containers):
@@ -333,14 +350,14 @@ def _shrunk(state: KubeletState, bits: int) -> KubeletState:
 
 
 def _places_of(one: Hypothesis, uid: str) -> list[int]:
-    """The NUMA nodes, as a mask, to which the CPUs of each of the pod's containers may be moved; 0 where they stay."""
+    """Return, per container of the pod, the mask of NUMA nodes that its CPUs may be moved to, 0 if they stay."""
     node, mixed = one.state.node, uid in one.mixed
     containers = one.state.pods[uid].grant.containers
     return [_reached(each, node) if _is_movable(each, mixed, node) else 0 for each in containers]
 
 
 def _moved(one: Hypothesis, uid: str, numa: int, places: Sequence[int]) -> Hypothesis | None:
-    """With as many of the pod's spread CPUs on one NUMA node as there may be."""
+    """Return the hypothesis with as many of the pod's spread CPUs on one NUMA node as possible, or ``None`` without a change."""
     node, managers = one.state.node, one.state.managers
     here, containers = node.machine.numa_bits[numa], one.state.pods[uid].grant.containers
     moving = staying = 0
@@ -349,7 +366,7 @@ def _moved(one: Hypothesis, uid: str, numa: int, places: Sequence[int]) -> Hypot
             moving |= each.cpus.bits
         else:
             staying |= each.cpus.bits
-    # Init containers and later ones share CPUs: each is held once, and moves with all that have it.
+    # Init containers and later containers share CPUs: a CPU is held once and moves in all containers that have it.
     there = moving & ~staying & ~here
     count = min((managers.cpus & here).bit_count(), there.bit_count())
     if not count:
@@ -362,12 +379,15 @@ def _moved(one: Hypothesis, uid: str, numa: int, places: Sequence[int]) -> Hypot
 
 
 def _is_movable(container: ContainerGrant, mixed: bool, node: KubeletNode) -> bool:
-    """May its CPUs be elsewhere? Of mixed pods those of init containers alone: a topology has told of the others."""
+    """
+    Return whether the container's CPUs may be on other NUMA nodes. Of mixed pods only init containers', because a
+    topology showed the others.
+    """
     return may_lie_otherwise(container, node) and not (mixed and container.kind is not ContainerKind.INIT)
 
 
 def elsewhere(container: ContainerGrant, place_of: Mapping[int, int]) -> ContainerGrant:
-    """With other CPUs for those that ``place_of`` names."""
+    """Return the container with CPUs replaced by ``place_of``."""
     left = sum(1 << cpu for cpu in place_of)
     bits = container.cpus.bits
     if not bits & left:
@@ -377,26 +397,30 @@ def elsewhere(container: ContainerGrant, place_of: Mapping[int, int]) -> Contain
 
 
 def _reached(container: ContainerGrant, node: KubeletNode) -> int:
-    """The NUMA nodes, as a mask, of which its CPUs may be."""
+    """Return the mask of the NUMA nodes that the container's CPUs may be on."""
     if container.numas:
         return container.numas
     machine = node.machine
     mask = container.hint.mask if container.hint is not None else None
-    # No mask, or sockets aligned: the CPUs may come from any NUMA node.
+    # Without a mask or with align-by-socket, the CPUs may come from any NUMA node.
     if mask is None or node.static_options.align_by_socket:
         return machine.numa_mask
     near = 0
     for numa in members(mask):
         near |= machine.numa_bits.get(numa, 0)
-    # What the hint's NUMA nodes do not have comes from any.
+    # CPUs beyond those of the hint's NUMA nodes come from any NUMA node.
     return machine.numa_mask if container.cpus.bits & ~near else mask
 
 
 def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
-    """Each once, in order; of equal ones that with most CPUs loose, which stands for the others, and the least uncertainty."""
+    """
+    Return the hypotheses without duplicates, in order.
+
+    Of equal hypotheses the one with the most loose CPUs stays, because it covers the others, with the least uncertainty.
+    """
     there = list(hypotheses)
     if len(there) < 2:
-        return there  # mostly: a signature costs more than all the rest
+        return there  # the common case, because a signature is expensive
     found: dict[Signature, Hypothesis] = {}
     for one in there:
         key = one.signature
@@ -418,11 +442,11 @@ def _loose_cpus(one: Hypothesis) -> int:
 
 
 def one_of_each_kind(one: Hypothesis, uids: Iterable[str]) -> Iterator[str]:
-    """Of these pods those that would leave different room behind: of several with equal requests and places, the first."""
+    """Yield one of these pods per distinct effect of its removal: the first of several with equal requests and places."""
     known: set[Signature] = set()
     for uid in uids:
         pod = one.state.pods[uid]
-        # The uid stands for itself where it is open what the pod holds.
+        # A pod with unknown CPUs is distinct from all others.
         own = uid if uid in one.spread or uid in one.loose else ""
         kind = (signature(pod.grant, one.state.node), *sorted(pod.requests.items()), own)
         if kind not in known:
@@ -431,11 +455,11 @@ def one_of_each_kind(one: Hypothesis, uids: Iterable[str]) -> Iterator[str]:
 
 
 def most_cpus(hypotheses: Iterable[Hypothesis]) -> dict[int, int]:
-    """The most exclusive CPUs that each NUMA node may have free in any of these states, by NUMA id."""
+    """Return the maximum free exclusive CPUs by NUMA id over these states."""
     most: dict[int, int] = {}
     for one in hypotheses:
         bits = one.state.managers.cpus
-        # Loose CPUs may be free: the most counts them.
+        # Loose CPUs may be free.
         for each in one.loose.values():
             bits |= each
         for uid in one.spread:
@@ -447,7 +471,7 @@ def most_cpus(hypotheses: Iterable[Hypothesis]) -> dict[int, int]:
 
 
 def free_rooms(one: Hypothesis) -> dict[int, Room] | None:
-    """How many CPUs each NUMA node has free at least and at most, by NUMA id; ``None`` where pods are there whose place is not known."""
+    """Return bounds of the free CPUs by NUMA id, or ``None`` if the place of a pod is unknown."""
     if one.unlocated or one.unplaced or one.leaving or None in one.gone.values():
         return None
     free = one.state.managers.cpus
@@ -462,7 +486,7 @@ def free_rooms(one: Hypothesis) -> dict[int, Room] | None:
 
 
 def _count_spread(one: Hypothesis, uid: str, loose: int, least: dict[int, int], most: dict[int, int]) -> None:
-    """What one pod's CPUs may leave less, and more, where they are elsewhere."""
+    """Lower ``least`` and raise ``most`` by the CPUs of one pod that may be on other NUMA nodes."""
     node = one.state.node
     containers = [each for each in one.state.pods[uid].grant.containers if _is_movable(each, uid in one.mixed, node)]
     reached = [(each.cpus.bits, _reached(each, node)) for each in containers]
@@ -470,7 +494,7 @@ def _count_spread(one: Hypothesis, uid: str, loose: int, least: dict[int, int], 
     for bits, _ in reached:
         held |= bits
     for numa, here in node.machine.numa_bits.items():
-        # Containers share the CPUs that init containers leave: each is counted once.
+        # Containers share the CPUs that init containers leave. Every CPU is counted once.
         coming = 0
         for bits, numas in reached:
             coming |= bits if numas >> numa & 1 else 0
@@ -479,14 +503,14 @@ def _count_spread(one: Hypothesis, uid: str, loose: int, least: dict[int, int], 
 
 
 def with_grant(one: Hypothesis, uid: str, containers: tuple[ContainerGrant, ...]) -> Hypothesis:
-    """The hypothesis with these containers as what the pod was given."""
+    """Return the hypothesis with these containers as the pod's grant."""
     pod = one.state.pods[uid]
     pods = {**one.state.pods, uid: replace(pod, grant=replace(pod.grant, containers=containers))}
     return replace(one, state=replace(one.state, pods=pods))
 
 
 def holding(after: Hypothesis, more: Mapping[str, int]) -> Hypothesis:
-    """With these CPUs held, perhaps, by init containers of these pods. None of them is held by anything else."""
+    """Return the hypothesis with these free CPUs loose: init containers of these pods may hold them."""
     held, loose, pods = 0, dict(after.loose), dict(after.state.pods)
     for uid, bits in more.items():
         held |= bits
@@ -506,8 +530,9 @@ def holding(after: Hypothesis, more: Mapping[str, int]) -> Hypothesis:
 
 def standing_for(one: Hypothesis, other: Hypothesis) -> Hypothesis:
     """
-    The first of two hypotheses that differ at most in whose loose CPUs are, standing for the other as well: each may be of its owners in
-    either. As it is where CPUs that may lie elsewhere are among them.
+    Return the first of two hypotheses that differ at most in the owners of loose CPUs, extended to cover the second one.
+
+    Return it unchanged if CPUs with an unknown place are affected.
     """
     more = more_owners(one, other) if one.loose != other.loose else None
     return holding(one, more) if more else one
