@@ -1,1 +1,1 @@
-"""Groups of pods in the scheduler: what is known of them, the trial of a group, and its cycle."""
+"""Scheduling of pod groups: their state, their queue, the trial of a group, and the group cycle."""

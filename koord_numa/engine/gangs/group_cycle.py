@@ -1,11 +1,11 @@
 """
-One attempt at a group: its members are decided on together, then bound together, or all of them wait and are told why.
+Scheduling cycle of a group: its members are decided on together and bound together, or all members wait and report the reason.
 
-    popped ─▶ complete? ─▶ trial ─▶ placed ─▶ assumed one by one as decided ─▶ PreBind steps of all ─▶ binds
-                             └─▶ refused: every class of the group waits for what may help it
+    popped ─▶ complete? ─▶ trial ─▶ placed ─▶ members assumed in the order of the decisions ─▶ PreBind of all members ─▶ binds
+                             └─▶ rejected: every request class of the group waits for an event that may help it
 
-The decision and all assumptions are made in one turn of the event loop. Binds that fail later are retried by the next attempt, which
-counts the members that are bound and stays in their topology domain.
+The last step of the decision and all assumptions are made in one turn of the event loop. The next attempt retries failed binds. It counts
+the bound members and stays in their topology domain.
 """
 
 import asyncio
@@ -34,25 +34,25 @@ from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
 
 EXPLAINED: Final = 128
-"""Maximum nodes that are asked why they refuse a member. Bounds the explanation at about 30 ms."""
+"""Maximum nodes that are evaluated to explain the rejection of a member. Bounds the explanation at about 30 ms."""
 
 FEWEST_EXPLAINED: Final = 4
-"""Minimum nodes that are asked about a member beyond the minimal count, of however many kinds such members are."""
+"""Minimum nodes that are evaluated per request class of members beyond the minimal count, however many classes there are."""
 
 NEWS_SECONDS: Final = 60.0
-"""Seconds until members get a new event for the same rejection with other numbers."""
+"""Seconds until members get another event for the same rejection with other numbers."""
 
 REMEMBERED: Final = 4096
-"""Groups of which the last message is remembered. Their names are any user's."""
+"""Maximum groups whose last message is remembered. Bounds memory, since any user can create groups."""
 
 SHOWN_DOMAINS: Final = 5
-
+"""Maximum topology domains in a message."""
 
 AGAIN_SECONDS: Final = 0.05
-"""Pause in seconds of a group that changed while it was decided on."""
+"""Pause in seconds of a group that changed during its decision."""
 
 RESTARTS: Final = 3
-"""Maximum decisions about a group that start again because its room was taken meanwhile."""
+"""Maximum decisions per attempt. A decision restarts if other pods have taken the resources of the members."""
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 
@@ -60,9 +60,9 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """
-    Refused group. ``nodes`` are those on which members could be placed.
+    Rejected group. ``nodes`` are the nodes on which members could be placed.
 
-    ``blocked`` is the member that fits nowhere, with the ``verdict`` if all nodes were asked; ``pods`` are all members.
+    ``blocked`` is the member that fits on no node. ``verdict`` has its rejections if all nodes were evaluated. ``pods`` are all members.
     """
 
     keys: tuple[GangKey, ...]
@@ -74,7 +74,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class GroupCycle:
-    """One per engine. ``_told`` has what the members of a group were told last, without numbers, and when."""
+    """Group cycles of an engine. ``_told`` has the last rejection of a group without numbers, and its time in monotonic seconds."""
 
     handle: Handle
     queue: GroupQueue
@@ -85,24 +85,24 @@ class GroupCycle:
     _told: LRUCache[tuple[GangKey, ...], tuple[object, float]] = field(default_factory=lambda: LRUCache(REMEMBERED))
 
     async def run(self, popped: PendingPod) -> None:
-        """Try the group of a member. When it returns, every member is bound, gone, queued again, or waits for its group."""
+        """Schedule the group of a member. Afterwards every member is bound, gone, queued again, or waits for its group."""
         keys = self.queue.keys_of(popped)
         if not keys:
-            self.handle.nominator.end_together(popped.uid)  # an incomplete group keeps no room
+            self.handle.nominator.end_together(popped.uid)  # an incomplete group keeps no reservation
             return
         if any(it.deciding for key in keys for it in self.handle.pod_groups.gang(key).pending.values()):
-            # The group is being decided on. A later member is tried after that.
+            # A decision about the group is in progress. This member is tried afterwards.
             self.handle.queue.back_off(popped, self.handle.dependencies.clock() + AGAIN_SECONDS)
             return
         members = self.queue.members(keys)
         try:
             cycles = await self._begin(keys, members)
-            await asyncio.sleep(0)  # what is assumed is sent in the next turn, beside further decisions
+            await asyncio.sleep(0)  # binds are sent in the next turn, concurrently with further decisions
             await _all(cycles)
             if cycles and any(map(self._waits_queued, members)):
                 self.after_refused(Refusal(keys))  # for members beyond the minimal count, after the binds
         finally:
-            for pending in members:  # an exception: no member is lost
+            for pending in members:  # no member is lost after an exception
                 if self._waits(pending):
                     self.handle.queue.back_off(pending, self.handle.dependencies.clock() + 1.0)
 
@@ -118,7 +118,7 @@ class GroupCycle:
         return self.handle.pending.get(pending.uid) is pending and pending.backoff_until is None and not pending.binding
 
     async def _begin(self, keys: tuple[GangKey, ...], members: list[PendingPod]) -> list[Coroutine[Any, Any, None]]:
-        """Decide, and start the binding cycles up to their first suspension, where the members are assumed and reserved."""
+        """Decide, and start the binding cycles. At their first suspension the members are assumed."""
         handle, now = self.handle, self.handle.dependencies.clock()
         missing = {key: handle.pod_groups.missing(key) for key in keys}
         if not self._may_be_tried(keys, members, any(missing.values())):
@@ -134,7 +134,7 @@ class GroupCycle:
             group = Group(tuple(member_of(it) for it in members), missing, handle.pod_groups.levels(keys)[0])
             answer = await self._decide(trial, group, keys, members)
             if isinstance(answer, Refused) and trial.shared_claims:
-                # Devices of one node are shared there only: every node is tried as a domain.
+                # Pods can share devices of a node on this node only: every node is tried as a domain.
                 levels = (*group.levels, TopologyLevel(HOSTNAME))
                 again = await self._decide(trial, replace(group, levels=levels), keys, members)
                 answer = answer if isinstance(again, Refused) else again
@@ -157,7 +157,7 @@ class GroupCycle:
         return []
 
     def _may_be_tried(self, keys: tuple[GangKey, ...], members: list[PendingPod], together: bool) -> bool:
-        """Take the members out of the queue, without those that back off. Return whether the group may be decided on now."""
+        """Remove the members from the queue, and members in back-off from ``members``. Return whether the group may be decided on now."""
         handle, now = self.handle, self.handle.dependencies.clock()
         until = max((it.backoff_until for it in members if it.backoff_until is not None), default=now)
         if until > now and together:
@@ -183,7 +183,7 @@ class GroupCycle:
     async def _decide(
         self, trial: ClusterTrial, group: Group, keys: tuple[GangKey, ...], members: Sequence[PendingPod]
     ) -> Placed | Refused | None:
-        """Decide in turns, between which nothing is assumed. ``None`` when the group or the cluster changed too much meanwhile."""
+        """Decide in several turns. Nothing stays assumed between turns. Return ``None`` if the group or the cluster changed too much."""
         steps, moved, lost = decide_in_steps(trial, group), None, 0
         known = [(it, it.pod, it.request_class) for it in members]
         while True:
@@ -216,15 +216,15 @@ class GroupCycle:
         self, answer: Placed, by_uid: Mapping[str, PendingPod], began: float, *, together: bool
     ) -> list[Coroutine[Any, Any, None]] | None:
         """
-        Start the cycles in the order of the decisions; ``None``, with nothing assumed, when one cannot start.
+        Start the binding cycles in the order of the decisions. If a cycle cannot start, undo all and return ``None``.
 
-        A pod that follows pods in flight on a kubelet-owned node waits for the kubelet's verdict where their place matters. Members that
-        are bound ``together`` cannot: the trial has counted pods in flight of others, and that of the members is as foreseen unless a pod
-        leaves unseen at this moment. Other members wait, with those after them on the node.
+        On a kubelet-owned node, a pod may have to wait for the kubelet's verdict on pods in flight. Members that are bound ``together``
+        cannot wait for each other. The trial has considered other pods in flight. The members are placed as decided unless another pod
+        leaves unobserved at the same time. If members are not bound together, a member waits, and so do the next members on its node.
         """
         handle, started = self.handle, dict[str, Coroutine[Any, Any, None]]()
         for uid in answer.placements:
-            handle.nominator.end(uid)  # the assumption keeps the room from now on
+            handle.nominator.end(uid)  # replaced by the assumption
         gate = BindTogether(answer.placements) if together and len(answer.placements) > 1 else None
         used, waiting = set[str](), set[str]()
         for uid, placement in answer.placements.items():
@@ -236,7 +236,7 @@ class GroupCycle:
             if node in waiting:
                 continue
             used.add(node)
-            handle.queue.remove(pending)  # queued again if a claim that it shares has changed
+            handle.queue.remove(pending)  # it may be queued again because a shared claim has changed
             cycle = self.binding.run(pending, placement, began, gate)
             handle.decisions.record(pending.pod.key, placement, dict)
             cycle.send(None)
@@ -256,7 +256,7 @@ class GroupCycle:
         return info is not None and info.topology is not None and info.topology.owner is CpuOwner.KUBELET
 
     def _leave_over(self, answer: Placed, by_uid: Mapping[str, PendingPod]) -> None:
-        """Members beyond the minimal count that fit nowhere wait by themselves."""
+        """Queue the members beyond the minimal count that fit on no node. Each request class waits for its own events."""
         left = [by_uid[uid] for uid in answer.left]
         now = self.handle.dependencies.clock()
         classes = _by_class(left)
@@ -272,7 +272,7 @@ class GroupCycle:
     def _explain(
         self, trial: ClusterTrial, group: Group, refused: Refused, by_uid: Mapping[str, PendingPod]
     ) -> tuple[str, Unschedulable | None]:
-        """Say which member fits nowhere, and why, beside those that were placed."""
+        """Return the message for the rejection, and the verdict on the member that fits on no node if all nodes were evaluated."""
         known = {member.uid: member for member in group.members}
         scheduled = self.handle.pod_groups.gang(refused.gang).counts.scheduled
         spec = self.handle.pod_groups.spec_of(refused.gang)
@@ -302,7 +302,7 @@ class GroupCycle:
     def _verdict(
         self, request_class: RequestClass, nodes: frozenset[str] | None, most: int = EXPLAINED
     ) -> tuple[Unschedulable, bool]:
-        """Return the refusals of nodes in the state of this moment, and whether not all nodes were asked."""
+        """Return the rejections by nodes in the current state, and whether they are incomplete."""
         cache, selector = self.handle.cache, self.handle.selector
         names = sorted(name for name in (cache.nodes if nodes is None else nodes) if cache.node_exists(name))
         answers = {name: selector.try_node(request_class, name) for name in names[:most]}
@@ -321,7 +321,7 @@ class GroupCycle:
         now = self.handle.dependencies.clock()
         blocking = next((it.queue_class for it in members if it.uid == failed), None)
         for request_class, pods in _by_class(members).items():
-            # Whatever helps another member may let the group fit as well: it makes room where it moves.
+            # Other classes wait for any event: an event that helps another member may free resources for this member.
             self.handle.queue.park(pods[0], verdict if request_class is blocking else None, now)
             for pending in pods[1:]:
                 self.handle.queue.add(pending)
@@ -330,7 +330,7 @@ class GroupCycle:
             for reason in reasons:
                 self.handle.metrics.rejections[reason.value] += 1
             if Reason.BIND_QUEUE in reasons:
-                return  # a matter of milliseconds
+                return  # the bind queue is shorter within milliseconds
         if isinstance(answer, Refused):
             blocked = next((it.pod for it in members if it.uid == failed), None)
             nodes = frozenset(it.node for it in answer.beside.values())
@@ -349,7 +349,7 @@ class GroupCycle:
                 self.handle.conditions.waits(pending, why or members[0].message)
 
     def _wait(self, keys: tuple[GangKey, ...], members: Sequence[PendingPod], why: str) -> None:
-        """All members wait for a change of one of them."""
+        """Queue all members until any member changes."""
         self._told.pop(keys, None)
         now = self.handle.dependencies.clock()
         for pods in _by_class(members).values():
@@ -360,7 +360,7 @@ class GroupCycle:
 
 
 async def _all(cycles: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run cycles that are suspended at their first turn to their ends."""
+    """Finish the started cycles concurrently."""
     if cycles:
         async with asyncio.TaskGroup() as tasks:
             for cycle in cycles:
@@ -375,7 +375,7 @@ def _by_class(members: Iterable[PendingPod]) -> dict[RequestClass, list[PendingP
 
 
 def _contradiction(waiting: Sequence[Pod], scheduled: Iterable[Pod], specs: Iterable[GangSpec | None]) -> str:
-    """Return what kube-scheduler's podGroupCycle refuses before it evaluates nodes; empty for most groups."""
+    """Return why kube-scheduler's podGroupCycle rejects the group before it evaluates nodes; empty if it does not."""
     names = {pod.scheduler for pod in waiting}
     kubernetes = [pod for pod in waiting if pod.request.gang and pod.request.gang.key.dialect is Dialect.KUBERNETES]
     if kubernetes:

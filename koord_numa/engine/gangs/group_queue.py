@@ -1,8 +1,8 @@
 """
-Members of groups in the scheduling queue: they are queued when their group is complete, and are told what it waits for until then.
+Members of groups in the scheduling queue. Members are queued when their group is complete. Until then their status has the reason.
 
-Every kind of member of a group is a class of its own in the queue, so that whatever helps any member wakes the group. The group's turn is
-that of its first member; the members that are tried with it leave the queue together (``group_cycle``).
+In the queue, every request class of a group is a separate class, so that an event that helps any member activates the group. The position
+of a group is that of its first member. All members that are tried leave the queue together (``group_cycle``).
 """
 
 from dataclasses import dataclass, field
@@ -16,15 +16,15 @@ from koord_numa.ports import DELETED
 
 @dataclass(slots=True)
 class GroupQueue:
-    """One per engine. ``_stale`` are gangs whose members were told an earlier count than the present one."""
+    """Queue of groups of an engine. ``_stale`` are gangs whose members report an outdated number of members."""
 
     handle: Handle
     _open: set[GangKey] = field(default_factory=set)  # gangs whose members are queued
     _partial: set[GangKey] = field(default_factory=set)  # gangs in ``_open`` with some, but too few, scheduled members
-    _stale: dict[GangKey, int] = field(default_factory=dict)  # with the count of members when they became stale
+    _stale: dict[GangKey, int] = field(default_factory=dict)  # with the number of waiting members when last checked
 
     def observe(self, pending: PendingPod) -> None:
-        """A member waits, or has changed."""
+        """Process a new or changed pending pod. Pods without a gang are ignored."""
         ref = pending.pod.request.gang
         if ref is None:
             return
@@ -45,7 +45,7 @@ class GroupQueue:
                 self._admit(key, keys)
 
     def changed(self, key: GangKey) -> None:
-        """Something about a gang changed besides a member that waits."""
+        """Process a change of a gang other than a new or changed pending member."""
         if not self.handle.pod_groups.gang(key).pending:
             self._open.discard(key)
             self._partial.discard(key)
@@ -55,7 +55,7 @@ class GroupQueue:
         if why:
             self._close(key)
         elif key in self._open:
-            # Whether the gang is partial decides the turn of its members.
+            # The position of members depends on whether the gang is partial.
             is_partial = self.handle.pod_groups.is_partial(key)
             if is_partial == (key in self._partial):
                 return
@@ -68,26 +68,26 @@ class GroupQueue:
                 self._admit(each, keys)
 
     def forget(self, uid: str) -> None:
-        """A pod waits no longer."""
+        """Process the end of a pod's wait."""
         key = self.handle.pod_groups.remove_pending(uid)
         if key is not None and key in self._open:
             self.changed(key)
 
     def observe_group(self, event: str | None, group: PodGroup) -> None:
-        """A PodGroup came, changed or went."""
+        """Process an added, changed or deleted PodGroup."""
         self.handle.pod_groups.observe(event, group)
         if group.spec.claims:
             self._reclassify(group.key)
         self._reconsider(group.key)
 
     def replace_groups(self, dialect: Dialect, groups: list[PodGroup]) -> None:
-        """These PodGroups of a dialect exist and no others."""
+        """Replace the PodGroups of a dialect by this complete list."""
         for key in self.handle.pod_groups.replace(dialect, groups):
             self._reclassify(key)
             self._reconsider(key)
 
     def _reclassify(self, key: GangKey) -> None:
-        """Update the classes of members, whose claims may have been created for the group."""
+        """Update the request classes of members, because claims may have been created for the group."""
         for pending in list(self.handle.pod_groups.gang(key).pending.values()):
             request_class = self.handle.classes.of(pending.pod)
             if pending.pod.resource_claims and request_class is not None and not pending.binding:
@@ -95,14 +95,14 @@ class GroupQueue:
                 pending.request_class = request_class
 
     def observe_completed(self, event: str | None, pod: Pod) -> None:
-        """A pod that has succeeded."""
+        """Process a pod that has succeeded, or the deletion of its object."""
         groups = self.handle.pod_groups
         key = groups.forget_completed(pod.key.uid) if event == DELETED else groups.note_completed(pod)
         if key is not None:
             self.changed(key)
 
     def replace_completed(self, pods: list[Pod]) -> None:
-        """These members of gangs have succeeded and no others."""
+        """Replace the members that have succeeded by this complete list."""
         uids = {pod.key.uid for pod in pods}
         for uid in self.handle.pod_groups.completed:
             if uid not in uids and (key := self.handle.pod_groups.forget_completed(uid)) is not None:
@@ -111,7 +111,7 @@ class GroupQueue:
             self.observe_completed(None, pod)
 
     def tick(self) -> None:
-        """Tell members the present count of their gang when it stands still. Called once a second."""
+        """Report the current number of members to waiting members when the number is stable. Called once a second."""
         self.handle.pod_groups.settle(self.handle.cache.assumed)
         for key, count in list(self._stale.items()):
             gang = self.handle.pod_groups.gang(key)
@@ -125,7 +125,7 @@ class GroupQueue:
                     self._hold_back(pending, why)
 
     def keys_of(self, pending: PendingPod) -> tuple[GangKey, ...]:
-        """Return the gangs that are decided on with a member; none where it may not be tried, which it is told then."""
+        """Return the gangs that are decided on with a member. If it may not be tried, report the reason to it and return none."""
         ref = pending.pod.request.gang
         if ref is None or ref.problem:
             return ()
@@ -137,13 +137,13 @@ class GroupQueue:
         return ()
 
     def message(self, pending: PendingPod) -> str:
-        """Return what another member of the gang was told, for a member that came later."""
+        """Return the message of another member of the gang, for a member that was created later."""
         ref = pending.pod.request.gang
         others = () if ref is None else self.handle.pod_groups.gang(ref.key).pending.values()
         return next((it.message for it in others if it.message and not it.provisional), "")
 
     def members(self, keys: tuple[GangKey, ...]) -> list[PendingPod]:
-        """Return the members of these gangs that wait and may be tried, in the order in which they were queued."""
+        """Return the pending members of these gangs that may be tried, in the order in which they were queued."""
         found = (it for key in keys for it in self.handle.pod_groups.gang(key).pending.values())
         ready = [it for it in found if not (it.binding or it.deciding or it.pod.problem or self._is_broken(it))]
         return sorted(ready, key=lambda pending: (pending.order, pending.uid))
@@ -153,11 +153,11 @@ class GroupQueue:
         return ref is None or bool(ref.problem)
 
     def _reconsider(self, key: GangKey) -> None:
-        """The gang, and those of its group, by what is known now; members that still wait hear of it."""
+        """Queue or remove the members of the gang and of its group again. Members that still wait get a new message."""
         groups = self.handle.pod_groups
         keys = groups.group(key)[0]
         for each in sorted({key, *keys}, key=str):
-            # Out of the queue first: members whose class waits for an event are tried again.
+            # Removed from the queue first, so that members whose class waits for an event are tried again.
             self._close(each)
             self.changed(each)
             if each not in self._open and groups.gang(each).pending:
@@ -172,13 +172,13 @@ class GroupQueue:
 
     def _queue(self, pending: PendingPod, keys: tuple[GangKey, ...]) -> None:
         handle = self.handle
-        # The rest of a group comes before its room is given to others.
+        # The remaining members of a partial group come first, before other pods take their resources.
         first = any(handle.pod_groups.is_partial(key) for key in keys)
         pending.group_class = handle.classes.of_group(pending.request_class, keys, first=first)
         handle.queue.add(pending)
 
     def _close(self, key: GangKey) -> None:
-        """The gang is not complete any more: its members leave the queue, and hear of it soon."""
+        """Remove the members of an incomplete gang from the queue. They get a new message at one of the next ticks."""
         pending = self.handle.pod_groups.gang(key).pending
         self._stale.setdefault(key, len(pending))
         if key in self._open:

@@ -1,7 +1,7 @@
 """
-The status of PodGroups: whether a group was scheduled, written beside the loop, and only when it is news.
+Writer of the status of PodGroups. Statuses are written asynchronously, and only if they have changed.
 
-``PodGroupInitiallyScheduled=True`` is final: a group that was scheduled once is not written again.
+``PodGroupInitiallyScheduled=True`` is final: the status of a group that was scheduled once is not written again.
 """
 
 import asyncio
@@ -25,8 +25,9 @@ RETRY_SECONDS: Final = 2.0
 @dataclass(slots=True)
 class GroupStatuses:
     """
-    ``_due`` are statuses to be written, the oldest first; ``_told`` is what was written last of a gang: the uid of its PodGroup, the
-    reason, and the first sentence.
+    Writer of group statuses. ``_due`` are the statuses to be written, the oldest first.
+
+    ``_told`` has the last written status by gang: the UID of the PodGroup, the reason, and the first clause of the message.
     """
 
     groups: PodGroups
@@ -36,7 +37,7 @@ class GroupStatuses:
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def tell(self, key: GangKey, status: GroupStatus) -> None:
-        """Write this status, if the gang has a PodGroup that does not say so."""
+        """Schedule the write of this status if the gang has a PodGroup with another status."""
         group = self.groups.objects.get(key)
         if group is None or group.satisfied or self.dependencies.pod_groups is None:
             return
@@ -47,7 +48,7 @@ class GroupStatuses:
         self._news.set()
 
     def tell_scheduled(self) -> None:
-        """Write the status of every gang that has its minimal count, also if another scheduler bound members. Runs once a second."""
+        """Report every gang that has its minimal count as scheduled, also if another scheduler bound members. Called once a second."""
         for key, group in self.groups.objects.items():
             if not group.satisfied and (gang := self.groups.gang(key)).satisfied:
                 count = len(gang.scheduled)
@@ -67,7 +68,7 @@ class GroupStatuses:
             await self._news.wait()
 
     async def _write(self, group: PodGroup, status: GroupStatus) -> bool:
-        """Write one status. Returns whether nothing is left to do."""
+        """Write a status. Return false if the write must be retried."""
         writer = self.dependencies.pod_groups
         if writer is None:
             return True
@@ -92,5 +93,5 @@ class GroupStatuses:
 
 
 def _essence(status: GroupStatus) -> tuple[str, str]:
-    """What is news: the reason and the first sentence, without the numbers of single nodes."""
+    """Return the parts whose change causes a write: the reason, and the first clause without the numbers of nodes."""
     return status.reason, status.message.partition(";")[0]

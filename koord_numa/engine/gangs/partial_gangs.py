@@ -1,8 +1,9 @@
 """
-Gangs of which only some members were bound: their rest is placed first (``group_queue``). Here they are evicted when that fails for long.
+Eviction of partial gangs: gangs with some bound members that cannot be completed for a configured time.
 
-The API server may refuse single binds, for example by an admission webhook, or a node may be lost between two binds. By default the bound
-members stay, as in kube-scheduler. A gang that had its minimal count once is never evicted: then members were lost later.
+The API server may reject single binds, for example by an admission webhook, or a node may be lost between two binds. ``group_queue``
+places the remaining members first. By default the bound members stay, as in kube-scheduler. A gang that had its minimal count once is
+never evicted, because its members were lost later.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ INCOMPLETE: Final = "GangIncomplete"
 
 @dataclass(slots=True)
 class PartialGangs:
-    """``_since`` has the time at which a gang was first seen with some, but too few, members (monotonic seconds)."""
+    """Partial gangs. ``_since`` has the time in monotonic seconds at which a gang was first observed as partial."""
 
     handle: Handle
     _since: dict[GangKey, float] = field(default_factory=dict)
@@ -36,7 +37,7 @@ class PartialGangs:
         settings = handle.settings.partial_gangs
         for key, since in list(self._since.items()) if settings.evict else ():
             if now - since >= settings.after_seconds and handle.dependencies.lease.fresh():
-                self._since[key] = now  # members that cannot be evicted are tried again after the same time
+                self._since[key] = now  # evictions that fail are retried after the same time
                 for pod in self._bound(key):
                     await self._evict(key, pod)
 
@@ -47,7 +48,7 @@ class PartialGangs:
         return [pod for pod in found if pod is not None and not pod.deleting and not pod.mirror]
 
     async def _evict(self, key: GangKey, pod: Pod) -> None:
-        """Evict one member within its PodDisruptionBudgets."""
+        """Evict a member, subject to its PodDisruptionBudgets. A failure is logged."""
         handle = self.handle
         message = f"Evicted because gang {key} cannot be completed"
         try:

@@ -1,7 +1,7 @@
 """
-What is known of gangs: their PodGroups, their members that wait, and those that have a node or have completed. Facts only.
+State of gangs: their PodGroups, and their pending, scheduled and completed members. It makes no decisions.
 
-Members are told by the handlers of pods and by the cache, PodGroups by an informer, in any order.
+Pod handlers and the cache report members, and an informer reports PodGroups, in any order.
 """
 
 from collections import Counter
@@ -29,15 +29,15 @@ from koord_numa.ports import DELETED
 
 SWITCHED_OFF: Final = "koord-numa does not support: pods that are placed together or not at all (podGroups: Off)"
 COMPLETED: Final = ""
-"""The node of a member that has completed: it counts as scheduled, and is on no node."""
+"""Node name of a member that has completed. The member counts as scheduled but is on no node."""
 
 
 @dataclass(slots=True)
 class Gang:
     """
-    One gang. ``scheduled`` has the node of members by uid, ``declared`` how many members define the gang in which way by annotations.
+    State of a gang. ``pending`` and ``scheduled`` are by UID, the latter with the node.
 
-    ``satisfied``: the minimal count was scheduled once.
+    ``declared`` counts members by the definition of the gang in their annotations. ``satisfied``: the minimal count was scheduled once.
     """
 
     pending: dict[str, PendingPod] = field(default_factory=dict)
@@ -47,13 +47,13 @@ class Gang:
 
     @property
     def counts(self) -> GangCounts:
-        """The members, for the rule of the gang. A member whose bind is under way is scheduled."""
+        """Number of members by state. A member whose bind is in progress counts as scheduled."""
         waiting = len(self.pending) - len(self.pending.keys() & self.scheduled.keys())
         return GangCounts(waiting, len(self.scheduled), self.satisfied)
 
 
 class PodGroups:
-    """All gangs by key. ``enabled`` is false where ``podGroups: Off``."""
+    """All gangs by key. ``enabled`` is false with ``podGroups: Off``."""
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.enabled = enabled
@@ -61,19 +61,21 @@ class PodGroups:
         self._together: set[GangKey] = set()  # gangs that are disrupted together
         self.revision = 0  # increases with every change of a PodGroup
         self._gangs: dict[GangKey, Gang] = {}
-        self._spec_of: dict[str, tuple[GangKey, GangSpec | None]] = {}  # by uid of a member, what it declares
+        self._spec_of: dict[
+            str, tuple[GangKey, GangSpec | None]
+        ] = {}  # by UID of a member, its gang and its definition of the gang
 
     def __len__(self) -> int:
-        """How many gangs have members."""
+        """Return the number of gangs with members."""
         return len(self._gangs)
 
     def __iter__(self) -> Iterator[GangKey]:
         return iter(list(self._gangs))
 
-    # Facts.
+    # Updates.
 
     def observe(self, event: str | None, group: PodGroup) -> None:
-        """A PodGroup came, changed or went."""
+        """Process an added, changed or deleted PodGroup."""
         self.revision += 1
         if event == DELETED:
             self.objects.pop(group.key, None)
@@ -86,7 +88,7 @@ class PodGroups:
             gang.satisfied = True
 
     def replace(self, dialect: Dialect, groups: Iterable[PodGroup]) -> list[GangKey]:
-        """Take these PodGroups of a dialect as all there are. Returns the keys that came, changed or went."""
+        """Replace the PodGroups of a dialect by this complete list. Return the keys of added, changed and deleted PodGroups."""
         found = {group.key: group for group in groups}
         former = {key: group for key, group in self.objects.items() if key.dialect is dialect}
         changed = [key for key in {**former, **found} if former.get(key) != found.get(key)]
@@ -97,7 +99,7 @@ class PodGroups:
         return changed
 
     def add_pending(self, pending: PendingPod) -> GangKey | None:
-        """Note a member that waits. Returns the gang that it left for another one, if it did."""
+        """Add or update a pending member. If it belonged to another gang before, return that gang."""
         ref = pending.pod.request.gang
         if ref is None:
             return None
@@ -110,7 +112,7 @@ class PodGroups:
         return left
 
     def remove_pending(self, uid: str) -> GangKey | None:
-        """Forget a member that waits no longer; returns its gang. One that did not wait is no error."""
+        """Remove a pending member and return its gang; ``None`` if the pod is no member of a gang."""
         known = self._spec_of.get(uid)
         if known is None:
             return None
@@ -119,7 +121,7 @@ class PodGroups:
         return known[0]
 
     def note_node(self, pod: Pod, node: str | None) -> GangKey | None:
-        """Note the node of a member, ``None`` where it has none any more; returns its gang."""
+        """Set the node of a member, ``None`` if it has no node any more. Return its gang; ``None`` if nothing is to be updated."""
         ref, uid = pod.request.gang, pod.key.uid
         if ref is None:
             return None
@@ -136,7 +138,7 @@ class PodGroups:
         return ref.key
 
     def settle(self, assumed: Container[str]) -> None:
-        """Note the gangs that have their minimal count by now, without members whose bind is not shown. Called once a second."""
+        """Mark gangs with their minimal count as satisfied. Members that are only ``assumed`` do not count. Called once a second."""
         for key, gang in self._gangs.items():
             if gang.satisfied or (spec := self.spec_of(key)) is None:
                 continue
@@ -144,7 +146,7 @@ class PodGroups:
                 gang.satisfied = sum(uid not in assumed for uid in gang.scheduled) >= spec.min_count
 
     def note_completed(self, pod: Pod) -> GangKey | None:
-        """Note that a member has succeeded: it counts as scheduled until its object is gone. Returns its gang."""
+        """Record that a member has succeeded. It counts as scheduled until its object is deleted. Return its gang."""
         ref = pod.request.gang
         if ref is None:
             return None
@@ -153,7 +155,7 @@ class PodGroups:
         return ref.key
 
     def forget_completed(self, uid: str) -> GangKey | None:
-        """The object of a member that has succeeded is gone; returns its gang. One that is not known is no error."""
+        """Remove a member that has succeeded, after its object was deleted. Return its gang; ``None`` if it is not known."""
         known = self._spec_of.get(uid)
         gang = None if known is None else self._gangs.get(known[0])
         if known is None or gang is None or gang.scheduled.get(uid) != COMPLETED:
@@ -164,13 +166,13 @@ class PodGroups:
 
     @property
     def completed(self) -> list[str]:
-        """Uids of members that have succeeded."""
+        """UIDs of members that have succeeded."""
         return [uid for gang in self._gangs.values() for uid, node in gang.scheduled.items() if node == COMPLETED]
 
-    # What decisions ask.
+    # Queries.
 
     def spec_of(self, key: GangKey) -> GangSpec | None:
-        """Return what is asked for a gang, by its PodGroup or by annotations of its members."""
+        """Return the specification of a gang, from its PodGroup or from annotations of its members; ``None`` without either."""
         if (found := self.objects.get(key)) is not None:
             return found.spec
         gang = self._gangs.get(key)
@@ -182,7 +184,7 @@ class PodGroups:
         return first
 
     def gang(self, key: GangKey) -> Gang:
-        """Return a gang; one without members is empty."""
+        """Return the state of a gang; an empty state if it has no members."""
         return self._gangs.get(key) or Gang()
 
     def nodes_of(self, keys: Iterable[GangKey]) -> frozenset[str]:
@@ -195,7 +197,7 @@ class PodGroups:
         return bool(self._together)
 
     def unit_of(self, pod: Pod) -> Collection[str]:
-        """Return the UIDs of the bound members of a gang that is disrupted together, for one of them; empty for other pods."""
+        """Return the UIDs of the scheduled members of the pod's gang if they are disrupted together; empty for other pods."""
         ref = pod.request.gang
         spec = None if ref is None else self.spec_of(ref.key)
         if ref is None or spec is None or not spec.disrupted_together:
@@ -203,7 +205,7 @@ class PodGroups:
         return [uid for uid, node in self.gang(ref.key).scheduled.items() if node != COMPLETED]
 
     def group(self, key: GangKey) -> tuple[tuple[GangKey, ...], str]:
-        """Return the gangs that are decided on with this one, and why its members wait; empty when they may be tried."""
+        """Return the gangs that are decided on together with this gang, and why its members wait; empty if they may be tried."""
         if not self.enabled:
             return (key,), SWITCHED_OFF
         specs: dict[GangKey, GangSpec] = {}
@@ -229,12 +231,12 @@ class PodGroups:
         return common_levels(spec for spec in specs if spec is not None)
 
     def missing(self, key: GangKey) -> int:
-        """Return how many members have to be placed at once."""
+        """Return how many pending members must be placed together."""
         spec = self.spec_of(key)
         return 0 if spec is None else missing(spec, self.gang(key).counts)
 
     def is_partial(self, key: GangKey) -> bool:
-        """Whether some, but too few, members of the gang are scheduled."""
+        """Return whether some, but too few, members of the gang are scheduled."""
         spec, gang = self.spec_of(key), self._gangs.get(key)
         return spec is not None and gang is not None and 0 < len(gang.scheduled) < spec.min_count
 

@@ -1,8 +1,8 @@
 """
-The live state as a trial of a group: members are assumed in it one by one and taken out again, in one turn of the event loop.
+Trial of a group on the cache: members are assumed one by one, and all are released in the same turn of the event loop.
 
-A member counts as room that is kept on its node (``NodeInfo.nominees``), so that the node's snapshot has it in the ledger and in the states
-of its kubelet, and as a counted pod for affinity, spreading and volumes. No event is reported, and no history of a node is written.
+A member counts as a nominee of its node (``NodeInfo.nominees``), so that the node's snapshot has it in the ledger and in the states of its
+kubelet. It counts as a placed pod for affinity, topology spread and volumes. No event is reported, and no node history is changed.
 """
 
 from collections import Counter
@@ -29,12 +29,12 @@ from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
 
 TURN_STEPS: Final = 2_000
-"""Steps after which a decision about a group lets other tasks run: about 0.2 s."""
+"""Steps after which a decision about a group yields to other tasks: about 0.2 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """Members with their placements, in the order in which they were assumed, and the revisions of their nodes without them."""
+    """Suspended trial: members with placements, in the order in which they were assumed, and the node revisions without them."""
 
     members: list[tuple[str, Placement]]
     revisions: dict[str, int]
@@ -43,9 +43,9 @@ class Suspended:
 @dataclass(slots=True)
 class ClusterTrial:
     """
-    ``core.gangs.decide.Trial`` on the cache. ``pods`` are the members by uid, ``scheduled`` the nodes of members that have one.
+    Implementation of ``core.gangs.decide.Trial`` on the cache.
 
-    Use ``begun``: whatever happens inside, nothing stays assumed.
+    ``pods`` are the members by UID, ``scheduled`` the nodes of scheduled members. The context manager ``begun`` releases all members.
     """
 
     handle: Handle
@@ -54,17 +54,17 @@ class ClusterTrial:
     _assumed: dict[str, tuple[NodeInfo, Pod, Placement, Nominee | None]] = field(default_factory=dict)
     _domains: dict[tuple[str, ...], list[Domain]] = field(default_factory=dict)
     _classes: dict[str, RequestClass] = field(default_factory=dict)
-    _changes_classes: bool = False  # do terms of a member put other members into other classes?
-    interruptible: bool = False  # does ``choose`` return ``PAUSE`` after a turn?
-    _nominated: dict[str, str] = field(default_factory=dict)  # nodes that are being freed for members
+    _changes_classes: bool = False  # whether an assumed member may change the classes of other members
+    interruptible: bool = False  # whether ``choose`` returns ``PAUSE`` after a turn
+    _nominated: dict[str, str] = field(default_factory=dict)  # by UID, the nodes to which members are nominated
     _reserved: list[tuple[NodeInfo, str, Nominee, tuple[Allocation, ...]]] = field(default_factory=list)
     _nodes: frozenset[str] | None = None  # nodes of the last choice
-    _until: int = 0  # steps of the node table at which this turn is over
-    _shared: dict[str, set[str]] = field(default_factory=dict)  # assumed members by UIDs of claims of several members
+    _until: int = 0  # steps of the selector at which this turn ends
+    _shared: dict[str, set[str]] = field(default_factory=dict)  # assumed members by UID of a shared claim
 
     @contextmanager
     def begun(self) -> Iterator["ClusterTrial"]:
-        """Decide inside; what is left assumed is undone. What is reserved for members is free for all of them."""
+        """Run a trial. All members are released at the end. Amounts reserved for members are free for all members."""
         for uid, pod in self.pods.items():
             demands = pod.request.constraints
             terms = (
@@ -86,7 +86,7 @@ class ClusterTrial:
             self._undo_all()
 
     def suspend(self) -> Suspended:
-        """Undo everything for other tasks. Nothing of the trial is seen by them."""
+        """Release all members and restore the reservations, so that the trial does not affect other tasks."""
         members = [(uid, placement) for uid, (_, _, placement, _) in self._assumed.items()]
         self._undo_all()
         nodes = self.handle.cache.nodes
@@ -94,9 +94,9 @@ class ClusterTrial:
 
     def resume(self, suspended: Suspended) -> dict[str, Placement] | None:
         """
-        Assume the members again. Return the placements of those that are placed otherwise, because their nodes have changed.
+        Assume the members again. Return the new placements of members whose nodes have changed.
 
-        ``None`` when one of them fits nowhere any more.
+        Return ``None`` if a member fits on no node any more.
         """
         nodes, moved = self.handle.cache.nodes, dict[str, Placement]()
         changed = {
@@ -117,13 +117,13 @@ class ClusterTrial:
         return moved
 
     def _looks_around(self, uid: str) -> bool:
-        """Return whether pods of other nodes may matter for a member."""
+        """Return whether the placement of a member may depend on pods of other nodes."""
         request_class = self._classes[uid]
         around = request_class.pickers or request_class.claims is not None
         return self._changes_classes or bool(around) or depends_on_other_pods(request_class.request)
 
     def _begin_turn(self) -> None:
-        # Undoing and assuming again takes about as long as a step for each member.
+        # Releasing and assuming a member again takes about as long as a step.
         self._until = self.handle.selector.steps + max(TURN_STEPS, 2 * len(self._assumed))
 
     def _undo_all(self) -> None:
@@ -149,7 +149,7 @@ class ClusterTrial:
 
     @property
     def shared_claims(self) -> frozenset[str]:
-        """UIDs of the claims without devices that several members use. The first member that is assumed decides on their devices."""
+        """UIDs of unallocated claims that several members use. The first assumed member determines their devices."""
         claims = self.handle.resource_claims
         users = Counter(
             claim.uid
@@ -161,7 +161,7 @@ class ClusterTrial:
         return frozenset(uid for uid, count in users.items() if count > 1)
 
     def class_of(self, uid: str) -> RequestClass:
-        """Return the class of a member beside those that are assumed now."""
+        """Return the request class of a member, given the members that are assumed now."""
         if self._changes_classes:
             found = self.handle.classes.of(self.pods[uid])
             if found is not None:
@@ -169,7 +169,7 @@ class ClusterTrial:
         return self._classes[uid]
 
     def choose(self, member: Member, nodes: frozenset[str] | None) -> Placement | Pause | None:
-        """As ``Trial.choose``."""
+        """Implement ``Trial.choose``."""
         if self.interruptible and self.handle.selector.steps >= self._until:
             return Pause.PAUSE
         if nodes is not None and len(nodes) == 1:
@@ -189,7 +189,7 @@ class ClusterTrial:
         return answer if isinstance(answer, Placement) else None
 
     def assume(self, member: Member, placement: Placement) -> None:
-        """As ``Trial.assume``."""
+        """Implement ``Trial.assume``."""
         self._put(member.uid, placement)
 
     def _put(self, uid: str, placement: Placement) -> None:
@@ -209,11 +209,11 @@ class ClusterTrial:
         self._changed(info)
 
     def undo(self, member: Member) -> None:
-        """As ``Trial.undo``."""
+        """Implement ``Trial.undo``."""
         self._undo(member.uid)
 
     def domains(self, keys: Sequence[str]) -> Sequence[Domain]:
-        """As ``Trial.domains``. Nodes without one of the labels are in no domain."""
+        """Implement ``Trial.domains``. Nodes that lack any of the labels are in no domain."""
         wanted = tuple(keys)
         if wanted not in self._domains:
             found: dict[tuple[str, ...], list[NodeInfo]] = {}
@@ -246,7 +246,7 @@ class ClusterTrial:
         self._changed(info)
 
     def _own_devices(self, pod: Pod, placement: Placement) -> tuple[Allocation, ...]:
-        """Assume the devices of shared claims of which this member decides. Return all its devices."""
+        """Assume the devices of shared claims that this member allocates. Return all allocations of the member."""
         claims, lister = self.handle.resource_claims, self.handle.selector.claims
         found = iter(placement.allocations)
         for claim in claims.claims_of(pod) if self._shared else ():
@@ -281,13 +281,13 @@ def _domain(keys: Sequence[str], values: Sequence[str], infos: Sequence[NodeInfo
 
 
 def member_of(pending: PendingPod) -> Member:
-    """Return the member of a pending pod, with the sort key of its kind."""
+    """Return the ``Member`` of a pending pod, with the sort key of its request class."""
     request_class, ref = pending.request_class, pending.pod.request.gang
     if ref is None:
         raise AssertionError(f"pod {pending.pod.key} is in no gang")
     amounts, demands = request_class.amounts, request_class.request.constraints
     rare = bool(request_class.claims) or any(name not in (CPU, MEMORY) and "/" in name for name in amounts)
     tied = bool(demands.node_selector or demands.node_terms or demands.anti_affinity)
-    # A pod that others follow by affinity comes first among equals: those that follow have the terms.
+    # Pods without affinity terms first: pods with such terms follow them.
     size = (int(not demands.affinity), int(rare), int(tied), amounts.get(CPU, 0), amounts.get(MEMORY, 0))
     return Member(pending.uid, ref.key, request_class, size)
