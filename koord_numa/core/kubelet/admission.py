@@ -1,8 +1,9 @@
 """
-A scheduler's conclusion: would this kubelet admit this pod now, and what would the pod then hold?
+Decide whether the kubelet of a node would admit a pod, and which NUMA nodes, amounts and CPUs the pod would get.
 
-Asks the kubelet's own procedure on the state that a view supposes, after the careful rules for what is not published. A "yes" must
-hold; a "no" may be wrong, and says which assumption decided.
+``Question`` lists the kubelet states to dry-run, ``would_admit`` combines the answers, and ``refuse_exploration``
+applies the rule for unknown kubelet options. An admission holds in every state that the view considers possible. A
+rejection may be wrong and names the assumption that caused it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,20 +65,21 @@ from koord_numa.core.value_objects import ValueObject, replace
 
 def lower_places(demand: PodDemand, grant: Grant, state: KubeletState) -> list[int]:
     """
-    The NUMA nodes on which the first init container of this grant might be, and the rest not beside it, if pods have left.
+    Return the NUMA nodes on which the first init container may be without room for the later containers, if pods have left.
 
-    They are those below its own that could hold it if they were empty. Its own is one of them where later containers are foreseen
-    elsewhere: with more room there they may take CPUs that it did not have, and those that it keeps tie the next container to it. None
-    under best-effort, which admits what it cannot align.
+    Candidates are the NUMA nodes below the predicted one that could hold the init container if they were empty. The
+    result is the predicted NUMA node itself if later containers with CPUs are predicted elsewhere: with more room, they
+    may take CPUs that this NUMA node did not have, and the CPUs that they reuse tie the next container to it. The
+    result is empty under best-effort, which admits pods that it cannot align.
     """
     node = state.node
-    # As best-effort admits whatever hint wins, an init container elsewhere costs alignment and not the pod.
+    # Best-effort admits the pod with any hint: an init container on another NUMA node costs alignment only.
     if node.config.topology_policy is KubeletPolicy.BEST_EFFORT:
         return []
     whole = KubeletState.empty(node)
     for at, ((container, part), given) in enumerate(zip(demand.containers, grant.containers, strict=True)):
         if container.kind is not ContainerKind.INIT or not (given.cpus or given.devices):
-            # The first init container with something of its own ties the rest.
+            # Only an init container with exclusive CPUs or devices ties later containers to a NUMA node.
             continue
         if given.hint is None or given.hint.mask is None:
             return []
@@ -101,9 +103,10 @@ def lower_places(demand: PodDemand, grant: Grant, state: KubeletState) -> list[i
 
 def _makes_do(demand: PodDemand, at: int, node: KubeletNode) -> bool:
     """
-    Do the containers after this init container need no more CPUs than it leaves them, and no devices?
+    Return whether the containers after this init container need no more CPUs than it leaves to them, and no devices.
 
-    Then they fit wherever it is: a container that takes others than those leaves these to the next one.
+    Such containers fit wherever the init container is. A container that takes other CPUs leaves the init container's
+    CPUs to the next container.
     """
     left = demand.containers[at][1].cpus
     for container, part in demand.containers[at + 1 :]:
@@ -116,7 +119,7 @@ def _makes_do(demand: PodDemand, at: int, node: KubeletNode) -> bool:
 
 
 def _has_memory(demand: PodDemand, state: KubeletState, numa: int) -> bool:
-    """Is the memory of all containers surely free there? Groups of NUMA nodes are not looked into."""
+    """Return whether the memory of all containers is certainly free on this NUMA node. Groups of NUMA nodes are not evaluated."""
     memory = state.managers.memory
     if memory is None:
         return True
@@ -127,11 +130,15 @@ def _has_memory(demand: PodDemand, state: KubeletState, numa: int) -> bool:
 
 
 FEW: Final = 16
-"""Number of states after which amounts are compared first, which is cheaper and tells less about the place of the pod."""
+"""Number of dry-run states after which sums are compared first. Sums cost less, but do not show on which NUMA node the pod is placed."""
 
 
 class Probe(ValueObject):
-    """A state to be asked, in one order of taking over init containers' CPUs, and in these shares. ``options`` is assumed in it."""
+    """
+    A state to dry-run, with an order in which CPUs of init containers are reused, and with CPU shares.
+
+    ``options`` are kubelet options that are assumed in the state.
+    """
 
     state: KubeletState
     trust: Trust
@@ -142,17 +149,17 @@ class Probe(ValueObject):
 
 class Question:
     """
-    One pod asked about on one node.
+    The admission of one pod on one node, as a sequence of states to dry-run.
 
-    Once all probes are through: ``elsewhere`` are the NUMA nodes, as a mask, on which the pod may be in states that were not asked, as
-    amounts told that the kubelet admits it there.
+    After the last probe, ``elsewhere`` is the mask of NUMA nodes on which the pod may be in states without a dry run,
+    because sums show that the kubelet admits the pod there.
     """
 
     def __init__(self, request: PodRequest, view: KubeletView) -> None:
         self.elsewhere = 0
         self._request, self._view = request, view
         self._demand = pod_demand(request)
-        # In these orders CPUs of init containers may be taken over.
+        # Orders in which later containers may reuse CPUs of init containers.
         self._orders = orders(request, view.state.node)
         self._first: Hypothesis | None = None
         self._seen: Sight | None = None
@@ -161,23 +168,23 @@ class Question:
         self._dealt_many = False
 
     def probes(self) -> Iterator[Probe]:
-        """Yield the states to be asked, each once, the likeliest first. Raise ``TooManyWays`` where there are too many."""
+        """Yield every state to dry-run once, the likeliest first. Raise ``TooManyWays`` if there are too many states."""
         for probe in self._all():
             self._number += 1
             yield probe
 
     def _all(self) -> Iterator[Probe]:
-        """Raises ``TooManyWays``."""
+        """Yield the states to dry-run. Raise ``TooManyWays`` if there are too many, and ``PodsInFlight`` if pods in flight matter."""
         request, view, node = self._request, self._view, self._view.state.node
         confined = is_confined(self._demand, node)
         for one in self._likely():
             yield from self._each_way(one)
         if node.ids_are_real:
-            return  # so is the state
+            return  # The state is exact, too.
         if view.in_flight is not None and view.in_flight.matters_to(request):
             raise PodsInFlight
         turns = view.unfollowed and not confined and takes_turns(self._demand, node)
-        # Pods that are not known may have left unseen, with any amount of room.
+        # Unknown pods may have left unseen and may have freed any amount.
         if turns and not all(_fits_one_numa(one, request) for one in view.rooms or view.hypotheses):
             raise TooManyWays
         for one in self._with_pods_away(view.hypotheses, confined=confined):
@@ -186,14 +193,19 @@ class Question:
             yield from [Probe(view.upper.state, Trust.INFERRED, order) for order in self._orders]
 
     def _likely(self) -> Iterator[Hypothesis]:
-        # ``rooms`` has one state for each way in which room is left: the others answer alike.
+        # ``rooms`` has one state per distribution of free resources. The other hypotheses give the same answers.
         for one in self._view.rooms or self._view.hypotheses:
             for after in self._surely_gone(one) if one.leaving else (one,):
                 yield from self._however_dealt(after)
 
     def _however_dealt(self, one: Hypothesis) -> Iterator[Hypothesis]:
-        """The hypothesis and its variants, without those that CPUs are dealt out in where these are too many and amounts tell of all."""
-        # Where one has had too many others mostly have: the bound costs less than to count them again.
+        """
+        Yield the hypothesis and its variants.
+
+        Variants of CPUs that are spread over NUMA nodes are left out if there are too many and sums show that the pod
+        fits in all of them.
+        """
+        # If one hypothesis has too many variants, most others do, too. The bound costs less than counting them again.
         if self._dealt_many and one.spread and has_room_whoever_leaves(self._request, one):
             self.elsewhere |= self._view.state.node.machine.numa_mask
             return
@@ -207,10 +219,10 @@ class Question:
 
     def _surely_gone(self, one: Hypothesis) -> list[Hypothesis]:
         """
-        For a state in which pods are gone whose places are not known.
+        Return the states after the departure of pods whose placement is not known.
 
-        What they held is counted there, which is less room than there is: where that is too little, the pod is asked with them gone from
-        each place where they may have been.
+        The hypothesis counts the use of these pods, so it has less room than the node. If the pod does not fit with
+        that room, the result has a state without these pods for each of their possible placements.
         """
         ways = variants(one, self._request)
         try:
@@ -226,7 +238,7 @@ class Question:
         return all(isinstance(answer, DryRunAdmitted) for answer in answers)
 
     def _each_way(self, one: Hypothesis) -> Iterator[Probe]:
-        """Of the hypothesis all states that the pod can tell apart from those that it was asked about."""
+        """Yield the probes of the hypothesis, unless the kubelet treats the pod as in a state that was yielded before."""
         if self._first is None:
             self._first = one
         elif not self._is_new(self._sight.of(one.state), one):
@@ -239,12 +251,14 @@ class Question:
                 yield Probe(laid.state, one.trust, order, one.options, shares)
 
     def _shares(self, laid: Hypothesis, order: CpuReuse) -> Iterator[Shares]:
-        """Of options that are unlikely only the likeliest way is looked at: what they refuse is explored."""
+        """
+        Return further CPU shares to try. A state with unlikely options has none: a rejection under such options only causes exploration.
+        """
         return iter(()) if laid.options else shares_of(laid.state, self._request, laid.trust, order)
 
     @property
     def _sight(self) -> Sight:
-        """Made for the second state: most pods are asked about one, which there is nothing to compare with."""
+        """The cached comparison of states. It is created for the second state, because most pods are evaluated on a single state."""
         if self._seen is None:
             self._seen = Sight(self._request, self._view.state.node)
             if self._first is not None:
@@ -259,35 +273,41 @@ class Question:
         return True
 
     def _told(self, one: Hypothesis, told: Callable[[PodRequest, Hypothesis], bool]) -> bool:
-        """Do amounts tell of this state? Asked where many states were: they do not say where the pod comes to."""
+        """
+        Return whether sums show that the pod fits in this state. Used only after ``FEW`` states, because sums do not show the placement.
+        """
         if self._number < FEW or not told(self._request, one):
             return False
         self.elsewhere |= self._view.state.node.machine.numa_mask
         return True
 
     def _with_pods_away(self, states: Iterable[Hypothesis], *, confined: bool) -> Iterator[Hypothesis]:
-        """What is left where pods may have gone, for a pod to which that matters: whichever pods left, equal room answers alike."""
+        """
+        Yield the states after possible departures, if these matter to the pod.
+
+        States with equal room are yielded once, whichever pods left.
+        """
         request, demand, node = self._request, self._demand, self._view.state.node
         states = [one for one in states if one.leaving or one.unlocated or one.state.pods]
         if not states:
-            return  # no pod of any is known, so none can go
+            return  # No known pods, so no departures.
         by_turns, hidden = takes_turns(demand, node), hides_memory(demand, node)
         for one in sorted(states, key=lambda one: bool(one.options)):
             if self._told(one, has_room_whoever_leaves):
                 continue
-            # What fits one NUMA node as a whole needs nothing of any other.
+            # A pod that fits one NUMA node as a whole does not depend on the other NUMA nodes.
             matters = confined or hidden or (by_turns and not _fits_one_numa(one, request))
-            # Memory groups come and go with pods, so that more room may be a refusal.
+            # Memory groups are formed and dissolved with pods, so more free memory may cause a rejection.
             matters = matters or (binds_freely(demand, node) and not has_room_whoever_leaves(request, one))
             more = with_one_away(one) if matters else without_leaving(one, demand)
-            # What is left where a pod is gone may be where others are otherwise.
+            # After a departure, the CPUs of the remaining pods may still be spread differently over NUMA nodes.
             more = chain.from_iterable(map(variants, more)) if one.spread and packs_sockets(node) else more
             for after in more:
                 yield replace(after, state=replace(after.state, requested=one.state.requested))
 
 
 def fits_in_every_state(request: PodRequest, view: KubeletView) -> bool:
-    """Sufficient condition: amounts tell that the pod fits in every candidate state, whichever pods have left."""
+    """Return whether sums show that the pod fits in every candidate state, whichever pods have left (sufficient condition)."""
     if view.in_flight is not None and view.in_flight.matters_to(request):
         return False
     return all(has_room_whoever_leaves(request, one) for one in view.hypotheses)
@@ -295,7 +315,7 @@ def fits_in_every_state(request: PodRequest, view: KubeletView) -> bool:
 
 def _fits_one_numa(one: Hypothesis, request: PodRequest) -> bool:
     if one.spread or one.sharing.keys() & everything(request).devices.keys():
-        return False  # where CPUs or shared devices are is not known
+        return False  # The NUMA nodes of the CPUs or shared devices are not known.
     return has_room(request, one.state.node, one.state.managers)
 
 
@@ -311,25 +331,26 @@ _BOUND_TO: Final = attrgetter("mask")
 
 def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Rejection:
     """
-    Whether the kubelet of this node would admit the pod, as far as a scheduler can tell.
+    Return whether the kubelet of this node would admit the pod, as far as a scheduler can determine.
 
-    A yes holds in every state that the view says is possible. The reasons are those of the kubelet's ``status.reason``:
-    alignment (TopologyAffinityError), whole cores (SMTAlignmentError), allocation (UnexpectedAdmissionError), and node-wide amounts
-    (OutOf…). Where only an option that is unlikely, or that is not published, speaks against the pod, the admission names it in
-    ``explores``: its answer would tell.
+    An admission holds in every state that the view considers possible. The reasons of a rejection are those of the
+    kubelet's ``status.reason``: alignment (TopologyAffinityError), whole cores (SMTAlignmentError), allocation
+    (UnexpectedAdmissionError), and node-wide amounts (OutOf…). If only an unlikely or unpublished option would cause a
+    rejection, the result is an admission that names the option in ``explores``: the kubelet's verdict on the pod would
+    settle it.
     """
     demand = pod_demand(request)
     if problem := view.problem_with(request):
         return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, problem, resolvable=False)
     doubts: _Doubts | None = None
     if (spoiled := split_cores(demand, view)) is not None:
-        # The unlikely option, or the count of free cores, speaks against it: both are assumptions that the answer would settle.
+        # The rejection rests on an assumption that a verdict would settle: an unlikely option or the free cores.
         if not view.cores.option or (view.cores.option == THREADS and spoiled.resolvable):
             return spoiled
         doubts = _Doubts([view.cores.option], [spoiled])
     if (unclear := _unclear_places(request, demand, view)) is not None:
         return unclear
-    if view.is_settled and len(demand.containers) == 1:  # nothing is taken over, and no pod could go
+    if view.is_settled and len(demand.containers) == 1:  # No CPU reuse, and no possible departures.
         return _in_one_state(request, view, doubts)
     try:
         with limited(DECISION):
@@ -357,7 +378,7 @@ def _in_all_states(request: PodRequest, view: KubeletView, doubts: "_Doubts | No
     for probe in question.probes():
         verdict = answer(probe.state, request, probe.trust, probe.reuse, probe.shares)
         if isinstance(verdict, NotAdmitted):
-            # A refusal in a state without unlikely options is final; one under such options only makes the pod explore them.
+            # A rejection without unlikely options is final. A rejection under such options only causes exploration.
             if not probe.options or first is None:
                 return rejection_of(request, verdict, view, probe.state)
             doubts = doubts or _Doubts()
@@ -375,7 +396,9 @@ def _in_all_states(request: PodRequest, view: KubeletView, doubts: "_Doubts | No
 
 
 def _by_bound(request: PodRequest, view: KubeletView, doubts: "_Doubts | None") -> KubeletAdmission | Rejection:
-    """Answer where not every state could be tried: the pod is admitted if amounts tell that it fits in each; else it waits."""
+    """
+    Return an admission if sums show that the pod fits in every state, else a rejection. Used if there are too many states for dry runs.
+    """
     state = view.state
     verdict = dry_run(state, request, view.hypotheses[0].trust)
     if isinstance(verdict, NotAdmitted) or not (view.followed and fits_in_every_state(request, view)):
@@ -387,26 +410,26 @@ def _by_bound(request: PodRequest, view: KubeletView, doubts: "_Doubts | None") 
 
 @dataclass(slots=True)
 class _Doubts:
-    """``options`` are those on which the admission depends, ``refusals`` what the kubelet says if they are on."""
+    """Kubelet options on which the admission depends (``options``), and the rejections if they are enabled (``refusals``)."""
 
     options: list[str] = field(default_factory=list)
     refusals: list[Rejection] = field(default_factory=list)
 
     def add(self, options: Sequence[str], refusal: Rejection) -> None:
-        """The kubelet refuses the pod under these options, if there are any."""
+        """Add a rejection under these options. Without options, nothing is added."""
         self.options += [option for option in options if option not in self.options]
         self.refusals += [refusal] if options else []
 
     @property
     def lacks(self) -> Rejection | None:
-        """The first refusal, if evictions may help against each."""
+        """The first rejection if evictions may resolve every rejection, else ``None``."""
         if not all(refusal.resolvable for refusal in self.refusals):
             return None
         return self.refusals[0] if self.refusals else None
 
 
 def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
-    """Why the pod breaks the most careful rule about whole cores; ``None`` when it keeps it, or where none has to be kept."""
+    """Return a rejection if the pod breaks the strictest possible rule for whole cores, else ``None``."""
     counts, rule = demand.counts, view.cores
     if rule.free is None:
         return None
@@ -415,7 +438,7 @@ def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
         verb = "is" if odd[0] == 1 else "are"
         detail = f"{cpus_text(odd[0])} {verb} not a multiple of {rule.threads}; {rule.why}"
         return Rejection(Reason.KUBELET_SMT, NO_WHOLE_CORES, detail, resolvable=False)
-    # Without threads to spoil, the sum says more than the count of free CPUs only where CPUs are used twice.
+    # With one thread per core, the sum is stricter than the number of free CPUs only if CPUs are reused.
     if sum(counts) > rule.free and (rule.threads > 1 or pins_init_cpus(demand, view.state.node)):
         detail = f"{cpus_text(sum(counts))} needed, {rule.free} surely free on whole cores; {rule.why}"
         return Rejection(Reason.KUBELET_SMT, NO_WHOLE_CORES, detail)
@@ -424,12 +447,14 @@ def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
 
 def _unclear_places(request: PodRequest, demand: PodDemand, view: KubeletView) -> Rejection | None:
     """
-    What is not published: where memory is in use, and what later containers must stay near (sockets, an init container's device).
+    Return a rejection if the verdict depends on facts that are not published.
 
-    A device near several NUMA nodes ties them: which one it gets is not known (generateDeviceTopologyHints in topology_hints.go).
+    Such facts are the NUMA nodes of memory in use, and the sockets or init container devices near which later
+    containers must stay. A device near several NUMA nodes ties later containers to them, and which device a container
+    gets is not known (generateDeviceTopologyHints in topology_hints.go).
     """
     node = view.state.node
-    # Unexplained use may be a group of NUMA nodes, which a new block would join or be refused for.
+    # Unexplained use may be a group of NUMA nodes, which may change or reject a new memory block.
     if demand.pod.memory and view.state.managers.memory is not None and not view.groups_known:
         return Rejection(Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE, UNEXPLAINED)
     if detail := lost_to_sockets(demand, view):
@@ -441,7 +466,7 @@ def _unclear_places(request: PodRequest, demand: PodDemand, view: KubeletView) -
 
 
 def _unknown_init_devices(demand: PodDemand, node: KubeletNode) -> str:
-    """Of which shared devices init containers get some on a node of which only amounts are known, in words; empty where there are none."""
+    """Return a message if an init container gets shared devices on a node of which only amounts are known, else an empty text."""
     for container, part in demand.containers if is_confined(demand, node) else ():
         for name, count in part.devices.items() if container.kind is ContainerKind.INIT else ():
             pool = node.devices.get(name)
@@ -452,8 +477,10 @@ def _unknown_init_devices(demand: PodDemand, node: KubeletNode) -> str:
 
 def refuse_confined_below(demand: PodDemand, grant: Grant, view: KubeletView) -> Rejection | None:
     """
-    On a node that is not followed any pod may have left unseen, wherever it was: should its room take the init container to a lower NUMA
-    node than foreseen, the containers that are tied to that one may not find room there.
+    Return a rejection if an unseen departure may leave the later containers without room, else ``None``.
+
+    On a node whose pods are not followed, any pod may have left unseen from any NUMA node. Its room may move the init
+    container to a lower NUMA node than predicted, where containers that are tied to that NUMA node do not fit.
     """
     if not view.unfollowed or len(demand.containers) < 2 or not is_confined(demand, view.state.node):
         return None
@@ -466,8 +493,10 @@ def refuse_confined_below(demand: PodDemand, grant: Grant, view: KubeletView) ->
 
 class _Places(ValueObject):
     """
-    The ``masks`` that a pod has in all states that are possible, the first of which is ``before``; ``first`` is one for each thing that it
-    is given there.
+    NUMA nodes of the pod as masks.
+
+    ``masks`` has one mask per possible state, the first of which is ``before``. ``first`` has one mask per allocated
+    resource in ``before``.
     """
 
     masks: Sequence[int]
@@ -476,12 +505,12 @@ class _Places(ValueObject):
 
     @property
     def is_certain(self) -> bool:
-        """Is it the same NUMA node everywhere?"""
+        """Whether the pod is on the same single NUMA node in every state."""
         return self.masks.count(self.masks[0]) == len(self.masks) and {*map(int.bit_count, self.first)} <= {1}
 
     @property
     def union(self) -> int:
-        """Every NUMA node on which it may be."""
+        """All NUMA nodes on which the pod may be."""
         return reduce(or_, self.masks, 0)
 
 
@@ -489,7 +518,7 @@ def _admission(
     demand: PodDemand, verdict: DryRunAdmitted, view: KubeletView, places: _Places, doubts: _Doubts | None
 ) -> KubeletAdmission:
     node, exact = view.state.node, view.state.node.ids_are_real
-    # Of the state that was asked, which may have more free than the likeliest: the difference to any other is not the pod's.
+    # The difference must be taken to the state of the dry run. It may have more free than the likeliest state.
     before = places.before
     holds = [
         (numa, amounts)
@@ -499,7 +528,7 @@ def _admission(
     certain = places.is_certain
     mask = places.masks[0] if certain else places.union
     if not certain and not exact:
-        # Which NUMA node it will be is open: the whole amount is charged on each, as a yes must hold in all cases.
+        # The NUMA node is not known. An admission must hold in all states, so each NUMA node is charged in full.
         whole = total(amounts for _, amounts in holds)
         holds = [(numa, whole) for numa in node.machine.numa_ids if mask >> numa & 1 and whole]
     return KubeletAdmission(
@@ -514,7 +543,9 @@ def _admission(
 
 
 def _taken(node: KubeletNode, before: ManagerState, after: ManagerState, numa: int) -> dict[str, int]:
-    """What one NUMA node has free in the first managers and not in the second, in our units."""
+    """
+    Return the amounts that a NUMA node has free in ``before`` and not in ``after``: CPUs in milli, memory in bytes, devices in pieces.
+    """
     less = {}
     for name, pool in node.devices.items() if node.devices else ():
         if before.devices[name] != after.devices[name]:
@@ -524,7 +555,7 @@ def _taken(node: KubeletNode, before: ManagerState, after: ManagerState, numa: i
         less[CPU] = MILLI * ((before.cpus & here).bit_count() - (after.cpus & here).bit_count())
     if before.memory is not None and after.memory is not None:
         had, left = before.memory.free[numa], after.memory.free[numa]
-        # By identity: the table shares the amounts of NUMA nodes of which nothing was taken.
+        # By identity: the tables share the amounts of NUMA nodes whose memory did not change.
         if had is not left:
             for kind, amount in had.items():
                 less[kind] = amount - left[kind]
@@ -539,11 +570,11 @@ def _cpus(grant: Grant) -> CpuSet:
 
 
 def _places(grant: Grant, node: KubeletNode) -> list[int]:
-    """For everything that is tied to NUMA nodes, the mask it may be on."""
+    """Return the mask of possible NUMA nodes for each allocated resource that is tied to NUMA nodes."""
     everywhere, found = node.machine.numa_mask, []
     for container in grant.containers:
         hint = container.hint.mask if container.hint is not None and container.hint.preferred else None
-        # A hint that is not preferred may be too narrow, and the rest then comes from anywhere.
+        # A hint that is not preferred may be too narrow. The rest then comes from any NUMA node.
         aligned = everywhere if hint is None else hint
         if container.cpus:
             found.append(aligned)
@@ -556,7 +587,7 @@ def _places(grant: Grant, node: KubeletNode) -> list[int]:
 
 
 def _note(demand: PodDemand, view: KubeletView, *, certain: bool) -> str:
-    """The assumptions that this yes rests on."""
+    """Return the assumptions that the admission rests on, as text."""
     notes = []
     if demand.counts and view.cores.threads > 1:
         notes.append(view.cores.why)
@@ -574,16 +605,16 @@ UNKNOWN_OPTIONS: Final = "node(s) whose kubelet options are not known"
 def refuse_exploration(
     request: PodRequest, view: KubeletView, admission: KubeletAdmission, rule: UnknownKubeletOptions
 ) -> Rejection | None:
-    """Why the pod may not explore these options on this node; ``None`` when it explores nothing, or may."""
+    """Return a rejection if the pod may not explore the options on this node, else ``None``, also if the admission explores none."""
     if not admission.explores:
         return None
     options = f"{_shape(request, view, admission)}{', '.join(admission.explores)}"
     if detail := _forbidden(request, view, admission, rule):
-        # What it lacks if the options are on, evictions may free for it: then it depends on none of them.
+        # Evictions may free what the pod lacks if the options are enabled. The admission then depends on no option.
         if admission.lacks is not None:
             return replace(admission.lacks, detail=f"{admission.lacks.detail}; {options}{detail}")
         return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, f"{options}{detail}", resolvable=False)
-    # One at a time: if two were on their way and one was refused, it would not be known for which option.
+    # One exploring pod at a time: with two, a rejection could not be attributed to an option.
     if view.explored:
         return Rejection(
             Reason.KUBELET_SMT, UNKNOWN_OPTIONS, f"{options}: another pod is finding out", resolvable=False
@@ -592,10 +623,10 @@ def refuse_exploration(
 
 
 def _forbidden(request: PodRequest, view: KubeletView, admission: KubeletAdmission, rule: UnknownKubeletOptions) -> str:
-    """Why the pod may not explore these options at all, to be read after their names; empty where it may."""
+    """Return why the pod may never explore these options, as text that follows their names; empty if exploration is allowed."""
     if rule is not UnknownKubeletOptions.EXPLORE:
         return " is not known, and the pod might be refused for it"
-    # One refusal is proof that the option is on. Asking again would lose another pod to learn the same.
+    # A rejection proves that the option is enabled. Another attempt would lose a pod without new information.
     if view.found_on.intersection(admission.explores):
         return ": its kubelet refused a pod that found out"
     if not request.replaceable:
@@ -604,7 +635,11 @@ def _forbidden(request: PodRequest, view: KubeletView, admission: KubeletAdmissi
 
 
 def _shape(request: PodRequest, view: KubeletView, admission: KubeletAdmission) -> str:
-    """What about the pod makes it depend on the option, where that is a count of CPUs: ``3 CPUs are not a multiple of 2; …; ``."""
+    """
+    Return why the pod depends on the option if the reason is its number of CPUs, else an empty text.
+
+    Example: ``3 CPUs are not a multiple of 2; …; ``.
+    """
     if view.cores.option not in admission.explores:
         return ""
     spoiled = split_cores(pod_demand(request), view)

@@ -1,10 +1,10 @@
 """
-One pod that reached the kubelet while others were about to leave: the states that may be after it.
+Arrivals: pods that reached the kubelet while other pods were leaving, and the states that are possible after an arrival.
 
-Theory. Pods reach the kubelet in the order of their binds. That a pod has left is seen later than it happens, so it may have left before
-pods arrived that were bound earlier. Of all the orders only those matter in which the arriving pod is treated otherwise: where the kubelet
-decides the same with the leaving pod still there, that it leaves later stands for both. With more room init containers may hold other CPUs
-than later ones take: that is another decision, although no topology shows it.
+Pods reach the kubelet in the order of their binds. A departure is seen later than it happens, so a pod may have left
+before the arrival of pods that were bound earlier. Only orders in which the kubelet decides differently on the arriving
+pod are followed: if the decision is the same with the leaving pod still present, a later departure stands for both. A
+different set of CPUs held by init containers is a different decision, although no topology shows it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,32 +22,37 @@ from koord_numa.core.objects.vocabulary import INIT
 from koord_numa.core.value_objects import replace
 
 LAG: Final = 30.0
-"""Seconds: news of a pod's end or verdict come within so many."""
+"""Maximum delay, in seconds, of events about the end of a pod or the verdict on a pod."""
 
 OLD: Final = 180.0
-"""Seconds after which no topology is delivered any more that does not show an arrival."""
+"""Seconds after an arrival from which every delivered topology shows the arrival."""
 
 MOST_ARRIVALS: Final = 40
-"""So many of the latest arrivals are replayed at most."""
+"""Maximum number of arrivals that are replayed, the latest ones."""
 
 MOST_LEAVING: Final = 4
-"""Of so many pods every subset may have left before another one arrives; of more, those that were seen gone first."""
+"""
+Maximum number of leaving pods of which every subset is tried. Of more pods, departures are tried in the order in which they were seen.
+"""
 
 BEYOND: Final = 1_200
-"""Steps that are added for one arrival as long as no state explains its verdict."""
+"""Steps that are added for an arrival while no state explains its verdict."""
 
 MOST_HYPOTHESES: Final = 96
-"""With more of them a belief is no longer complete until a topology rules some out."""
+"""Maximum number of hypotheses. With more, a belief is incomplete until a topology rules some out."""
 
 MOST_STATES: Final = 800
-"""So many states are compared at most."""
+"""Maximum number of states that are compared."""
 
 
 @dataclass(slots=True)
 class Arrival:
     """
-    A pod that reached the kubelet. ``when`` is the time of its bind, ``known`` that of the news of its verdict. ``before`` are the states
-    that may have been when it came; of pods that may leave before,XX"""
+    A pod that reached the kubelet.
+
+    ``when`` is the time of its bind in seconds, ``known`` the time at which its verdict was seen. ``before`` are the
+    possible states before its arrival.
+    """
 
     uid: str
     request: PodRequest
@@ -56,39 +61,41 @@ class Arrival:
     before: list[Hypothesis] = field(default_factory=list)
 
     def copy(self) -> "Arrival":
-        """Return the arrival as it is now."""
+        """Return a copy of the arrival."""
         return Arrival(self.uid, self.request, self.when, self.known, self.before)
 
     def may_follow(self, left: float) -> bool:
-        """May a pod have left before this one came that was seen gone at ``left``?"""
-        # Without a verdict the pod may still be waiting at the kubelet, so that any departure may come first.
+        """Return whether a pod that was seen gone at ``left`` may have left before this pod arrived."""
+        # Without a verdict, the pod may still wait at the kubelet, so any departure may come first.
         return self.known is None or left - LAG <= self.known
 
 
 def surely_after(arrivals: Sequence[Arrival], place: int, must_show: Callable[[str], bool]) -> int:
     """
-    The place of the first arrival that came after a topology which shows none from ``place`` on; their number if none is.
+    Return the index of the first arrival after a topology that shows no pod from index ``place`` on, or the number of arrivals.
 
-    ``must_show`` tells of which pods any newer topology speaks. One of refused pods, and of pods that have left since, does not.
+    ``must_show`` returns whether every newer topology shows a pod. Topologies do not show rejected pods and pods that
+    have left since.
     """
     return next((at for at in range(place, len(arrivals)) if must_show(arrivals[at].uid)), len(arrivals))
 
 
 def still_open(arrivals: Iterable[Arrival], when: float, explains: Callable[[Hypothesis], bool]) -> list[Arrival]:
     """
-    The arrivals that later news can put in another light, at ``when``, with those states before them that explain what was published.
+    Return the arrivals at time ``when`` whose outcome later events can still change.
 
-    Pods that are about to be seen gone may have left before these came, also where a topology tells of an unknown moment.
+    The states before these arrivals are reduced to those that explain the published topology. Pods that are about to be
+    seen gone may have left before these arrivals, also if the time of a topology is not known.
     """
     found = [*dropwhile(lambda each: not each.may_follow(when), arrivals)]
     for each in found:
-        # Where none does, what is known is of another history: all stay.
+        # If no state explains it, the topology belongs to another history: keep all states.
         each.before = list(filter(explains, each.before)) or each.before
     return found
 
 
 def not_shown(states: Iterable[Hypothesis], shown: Collection[str], counts: Callable[[str], bool]) -> set[str]:
-    """The pods of these states that a topology speaks of (``counts``) and that are not among those which it shows."""
+    """Return the pods of these states that the topology counts (``counts``) and that are not in ``shown``."""
     return {
         uid
         for one in states
@@ -101,11 +108,11 @@ def advance(
     states: Sequence[Hypothesis], arrival: Arrival, left: Mapping[str, float], admitted: bool | None, steps: int
 ) -> tuple[list[Hypothesis], bool, int]:
     """
-    The states after this pod reached the kubelet, whose verdict on it is ``admitted`` if it is known.
+    Return the states after this pod reached the kubelet, whether states were given up, and the remaining steps.
 
-    ``left`` are pods that are gone by now, by uid, and when that was seen. Where no state explains the verdict, or there are too many, all
-    are kept and marked. The flag says whether some were given up because ``steps`` were spent, the most doubtful ones.
-    The last value is how many steps are left.
+    ``admitted`` is the verdict, or ``None`` if it is not known. ``left`` maps the uids of pods that are gone by now to
+    the time at which that was seen. If no state explains the verdict, or if too many states are possible, all states
+    are kept and marked as unexplained. If ``steps`` are spent, the states with the highest uncertainty are given up.
     """
     found: list[Hypothesis] = []
     others: list[Hypothesis] = []
@@ -132,7 +139,7 @@ def _explained(
 
 
 def unexplained(one: Hypothesis, uid: str, *, admitted: bool) -> Hypothesis:
-    """The hypothesis with a pod in or out against what it foresees."""
+    """Return the hypothesis with the pod added or removed against the prediction, marked as unexplained."""
     marked = one.unexplained | {uid}
     if admitted:
         return replace(one, unplaced=one.unplaced | {uid}, unexplained=marked)
@@ -141,12 +148,14 @@ def unexplained(one: Hypothesis, uid: str, *, admitted: bool) -> Hypothesis:
 
 
 def never_there(one: Hypothesis, uid: str) -> Iterator[Hypothesis]:
-    """The states without a pod that the kubelet has refused: no topology shows it, and it never held what it was foreseen to."""
+    """
+    Yield the states without a pod that the kubelet has rejected. No topology shows the pod, and it never held its predicted allocation.
+    """
     try:
         with limited(EVENT):
             states = list(without(one, [uid]))
     except TooManyWays:
-        # What it was foreseen to hold stays counted until a topology shows it free.
+        # The predicted allocation stays counted until a topology shows it free.
         states = [replace(one, unlocated={other: it for other, it in one.unlocated.items() if other != uid})]
     for after in states:
         yield replace(after, gone={other: grant for other, grant in after.gone.items() if other != uid})
@@ -154,22 +163,22 @@ def never_there(one: Hypothesis, uid: str) -> Iterator[Hypothesis]:
 
 def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float]) -> Iterator[Hypothesis]:
     leaving = sorted((when, uid) for uid, when in left.items() if uid != arrival.uid and state.has(uid))
-    # Pods that were seen gone before the bind are gone in any order of events; of unlocated ones only where that matters to the arrival.
+    # Pods seen gone before the bind are gone in any order. Unlocated pods leave only if that matters to the arrival.
     gone = [uid for when, uid in leaving if when <= arrival.when and uid not in state.unlocated]
     open_ = [uid for when, uid in leaving if uid not in gone and (when <= arrival.when or arrival.may_follow(when))]
     for there in without(state, gone):
         seen: list[tuple[frozenset[str], Outcome, HeldByInit]] = []
-        departed: Departed = {}  # the subsets share what their first pods leave
+        departed: Departed = {}  # Subsets with the same first pods share these states.
         for away in _subsets(open_):
             uncertainty = sum(_uncertainty(arrival, left[uid], away=uid in away) for uid in open_)
             for before in without(there, away, departed):
                 for outcome, after in arrive(before, arrival.uid, arrival.request).items():
                     held = _held_by_init(after, arrival.uid)
-                    # An outcome with fewer pods gone stands for the same one with more: they leave later, with the same effect.
+                    # An outcome with fewer pods gone stands for the same outcome with more: they leave later.
                     if not any(
                         outcome == other and less < away and kept.covers(held, away) for less, other, kept in seen
                     ):
-                        # Of several places at which they may have been each is another state.
+                        # Each possible placement of unlocated pods is a separate state.
                         if not away & there.unlocated.keys():
                             seen.append((away, outcome, held))
                         yield replace(after, uncertainty=after.uncertainty + uncertainty) if uncertainty else after
@@ -178,10 +187,12 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float]) ->
 @dataclass(frozen=True, slots=True)
 class HeldByInit:
     """
-    How many CPUs of each NUMA node a pod's init containers hold, and how many perhaps those of every pod, by uid. ``alone``: how many no
-    later container has, where CPUs come from several NUMA nodes; else it follows from the rest.
+    CPU counts of init containers that outcomes do not distinguish.
 
-    Outcomes do not tell it apart. What one state takes to be free for the arrival another may have held all the same.
+    ``own`` is the number of CPUs per NUMA node that the init containers of the arriving pod hold. ``perhaps`` is the
+    number of CPUs per NUMA node that the init containers of every pod may hold, by uid. ``alone`` is the number of CPUs
+    that no later container has, if CPUs come from several NUMA nodes; otherwise it follows from the other fields. CPUs
+    that are free for the arrival in one state may be held in another.
     """
 
     own: Signature
@@ -189,7 +200,9 @@ class HeldByInit:
     alone: int = 0
 
     def covers(self, other: "HeldByInit", gone: Collection[str]) -> bool:
-        """Is what the other tells of pods that stay told by this one, too? What pods hold that leave is free whenever they do."""
+        """
+        Return whether both have equal counts for all pods that stay. CPUs of the pods in ``gone`` become free at any time of departure.
+        """
         return (self.own, self.alone) == (other.own, other.alone) and all(
             self.perhaps.get(uid) == other.perhaps.get(uid)
             for uid in self.perhaps.keys() | other.perhaps.keys()
@@ -212,15 +225,19 @@ def _held_by_init(after: Hypothesis, uid: str) -> HeldByInit:
 
 
 def _uncertainty(arrival: Arrival, left: float, *, away: bool) -> float:
-    """Seconds by which news must have been late for a pod that was seen gone at ``left`` to be away, or still there, at the arrival."""
-    # The earliest moment that the news of the verdict allows is when the kubelet decided at the latest.
+    """
+    Return by how many seconds events must have been late for a pod to be gone (``away``), or still there, at the arrival.
+
+    ``left`` is the time at which the pod was seen gone.
+    """
+    # The kubelet decided at the latest when the verdict was seen.
     latest = left if arrival.known is None else arrival.known
     return max(0.0, left - latest) if away else max(0.0, latest - left)
 
 
 def _subsets(uids: Sequence[str]) -> Iterator[frozenset[str]]:
     for size in range(len(uids) + 1):
-        # 2^n subsets: above the limit departures are taken in the order in which they were seen.
+        # There are 2^n subsets. Above the limit, departures are taken in the order in which they were seen.
         if size and len(uids) > MOST_LEAVING:
             yield frozenset(uids[:size])
         else:
@@ -228,16 +245,18 @@ def _subsets(uids: Sequence[str]) -> Iterator[frozenset[str]]:
 
 
 def without_left(one: Hypothesis, left: Collection[str]) -> Iterator[Hypothesis]:
-    """After all of these pods have left; what unlocated ones held stays counted, and they are named."""
+    """
+    Yield the states after all of these pods have left. The use of unlocated pods stays counted, and these pods are named in ``leaving``.
+    """
     leaving = frozenset(uid for uid in left if uid in one.unlocated)
     for after in without(one, [uid for uid in left if uid not in leaving]):
         yield replace(after, leaving=leaving) if leaving else after
 
 
 def forgetting(states: list[Hypothesis], uids: Collection[str]) -> list[Hypothesis]:
-    """The states without pods that left but for these; the same list where all stay."""
+    """Return the states without departed pods other than ``uids``, or the same list if nothing changes."""
     found = [_forgetting(one, uids) for one in states]
-    # By identity: what has been worked out for a list is kept with it.
+    # Keep the identity of the list: results are cached by it.
     return states if all(after is one for after, one in zip(found, states, strict=True)) else found
 
 
@@ -247,9 +266,9 @@ def _forgetting(one: Hypothesis, uids: Collection[str]) -> Hypothesis:
 
 
 def bounded(hypotheses: Iterable[Hypothesis]) -> tuple[list[Hypothesis], str]:
-    """Those of these states that are followed, each once, and why some are given up, empty if none is."""
+    """Return the distinct states that are followed, and why some were given up; empty if none were."""
     found = distinct(islice(hypotheses, MOST_STATES))
-    # A state that explains everything outranks all that do not.
+    # States that explain all verdicts replace all states that do not.
     if any(not one.unexplained for one in found):
         found = [one for one in found if not one.unexplained]
     if len(found) <= MOST_HYPOTHESES:
@@ -258,7 +277,7 @@ def bounded(hypotheses: Iterable[Hypothesis]) -> tuple[list[Hypothesis], str]:
 
 
 def _fair_share(found: Sequence[Hypothesis], most: int) -> list[Hypothesis]:
-    """The least doubtful of every variant of the node, so that none is given up for another's details."""
+    """Return the states with the lowest uncertainty of each variant of the node, so that no variant is dropped because of another."""
     groups: dict[tuple[int, int], list[Hypothesis]] = {}
     for one in sorted(found, key=lambda one: one.uncertainty):
         groups.setdefault(variant_of(one.state.node), []).append(one)

@@ -1,8 +1,10 @@
 """
-Lower and upper bounds of free amounts, and the pods that fit in every state between them.
+Lower and upper bounds of free amounts, and the pods that fit in every state between these bounds.
 
-A pod whose containers need nothing of one another fits wherever more is free. Pods for which more room may be a
-rejection (init containers that tie later containers to their NUMA node, several kinds of resources) are named here.
+If the containers of a pod do not depend on each other, the pod fits wherever more is free. This module also finds the
+pods for which more room may cause a rejection: an init container ties later containers to its NUMA node, containers
+compete for several kinds of resources, memory spans NUMA nodes, or a pod hint omits the memory of init containers.
+``Sight`` compares states as one pod sees them, so that equal states are evaluated once.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,18 +35,22 @@ STRICT: Final = (KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED)
 
 
 MOST_FILLED: Final = 6
-"""Of so many NUMA nodes every way is tried in which others may fill them up."""
+"""Maximum number of NUMA nodes for which every way is tried in which other pods may fill them up."""
 
 
 class Bound(ValueObject):
-    """What is free at least or at most: as ``managers`` say, but for the resources of ``devices``, so many near each NUMA node."""
+    """Free amounts, at least or at most. ``managers`` gives them, except for ``devices``: counts by resource name and NUMA node."""
 
     managers: ManagerState
     devices: Mapping[str, Mapping[int, int]] = value_field(default_factory=dict)
 
 
 def has_room(request: PodRequest, node: KubeletNode, managers: ManagerState, kept: ContainerDemand = NOTHING) -> bool:
-    """Do amounts alone tell that the managers admit the pod, also with ``kept`` taken from any NUMA nodes before, in any shares?"""
+    """
+    Return whether amounts show that the managers admit the pod (sufficient condition).
+
+    ``kept`` is taken first, from any NUMA nodes in any shares.
+    """
     bound = Bound(managers)
     return has_room_between(request, node, bound, bound, kept)
 
@@ -52,7 +58,11 @@ def has_room(request: PodRequest, node: KubeletNode, managers: ManagerState, kep
 def has_room_between(
     request: PodRequest, node: KubeletNode, least: Bound, most: Bound, kept: ContainerDemand = NOTHING
 ) -> bool:
-    """As ``has_room``, in every state with no less free than ``least``, less ``kept`` from any NUMA nodes, and no more than ``most``."""
+    """
+    Return whether ``has_room`` holds in every state between two bounds.
+
+    Such a state has no less free than ``least`` without ``kept``, taken from any NUMA nodes, and no more than ``most``.
+    """
     if node.ids_are_real or node.whole_cores is not None:
         return False
     peak = at_most(request)
@@ -61,7 +71,7 @@ def has_room_between(
     if needs_no_place(request, node):
         return suffices(node, least.managers, peak, kept)
     if not node.aligns:
-        # Only memory is bound to NUMA nodes, and by itself.
+        # Only memory is bound to NUMA nodes, independently of other resources.
         memory = ContainerDemand(cpus=0, memory=peak.memory, devices={})
         return suffices(node, least.managers, peak, kept) and some_fits(node, least, memory, kept)
     tying = _tying(request, node)
@@ -70,16 +80,16 @@ def has_room_between(
     if not some_fits(node, least, peak, kept):
         return False
     if node.config.topology_scope is KubeletScope.POD:
-        # Types that only init containers ask for are in no hint.
+        # The hint omits types that only init containers request.
         return not node.pins_memory or (pod_demand(request).pod.memory or {}).keys() == (peak.memory or {}).keys()
     if not tying:
         return True
     kinds = [_kinds(part, node) for part in tying]
-    # Sockets may spread an init container's CPUs over several NUMA nodes, all of which it ties.
+    # With align-by-socket, an init container's CPUs may be on several NUMA nodes and tie later containers to all.
     if any(each != kinds[0] for each in kinds) or (node.static_options.align_by_socket and CPU in kinds[0]):
         return False
     return all(
-        # What the container asks for itself it finds there.
+        # The container's own request fits on this NUMA node.
         _fits(node, least, numa, beyond(part, peak, node), kept) or not may_hold(node, most, numa, part)
         for part in tying
         for numa in node.machine.numa_ids
@@ -88,14 +98,14 @@ def has_room_between(
 
 
 def needs_no_place(request: PodRequest, node: KubeletNode) -> bool:
-    """Is it all the same to the kubelet's verdict on which NUMA nodes the pod gets its CPUs and devices, and is no memory bound?"""
+    """Return whether the verdict does not depend on the NUMA nodes of the pod's CPUs and devices, and no memory is bound."""
     if node.config.topology_policy not in (None, KubeletPolicy.NONE, KubeletPolicy.BEST_EFFORT):
         return False
     return not (node.pins_memory and any(part.memory is not None for _, part in pod_demand(request).containers))
 
 
 def suffices(node: KubeletNode, managers: ManagerState, demand: ContainerDemand, kept: ContainerDemand) -> bool:
-    """Has the node as a whole all these CPUs and devices, beside what is kept?"""
+    """Return whether the whole node has these CPUs and devices in addition to ``kept``."""
     if demand.cpus and node.pins_cpus and managers.cpus.bit_count() < demand.cpus + kept.cpus:
         return False
     return all(
@@ -107,7 +117,7 @@ def suffices(node: KubeletNode, managers: ManagerState, demand: ContainerDemand,
 
 @once_per_request
 def at_most(request: PodRequest) -> ContainerDemand:
-    """The most that the pod's containers hold at once, an init container's share counted until it is done."""
+    """Return the most that the containers hold at the same time. The share of an init container counts until it is done."""
     parts = pod_demand(request).containers
     return ContainerDemand(
         cpus=peak_of(parts, lambda part: {CPU: part.cpus}).get(CPU, 0),
@@ -117,7 +127,11 @@ def at_most(request: PodRequest) -> ContainerDemand:
 
 
 def asks_managers(request: PodRequest, node: KubeletNode) -> bool:
-    """Do this node's managers give the pod anything? One to which they give nothing they admit wherever other pods are."""
+    """
+    Return whether the managers of this node allocate anything to the pod.
+
+    A pod without such allocations is admitted wherever other pods are.
+    """
     return any(
         (part.cpus and node.pins_cpus)
         or (part.memory and node.pins_memory)
@@ -128,12 +142,12 @@ def asks_managers(request: PodRequest, node: KubeletNode) -> bool:
 
 @once_per_request
 def everything(request: PodRequest) -> ContainerDemand:
-    """What all containers ask for together, as if all held it at once."""
+    """Return the sum of the requests of all containers."""
     return together(part for _, part in pod_demand(request).containers)
 
 
 def together(demands: Iterable[ContainerDemand]) -> ContainerDemand:
-    """The sum of these."""
+    """Return the sum of the demands."""
     parts = list(demands)
     return ContainerDemand(
         cpus=sum(part.cpus for part in parts),
@@ -143,7 +157,9 @@ def together(demands: Iterable[ContainerDemand]) -> ContainerDemand:
 
 
 def beyond(part: ContainerDemand, peak: ContainerDemand, node: KubeletNode) -> ContainerDemand:
-    """Of ``peak`` the resources of which the container asks for less itself, as far as the managers give any of them."""
+    """
+    Return the resources of ``peak`` of which the container asks for less than the peak, limited to resources that a manager allocates.
+    """
     memory, devices = part.memory or {}, part.devices
     kinds = (peak.memory or {}).items() if node.pins_memory else ()
     return ContainerDemand(
@@ -158,7 +174,11 @@ def beyond(part: ContainerDemand, peak: ContainerDemand, node: KubeletNode) -> C
 
 
 def has_plain_sockets(node: KubeletNode) -> bool:
-    """Is each NUMA node in one socket, and are sockets no more than these? Else a hint of one NUMA node may not be preferred."""
+    """
+    Return whether each NUMA node is in one socket, and there are no more sockets than NUMA nodes.
+
+    Otherwise a hint of one NUMA node may not be preferred.
+    """
     machine = node.machine
     there = [bits for bits in machine.numa_bits.values() if bits]
     within = all(any(not bits & ~socket for socket in machine.socket_bits.values()) for bits in there)
@@ -166,7 +186,11 @@ def has_plain_sockets(node: KubeletNode) -> bool:
 
 
 def _tying(request: PodRequest, node: KubeletNode) -> list[ContainerDemand]:
-    """The init containers that may tie later ones to a NUMA node: those with CPUs or devices of their own, before others with some."""
+    """
+    Return the init containers that may tie later containers to a NUMA node.
+
+    These init containers have CPUs or devices of their own and come before other such containers.
+    """
     parts = [(container, part) for container, part in pod_demand(request).containers if _kinds(part, node)]
     return [part for container, part in parts[:-1] if container.kind is ContainerKind.INIT]
 
@@ -179,9 +203,9 @@ def _kinds(part: ContainerDemand, node: KubeletNode) -> set[str]:
 
 
 def _is_known(demand: ContainerDemand, node: KubeletNode, managers: ManagerState, kept: ContainerDemand) -> bool:
-    """Does the memory manager know all these types, and are enough devices left that are near no NUMA node?"""
+    """Return whether the memory manager knows all types, and resources whose devices are near no NUMA node have enough free devices."""
     if managers.memory is not None and not managers.memory.knows(demand.memory or ()):
-        return False  # a type that one NUMA node lacks is refused wherever the pod is
+        return False  # The kubelet rejects a type that one NUMA node lacks, on any NUMA node.
     return all(
         pool.hosts
         or (pool.healthy & ~managers.devices[name]).bit_count()
@@ -194,7 +218,7 @@ def _is_known(demand: ContainerDemand, node: KubeletNode, managers: ManagerState
 def fits_on(
     node: KubeletNode, managers: ManagerState, numa: int, demand: ContainerDemand, kept: ContainerDemand = NOTHING
 ) -> bool:
-    """Has this NUMA node all of it by itself, beside what is kept?"""
+    """Return whether this NUMA node alone has all of the demand in addition to ``kept``."""
     return _fits(node, Bound(managers), numa, demand, kept)
 
 
@@ -202,7 +226,7 @@ def _fits(node: KubeletNode, bound: Bound, numa: int, demand: ContainerDemand, k
     if not _has_cpus_and_memory(node, bound.managers, numa, demand, kept):
         return False
     return all(
-        # Also where a container names the device and asks for none: the kubelet looks for NUMA nodes that have some.
+        # At least 1, also for a request of 0: the kubelet searches for NUMA nodes that have such a device.
         _free_devices(node, bound, numa, name) >= max(1, demand.devices[name]) + kept.devices.get(name, 0)
         for name, pool in node.devices.items()
         if name in demand.devices and pool.hosts
@@ -216,20 +240,24 @@ def some_fits(
     kept: ContainerDemand,
     among: Collection[int] | None = None,
 ) -> bool:
-    """Has some NUMA node, of those ``among`` all, all of it by itself, however ``kept`` is spread over them?"""
+    """
+    Return whether a NUMA node alone has all of the demand, for every distribution of ``kept`` over the NUMA nodes.
+
+    ``among`` limits the NUMA nodes; the default is all.
+    """
     chosen = node.machine.numa_ids if among is None else among
     numas = [numa for numa in chosen if _fits(node, least, numa, demand, NOTHING)]
     if kept is NOTHING or not numas:
         return bool(numas)
     spare = [_spare(node, least, numa, demand) for numa in numas]
     taken = {CPU: kept.cpus, **(kept.memory or {}), **kept.devices}
-    # Those with most room are hardest to fill up; with some left out a no is possible, a yes is not.
+    # NUMA nodes with the most room are hardest to fill up. Leaving others out may turn a yes into a no only.
     spare.sort(key=lambda one: min((left / max(1, taken.get(name, 0)) for name, left in one.items()), default=0))
     return not _fills_up(spare[-MOST_FILLED:], taken)
 
 
 def _spare(node: KubeletNode, least: Bound, numa: int, demand: ContainerDemand) -> dict[str, int]:
-    """By resource how much may be taken from the NUMA node while it still has all of the demand."""
+    """Return by resource how much may be taken from the NUMA node while it still has all of the demand."""
     managers, found = least.managers, {}
     if demand.cpus and node.pins_cpus:
         found[CPU] = (managers.cpus & node.machine.numa_bits[numa]).bit_count() - demand.cpus
@@ -244,7 +272,7 @@ def _spare(node: KubeletNode, least: Bound, numa: int, demand: ContainerDemand) 
 
 
 def _fills_up(spare: Sequence[Mapping[str, int]], taken: Mapping[str, int]) -> bool:
-    """Is what is taken enough to leave too little of some resource on each of these NUMA nodes?"""
+    """Return whether ``taken`` can leave too little of a resource on each of these NUMA nodes."""
     spend()
     if not spare:
         return True
@@ -255,7 +283,7 @@ def _fills_up(spare: Sequence[Mapping[str, int]], taken: Mapping[str, int]) -> b
 
 
 def may_hold(node: KubeletNode, most: Bound, numa: int, demand: ContainerDemand) -> bool:
-    """May the demand get a hint of this NUMA node alone?"""
+    """Return whether the demand may get a hint of this NUMA node alone."""
     return _has_cpus_and_memory(node, most.managers, numa, demand, NOTHING) and all(
         _free_devices(node, most, numa, name) >= count
         for name, count in demand.devices.items()
@@ -271,7 +299,7 @@ def _has_cpus_and_memory(
         return False
     memory = managers.memory
     if memory is not None and demand.memory:
-        # In a group with others it takes no memory of its own.
+        # A NUMA node in a group with others cannot bind memory alone.
         if memory.groups[numa] != 1 << numa:
             return False
         taken = kept.memory or {}
@@ -290,10 +318,12 @@ def _free_devices(node: KubeletNode, bound: Bound, numa: int, name: str) -> int:
 
 def takes_turns(demand: PodDemand, node: KubeletNode) -> bool:
     """
-    May more room for one container leave less for the next? Where they are aligned one by one and need several kinds of resources.
+    Return whether more room for one container may leave less for the next container.
 
-    With one kind the next finds on the NUMA node that the first leaves what it lacks on the other; with several the first may move for a
-    device, say, and take CPUs that only its new NUMA node had. Best-effort admits what it cannot align.
+    That is possible if containers are aligned separately and need several kinds of resources. With a single kind, the
+    next container can use the NUMA node that the first container no longer takes. With several kinds, the first
+    container may move for a device and take CPUs that only its new NUMA node had. Best-effort admits what it cannot
+    align.
     """
     config = node.config
     if len(demand.containers) < 2:
@@ -306,7 +336,7 @@ def takes_turns(demand: PodDemand, node: KubeletNode) -> bool:
 
 
 def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
-    """Does an init container tie later containers to the NUMA node that it gets? Only where containers are aligned one by one."""
+    """Return whether an init container ties later containers to its NUMA node. Possible only if containers are aligned separately."""
     # Without alignment, or with one hint for the whole pod, no container is tied to another's NUMA node.
     config = node.config
     if len(demand.containers) < 2:
@@ -326,9 +356,10 @@ def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
 
 def hides_memory(demand: PodDemand, node: KubeletNode) -> bool:
     """
-    Does an init container ask for a kind of memory of which the hint of the whole pod knows nothing, as no app container asks for it?
+    Return whether an init container asks for a memory type that is missing in the hint of the pod, because no app container asks for it.
 
-    Then more room may take the pod to a NUMA node without it (getPodRequestedResources in the kubelet's memorymanager/policy_static.go).
+    In that case, more room may move the pod to a NUMA node without this type (getPodRequestedResources in the kubelet's
+    memorymanager/policy_static.go).
     """
     if not node.pins_memory or not node.aligns or node.config.topology_scope is not KubeletScope.POD:
         return False
@@ -339,7 +370,7 @@ def hides_memory(demand: PodDemand, node: KubeletNode) -> bool:
 
 
 def _kinds_of(part: ContainerDemand, node: KubeletNode) -> list[str]:
-    """What the managers tie to NUMA nodes for a container; CPUs last."""
+    """Return the kinds of resources of a container that the managers tie to NUMA nodes, CPUs last."""
     kinds = [name for name, count in part.devices.items() if count and name in node.devices]
     kinds += [kind for kind, amount in (part.memory or {}).items() if amount and node.pins_memory]
     return [*kinds, CPU] if part.cpus and node.pins_cpus else kinds
@@ -364,11 +395,15 @@ def _fits_one(unit: ContainerDemand, node: KubeletNode) -> bool:
 
 
 UNPACKED: Final = ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores")
-"""Options of the CPU manager with which CPUs of several NUMA nodes are not just packed into one after the other."""
+"""CPU manager options with which the CPU manager does not simply fill NUMA nodes one after the other."""
 
 
 def may_deal_over_numa(node: KubeletNode) -> bool:
-    """May CPUs come in any shares, and a pod be refused for that? With best-effort only for memory that is bound."""
+    """
+    Return whether CPUs may come in any shares per NUMA node, and the pod may be rejected for that.
+
+    Under best-effort, only bound memory can cause such a rejection.
+    """
     if not (node.distributes_across_numa or not node.is_published or splits_unknown(node)):
         return False
     policy = node.config.topology_policy
@@ -377,24 +412,29 @@ def may_deal_over_numa(node: KubeletNode) -> bool:
 
 def splits_unknown(node: KubeletNode) -> bool:
     """
-    Do CPUs of several NUMA nodes come in shares that no packing NUMA node by NUMA node explains, by an option that is published?
+    Return whether a published option splits CPUs over NUMA nodes in shares that packing does not explain.
 
-    ``prefer-align-cpus-by-uncorecache`` looks for a cache that holds the whole need on each NUMA node before it packs, and
-    ``distribute-cpus-across-cores`` takes one CPU of each core in turn (``takeUncoreCache`` and ``takeRemainingCpusSpread`` of
-    cpu_assignment.go): with two NUMA nodes of 5 free CPUs containers of 1 and 4 may get 1 of the one and 4 of the other. As caches and
-    cores are not published every share is possible, so each is tried.
+    ``prefer-align-cpus-by-uncorecache`` first searches each NUMA node for a cache that holds the whole request.
+    ``distribute-cpus-across-cores`` takes one CPU of each core in turn (``takeUncoreCache`` and
+    ``takeRemainingCpusSpread`` of cpu_assignment.go). With two NUMA nodes of 5 free CPUs, containers of 1 and 4 CPUs
+    may get 1 CPU of the first NUMA node and 4 of the second. Caches and cores are not published, so every share is
+    possible and is tried.
     """
     return any(node.config.cpu_options.get(name, False) for name in UNPACKED)
 
 
 def has_room_in_all_ways(request: PodRequest, one: Hypothesis) -> bool:
-    """Whatever devices are near; CPUs are where they are."""
+    """Return whether the pod fits for all possible NUMA nodes of shared devices. The NUMA nodes of CPUs are as in the hypothesis."""
     least, most = _ends(request, one)
     return has_room_between(request, one.state.node, least, most)
 
 
 def unclear_devices(request: PodRequest, states: Iterable[Hypothesis]) -> str:
-    """Say which devices keep it open where the pod comes to, if it may be refused for that; else return an empty text."""
+    """
+    Return a message that names the devices for which the placement of the pod is not known, else an empty text.
+
+    Devices are named only if the pod may be rejected because of them.
+    """
     for one in states:
         names = sorted(one.sharing.keys() & everything(request).devices.keys())
         if names and not _is_aligned_once(request, one.state.node) and not has_room_in_all_ways(request, one):
@@ -403,14 +443,18 @@ def unclear_devices(request: PodRequest, states: Iterable[Hypothesis]) -> str:
 
 
 def _is_aligned_once(request: PodRequest, node: KubeletNode) -> bool:
-    """Return whether one hint decides for the whole pod, so that asking about each NUMA node is enough."""
+    """Return whether a single hint decides for the whole pod, so that evaluating each NUMA node is enough."""
     if node.config.topology_scope is KubeletScope.POD:
         return True
     return sum(1 for _, part in pod_demand(request).containers if part.cpus or part.memory or part.devices) == 1
 
 
 def has_room_whoever_leaves(request: PodRequest, one: Hypothesis, coming: ContainerDemand = NOTHING) -> bool:
-    """Whatever devices are near, wherever CPUs are, whichever pods leave, and with ``coming`` taken from any NUMA nodes."""
+    """
+    Return whether the pod fits for all NUMA nodes of shared devices and spread CPUs, and for all departures (sufficient condition).
+
+    ``coming`` is taken first, from any NUMA nodes.
+    """
     node = one.state.node
     least, _ = _ends(request, one)
     moving = sum(len(given.cpus) for uid in one.spread for given in one.state.pods[uid].grant.containers)
@@ -421,7 +465,11 @@ def has_room_whoever_leaves(request: PodRequest, one: Hypothesis, coming: Contai
 
 
 def most_room(request: PodRequest, one: Hypothesis) -> Bound:
-    """The most that may be free for the pod, whatever devices are near; CPUs that init containers may hold are free."""
+    """
+    Return the upper bound of free amounts for the pod, over all NUMA nodes of shared devices.
+
+    CPUs that init containers may hold count as free.
+    """
     _, most = _ends(request, one)
     loose = 0
     for bits in one.loose.values():
@@ -440,7 +488,7 @@ def _ends(request: PodRequest, one: Hypothesis) -> tuple[Bound, Bound]:
 
 
 class Sight:
-    """One pod that looks at many states of one node."""
+    """A comparison of the states of one node as one pod sees them."""
 
     def __init__(self, request: PodRequest, node: KubeletNode) -> None:
         self._demand = pod_demand(request)
@@ -450,10 +498,10 @@ class Sight:
         self._strict = node.config.topology_policy in STRICT
         self._fewest_cpus = min((unit.cpus for unit in self._units if unit.cpus), default=0)
         self._bound: bool | None = None
-        self._single: dict[tuple[int, int], bool] = {}  # by variant of the node
+        self._single: dict[tuple[int, int], bool] = {}  # By variant of the node.
 
     def of(self, state: KubeletState) -> Signature:
-        """Equal for states in which the managers treat the pod alike."""
+        """Return a key that is equal for states in which the managers treat the pod alike."""
         spend()
         node, managers = state.node, state.managers
         seen: list[object] = [] if self._is_same_on_all_variants(node) else [variant_of(node)]
@@ -473,22 +521,22 @@ class Sight:
         return tuple(seen)
 
     def _is_same_on_all_variants(self, node: KubeletNode) -> bool:
-        """Do sockets, distances, and how CPUs are dealt out over several NUMA nodes, make no difference?"""
+        """Return whether sockets, distances, and the split of CPUs over NUMA nodes do not matter to the pod."""
         if self._all.cpus and node.pins_cpus and not self._stays_on_one(node):
             return False
         return not node.prefers_closest or self._comes_to_one(node)
 
     def _comes_to_one(self, node: KubeletNode) -> bool:
-        """Is each preferred hint of one NUMA node, all of which are equally near to themselves?"""
+        """Return whether each preferred hint has one NUMA node, and all NUMA nodes have the same distance to themselves."""
         machine = node.machine
         if not self._strict or len({machine.distance(numa, numa) for numa in machine.numa_ids}) > 1:
             return False
         return all(self._has_one(unit, node) for unit in self._units)
 
     def _has_one(self, unit: ContainerDemand, node: KubeletNode) -> bool:
-        """Does one of the unit's resources need no more than one NUMA node?"""
+        """Return whether a resource of the unit needs no more than one NUMA node."""
         if unit.cpus and node.pins_cpus:
-            return True  # else it has been found to need several
+            return True  # ``_is_same_on_all_variants`` has ruled out CPUs of several NUMA nodes.
         pools = ((node.devices[name], count) for name, count in unit.devices.items() if count and name in node.devices)
         if any(any(here.bit_count() >= count for here in pool.on.values()) for pool, count in pools):
             return True
@@ -496,28 +544,28 @@ class Sight:
         return bool(wanted) and node.pins_memory and any(_covers(here, wanted) for here in node.memory.values())
 
     def cpus(self, node: KubeletNode, counts: Sequence[int]) -> Signature | int:
-        """Equal where so many free CPUs on every NUMA node are the same to the pod."""
+        """Return a key that is equal for free CPU counts per NUMA node that the pod cannot distinguish."""
         if not node.aligns:
-            return sum(counts)  # taken without a look at NUMA nodes
+            return sum(counts)  # CPUs are taken from any NUMA node.
         most = self._all.cpus
         if not self._stays_on_one(node):
             return tuple(counts)
         if node.packs and self._has_init_cpus:
-            most = 2 * most + 8 * len(self._demand.containers)  # ``cpu_overlap`` looks at no more
+            most = 2 * most + 8 * len(self._demand.containers)  # ``reuse_by_counts`` evaluates no more CPUs.
         capped = [min(count, most) if count >= self._fewest_cpus else 0 for count in counts]
         if self._has_init_cpus:
-            # Of a NUMA node that is entirely free more is known (``whole_node_overlap``).
+            # More is known about CPU reuse on an entirely free NUMA node (``reuse_on_empty_numa``).
             whole = zip(counts, node.machine.numa_bits.values(), strict=True)
             return (*capped, *[count == bits.bit_count() for count, bits in whole])
         return tuple(capped)
 
     def _stays_on_one(self, node: KubeletNode) -> bool:
-        """Does each unit get its CPUs from one NUMA node?"""
+        """Return whether each unit gets its CPUs from one NUMA node."""
         variant = variant_of(node)
         if variant not in self._single:
             largest = max(bits.bit_count() for bits in node.machine.numa_bits.values())
             plain = not node.static_options.align_by_socket and node.whole_cores is None
-            # A preferred hint is no wider than the narrowest that one of its resources needs.
+            # A preferred hint is no wider than the narrowest hint of one of its resources.
             self._single[variant] = self._strict and plain and all(unit.cpus <= largest for unit in self._units)
         return self._single[variant]
 
@@ -532,10 +580,14 @@ class Sight:
         return tuple([here if usable else None for here, usable in zip(free, alone, strict=True)])
 
     def _binds_to_one(self, table: MemoryTable) -> bool:
-        """Is the memory of each unit bound to one NUMA node, so that groups of several and what is in use there is not looked at?"""
+        """
+        Return whether the memory of each unit is bound to one NUMA node.
+
+        Groups of several NUMA nodes, and the memory in use there, do not matter in that case.
+        """
         if self._bound is None:
             empty = list(table.supply.values())
-            # Under scope pod types that only init containers ask for are in no hint.
+            # In pod scope, the hint omits types that only init containers request.
             hinted = set().union(*[unit.memory or () for unit in self._units]) == (self._all.memory or {}).keys()
             self._bound = (
                 self._strict
@@ -566,6 +618,6 @@ def _is_near_one(near: int) -> bool:
 
 
 def _units(request: PodRequest, node: KubeletNode) -> Sequence[ContainerDemand]:
-    """What is aligned together."""
+    """Return the demands that are aligned together: the pod in pod scope, else its containers."""
     demand = pod_demand(request)
     return [demand.pod] if node.config.topology_scope is KubeletScope.POD else [part for _, part in demand.containers]

@@ -1,9 +1,10 @@
 """
-The states that a kubelet may be in after everything that is known of its node.
+The candidate states of the kubelet of a node, derived from its pods in the order of their binds.
 
-A kubelet decides by its state and its configuration alone, so its state follows from what reached it, in order. Pods reach it in the order
-of their binds. News of verdicts and departures comes late, so the latest arrivals are kept with the states before them and replayed when
-an event shows them in another light. A topology whose pods are known drops the states that do not agree with it.
+The decisions of a kubelet depend on its state and configuration only, so its state follows from the order of the pods
+that reached it. Pods reach it in the order of their binds. Verdicts and departures are seen late, so the latest
+arrivals are kept with the candidates before them, and are replayed when an event changes their outcome. Assumptions
+within a candidate are made in ``unknowns.py`` only.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.value_objects import ValueObject, replace
 
 UNLIKELY: Final = 8
-"""The part of a budget that a variant of the node with an unlikely option has."""
+"""Divisor of the step budget for a variant of the node with an unlikely option."""
 
 TRUNCATED: Final = "more states of the kubelet are possible than one decision may try; the next topology decides"
 
@@ -34,10 +35,11 @@ TRUNCATED: Final = "more states of the kubelet are possible than one decision ma
 @dataclass(slots=True)
 class Arrival:
     """
-    A pod that was bound to the node. ``bound`` is the time of its bind, ``judged`` that of the news of its verdict.
+    A pod that was bound to the node.
 
-    ``before`` are the candidates before the pod reached the kubelet. ``unseen`` are the candidates of the questions' replay before the pod
-    (``Candidates.with_unseen_departures``), kept until something changes.
+    ``bound`` is the time of its bind in seconds, ``judged`` the time at which its verdict was seen. ``before`` are the
+    candidates before the pod reached the kubelet. ``unseen`` caches the input and the output of the replay of this
+    arrival in ``Candidates.with_unseen_departures`` until something changes.
     """
 
     uid: str
@@ -48,17 +50,18 @@ class Arrival:
     unseen: tuple[list[CandidateState], list[CandidateState]] | None = field(default=None, repr=False, compare=False)
 
     def may_follow(self, left: float) -> bool:
-        """Whether a pod that was seen gone at ``left`` may have left before this pod reached the kubelet."""
+        """Return whether a pod that was seen gone at ``left`` may have left before this pod reached the kubelet."""
         return self.judged is None or left - LIMITS.news_delay <= self.judged
 
 
 @dataclass(slots=True)
 class Candidates:
     """
-    The candidates of one node. ``states`` are those after everything that is known, the likeliest first.
+    The candidates of one node.
 
-    ``verdicts`` are the kubelet's answers by pod, ``left`` when pods were seen gone. ``last`` are the candidates after the latest
-    arrival. ``truncated`` says that some were given up, empty while none were: no answer may rest on ``states`` then.
+    ``states`` are the candidates after all events, the likeliest first. ``verdicts`` are the kubelet's verdicts by uid.
+    ``left`` is the time at which pods were seen gone, by uid. ``last`` are the candidates after the latest arrival.
+    ``truncated`` is why candidates were given up, empty if none were. If it is set, no decision may rest on ``states``.
     """
 
     states: list[CandidateState]
@@ -73,7 +76,7 @@ class Candidates:
 
     @property
     def problem(self) -> str:
-        """Why no answer may rest on the candidates; empty where answers may."""
+        """Why no decision may rest on the candidates; empty if decisions may."""
         if self.truncated:
             return self.truncated
         if not self.states:
@@ -82,13 +85,13 @@ class Candidates:
         return f"the kubelet's verdict on pod {min(uids)} agrees with no possible state" if uids else ""
 
     def arrive(self, uid: str, request: PodRequest, when: float) -> None:
-        """Note that the pod was bound to the node. Kubelets admit pods in the order of their binds."""
+        """Record the bind of a pod to the node. Kubelets admit pods in the order of their binds."""
         self._forget(when)
         self.arrivals.append(Arrival(uid, request, when, before=self.last))
         self._replay(len(self.arrivals) - 1)
 
     def resume(self, arrived: Sequence[Arrival], left: Mapping[str, float]) -> None:
-        """Note several arrivals and departures at once, after a start in the middle of a node's life."""
+        """Record several arrivals and departures at once, after a start while the node is in use."""
         self.arrivals = [replace(arrival, before=self.last) for arrival in arrived[-LIMITS.arrivals :]]
         self.verdicts.update((arrival.uid, True) for arrival in arrived if arrival.judged is not None)
         self.left.update(left)
@@ -97,7 +100,7 @@ class Candidates:
         self._replay(0)
 
     def judge(self, uid: str, when: float, *, admitted: bool) -> None:
-        """Note the kubelet's verdict on a pod."""
+        """Record the kubelet's verdict on a pod."""
         self.verdicts[uid] = admitted
         at = self._place(uid)
         if at is not None:
@@ -107,7 +110,7 @@ class Candidates:
         if at is not None:
             self._replay(at)
             return
-        # The pod arrived too long ago to be replayed: states can only be dropped.
+        # The arrival is no longer kept: states can only be dropped.
         if not admitted:
             self.last = [_never_there(state, uid) if uid in state.unknown_placement else state for state in self.last]
         kept = [state for state in self.last if state.has(uid) == admitted]
@@ -115,7 +118,7 @@ class Candidates:
         self._conclude()
 
     def withdraw(self, uid: str) -> None:
-        """Note that the pod never reached the managers: its bind failed, or it was refused for something that is not modeled."""
+        """Record that the pod never reached the managers: its bind failed, or it was rejected for a reason that is not modeled."""
         at = self._place(uid)
         if at is not None:
             before = self.arrivals.pop(at).before
@@ -125,17 +128,17 @@ class Candidates:
         self._conclude()
 
     def depart(self, uid: str, when: float) -> None:
-        """Note that the pod is gone or has finished, now or shortly before."""
+        """Record that the pod has been deleted or has finished, at ``when`` or shortly before."""
         self.left[uid] = min(when, self.left.get(uid, when))
         first = next((at for at, arrival in enumerate(self.arrivals) if arrival.may_follow(when)), len(self.arrivals))
         self._replay(first)
 
     def with_unseen_departures(self, budget: Budget) -> list[CandidateState]:
         """
-        The candidates, and those in which one pod has left unseen before a pod on its way reached the kubelet.
+        Return the candidates, and those in which one pod left unseen before a pod in flight reached the kubelet.
 
-        Only departures count after which the kubelet decides otherwise: where it decides the same, the pod may as well leave later.
-        Raises ``OverBudget``.
+        A departure counts only if the kubelet then decides differently. If the decision is the same, a later departure
+        stands for both. Raises ``OverBudget`` when the budget is spent or too many candidates are found.
         """
         first = next((at for at, arrival in enumerate(self.arrivals) if arrival.judged is None), None)
         if first is None:
@@ -185,7 +188,7 @@ class Candidates:
         self._replay(at)
 
     def _replay(self, first: int) -> None:
-        """Replay everything from this arrival on."""
+        """Replay all arrivals from index ``first`` on."""
         if not first:
             self.truncated = ""
         budgets: dict[tuple[object, ...], Budget] = {}
@@ -200,7 +203,11 @@ class Candidates:
         self._conclude()
 
     def _advance(self, arrival: Arrival, budgets: dict[tuple[object, ...], Budget]) -> list[CandidateState]:
-        """The states after an arrival. Each variant of the node has a budget of its own, unlikely ones a small one."""
+        """
+        Return the states after an arrival.
+
+        Each variant of the node has its own budget. Variants with unlikely options have a small budget.
+        """
         most = LIMITS.replay
         verdict = self.verdicts.get(arrival.uid)
         found: list[CandidateState] = []
@@ -229,12 +236,12 @@ class Candidates:
         return [after for group in _by_variant(found).values() for after in self._few(group)]
 
     def _few(self, states: list[CandidateState]) -> list[CandidateState]:
-        """The states of one variant of the node; joined where there are too many."""
+        """Return the states of one variant of the node, joined if there are too many."""
         most = LIMITS.unlikely_candidates if states[0].options else LIMITS.candidates
         return states if len(states) <= most else self._joined(states)
 
     def _joined(self, states: Sequence[CandidateState]) -> list[CandidateState]:
-        """One candidate for all states of each variant of the node."""
+        """Return one candidate per variant of the node that stands for all states of the variant."""
         found = []
         for group in _by_variant(states).values():
             if (joined := join(group)) is None:
@@ -243,7 +250,7 @@ class Candidates:
         return found
 
     def _forget(self, now: float) -> None:
-        """Forget arrivals that no news can show in another light any more, and departures before them."""
+        """Forget arrivals whose outcome no later event can change, and departures before them."""
         old = 0
         for arrival in self.arrivals:
             is_recent = arrival.judged is None or arrival.judged >= now - LIMITS.topology_delay
@@ -259,7 +266,7 @@ class Candidates:
 
 
 def _by_variant(states: Iterable[CandidateState]) -> dict[tuple[object, ...], list[CandidateState]]:
-    """The states of each variant of the node, in order."""
+    """Return the states of each variant of the node, in order."""
     groups: dict[tuple[object, ...], list[CandidateState]] = {}
     for state in states:
         node = state.state.node
@@ -271,11 +278,10 @@ def _advanced(
     state: CandidateState, arrival: Arrival, left: Mapping[str, float], budget: Budget
 ) -> Iterator[CandidateState]:
     """
-    The states after a pod reached the kubelet: one for each way in which it may decide, with each set of pods gone that may have left
-    before.
+    Yield the states after a pod reached the kubelet: one per possible decision and per set of pods that may have left before.
 
-    Pods that were seen gone before the bind are gone. A set with more pods gone and the same decision is left out: the others may leave
-    later.
+    Pods that were seen gone before the bind are gone. A larger set of departures with the same decision is left out,
+    because the other pods may leave later.
     """
     leaving = sorted((when, uid) for uid, when in left.items() if uid != arrival.uid and state.has(uid))
     gone = [uid for when, uid in leaving if when <= arrival.bound]
@@ -294,7 +300,9 @@ def _advanced(
 
 
 def _outcome(after: CandidateState, uid: str) -> Signature:
-    """What tells a kubelet's decisions on one pod apart, with what its init containers may keep; empty where it rejects the pod."""
+    """
+    Return a key of the kubelet's decision on a pod, including the CPUs that its containers hold; empty if the kubelet rejects the pod.
+    """
     pod = after.state.pods.get(uid)
     if pod is None:
         return ("unknown",) if uid in after.unknown_placement else ()
@@ -309,20 +317,24 @@ def _outcome(after: CandidateState, uid: str) -> Signature:
     return (
         placement_of(pod.grant, node),
         tuple([(held & here).bit_count() for here in node.machine.numa_bits.values()]),
-        # What a block of several NUMA nodes has of each depends on what was free.
+        # The share of each NUMA node in a block of several NUMA nodes depends on the free amounts.
         tuple(tuple(of.items()) for of in memory.free.values()) if wide and memory is not None else (),
     )
 
 
 def _lateness(arrival: Arrival, left: float, *, away: bool) -> float:
-    """Seconds by which news must have been late for a pod that was seen gone at ``left`` to be away, or still there, at the arrival."""
+    """
+    Return by how many seconds events must have been late for a pod to be gone (``away``), or still there, at the arrival.
+
+    ``left`` is the time at which the pod was seen gone.
+    """
     latest = left if arrival.judged is None else arrival.judged
     return max(0.0, left - latest) if away else max(0.0, latest - left)
 
 
 def _subsets(uids: Sequence[str]) -> Iterator[frozenset[str]]:
     if len(uids) > LIMITS.leaving:
-        # Too many for every subset: departures in the order in which they were seen, and each one alone.
+        # Too many pods to try every subset: try departures in the order in which they were seen, then single pods.
         found = [frozenset(uids[:size]) for size in range(len(uids) + 1)]
         found += [frozenset([uid]) for uid in uids[1:]]
         found += [frozenset(uids) - {uid} for uid in uids[:-1]]
@@ -350,7 +362,11 @@ def _never_there(state: CandidateState, uid: str) -> CandidateState:
 
 
 def unexplained(state: CandidateState, uid: str, request: PodRequest | None, *, admitted: bool) -> CandidateState:
-    """The candidate with a pod in or out against what it foresees; an admitted pod is charged to each NUMA node."""
+    """
+    Return the candidate with the pod added or removed against the prediction, marked as unexplained.
+
+    An admitted pod is charged to each NUMA node.
+    """
     marked = state.unexplained | {uid}
     if not admitted:
         return replace(_never_there(state, uid), unexplained=marked)
@@ -360,7 +376,11 @@ def unexplained(state: CandidateState, uid: str, request: PodRequest | None, *, 
 
 
 def distinct(states: Iterable[CandidateState]) -> list[CandidateState]:
-    """Each set of placements once, in order; candidates that differ in what may be free or held besides are joined."""
+    """
+    Return each set of placements once, in order.
+
+    Candidates that differ only in amounts that may be free or held are joined.
+    """
     there = list(states)
     if len(there) < 2:
         return there
@@ -381,7 +401,7 @@ def _one_of(group: list[CandidateState]) -> CandidateState:
 
 
 def kinds_of_pods(state: CandidateState, left: Collection[str] = ()) -> Iterator[str]:
-    """Of the pods whose departure would leave different room behind one each."""
+    """Yield one pod of each kind. Pods are of one kind if their departures leave the same room."""
     known: set[Signature] = set()
     for uid, pod in state.state.pods.items():
         if uid in left:
@@ -400,9 +420,10 @@ def kinds_of_pods(state: CandidateState, left: Collection[str] = ()) -> Iterator
 
 class Expected(ValueObject):
     """
-    What decisions on a node rest on. ``states`` are the candidates, ``asked`` the same with unseen departures.
+    The candidates that decisions on a node rest on.
 
-    ``truncated`` is why they are incomplete, empty where they are complete. ``arrived`` are the uids of the latest pods that were bound.
+    ``states`` are the candidates, ``asked`` the candidates with unseen departures. ``truncated`` is why they are
+    incomplete, empty if they are complete. ``arrived`` are the uids of the kept arrivals.
     """
 
     states: Sequence[CandidateState]
@@ -412,7 +433,7 @@ class Expected(ValueObject):
 
 
 def expecting(candidates: Candidates, coming: Mapping[str, PodRequest]) -> Expected:
-    """The candidates with the pods ``coming`` (uid, request), for which the node is being freed."""
+    """Return the candidates with the nominated pods ``coming`` (uid, request), for which the node is being freed."""
     states, truncated = candidates.states, candidates.truncated
     try:
         asked = candidates.with_unseen_departures(Budget(LIMITS.question))
@@ -431,7 +452,7 @@ def expecting(candidates: Candidates, coming: Mapping[str, PodRequest]) -> Expec
 
 
 def _admitted(states: list[CandidateState], uid: str, request: PodRequest) -> list[CandidateState]:
-    """The states in which the kubelet has admitted this pod, where it would; the others as they are."""
+    """Return the states after the kubelet admitted this pod. States in which it would reject the pod are unchanged."""
     found: list[CandidateState] = []
     for state in states:
         found += [after for after in arrive(state, uid, request, Budget(LIMITS.question)) if after.has(uid)] or [state]

@@ -1,7 +1,7 @@
 """
-The exact state of a kubelet, as the node agent publishes it: one candidate with real CPU and device ids.
+The exact state of a kubelet, as the node agent publishes it: one candidate with real CPU and device IDs.
 
-What happened since the state was read is replayed on it (``candidates.py``).
+Events after the state was read are replayed on it (``candidates.py``).
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,11 +29,15 @@ from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.value_objects import replace
 
 POD_LEVEL = "(pod)"
-"""Stands for the container name of what a pod holds as a whole (PodLevelResourceManagers)."""
+"""Container name for the resources that a pod holds as a whole (PodLevelResourceManagers)."""
 
 
 def exact_node(config: NodeConfig, checkpoint: KubeletCheckpoint) -> KubeletNode:
-    """The node with the CPUs, devices and manager settings of the running kubelet. The checkpoint wins over the topology."""
+    """
+    Return the node with the CPUs, devices and manager settings of the running kubelet.
+
+    The checkpoint takes precedence over the topology.
+    """
     known: tuple[KubeletCheckpoint, KubeletNode] | None = config.derived.get("exact node")
     if known is not None and _describes_the_same(known[0], checkpoint):
         return known[1]
@@ -71,13 +75,13 @@ def exact_node(config: NodeConfig, checkpoint: KubeletCheckpoint) -> KubeletNode
 
 
 def _natural(item: tuple[str, int]) -> tuple[int, str]:
-    # Plugins prefer devices in their own order, which is not published. Numbered ids are taken by number.
+    # The order in which device plugins prefer devices is not published. Numbered IDs are sorted by number.
     digits = "".join(letter for letter in item[0] if letter.isdigit())
     return (int(digits[:18]) if digits else 0, item[0])
 
 
 def _describes_the_same(first: KubeletCheckpoint, second: KubeletCheckpoint) -> bool:
-    """Whether two checkpoints differ at most in who holds what."""
+    """Return whether two checkpoints differ at most in the allocations of pods."""
     return (
         (first.cpus, first.reserved_cpus, first.cpu_policy, first.memory_policy, first.cpu_options)
         == (second.cpus, second.reserved_cpus, second.cpu_policy, second.memory_policy, second.cpu_options)
@@ -101,10 +105,10 @@ def exact_candidate(
     config: NodeConfig, checkpoint: KubeletCheckpoint, requests: Mapping[str, PodRequest]
 ) -> CandidateState:
     """
-    The state of the kubelet when the checkpoint was read. ``requests`` are those of known pods by uid.
+    Return the state of the kubelet when the checkpoint was read.
 
-    Pods whose request is not known hold their CPUs, memory and devices without a name, and nothing that they hold comes free until the next
-    checkpoint.
+    ``requests`` are the requests of known pods by uid. The CPUs, memory and devices of pods without a known request are
+    held anonymously and stay held until the next checkpoint.
     """
     node = exact_node(config, checkpoint)
     empty = KubeletState.empty(node)

@@ -1,4 +1,8 @@
-"""States after pods have left from NUMA nodes that are not known."""
+"""
+The possible states after departures of pods whose NUMA nodes are not known.
+
+Every placement that is consistent with the sums of the unlocated pods gives one state.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +30,7 @@ from koord_numa.core.resources import without_zeros
 from koord_numa.core.value_objects import replace
 
 MOST_WAYS: Final = 64
-"""In so many ways may one hypothesis go on after pods have left."""
+"""Maximum number of states that one hypothesis may lead to after a departure."""
 
 Unit = Sequence[tuple[Container, ContainerDemand]]
 """Containers that are aligned together."""
@@ -34,7 +38,7 @@ Unit = Sequence[tuple[Container, ContainerDemand]]
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What unlocated pods hold: CPU bits, bytes by memory group and type, and bits of devices by resource."""
+    """The sum of what unlocated pods hold: CPU bits, bytes by memory group and type, and device bits by resource."""
 
     cpus: int
     memory: Mapping[int, Mapping[str, int]]
@@ -42,7 +46,7 @@ class Rest:
 
 
 def rest_of(one: Hypothesis) -> Rest:
-    """What is in use by a hypothesis and not by any of the pods whose place it knows."""
+    """Return the amounts that are in use in a hypothesis, except those of pods with a known placement."""
     node, managers = one.state.node, one.state.managers
     cpus = node.machine.bits & ~node.reserved & ~managers.cpus if node.pins_cpus else 0
     devices = dict(managers.devices)
@@ -71,15 +75,16 @@ def _in_use(table: MemoryTable) -> dict[int, dict[str, int]]:
 
 
 Departed = dict[tuple[str, ...], list[Hypothesis]]
-"""By pods that have left, in their order, the states after that."""
+"""States by departed pods, in the order of departure."""
 
 
 def without(one: Hypothesis, uids: Iterable[str], known: Departed | None = None) -> Iterator[Hypothesis]:
     """
-    The hypotheses after these pods have left: one, or more where it is not known where they were. Raises ``TooManyWays``.
+    Yield the hypotheses after these pods have left: several if their placement was not known.
 
-    They leave in one order whatever order a set has: places are taken one after the other, and limits must cut alike in each process.
-    ``known`` is what was worked out for other pods of this hypothesis, and is added to.
+    Pods leave in the order of their uids, whatever the order of ``uids``, so that limits apply alike in each process.
+    ``known`` caches the states after departures from this hypothesis, and is extended. Raises ``TooManyWays`` when a
+    departure has more than ``MOST_WAYS`` results.
     """
     states, departed = [one], {} if known is None else known
     away: tuple[str, ...] = ()
@@ -103,7 +108,7 @@ def _few(ways: Iterator[Hypothesis]) -> Iterator[Hypothesis]:
 
 
 def _departures(one: Hypothesis, uid: str) -> Iterator[Hypothesis]:
-    """Every place at which the pod may have been, gone from there."""
+    """Yield one state per possible placement of the pod, without the pod."""
     demand, node = pod_demand(one.unlocated[uid]), one.state.node
     unlocated = {other: request for other, request in one.unlocated.items() if other != uid}
     found = False
@@ -117,13 +122,13 @@ def _departures(one: Hypothesis, uid: str) -> Iterator[Hypothesis]:
             unlocated=unlocated,
             gone={**one.gone, uid: grant},
         )
-    # The sums have no place for it: whatever it held stays counted, and the next topology will contradict.
+    # No placement agrees with the sums: the use of the pod stays counted, and the next topology contradicts it.
     if not found:
         yield replace(one, unlocated=unlocated, gone={**one.gone, uid: None})
 
 
 def _units(containers: Unit, node: KubeletNode) -> Iterator[Unit]:
-    # Init containers hold nothing that a topology shows; their CPUs are loose.
+    # Topologies show nothing of finished init containers. Their CPUs are in ``loose``.
     lasting = [(container, part) for container, part in containers if container.kind is not ContainerKind.INIT]
     if node.config.topology_policy is not KubeletPolicy.NONE and node.config.topology_scope is KubeletScope.POD:
         yield lasting
@@ -144,7 +149,11 @@ def _places(units: Sequence[Unit], rest: Rest, node: KubeletNode) -> Iterator[tu
 
 
 def _aligned(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[ContainerGrant], Rest]]:
-    """On one NUMA node with all of it; memory that is in a group, with the rest on any NUMA node of the group."""
+    """
+    Yield the placements of the unit on one NUMA node.
+
+    Memory may be in a group of NUMA nodes; the other resources are then on any NUMA node of the group.
+    """
     if not node.aligns:
         return
     binds = node.pins_memory and any(part.memory for _, part in unit)
@@ -155,7 +164,7 @@ def _aligned(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[C
     for cell in list(rest.memory) if binds else [1 << numa for numa in node.machine.numa_ids]:
         for numa in members(cell) if _needs_a_place(unit, node) else members(cell)[:1]:
             for cpus in _cpus_near(unit, rest.cpus, node, numa):
-                # Without devices it does not matter which NUMA node of a socket the hint names.
+                # Without devices, the NUMA node of the hint within a socket does not matter.
                 place = (cell if binds else 0, cpus, numa if _has_devices(unit, node) else 0)
                 if place in tried:
                     continue
@@ -165,11 +174,15 @@ def _aligned(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[C
 
 
 def _cpus_near(unit: Unit, cpus: int, node: KubeletNode, numa: int) -> Iterator[int]:
-    """Of these CPUs those that a unit aligned to the NUMA node may have; with ``align-by-socket`` any of the socket, in every way."""
+    """
+    Yield the CPUs that a unit aligned to the NUMA node may have.
+
+    With ``align-by-socket``, these are all ways to take CPUs of the socket.
+    """
     machine, near = node.machine, node.machine.numa_bits.get(numa, 0)
     socket = next((bits for bits in machine.socket_bits.values() if bits & near), near)
     count = sum(part.cpus for _, part in unit) if node.pins_cpus else 0
-    # Best-effort refuses nothing for where CPUs are.
+    # Best-effort does not reject pods for the NUMA nodes of CPUs.
     by_socket = node.static_options.align_by_socket and node.config.topology_policy in STRICT
     if not count or socket == near or not by_socket:
         yield cpus & near
@@ -186,7 +199,7 @@ def _needs_a_place(unit: Unit, node: KubeletNode) -> bool:
 
 
 def _anywhere(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[ContainerGrant], Rest]]:
-    """Memory in any group, CPUs and devices from the lowest NUMA nodes that have any."""
+    """Yield the placements with memory in any group, and CPUs and devices from the lowest NUMA nodes that have any."""
     for cell in rest.memory or (0,):
         yield from _taken(unit, rest, node, cell, node.machine.numa_mask)
 
@@ -194,7 +207,11 @@ def _anywhere(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[
 def _taken(
     unit: Unit, rest: Rest, node: KubeletNode, cell: int, near: int
 ) -> Iterator[tuple[list[ContainerGrant], Rest]]:
-    """What the unit may hold with memory in ``cell`` and devices on ``near``; nothing where the sums have less."""
+    """
+    Yield what the unit may hold with memory in ``cell`` and devices on ``near``, and the rest.
+
+    Nothing is yielded if the sums have less.
+    """
     spend()
     cpus, memory = rest.cpus, {mask: dict(kinds) for mask, kinds in rest.memory.items()}
     held: list[tuple[int, tuple[MemoryBlock, ...]]] = []
@@ -231,7 +248,7 @@ def _taken(
 def _handed_out(
     wants: Sequence[tuple[int, str, int]], rest: Rest, node: KubeletNode, near: int
 ) -> Iterator[tuple[dict[tuple[int, str], tuple[str, ...]], Mapping[str, int]]]:
-    """Devices for each of ``wants``, by container and resource, in every way that differs, and what others have then."""
+    """Yield the devices for ``wants`` by container and resource, in every distinct way, and the remaining devices."""
     if not wants:
         yield {}, rest.devices
         return
@@ -244,8 +261,8 @@ def _handed_out(
 
 
 def _which(name: str, count: int, rest: Rest, pool: DevicePool, near: int) -> Iterator[int]:
-    """The devices that a container may have that is aligned to ``near``, as bits; equal ones in one order only."""
-    # Devices near no NUMA node are handed out wherever the pod is, and those near several may be near this one.
+    """Yield the devices that a container aligned to ``near`` may have, as bits. Equal devices are taken in one order only."""
+    # Devices near no NUMA node are allocated to pods on any. Devices near several NUMA nodes may be near this one.
     fitting = rest.devices[name] & (pool.near(near) if pool.hosts and not pool.assumed else -1)
     if fitting.bit_count() >= count:
         yield lowest(fitting, count)
@@ -260,7 +277,7 @@ def _grant(
 
 
 def _given_back(managers: ManagerState, grant: Grant, left: Rest, node: KubeletNode) -> ManagerState:
-    """The managers without what this grant holds; ``left`` is what other unlocated pods hold."""
+    """Return the managers without what this grant holds. ``left`` is what the other unlocated pods hold."""
     after = managers.copy()
     for given in grant.containers:
         after.cpus |= given.cpus.bits
@@ -272,14 +289,18 @@ def _given_back(managers: ManagerState, grant: Grant, left: Rest, node: KubeletN
                 after.memory.credit(block)
     if after.memory is not None:
         for mask in {block.mask for given in grant.containers for block in given.memory}:
-            # The blocks of unlocated pods count as one, as their number is not known.
+            # The number of blocks of unlocated pods is not known, so they count as a single block.
             if not any(left.memory[mask].values()):
                 after.memory.end_block(mask)
     return after
 
 
 def with_one_away(one: Hypothesis) -> Iterator[Hypothesis]:
-    """Each pod away in turn that holds anything: it may have left, unseen, from wherever it was. Pods of one kind leave the same."""
+    """
+    Yield the states after the departure of any single pod that holds resources.
+
+    Such a pod may have left unseen from any possible placement. Pods of one kind give a single state.
+    """
     for each in without(one, one.leaving):
         yield each
         tried: list[PodRequest] = []
@@ -292,14 +313,18 @@ def with_one_away(one: Hypothesis) -> Iterator[Hypothesis]:
 
 
 def holding(one: Hypothesis) -> Iterator[str]:
-    """The pods that the managers have given something."""
+    """Yield the pods that hold resources of the managers."""
     for uid, pod in one.state.pods.items():
         if any(given.cpus or given.devices or given.memory for given in pod.grant.containers):
             yield uid
 
 
 def without_leaving(one: Hypothesis, demand: PodDemand) -> Iterator[Hypothesis]:
-    """Where several containers are aligned one by one, more room for one of them may leave less for the next."""
+    """
+    Yield the states without the pods in ``leaving`` if more room for one container may leave less for the next container.
+
+    That is possible if several containers are aligned separately.
+    """
     node = one.state.node
     if not (one.leaving and node.aligns and node.config.topology_scope is KubeletScope.CONTAINER):
         return iter(())

@@ -1,4 +1,9 @@
-"""A state that the kubelet may be in, as far as API objects tell, with what stays open in it."""
+"""
+Hypotheses: states that the kubelet may be in according to API objects, with the facts that are not known.
+
+The module also has the pools of devices whose NUMA nodes are not published, the keys that compare placements, and the
+release of a pod.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -28,7 +33,7 @@ Counts = Mapping[int, int]
 
 
 class SharedPool(ValueObject, gc=False):
-    """The devices of one resource: how many are near each NUMA node, and how many there are."""
+    """The devices of one resource: the number near each NUMA node, and the total number."""
 
     counts: Counts
     total: int
@@ -36,14 +41,14 @@ class SharedPool(ValueObject, gc=False):
 
 def deal(free: Counts, count: int) -> list[int]:
     """
-    Return masks of NUMA nodes for ``count`` devices of which so many are near each NUMA node.
+    Return one mask of NUMA nodes per device for ``count`` devices, with the given numbers of devices near each NUMA node.
 
-    They exist if no NUMA node has more than ``count`` and the numbers add up to at least ``count`` (Gale and Ryser). Where they do not
-    exist, some devices are near no NUMA node.
+    Such masks exist if no NUMA node has more than ``count`` devices and the numbers add up to at least ``count`` (Gale
+    and Ryser). If they do not exist, some devices are near no NUMA node.
     """
     masks = [0] * count
     place = 0
-    # No NUMA node has more than ``count``, so that none comes twice to one device.
+    # No NUMA node has more than ``count`` devices, so no device gets the same NUMA node twice.
     for numa, each in sorted(free.items(), key=lambda item: (-item[1], item[0])):
         for _ in range(min(max(0, each), count)):
             masks[place % count] |= 1 << numa
@@ -58,17 +63,18 @@ def fewest_free(shared: SharedPool, in_use: int) -> dict[int, int]:
 
 @lru_cache(maxsize=4096)
 def assumed_pool(name: str, near: tuple[int, ...]) -> DevicePool:
-    """Return a pool whose devices are taken to be near these NUMA nodes."""
+    """Return a pool whose devices are assumed to be near these NUMA nodes."""
     devices = tuple(Device(f"{name}-{place}", mask) for place, mask in enumerate(near))
     return DevicePool(devices, assumed=True)
 
 
 def most_used(name: str, zones: Sequence[Zone], there: int, *, in_full: bool | None) -> dict[int, int]:
     """
-    By NUMA node how many of the devices in use are near it at most; ``there`` is how many devices there are.
+    Return by NUMA node the maximum number of devices in use near it. ``there`` is the total number of devices.
 
-    NFD counts a device that is near the NUMA nodes m and n on m alone, once for each NUMA node near it: at least for m, for n, and for
-    each that all devices are near. ``in_full`` is None where it is not known whether an exporter counts so.
+    NFD counts a device near the NUMA nodes m and n on m alone, once for each NUMA node near it: at least for m, for n,
+    and for each NUMA node that all devices are near. ``in_full`` is whether an exporter counts a device on each NUMA
+    node near it, ``None`` if that is not known.
     """
     zones = [zone for zone in zones if zone.allocatable.get(name)]
     used = {zone.numa: _in_use(zone, name) for zone in zones}
@@ -79,7 +85,7 @@ def most_used(name: str, zones: Sequence[Zone], there: int, *, in_full: bool | N
         numa: sum(max(0, count) // (every | 1 << numa | 1 << last).bit_count() for last, count in used.items())
         for numa in used
     }
-    # Counted in full, a device in use shows on each NUMA node that all devices are near.
+    # If counted in full, a device in use shows on each NUMA node that all devices are near.
     most = max(used.values(), default=0)
     if in_full is None and all(used[numa] == most for numa in members(every)):
         return {numa: max(count, used[numa]) for numa, count in found.items()}
@@ -91,27 +97,31 @@ def _in_use(zone: Zone, name: str) -> int:
 
 
 def places_of(node: KubeletNode) -> tuple[int, ...]:
-    """The CPUs, as bits, of each NUMA node; of the machine where nothing is aligned, as it does not matter there which ones are free."""
+    """
+    Return the CPUs, as bits, of each NUMA node; without alignment, those of the machine.
+
+    Without alignment, the NUMA nodes of free CPUs do not matter.
+    """
     numas = tuple(node.machine.numa_bits.values())
     return numas if node.aligns else (sum(numas),)
 
 
 def may_lie_otherwise(one: ContainerGrant, node: KubeletNode) -> bool:
-    """Are its CPUs taken from several NUMA nodes, in numbers that depend on CPU ids?"""
-    # With one NUMA node or real ids there is only one place.
+    """Return whether the CPUs are taken from several NUMA nodes in numbers that depend on CPU IDs."""
+    # With one NUMA node or real IDs, only one placement is possible.
     if not one.cpus or node.ids_are_real or len(node.machine.numa_ids) == 1:
         return False
     if one.numas:
         return one.numas & (one.numas - 1) != 0
     mask = one.hint.mask if one.hint is not None else None
-    # Best-effort takes CPUs beyond the hint, too: of which NUMA nodes depends on sockets and CPU ids.
+    # Best-effort may exceed the hint. The NUMA nodes of these CPUs depend on sockets and CPU IDs.
     if mask is None or mask.bit_count() > 1 or one.cpus.bits & ~node.machine.numa_bits.get(mask.bit_length() - 1, 0):
         return True
     return node.static_options.align_by_socket and shares_socket(node, mask)
 
 
 def shares_socket(node: KubeletNode, mask: int) -> bool:
-    """Does a socket of these NUMA nodes have others, too? Only then CPUs are taken elsewhere by align-by-socket."""
+    """Return whether a socket of these NUMA nodes has other NUMA nodes, too. Only then align-by-socket takes CPUs of other NUMA nodes."""
     machine = node.machine
     here = 0
     for numa in members(mask):
@@ -120,7 +130,7 @@ def shares_socket(node: KubeletNode, mask: int) -> bool:
 
 
 def reached(container: ContainerGrant, node: KubeletNode) -> int:
-    """The NUMA nodes, as a mask, from which its CPUs may come."""
+    """Return the NUMA nodes, as a mask, from which the container's CPUs may come."""
     if container.numas:
         return container.numas
     machine = node.machine
@@ -130,36 +140,39 @@ def reached(container: ContainerGrant, node: KubeletNode) -> int:
     near = sum(machine.numa_bits.get(numa, 0) for numa in members(mask))
     if node.static_options.align_by_socket:
         near = sum(bits for bits in machine.socket_bits.values() if bits & near)
-    # What the hint's NUMA nodes do not have comes from any.
+    # CPUs that the NUMA nodes of the hint lack come from any NUMA node.
     if container.cpus.bits & ~near:
         return machine.numa_mask
     return sum(1 << numa for numa, bits in machine.numa_bits.items() if bits & near)
 
 
 Signature = tuple[object, ...]
-"""Where a pod sits: equal for grants that no topology could tell apart."""
+"""A key of a placement. Equal for grants that no topology can distinguish."""
 
 
 SOMEONE: Final = ""
-"""Who holds loose CPUs of which it is not known whose they are: any of the unlocated pods."""
+"""Owner of loose CPUs whose pod is not known: any of the unlocated pods."""
 
 
 class Hypothesis(ValueObject):
     """
-    ``state`` is what the kubelet's managers hold. ``loose`` are, by pod, CPU bits that its finished init containers hold here and may have
-    been taken over by its later containers in truth; one that is of several pods is held by one of them at most (``variants.py``).
-    ``spread`` are pods whose CPUs may be dealt out over NUMA nodes otherwise; of ``mixed`` ones a topology has told the sum for every NUMA
-    node, but not which of them holds it.
+    A state that the kubelet may be in. ``state`` is what the managers hold.
 
-    ``gone`` has the grants of pods that left and that a late topology may still show, ``None`` where their place was not known.
-    ``unplaced`` are pods whose place is not known, whose use is only in the sums. ``unlocated`` are pods, with what they ask for, of which
-    the sum is known that they hold on every NUMA node (``departures.py``): ``state`` holds it for them, and does not list them.
-    ``leaving`` are those of them that are gone, whose part of the sums is not known.
-    ``unexplained`` are pods whose fate is another one than this state had foreseen: something has happened that no event has shown yet.
-    ``options`` names what is assumed of the configuration although it is unlikely and not published. ``uncertainty`` is by how many seconds
-    news must have been late in all for it to be true: where there are too many hypotheses the most doubtful are given up.
+    ``loose`` are CPU bits by pod that finished init containers hold in ``state`` and that later containers of the pod
+    may have reused. A CPU that is loose for several pods is held by at most one of them (``variants.py``). ``spread``
+    are pods whose CPUs may be split over NUMA nodes in other numbers. ``mixed`` are pods of which a topology showed
+    only the sum per NUMA node, not the share of each pod.
 
-    ``sharing`` are the resources whose devices may be near several NUMA nodes; the masks in the state's pools are one way for them.
+    ``gone`` has the grants of pods that left and that a late topology may still show, ``None`` if the placement was not
+    known. ``unplaced`` are pods without a known placement, whose use is only in the sums. ``unlocated`` are pods, with
+    their requests, whose total use per NUMA node is known (``departures.py``): ``state`` holds this use but does not
+    list the pods. ``leaving`` are unlocated pods that are gone, whose part of the sums is not known.
+
+    ``unexplained`` are pods whose verdict differs from the prediction of this state, because of an event that has not
+    been seen. ``options`` are unlikely kubelet options that are assumed and not published. ``uncertainty`` is the total
+    delay of events, in seconds, that the state requires. If there are too many hypotheses, those with the highest
+    uncertainty are given up. ``sharing`` are resources whose devices may be near several NUMA nodes. The masks in the
+    pools of ``state`` are one possible assignment.
     """
 
     state: KubeletState
@@ -177,27 +190,27 @@ class Hypothesis(ValueObject):
     sharing: Mapping[str, SharedPool] = value_field(default_factory=dict)
 
     def has(self, uid: str) -> bool:
-        """Did the kubelet admit this pod, and is it still there?"""
+        """Return whether the kubelet admitted this pod and still has it."""
         return uid in self.state.pods or uid in self.unplaced or uid in self.unlocated
 
     @property
     def signature(self) -> Signature:
-        """Equal for hypotheses that differ in nothing that matters."""
+        """A key that is equal for hypotheses without relevant differences."""
         spend(2)
         memory = self.state.managers.memory
         groups: Signature = ()
         if memory is not None:
             groups = tuple(memory.groups.values())
-            # Groups of several NUMA nodes make the amounts matter, else their sums per NUMA node follow from the pods.
+            # Without groups of several NUMA nodes, the sums per NUMA node follow from the pods.
             if any(group.bit_count() > 1 for group in memory.groups.values()):
-                # What a block has of each of its NUMA nodes depends on the past.
+                # The share of each NUMA node in a block depends on earlier allocations.
                 groups = (*groups, *free_memory(memory))
         return (
             self.located,
-            self.surely_held,  # which no topology shows
+            self.surely_held,  # Not shown by topologies.
             groups,
             tuple(sorted(self.unplaced)),
-            # What unlocated pods hold follows from no grant, nor does what pods leave counted whose place is not known.
+            # No grant explains the use of unlocated pods and of departed pods without a known placement.
             (*sorted(self.unlocated), self.room_held) if self.unlocated or None in self.gone.values() else (),
             tuple(sorted(self.unexplained)),
             self.mixed,
@@ -207,30 +220,30 @@ class Hypothesis(ValueObject):
 
     @property
     def located(self) -> frozenset[tuple[str, Signature]]:
-        """The pods whose place is known, by uid, with what they have."""
+        """The pods with a known placement, by uid, with their placements."""
         return frozenset((uid, signature(pod.grant, self.state.node)) for uid, pod in self.state.pods.items())
 
     @property
     def surely_held(self) -> frozenset[tuple[str, tuple[int, ...]]]:
-        """By pod, how many CPUs of each place its init containers surely hold that no later container has."""
+        """The number of CPUs per NUMA node, by pod, that only init containers certainly hold."""
         return frozenset(self._held_by_init())
 
     def _held_by_init(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         for uid, pod in self.state.pods.items():
             if len(pod.grant.containers) == 1 and pod.grant.containers[0].kind is APP:
-                continue  # as of most pods
+                continue  # Shortcut for most pods.
             if bits := held_by_init(pod.grant) & ~self.loose.get(uid, 0):
                 yield uid, tuple([(bits & place).bit_count() for place in places_of(self.state.node)])
 
     @property
     def room(self) -> Signature:
-        """Equal for hypotheses that leave the same room on every NUMA node, whichever pods hold the rest."""
-        # Spread pods may lie otherwise, so that equal sums do not make equal room.
+        """A key that is equal for hypotheses with the same free amounts on every NUMA node, whichever pods hold the rest."""
+        # The CPUs of spread pods may be on other NUMA nodes, so equal sums do not imply equal room.
         return self.signature if self.spread else self.room_held
 
     @property
     def room_held(self) -> Signature:
-        """As ``room``, whether pods may lie otherwise or not."""
+        """The same key as ``room``, but spread pods are assumed to be placed as in ``state``."""
         spend()
         node, managers = self.state.node, self.state.managers
         loose = 0
@@ -243,10 +256,10 @@ class Hypothesis(ValueObject):
             self.options,
             tuple(bits.bit_count() for bits in managers.devices.values()),
             cpus_by_numa(managers.cpus, node),
-            # Loose CPUs may be held or free: they belong to the room on either side, and so does how many may be held together.
+            # Loose CPUs may be held or free, so their number is part of the room.
             cpus_by_numa(loose, node),
             tuple(
-                # Only what is near matters of a device, not its made-up id.
+                # Only the NUMA nodes of a device matter, because its ID is made up.
                 tuple(sorted(node.devices[name].devices[at].near for at in members(bits)))
                 for name, bits in free.items()
             ),
@@ -257,20 +270,24 @@ class Hypothesis(ValueObject):
 
 
 def variant_of(node: KubeletNode) -> tuple[int, int]:
-    """Equal for nodes that differ at most in which devices are near which NUMA nodes."""
-    # By identity: variants of a node are made once, and comparing machines would cost more than all the rest.
+    """Return a key that is equal for nodes that differ at most in the NUMA nodes of their devices."""
+    # By identity: variants of a node are created once, and comparing machines is expensive.
     return id(node.machine), id(node.config)
 
 
 def free_memory(table: MemoryTable) -> tuple[int, ...]:
-    """The bytes that are free, by NUMA node and type."""
+    """Return the free bytes by NUMA node and type."""
     return tuple(amount for amounts in table.free.values() for amount in amounts.values())
 
 
 def signature(grant: Grant, node: KubeletNode) -> Signature:
-    """Which NUMA nodes every container uses, and how much of each. Worked out once for a grant, which belongs to one node."""
+    """
+    Return the NUMA nodes that each container uses, with amounts.
+
+    The result is cached in the grant, because a grant belongs to one node.
+    """
     if not grant.place:
-        # Grants are frozen; the cache is set past the dataclass, as a grant is asked for its signature in every comparison.
+        # Grants are frozen, so the cache is set with ``object.__setattr__``. Every comparison reads the signature.
         object.__setattr__(grant, "place", (_signature(grant, node),))
     return grant.place
 
@@ -288,7 +305,7 @@ def _signature(grant: Grant, node: KubeletNode) -> Signature:
 
 
 def held_by_init(grant: Grant) -> int:
-    """The CPU bits of init containers that no later container has."""
+    """Return the CPU bits of init containers that no later container has."""
     init = later = 0
     for one in grant.containers:
         if one.kind is INIT:
@@ -300,42 +317,50 @@ def held_by_init(grant: Grant) -> int:
 
 def _place(one: ContainerGrant, node: KubeletNode) -> tuple[int, ...]:
     """
-    How many CPUs an init container still holds no topology shows: only where they are counts. Where CPUs are dealt out in numbers that
-    are unknown, only their sum and the NUMA nodes that they may be of are told apart.
+    Return a key of the NUMA nodes of a container's CPUs.
+
+    No topology shows how many CPUs an init container still holds, so its counts are cut to 1. If the split of CPUs over
+    NUMA nodes is not known, the key has only their sum and the NUMA nodes that they may come from.
     """
     if may_lie_otherwise(one, node):
-        # Packed into sockets its CPUs are asked about on every NUMA node but where that is worked out.
+        # With CPUs packed into sockets, only known NUMA nodes (``numas``) are compared.
         packs = node.static_options.align_by_socket and not node.distributes_across_numa
         return (len(one.cpus), one.numas if packs else reached(one, node))
     counts = cpus_by_numa(one.cpus.bits, node)
-    # An init container's count is cut to "some", as no topology shows it.
+    # No topology shows the count of an init container.
     return tuple(min(count, 1) for count in counts) if one.kind is INIT else counts
 
 
 def cpus_by_numa(bits: int, node: KubeletNode) -> tuple[int, ...]:
-    """How many of these CPUs are on each NUMA node, in the order of the machine's."""
+    """Return the number of these CPUs on each NUMA node, in the order of the machine."""
     return tuple([(bits & here).bit_count() for here in node.machine.numa_bits.values()])
 
 
 def _near(node: KubeletNode, resource: str, ids: Iterable[str]) -> Iterator[int]:
     wanted = set(ids)
     pool = node.devices[resource]
-    # What shared devices are near is in ``Hypothesis.reach``; of these only the number is told apart here.
+    # The NUMA nodes of shared devices are in ``Hypothesis.sharing``. Here, only their number counts.
     return (0 if pool.assumed else device.near for device in pool.devices if device.id in wanted)
 
 
 def pins_init_cpus(demand: PodDemand, node: KubeletNode) -> bool:
-    """Is it open which of an init container's CPUs later containers get again? Only where later ones ask for some."""
-    if len(demand.counts) < 2:  # nothing to take over, as in most pods
+    """
+    Return whether it is not known which CPUs of an init container later containers reuse. Possible only if later containers ask for CPUs.
+    """
+    if len(demand.counts) < 2:  # No CPU reuse, as in most pods.
         return False
     taking = [container.kind for container, part in demand.containers if part.cpus]
     return node.pins_cpus and not node.ids_are_real and INIT in taking[:-1]
 
 
 def released(before: Hypothesis, uid: str) -> Hypothesis:
-    # An explanation that was missing is not needed any more once the pod is gone.
-    """The hypothesis without this pod. What an unplaced pod held stays counted until a topology shows it free."""
+    """
+    Return the hypothesis without this pod.
+
+    The use of an unplaced pod stays counted until a topology shows it free.
+    """
     spend()
+    # A departed pod needs no explanation.
     if uid in before.unexplained:
         before = replace(before, unexplained=before.unexplained - {uid})
     if uid in before.unplaced:
@@ -349,7 +374,7 @@ def released(before: Hypothesis, uid: str) -> Hypothesis:
         before,
         state=_still_held(after, own, loose.values()) if own else after,
         loose=loose,
-        # Of mixed pods only the sum was known: without one of them the others' places are open again.
+        # Only the sum of mixed pods is known. After a departure, the placements of the others are not known.
         spread=(before.spread | before.mixed if uid in before.mixed else before.spread) - {uid},
         mixed=frozenset() if uid in before.mixed else before.mixed,
         gone={**before.gone, uid: pod.grant},
@@ -357,7 +382,11 @@ def released(before: Hypothesis, uid: str) -> Hypothesis:
 
 
 def _still_held(state: KubeletState, own: int, loose: Iterable[int]) -> KubeletState:
-    """The state with those of a pod's loose CPUs held that another one's init container may hold as well."""
+    """
+    Return the state with those loose CPUs of a pod held that an init container of another pod may hold, too.
+
+    ``own`` are the loose CPUs of the pod as bits, ``loose`` those of the other pods.
+    """
     kept = sum({1 << cpu for bits in loose for cpu in members(bits & own)}) if own else 0
     if not kept:
         return state

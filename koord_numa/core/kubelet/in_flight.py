@@ -1,12 +1,11 @@
 """
 Pods in flight: bound to the node, and the kubelet's verdict on them is not known yet.
 
-Such a pod may be on another NUMA node than foreseen if a pod below has left and no event has shown it yet. A pod that is decided on
-now is placed only if that cannot matter: the pods in flight are sure of their place, or the pod has room wherever they are, or it is
-equal to all of them. Otherwise it waits for the verdict, which comes within seconds.
-
-Example: NUMA node 0 has 1 CPU and 1 GPU free, node 1 has 8 CPUs and 2 GPUs. Pod a (2 CPUs) is in flight and foreseen on node 1, pod b
-(1 CPU, 1 GPU) after it on node 0. If a pod on node 0 has left, a is on node 0 and b on node 1, and a pod of 2 GPUs fits nowhere.
+A pod in flight may be on another NUMA node than predicted if a pod on a lower NUMA node left unseen. The next pod is
+placed only if that cannot matter: the placements are certain, or the pod fits for all of them, or all these pods are of
+equal size. Otherwise it waits for the verdict, a matter of seconds. Example: NUMA node 0 has 1 CPU and 1 GPU free, node
+1 has 8 CPUs and 2 GPUs. Pod a (2 CPUs) is predicted on node 1, then pod b (1 CPU, 1 GPU) on node 0. If a pod on node 0
+left, a is on node 0 and b on node 1, and a pod of 2 GPUs fits on no NUMA node.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -37,18 +36,20 @@ from koord_numa.core.resources import ResourceList
 from koord_numa.core.value_objects import replace
 
 MANY: Final = 1 << 30
-"""More NUMA nodes than there are."""
+"""A number above every NUMA ID."""
 
 
 class PodsInFlight(Exception):
-    """The place of pods in flight matters to the pod and is not known."""
+    """The verdict on a pod depends on the unknown placement of pods in flight."""
 
 
 @dataclass(slots=True)
 class InFlightPods:
     """
-    ``arrivals`` start with the first pod without a verdict, in the order of their binds, with the states before them. ``after`` are the
-    states after all of them. ``verdicts`` are known verdicts by uid.
+    The pods in flight of one node.
+
+    ``arrivals`` start with the first pod without a verdict, in the order of their binds, with the states before them.
+    ``after`` are the states after all of them. ``verdicts`` are known verdicts by uid.
     """
 
     arrivals: Sequence[Arrival]
@@ -70,16 +71,16 @@ class InFlightPods:
         return self._may_move
 
     def all_equal(self, request: PodRequest) -> bool:
-        """Do the pod and all of these arrivals take one place each, of equal size and on one NUMA node?"""
+        """Return whether the pod and all of these arrivals have equal requests, each aligned as one unit to one NUMA node."""
         first = self.arrivals[0].before[0]
         node, place = first.state.node, everything(request)
         if first.sharing.keys() & place.devices.keys() or not _counts_places(node):
             return False
-        # By identity: pods of one kind share their request.
+        # By identity: equal pods share their request object.
         requests = {id(each): each for each in (request, *self._requests())}.values()
         if not all(_is_one_unit(each, node) and everything(each) == place for each in requests):
             return False
-        # What is larger than any NUMA node is nothing that places can be counted of.
+        # A pod that is larger than every NUMA node has no placement on a single NUMA node.
         empty = KubeletState.empty(node).managers
         return any(fits_on(node, empty, numa, place) for numa in node.machine.numa_ids)
 
@@ -87,14 +88,14 @@ class InFlightPods:
         return (each.request for each in self.arrivals)
 
     def leaves_room(self, request: PodRequest) -> bool:
-        """Is the pod admitted wherever these arrivals are?"""
+        """Return whether the pod is admitted for all placements of these arrivals."""
         return all(self._leaves_room(one, request) for one in self.arrivals[0].before)
 
     def _leaves_room(self, one: Hypothesis, request: PodRequest) -> bool:
-        # What the kubelet has refused holds nothing.
+        # Rejected pods hold nothing.
         coming = [each.request for each in self.arrivals if self.verdicts.get(each.uid) is not False]
         kept, node = together(map(everything, coming)), one.state.node
-        # Memory that spans NUMA nodes ties them together, which matters to a pod that wants some.
+        # A memory block of several NUMA nodes groups them, which matters to a pod that asks for memory.
         binds = node.pins_memory and everything(request).memory
         if binds and not all(
             _stays_on_one(everything(each), node) or has_room_whoever_leaves(each, one, kept) for each in coming
@@ -107,12 +108,14 @@ def expecting(
     belief: Belief | None, hypotheses: list[Hypothesis], nominees: Mapping[str, PodRequest]
 ) -> tuple[list[Hypothesis], InFlightPods | None]:
     """
-    Return the hypotheses with these pods, by uid, for which the node is being freed, and the pods in flight if there are any.
+    Return the hypotheses with the nominated pods, for which the node is being freed, and the pods in flight, if any.
+
+    ``nominees`` are requests by uid.
     """
     arrivals: list[Arrival] = []
     if belief is not None and hypotheses and has_places(hypotheses[0].state.node):
-        # Copies, as a belief writes the states before them when it replays.
         # A pod that was seen gone holds nothing, whether the kubelet admitted it or not.
+        # Copies, because a replay of the belief writes the states before arrivals.
         there = [each for each in belief.arrivals if each.uid not in belief.left]
         arrivals += [each.copy() for each in dropwhile(lambda each: each.known is not None, there)]
     for uid, request in nominees.items():
@@ -125,18 +128,18 @@ def expecting(
 
 
 def has_places(node: KubeletNode) -> bool:
-    """May a pod be in several places on this node? Not on one NUMA node, nor where nothing is tied to any."""
+    """Return whether a pod may have several placements on this node: it has several NUMA nodes and aligns pods or binds memory."""
     return len(node.machine.numa_ids) > 1 and (node.aligns or node.pins_memory)
 
 
 def _counts_places(node: KubeletNode) -> bool:
-    """Does the kubelet keep a pod that fits on one NUMA node to one, and choose it by amounts alone?"""
+    """Return whether the kubelet keeps a pod that fits one NUMA node on a single NUMA node, and chooses it by amounts alone."""
     strict = node.config.topology_policy in (KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED)
     return strict and not (node.ids_are_real or node.whole_cores is not None or node.static_options.align_by_socket)
 
 
 def _is_one_unit(request: PodRequest, node: KubeletNode) -> bool:
-    """Is the pod aligned as one, and does it hold at once all that it ever holds?"""
+    """Return whether the pod is aligned as one unit and holds all its resources at the same time."""
     parts = pod_demand(request).containers
     if node.config.topology_scope is not KubeletScope.POD:
         return len(parts) == 1
@@ -144,10 +147,14 @@ def _is_one_unit(request: PodRequest, node: KubeletNode) -> bool:
 
 
 def _stays_on_one(demand: ContainerDemand, node: KubeletNode) -> bool:
-    """Is the pod's memory on one NUMA node, wherever that is? Where none fits now, other policies put it on several."""
+    """
+    Return whether the memory of the pod is on a single NUMA node.
+
+    If none fits now, other policies than single-numa-node may bind it to several NUMA nodes.
+    """
     if not demand.memory or node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE:
         return True
-    # Restricted takes no more NUMA nodes than the pod would need on the empty node.
+    # Restricted uses no more NUMA nodes than the pod needs on the empty node.
     restricted = node.config.topology_policy is KubeletPolicy.RESTRICTED
     empty = KubeletState.empty(node).managers
     return restricted and any(fits_on(node, empty, numa, demand) for numa in node.machine.numa_ids)
@@ -155,7 +162,7 @@ def _stays_on_one(demand: ContainerDemand, node: KubeletNode) -> bool:
 
 def _may_move(one: Hypothesis, uids: Sequence[str]) -> bool:
     """
-    Return whether the places of these pods may differ from this state, because a pod on a lower NUMA node has left.
+    Return whether a departure from a lower NUMA node may have changed the placements of these pods in the hypothesis.
 
     A container takes the lowest NUMA node that fits, so more room there or above changes nothing.
     """
@@ -167,7 +174,7 @@ def _may_move(one: Hypothesis, uids: Sequence[str]) -> bool:
 
 
 def _lowest_place(one: Hypothesis, uid: str) -> int:
-    """The lowest NUMA node on which the pod holds anything."""
+    """Return the lowest NUMA node on which the pod holds anything, or ``MANY`` if it holds nothing."""
     mask = mask_of(one.state.pods[uid].grant, one.state.node)
     return members(mask)[0] if mask else MANY
 
@@ -176,7 +183,8 @@ def _highest_place(grant: Grant | None) -> int:
     """
     Return the NUMA node below which a departure must be to change this grant.
 
-    Nothing is known of hints other than preferred ones of a single NUMA node.
+    It is ``MANY`` if a container has a hint that is not preferred or has several NUMA nodes, because such grants are
+    not modeled here.
     """
     highest = 0
     for one in () if grant is None else grant.containers:
@@ -188,7 +196,7 @@ def _highest_place(grant: Grant | None) -> int:
 
 
 def mask_of(grant: Grant, node: KubeletNode) -> int:
-    """The NUMA nodes of which a pod holds anything."""
+    """Return the mask of NUMA nodes on which the pod holds resources."""
     mask = 0
     for given in grant.containers:
         for numa, bits in node.machine.numa_bits.items():
@@ -202,11 +210,11 @@ def mask_of(grant: Grant, node: KubeletNode) -> int:
 
 
 MOST_STATES: Final = 16
-"""Of more states it would take too long to find out."""
+"""Maximum number of states for which certain rejections are searched. Bounds the time."""
 
 
 def refused_ones(belief: Belief | None) -> list[Arrival]:
-    """The pods on their way that every state refuses; none where the theory does not speak to the node."""
+    """Return the pods in flight that every state rejects, or an empty list if certain rejections cannot be found on this node."""
     if belief is None or not belief.arrivals or belief.lost or belief.overflow or belief.shortened:
         return []
     states = belief.hypotheses
@@ -216,9 +224,9 @@ def refused_ones(belief: Belief | None) -> list[Arrival]:
 
 def not_counted(belief: Belief, refused: Sequence[Arrival], asked: Mapping[str, ResourceList]) -> dict[str, set[str]]:
     """
-    By uid of these ``refused_ones`` the resources of which the kubelet surely counts as much less as they ask for.
+    Return, by uid, the resources of rejected pods whose amounts the kubelet certainly does not count.
 
-    ``asked`` is what each pod asks for that the scheduler counts, by uid.
+    ``refused`` is a result of ``refused_ones``. ``asked`` are the requests, by uid, that the scheduler counts.
     """
     states, refused = belief.hypotheses, [each for each in refused if each.uid in asked]
     coming = dropwhile(lambda each: each.known is not None, belief.arrivals)
@@ -232,7 +240,7 @@ def not_counted(belief: Belief, refused: Sequence[Arrival], asked: Mapping[str, 
 
 
 def _is_known(one: Hypothesis) -> bool:
-    """Is it known where every pod is, and does the theory speak to the node?"""
+    """Return whether the placement of every pod is known, and the node has a strict policy without ``align-by-socket``."""
     node = one.state.node
     if node.config.topology_policy not in STRICT or node.static_options.align_by_socket:
         return False
@@ -242,7 +250,12 @@ def _is_known(one: Hypothesis) -> bool:
 def _of_one_resource(
     states: Sequence[Hypothesis], refused: Sequence[Arrival], others: Collection[str], amounts: Mapping[str, int]
 ) -> list[str]:
-    """As many of the refused pods, the first ones first, as the theory tells of together; ``amounts`` of the resource by uid."""
+    """
+    Return the uids of the rejected pods that are certainly rejected together, the earliest pods first.
+
+    ``amounts`` are the requested amounts of the resource by uid. The rejections hold even if all pods in flight have
+    left, and all pods that request less of the resource than the returned pods together.
+    """
     chosen: list[Arrival] = []
     total = 0
     for each in refused:
@@ -262,10 +275,10 @@ def _without(one: Hypothesis, uids: Collection[str]) -> Hypothesis:
 
 
 def _is_refused(request: PodRequest, one: Hypothesis) -> bool:
-    """Is there a part of the pod, aligned as a whole, that no NUMA node has room for?"""
+    """Return whether a unit of the pod that is aligned together fits on no NUMA node."""
     demand, node = pod_demand(request), one.state.node
     in_pod_scope = node.config.topology_scope is KubeletScope.POD
-    # Of a whole pod that no NUMA nodes have memory for the memory manager has no hint, and may find some for each container.
+    # If no NUMA nodes have memory for the whole pod, the memory manager has no hint, but may allocate per container.
     units = [replace(demand.pod, memory=None)] if in_pod_scope else [part for _, part in demand.containers]
     most = most_room(request, one)
     return any(
@@ -275,7 +288,11 @@ def _is_refused(request: PodRequest, one: Hypothesis) -> bool:
 
 
 def _for_one_numa(unit: ContainerDemand, one: Hypothesis) -> ContainerDemand:
-    """What the unit asks for of resources of which one NUMA node could have enough: their preferred hints are of single NUMA nodes."""
+    """
+    Return the demand of the unit for resources of which one NUMA node could have enough.
+
+    Preferred hints for these resources have a single NUMA node.
+    """
     node, memory = one.state.node, unit.memory or {}
     largest = max(bits.bit_count() for bits in node.machine.numa_bits.values())
     fits = any(all(here.get(kind, 0) >= amount for kind, amount in memory.items()) for here in node.memory.values())
