@@ -103,7 +103,7 @@ def lower_places(demand: PodDemand, grant: Grant, state: KubeletState) -> list[i
 
 def _makes_do(demand: PodDemand, at: int, node: KubeletNode) -> bool:
     """
-    Return whether the containers after this init container need no more CPUs than it leaves to them, and no devices.
+    Return whether the later containers need no more CPUs than this init container leaves to them, and no container needs devices.
 
     Such containers fit wherever the init container is. A container that takes other CPUs leaves the init container's
     CPUs to the next container.
