@@ -55,7 +55,7 @@ class DeviceStock:
         pool = self.pool
         if not pool.healthy:
             return AdmitRejection(UNEXPECTED_ADMISSION, f"no healthy {self.resource}")
-        # The kubelet takes reusable devices before it looks at the hint.
+        # The kubelet takes reusable devices before it applies the hint.
         chosen = lowest(self.reusable, count)
         count -= chosen.bit_count()
         available = pool.healthy & ~self.taken & ~chosen

@@ -1,8 +1,10 @@
 """
-One state that a kubelet may be in, and everything that is not known of it.
+One candidate state of a kubelet, and everything that is not known about it.
 
-A candidate is a modeled kubelet state plus two sets of amounts per pod and NUMA node: what the model holds and the kubelet may have free,
-and what the model has free and the kubelet may hold. This module is the only place that makes such choices; ``candidates.py`` enumerates.
+A candidate is a modeled kubelet state with two sets of amounts per pod and NUMA node: amounts that the model holds and the kubelet may have
+free, and amounts that the model has free and the kubelet may hold. ``lower``, ``upper`` and ``possible_managers`` apply
+these amounts. ``arrive`` and
+``released`` add and remove a pod, and ``join`` replaces several candidates by one. ``candidates.py`` enumerates candidates.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,15 +24,15 @@ from koord_numa.core.resources import CPU, MILLI, NOTHING, ResourceList
 from koord_numa.core.value_objects import ValueObject, replace, value_field
 
 Amounts = Mapping[int, ResourceList]
-"""Amounts by NUMA id: CPUs in milli, memory in bytes, devices in pieces."""
+"""Amounts by NUMA id: CPUs in milli, memory in bytes, number of devices."""
 
 Signature = tuple[object, ...]
 
 EXTREMES: Final = 3
-"""The modeled state, that with the least and that with the most room, which ``possible_managers`` yields first."""
+"""Number of managers that ``possible_managers`` yields first: the modeled state, and the states with the least and the most room."""
 
 UNCERTAIN_REUSE: Final = 1.0
-"""Lateness, in seconds, that is added for a state in which later containers treat CPUs of an init container in an unusual way."""
+"""Lateness, in seconds, that is added for a state in which later containers reuse CPUs of an init container in an unusual way."""
 
 _NO_AMOUNTS: Final[Amounts] = {}
 
@@ -38,10 +40,15 @@ _NO_AMOUNTS: Final[Amounts] = {}
 @dataclass(frozen=True, slots=True)
 class Limits:
     """
-    ``news_delay``: seconds within which news of a pod's end or verdict comes. ``topology_delay``: seconds after which no topology is
-    delivered any more that does not show an arrival. ``arrivals``: latest arrivals of a node that are replayed. ``leaving``: pods of
-    which every subset may have left before another one arrives. ``candidates``: states that are followed of one node. ``replay`` and
-    ``question``: steps of one replay and of one decision on one node.
+    Limits of the candidate states.
+
+    ``news_delay``: seconds within which an update about a pod's end or verdict arrives. ``topology_delay``: seconds
+    after which every delivered
+    topology shows an arrival. ``arrivals``: latest arrivals of a node that are replayed. ``leaving``: pods of which
+    every subset may have left before
+    another pod arrives. ``candidates``: states of a node that are followed. ``replay`` and ``question``: steps of
+    one replay and of one decision
+    on one node.
     """
 
     news_delay: float = 30.0
@@ -61,14 +68,19 @@ class CandidateState(ValueObject):
     """
     One state that the kubelet may be in.
 
-    ``state`` holds the pods whose placement is modeled. ``maybe_free`` and ``maybe_held`` are amounts by pod uid and NUMA node: the first
-    are held in ``state`` and may be free, the second are free in ``state`` and may be held. ``open_split`` are pods whose CPUs lie on
-    several NUMA nodes in unknown numbers; of ``open_owner`` only the sum over these pods is known for each NUMA node.
-    ``unknown_placement`` are pods that the kubelet admitted although ``state`` would not: they are counted in ``maybe_held`` only.
-    ``unlocated`` are pods of which only the sum of their use is known; ``state`` holds the sum. ``departed`` are pods that left and that a
-    late topology may still show, with what they held, ``None`` where that is not known. ``unexplained`` are pods whose verdict differs from
-    what ``state`` foresees. ``options`` are assumed kubelet options that are not published. ``lateness`` is by how many seconds news must
-    have been late for the state to be true. ``unseen`` is a pod that left in this state and that no event has shown yet.
+    ``state`` holds the pods whose placement is modeled. ``maybe_free`` and ``maybe_held`` are amounts by pod uid
+    and NUMA node: the first are held in
+    ``state`` and may be free, the second are free in ``state`` and may be held. ``open_split`` are pods whose CPUs
+    are on several NUMA nodes in unknown
+    numbers. Of the pods in ``open_owner`` only their sum per NUMA node is known. ``unknown_placement`` are pods
+    that the kubelet admitted although ``state``
+    would not: they are in ``maybe_held`` only. ``unlocated`` are pods of which only the sum of their use is known;
+    ``state`` holds the sum. ``departed`` are
+    pods that left and that a late topology may still show, with their grants, ``None`` where not known.
+    ``unexplained`` are pods whose verdict differs from
+    the prediction of ``state``. ``options`` are unpublished kubelet options that are assumed. ``lateness`` is the
+    sum of the delays of updates, in seconds,
+    that the state requires. ``unseen`` is a pod that left in this state without an event so far.
     """
 
     state: KubeletState
@@ -86,17 +98,17 @@ class CandidateState(ValueObject):
     unseen: str = ""
 
     def has(self, uid: str) -> bool:
-        """Whether the kubelet admitted this pod and still has it."""
+        """Return whether the kubelet admitted this pod and still has it."""
         return uid in self.state.pods or uid in self.unlocated or uid in self.unknown_placement
 
     @property
     def is_exact(self) -> bool:
-        """Whether nothing is open."""
+        """Whether nothing is unknown."""
         return not self.maybe_free and not self.maybe_held
 
     @property
     def signature(self) -> Signature:
-        """Equal for candidates with the same pods in the same places; they may differ in what may be free or held besides."""
+        """Equal for candidates with the same pods in the same places. They may differ in ``maybe_free`` and ``maybe_held``."""
         node, memory = self.state.node, self.state.managers.memory
         wide = memory is not None and any(group & (group - 1) for group in memory.groups.values())
         return (
@@ -104,7 +116,7 @@ class CandidateState(ValueObject):
             id(node.config),
             self.options,
             tuple(sorted((uid, placement_of(pod.grant, node)) for uid, pod in self.state.pods.items())),
-            # What a block of several NUMA nodes has of each depends on what was free.
+            # The part of a block on each of several NUMA nodes depends on the amounts that were free.
             tuple(tuple(of.values()) for of in memory.free.values()) if wide and memory is not None else (),
             tuple(sorted(self.unlocated)),
             tuple(sorted(self.unknown_placement)),
@@ -115,7 +127,7 @@ class CandidateState(ValueObject):
 
     @property
     def room(self) -> Signature:
-        """Equal for candidates that leave the same amounts free, whichever pods hold the rest."""
+        """Equal for candidates with the same free amounts, whichever pods hold the rest."""
         return (
             id(self.state.node.machine),
             id(self.state.node.config),
@@ -127,7 +139,7 @@ class CandidateState(ValueObject):
 
 
 def room_of(node: KubeletNode, managers: ManagerState) -> Signature:
-    """What is free: CPUs by NUMA node, devices by what they are near, memory and its groups."""
+    """Return the free amounts: CPUs by NUMA node, devices by their NUMA nodes, memory and its groups."""
     cpus = _counted(managers.cpus, node)
     memory = managers.memory
     return (
@@ -156,7 +168,7 @@ def _flat(amounts: Mapping[str, Amounts]) -> Signature:
 
 
 def total_by_numa(parts: Iterable[Amounts]) -> dict[int, dict[str, int]]:
-    """The sum of amounts by NUMA node."""
+    """Return the sum of amounts by NUMA node."""
     summed: dict[int, dict[str, int]] = {}
     for part in parts:
         for numa, amounts in part.items():
@@ -167,14 +179,14 @@ def total_by_numa(parts: Iterable[Amounts]) -> dict[int, dict[str, int]]:
 
 
 def cpus_by_numa(bits: int, node: KubeletNode) -> tuple[int, ...]:
-    """Count these CPUs on each NUMA node, in the order of the machine."""
+    """Return the number of these CPUs on every NUMA node, in the machine's order."""
     return tuple([(bits & here).bit_count() for here in node.machine.numa_bits.values()])
 
 
 def placement_of(grant: Grant, node: KubeletNode) -> Signature:
-    """The NUMA nodes that every container uses and how much of each; equal for grants that no topology can tell apart."""
+    """Return the NUMA nodes and amounts of every container. Equal for grants that no topology can distinguish."""
     if not grant.place:
-        # The cached value is set past the frozen dataclass. A grant belongs to one node.
+        # A cache on a frozen class. A grant belongs to one node.
         object.__setattr__(grant, "place", (_placement_of(grant, node),))
     return grant.place
 
@@ -184,7 +196,8 @@ def _placement_of(grant: Grant, node: KubeletNode) -> Signature:
         (
             container.name,
             tuple(
-                # Without ids the number of CPUs that an init container keeps is open, so only their NUMA nodes count.
+                # Without real ids the number of CPUs that an init container keeps is unknown, so only their NUMA nodes
+                # are compared.
                 min(count, 1) if container.kind is INIT and not node.ids_are_real else count
                 for count in _counted(container.cpus.bits, node)
             ),
@@ -205,7 +218,7 @@ def _counted(bits: int, node: KubeletNode) -> tuple[int, ...]:
 
 
 def adjusted(node: KubeletNode, managers: ManagerState, less: Amounts, more: Amounts) -> ManagerState:
-    """The managers with ``less`` amounts free and ``more`` amounts free, as far as there are any."""
+    """Return the managers with ``less`` amounts held in addition and ``more`` amounts freed, limited to the amounts that exist."""
     if not less and not more:
         return managers
     memory = managers.memory.copy() if managers.memory is not None else None
@@ -219,7 +232,7 @@ def adjusted(node: KubeletNode, managers: ManagerState, less: Amounts, more: Amo
 
 
 def _adjust(node: KubeletNode, managers: ManagerState, place: tuple[int, str], amount: int, *, hold: bool) -> None:
-    """Hold an amount of a resource on one NUMA node in a draft of managers, or free it, as far as there is any."""
+    """Hold or free an amount of a resource on one NUMA node in a copy of managers, limited to the amount that exists."""
     numa, name = place
     if name == CPU:
         here = node.machine.numa_bits.get(numa, 0)
@@ -236,7 +249,7 @@ def _adjust(node: KubeletNode, managers: ManagerState, place: tuple[int, str], a
 
 
 def lower(candidate: CandidateState) -> ManagerState:
-    """The least that may be free."""
+    """Return the managers with the least amounts that may be free."""
     if not candidate.maybe_held:
         return candidate.state.managers
     return adjusted(
@@ -245,7 +258,7 @@ def lower(candidate: CandidateState) -> ManagerState:
 
 
 def upper(candidate: CandidateState) -> ManagerState:
-    """The most that may be free."""
+    """Return the managers with the most amounts that may be free."""
     if not candidate.maybe_free:
         return candidate.state.managers
     return adjusted(
@@ -255,10 +268,11 @@ def upper(candidate: CandidateState) -> ManagerState:
 
 def possible_managers(candidate: CandidateState) -> Iterator[ManagerState]:
     """
-    The managers that the candidate stands for: the modeled ones, then states between the least and the most that may be free.
+    Yield the managers that the candidate covers: the modeled managers, then managers between the least and the most free amounts.
 
-    A kubelet takes the lowest NUMA nodes that have room. So the states in which the first NUMA nodes have the least and the others the most
-    show each NUMA node to which an alignment unit of one NUMA node can go.
+    A kubelet takes the lowest NUMA nodes with enough room. So the states in which the first NUMA nodes have the
+    least and the others the most
+    room show every NUMA node that an alignment unit of one NUMA node may be put on.
     """
     node, managers = candidate.state.node, candidate.state.managers
     yield managers
@@ -285,7 +299,11 @@ def possible_managers(candidate: CandidateState) -> Iterator[ManagerState]:
 
 
 def released(candidate: CandidateState, uid: str) -> CandidateState:
-    """The candidate without this pod. What a pod of unknown placement or an unlocated pod held stays counted where it may have been."""
+    """
+    Return the candidate without this pod.
+
+    Amounts of a pod with unknown placement or of an unlocated pod may stay counted where the pod may have been.
+    """
     unexplained = candidate.unexplained - {uid} if uid in candidate.unexplained else candidate.unexplained
     if uid in candidate.unknown_placement:
         return replace(
@@ -320,7 +338,7 @@ def released(candidate: CandidateState, uid: str) -> CandidateState:
     )
     if uid not in candidate.open_owner:
         return after
-    # Only the sum of these pods was known, so without one of them the places of the others are open again.
+    # Only the sum of these pods was known. Without one of them the places of the others are unknown again.
     others = candidate.open_owner - {uid}
     for other in sorted(others):
         after = with_open_split(after, other)
@@ -336,7 +354,9 @@ def _without(amounts: Mapping[str, Amounts], uid: str) -> Mapping[str, Amounts]:
 
 
 def most_of(demand: PodDemand, node: KubeletNode) -> dict[int, dict[str, int]]:
-    """The most that a pod may hold on each NUMA node: CPUs of all containers, memory and devices of those that run at once."""
+    """
+    Return the maximum that a pod may hold on every NUMA node: CPUs of all containers, memory and devices of containers that run together.
+    """
     amounts = {name: amount for name, amount in demand.pod.devices.items() if amount and name in node.devices}
     cpus = sum(part.cpus for _, part in demand.containers) * MILLI
     if cpus and node.pins_cpus:
@@ -347,7 +367,7 @@ def most_of(demand: PodDemand, node: KubeletNode) -> dict[int, dict[str, int]]:
 
 
 def reached_by(container: ContainerGrant, node: KubeletNode) -> int:
-    """The NUMA nodes, as a mask, on which the container's CPUs may lie, where only its hint and their number are known."""
+    """Return the mask of the NUMA nodes that the container's CPUs may be on, if only its hint and their number are known."""
     machine = node.machine
     mask = container.hint.mask if container.hint is not None else None
     if mask is None:
@@ -362,7 +382,7 @@ def reached_by(container: ContainerGrant, node: KubeletNode) -> int:
 
 
 def has_open_split(container: ContainerGrant, node: KubeletNode) -> bool:
-    """Whether the container's CPUs may lie on several NUMA nodes, in numbers that depend on unknown CPU ids."""
+    """Return whether the container's CPUs may be on several NUMA nodes, in numbers that depend on unknown CPU ids."""
     if not container.cpus or node.ids_are_real or len(node.machine.numa_ids) == 1:
         return False
     if not node.places_matter:
@@ -372,10 +392,11 @@ def has_open_split(container: ContainerGrant, node: KubeletNode) -> bool:
 
 def with_open_split(candidate: CandidateState, uid: str, *, only_init: bool = False) -> CandidateState:
     """
-    The candidate with the pod's CPUs of unknown split charged to each NUMA node on which they may lie.
+    Return the candidate with the pod's CPUs of unknown split charged to every NUMA node that they may be on.
 
-    They may be free on each NUMA node where the model has them, and all of them may be held on each other one. ``only_init``: a topology
-    has shown where the running containers' CPUs are, so only the others of its init containers are open.
+    They may be free on every NUMA node where the model has them, and all of them may be held on every other one.
+    ``only_init``: a topology has
+    shown the CPUs of running containers, so only the other CPUs of init containers are unknown.
     """
     node, pod = candidate.state.node, candidate.state.pods[uid]
     if not node.places_matter:
@@ -410,13 +431,13 @@ def with_open_split(candidate: CandidateState, uid: str, *, only_init: bool = Fa
 
 
 def more_room_never_rejects(demand: PodDemand, node: KubeletNode) -> bool:
-    """Sufficient condition: a kubelet that admits the pod admits it too where more is free."""
+    """Sufficient condition: a kubelet that admits the pod also admits it with more free amounts."""
     policy = node.config.topology_policy
     if not node.aligns and not node.pins_memory:
         return True
     units = [part for _, part in demand.containers if part.cpus or part.memory or any(part.devices.values())]
     if policy is KubeletPolicy.BEST_EFFORT and not any(part.memory for part in units):
-        return True  # best-effort admits what it cannot align, and CPUs and devices come from anywhere then
+        return True  # best-effort admits a unit that it cannot align, with CPUs and devices from any NUMA node
     is_one_unit = len(units) <= 1 or node.config.topology_scope is KubeletScope.POD
     binds_widely = (
         node.pins_memory
@@ -432,16 +453,16 @@ def more_room_never_rejects(demand: PodDemand, node: KubeletNode) -> bool:
 
 def arrive(before: CandidateState, uid: str, request: PodRequest, budget: Budget) -> list[CandidateState]:
     """
-    The candidates after the kubelet was given this pod, one for each way in which it may decide; the likeliest first.
+    Return the candidates after the kubelet received this pod: one per possible decision, the most likely first.
 
-    Raises ``OverBudget``.
+    Raises ``OverBudget`` when the budget is spent.
     """
     node, demand = before.state.node, pod_demand(request)
     orders = reuse_orders(demand, node)
     found: dict[Signature, CandidateState] = {}
     for number, managers in enumerate(possible_managers(before)):
         if number == EXTREMES and len(found) == 1 and more_room_never_rejects(demand, node):
-            break  # a pod of one unit goes to the same NUMA nodes in all states between the extremes
+            break  # a pod of one unit is put on the same NUMA nodes in all states between the extremes
         budget.spend(len(orders) * dry_run_steps(node, demand))
         state = replace(before.state, managers=managers) if number else before.state
         answers = [dry_run(state, request, before.trust, order) for order in orders]
@@ -453,7 +474,7 @@ def arrive(before: CandidateState, uid: str, request: PodRequest, budget: Budget
 
 
 def reuse_orders(demand: PodDemand, node: KubeletNode) -> tuple[CpuReuse, ...]:
-    """The extremes of how later containers take over CPUs of init containers; one where that is known."""
+    """Return the extremes of how later containers reuse CPUs of init containers, or a single order if that is known."""
     if len(demand.counts) < 2 or not node.pins_cpus or node.ids_are_real:
         return (CpuReuse.BY_ID,)
     kinds = [container.kind for container, part in demand.containers if part.cpus]
@@ -471,7 +492,7 @@ def _outcomes(
     node = before.state.node
     admitted = [answer for answer in answers if isinstance(answer, DryRunAdmitted)]
     if len(admitted) == 2 and placement_of(admitted[0].grant, node) == placement_of(admitted[1].grant, node):
-        # The least reuse holds the most; what the most reuse leaves free beside it may be free.
+        # The least reuse holds the most CPUs. CPUs that only the most reuse leaves free may be free.
         least, most = admitted
         after = _placed(before, uid, request, least, is_modeled=is_modeled)
         more = _more_free(node, least, most)
@@ -483,7 +504,7 @@ def _outcomes(
     else:
         for answer in admitted:
             after = _placed(before, uid, request, answer, is_modeled=is_modeled)
-            # Admitted with one order only: up to all CPUs of its init containers may be held besides.
+            # Admitted with one order only: up to all CPUs of its init containers may be held in addition.
             yield after if len(answers) == len(admitted) == 1 else _with_init_cpus_held(after, uid)
     if len(admitted) < len(answers):
         yield before
@@ -521,7 +542,7 @@ def _with_init_cpus_held(after: CandidateState, uid: str) -> CandidateState:
 def _placed(
     before: CandidateState, uid: str, request: PodRequest, answer: DryRunAdmitted, *, is_modeled: bool
 ) -> CandidateState:
-    """The candidate with this pod. CPUs and devices that the model does not have free are exchanged for others of the same NUMA node."""
+    """Return the candidate with this pod. CPUs that the model does not have free are exchanged for CPUs of the same NUMA node."""
     if is_modeled:
         after = replace(before, state=before.state.with_pod(uid, request, answer.grant, answer.managers))
     else:
@@ -536,10 +557,9 @@ def _placed(
 
 def _exchanged(before: CandidateState, uid: str, request: PodRequest, grant: Grant) -> CandidateState:
     """
-    The candidate with a grant of other managers, in CPUs that the model has free.
+    Return the candidate with a grant of other managers, in CPUs that the model has free.
 
-    A CPU that the model does not have free is exchanged for another one of its NUMA node, or for one that another pod may not hold in
-    truth.
+    A CPU that the model does not have free is exchanged for another CPU of its NUMA node, or for a CPU that another pod may not hold.
     """
     node, numa_bits = before.state.node, before.state.node.machine.numa_bits
     wanted = 0
@@ -577,7 +597,7 @@ def _moved(cpus: CpuSet, place_of: Mapping[int, int]) -> CpuSet:
 
 
 def _with_one_freed(candidate: CandidateState, numa: int) -> tuple[CandidateState, int | None]:
-    """The candidate without one CPU of this NUMA node that a pod may not hold in truth, and the CPU; ``None`` where there is none."""
+    """Return the candidate without one CPU of this NUMA node that a pod may not hold, and the CPU, or ``None`` without such a CPU."""
     here = candidate.state.node.machine.numa_bits[numa]
     for uid, amounts in candidate.maybe_free.items():
         count = amounts.get(numa, NOTHING).get(CPU, 0)
@@ -600,7 +620,7 @@ def _with_one_freed(candidate: CandidateState, numa: int) -> tuple[CandidateStat
 
 
 def _nameless_cpu(state: KubeletState, here: int) -> int:
-    """The bit of a CPU that is held by no pod whose placement is modeled; 0 where there is none."""
+    """Return the bit of a CPU that is in use but not by a pod with modeled placement, or 0."""
     named = 0
     for pod in state.pods.values():
         for container in pod.grant.containers:
@@ -610,9 +630,9 @@ def _nameless_cpu(state: KubeletState, here: int) -> int:
 
 def _without_one_cpu(candidate: CandidateState, uid: str, here: int) -> tuple[KubeletState, int]:
     """
-    The state in which the pod does not hold one of these CPUs, and the bit of the CPU, 0 where there is none.
+    Return the state in which the pod does not hold one of these CPUs, and the bit of the CPU, or 0 without such a CPU.
 
-    A CPU of an init container is free; a CPU of unknown split is on another NUMA node in its place.
+    A CPU of an init container becomes free. A CPU of unknown split is replaced by a CPU of another NUMA node.
     """
     state, pod = candidate.state, candidate.state.pods[uid]
     init = lasting = 0
@@ -643,7 +663,7 @@ def _without_one_cpu(candidate: CandidateState, uid: str, here: int) -> tuple[Ku
 
 
 def _with_shared_devices(after: CandidateState, uid: str, grant: Grant) -> CandidateState:
-    """Charge devices that may be near several NUMA nodes to each of these."""
+    """Charge devices that may be near several NUMA nodes to every one of these."""
     node = after.state.node
     free: dict[int, dict[str, int]] = {}
     held: dict[int, dict[str, int]] = {}
@@ -673,7 +693,7 @@ def _with_shared_devices(after: CandidateState, uid: str, grant: Grant) -> Candi
 
 
 def unknown_pod(candidate: CandidateState, uid: str, request: PodRequest) -> CandidateState:
-    """The candidate with a pod that may be on each NUMA node."""
+    """Return the candidate with a pod that may be on any NUMA node."""
     most = most_of(pod_demand(request), candidate.state.node)
     if not most:
         return candidate
@@ -686,10 +706,10 @@ def unknown_pod(candidate: CandidateState, uid: str, request: PodRequest) -> Can
 
 def join(states: Sequence[CandidateState]) -> CandidateState | None:
     """
-    One candidate that stands for all of these, which are of one node.
+    Return one candidate that covers all of these candidates of one node, or ``None`` where amounts cannot express the differences.
 
-    Each pod whose placement differs may be on every NUMA node where it is in one of them. ``None`` where memory groups depend on the
-    placement, which amounts cannot express.
+    A pod whose placement differs may be on every NUMA node where a candidate has it. Memory groups that depend on the placement cannot be
+    expressed in amounts.
     """
     base = states[0]
     if len(states) == 1:
@@ -714,7 +734,7 @@ def join(states: Sequence[CandidateState]) -> CandidateState | None:
             base = replace(base, state=base.state.without(uid))
         if most:
             held[uid] = most
-    # What pods that left may have freed is in no grant.
+    # Amounts that pods that left may have freed are in no grant.
     for one in states:
         for uid in one.maybe_free.keys() - uids.keys():
             free[uid] = _largest([free.get(uid, _NO_AMOUNTS), one.maybe_free[uid]])
@@ -742,7 +762,7 @@ def _least_held(one: CandidateState, uid: str) -> Amounts:
 
 
 def _may_group_memory(states: Sequence[CandidateState], grants: Sequence[Grant | None], uid: str) -> bool:
-    """Whether the pod's memory may tie NUMA nodes together in one of the states."""
+    """Return whether the pod's memory may group NUMA nodes in one of the states."""
     if states[0].state.node.pins_memory and any(uid in one.unlocated for one in states):
         return True
     blocks = (block for grant in grants if grant is not None for one in grant.containers for block in one.memory)
@@ -750,7 +770,7 @@ def _may_group_memory(states: Sequence[CandidateState], grants: Sequence[Grant |
 
 
 def _all_departed(states: Sequence[CandidateState]) -> dict[str, Grant | None]:
-    """What pods held that left, ``None`` where the states differ."""
+    """Return the grants of pods that left, ``None`` where the states differ."""
     departed: dict[str, Grant | None] = {}
     for one in states:
         node = one.state.node
@@ -768,7 +788,7 @@ def _request_of(candidate: CandidateState, uid: str) -> PodRequest | None:
 
 
 def _held_amounts(grant: Grant, node: KubeletNode) -> Amounts:
-    """What a grant holds on each NUMA node; memory of finished init containers is free again."""
+    """Return the amounts of a grant per NUMA node. Memory of finished init containers is free again."""
     found: dict[int, dict[str, int]] = {}
     bits = 0
     devices: dict[str, int] = {}
@@ -792,7 +812,7 @@ def _held_amounts(grant: Grant, node: KubeletNode) -> Amounts:
 
 
 def _largest(parts: Iterable[Amounts]) -> dict[int, dict[str, int]]:
-    """The largest amount of each resource by NUMA node."""
+    """Return the largest amount of every resource by NUMA node."""
     found: dict[int, dict[str, int]] = {}
     for part in parts:
         for numa, amounts in part.items():
@@ -803,7 +823,7 @@ def _largest(parts: Iterable[Amounts]) -> dict[int, dict[str, int]]:
 
 
 def _difference(first: Amounts, second: Amounts) -> dict[int, dict[str, int]]:
-    """What the first amounts have more than the second."""
+    """Return the amounts by which the first exceed the second."""
     found: dict[int, dict[str, int]] = {}
     for numa, amounts in first.items():
         other = second.get(numa, NOTHING)

@@ -1,4 +1,10 @@
-"""Use that published amounts do not show yet, or overlook."""
+"""
+Use that a published topology does not show yet (hidden pods), or that its exporter overlooks.
+
+The kubelet puts a pod on the lowest NUMA nodes with enough room. A pod was placed where it fits beside all pods that may be there, and
+fewer of these can only make a lower NUMA node possible. So a hidden pod is charged to its predicted NUMA node and to lower NUMA nodes.
+Overlooked use of running pods is charged to every NUMA node where whole containers fit.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -17,21 +23,22 @@ from koord_numa.core.resources import CPU, MILLI, NOTHING, ResourceList, add, to
 from koord_numa.core.state.ledger import Holding, Ledger
 
 DEMANDS: Final = "demands"
-"""What they are called among the sums of a ledger."""
+"""Key of ``KnownDemands`` in the sums of a ledger."""
 
 
 @dataclass(slots=True, eq=False)
 class KnownDemands:
     """
-    ``pods`` are the demands of pods whose request is known, by uid, in the order in which they were counted; ``left`` are those of them
-    with leftovers, or with init containers that may leave some.
+    The requests of the pods of one node. ``pods`` are the pods with a known request, by uid, in the order of their arrival.
+
+    ``left`` are the pods of these with leftovers, or with init containers that may leave CPUs.
     """
 
     pods: dict[str, PodDemand] = field(default_factory=dict)
     left: dict[str, PodDemand] = field(default_factory=dict)
 
     def count(self, holding: Holding, sign: int) -> None:
-        """A pod came (1) or went (-1)."""
+        """Add (1) or remove (-1) a pod."""
         uid = holding.pod.uid
         if sign < 0:
             self.pods.pop(uid, None)
@@ -42,19 +49,22 @@ class KnownDemands:
                 self.left[uid] = demand
 
     def shown_leftovers(self, hidden: Collection[str]) -> Sequence[PodDemand]:
-        """The pods but for hidden ones, by uid, if any of them has leftovers; else none."""
+        """Return the requests of all pods that are not hidden, if any of them has leftovers, else an empty sequence."""
         if not self.left or all(uid in hidden for uid in self.left):
             return ()
         return [demand for uid, demand in self.pods.items() if uid not in hidden]
 
 
 def holdings_by_uid(holdings: Ledger | list[Holding]) -> Mapping[str, Holding]:
-    """Every pod's holding by its uid."""
     return holdings.holdings if isinstance(holdings, Ledger) else {held.pod.uid: held for held in holdings}
 
 
 def known_demands(holdings: Ledger | list[Holding]) -> KnownDemands:
-    """Of a ledger those that it keeps from now on; not to be changed, and valid until the ledger changes."""
+    """
+    Return the requests of the pods. A ledger keeps them up to date from now on.
+
+    The result must not be changed, and is valid until the ledger changes.
+    """
     ledger = holdings if isinstance(holdings, Ledger) else None
     known = None if ledger is None else ledger.sums.get(DEMANDS)
     if isinstance(known, KnownDemands):
@@ -68,35 +78,35 @@ def known_demands(holdings: Ledger | list[Holding]) -> KnownDemands:
 
 
 Parts = tuple[tuple[int, ResourceList], ...]
-"""What a pod may hold, by NUMA node."""
+"""Amounts that a pod may hold, by NUMA node."""
 
 NAMED: Final = 3
-"""Pods that a text about overlooked use names."""
+"""Maximum pods that a text about overlooked use names."""
 
 MOST_HOLDERS: Final = 8
-"""Running pods of which sets are compared with the overlooked amount: 255 sets."""
+"""Maximum running pods whose subsets are compared with the overlooked amount: 255 sets."""
 
 HIDDEN: Final = "hidden"
-"""What they are called among the sums of a ledger."""
+"""Key of ``HiddenUse`` in the sums of a ledger."""
 
 
 class HiddenUse:
     """
-    What the pods of one node may hold that its topology does not show yet, by NUMA node: sums that cost what changed.
+    The amounts that hidden pods of one node may hold, by NUMA node, updated in time proportional to the change.
 
-    They hold as long as the topology differs in nothing but in what is available. A ledger keeps them once they have been asked for, and
-    tells whose holding is another one (``count``).
+    The sums are valid while the topology changes in available amounts only. A ledger keeps them after the first use and calls ``count`` for
+    every changed holding.
     """
 
     __slots__ = ("_parts", "_sums", "frame")
 
     def __init__(self, frame: object) -> None:
-        self.frame = frame  # what they hold for, by identity
-        self._parts: dict[str, Parts] = {}  # of the hidden pods that are there, by uid
+        self.frame = frame  # the sums are valid for this object, compared by identity
+        self._parts: dict[str, Parts] = {}  # of the present hidden pods, by uid
         self._sums: dict[int, dict[str, int]] = {}  # by NUMA id
 
     def count(self, holding: Holding, _sign: int) -> None:
-        """A pod came (1) or went (-1): what it may hold is worked out again at the next question."""
+        """Remove a changed pod from the sums. They are computed again when they are used."""
         self._forget(holding.pod.uid)
 
     def of(
@@ -107,8 +117,9 @@ class HiddenUse:
         topology: NodeResourceTopology,
     ) -> Mapping[int, ResourceList]:
         """
-        The most that hidden ones of the pods that are ``there``, by uid, may hold on each NUMA node, all together. Not to be changed, and
-        valid until it is asked again.
+        Return the maximum that the ``hidden`` pods among the pods in ``there`` may hold together, by NUMA node.
+
+        The result must not be changed, and is valid until the next call.
         """
         known = self._parts.keys()
         if known != hidden:
@@ -132,7 +143,7 @@ class HiddenUse:
 
 
 def hidden_use(holdings: Ledger | list[Holding], frame: object) -> HiddenUse:
-    """Of a ledger those that it keeps from now on for ``frame``, which is told by its identity."""
+    """Return the sums of hidden pods for ``frame``, which is compared by identity. A ledger keeps them up to date from now on."""
     ledger = holdings if isinstance(holdings, Ledger) else None
     known = None if ledger is None else ledger.sums.get(HIDDEN)
     if isinstance(known, HiddenUse) and known.frame is frame:
@@ -151,8 +162,9 @@ def without_hidden(
     hidden: Collection[str] | None = None,
 ) -> tuple[Zone, ...]:
     """
-    The zones with less available: what pods that are ``there``, by uid, may hold of them, those of ``hidden`` or all. ``known`` saves work,
-    and is brought up to date.
+    Return the zones without the amounts that the ``hidden`` pods in ``there``, or all of these pods, may hold.
+
+    ``known`` saves time and is updated.
     """
     uids = there.keys() if hidden is None else hidden if isinstance(hidden, Set) else frozenset(hidden)
     if not uids:
@@ -162,8 +174,10 @@ def without_hidden(
 
 def shown_where_foreseen(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tuple[Zone, ...]:
     """
-    The zones as they would be published if every one of these pods were where it was foreseen, which most are; on each where no pod
-    foresees it. No ground to place a pod, but one to guess what an eviction will bring.
+    Return the zones as they would be published if every one of these pods were on its predicted NUMA nodes.
+
+    A pod without a prediction is subtracted from every zone. The result is an estimate of the effect of an
+    eviction, and not safe for placement.
     """
     missing: dict[int, dict[str, int]] = {}
     for holding in hidden:
@@ -176,14 +190,15 @@ def shown_where_foreseen(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tu
 @dataclass(frozen=True, slots=True)
 class Overlooked:
     """
-    Use that an exporter does not publish although pods that run must have it: ``amounts`` by resource, and the ``pods`` that it may be of.
+    Use that an exporter does not publish although running pods have it: ``amounts`` by resource, and the ``pods`` that it may belong to.
 
-    What runs is a lower bound of use, whatever is published. NFD leaves out Guaranteed pods with a fractional container, for example.
+    Running pods are a lower bound of use. For example, NFD leaves out Guaranteed pods with a fractional container.
     """
 
     amounts: ResourceList = field(default_factory=dict)
     pods: tuple[PodKey, ...] = ()
-    # By resource, for each set of pods whose use adds up to the amount, what their containers hold. Empty where that is not known.
+    # By resource: for every set of pods whose use sums to the amount, the amounts of their containers. Empty where not
+    # known.
     sets: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -191,7 +206,7 @@ class Overlooked:
 
     @property
     def text(self) -> str:
-        """``the exporter overlooks 30 CPUs of default/vm-1, default/vm-2``, with at most three pods."""
+        """A sentence such as ``the exporter overlooks 30 CPUs of default/vm-1, default/vm-2``, with at most three pods."""
         names = [str(pod) for pod in self.pods[:NAMED]]
         if len(self.pods) > NAMED:
             names.append(f"{len(self.pods) - NAMED} others")
@@ -202,7 +217,7 @@ NONE_OVERLOOKED: Final = Overlooked()
 
 
 def overlooked_use(frame: NodeConfig, running: Iterable[tuple[PodKey, PodDemand]]) -> Overlooked:
-    """Compare the published use of all zones with what pods hold that run and that the topology should show."""
+    """Compare the published use of all zones with the use of running pods that the topology should show. Return the difference."""
     zones, node = frame.topology.zones, frame.node
     pods = list(running)
     counted = [*frame.devices, *([CPU] if node.pins_cpus else ())]
@@ -210,19 +225,20 @@ def overlooked_use(frame: NodeConfig, running: Iterable[tuple[PodKey, PodDemand]
     if node.pins_memory:
         memory = total(demand.lasting_memory for _, demand in pods)
         kinds = [name for name in memory if any(name in zone.allocatable for zone in zones)]
-        # Zones that list memory without a memory manager show none in use. A dead exporter overlooks CPUs or devices too.
+        # Zones that list memory without a memory manager show none in use. A failed exporter overlooks CPUs or devices
+        # too.
         is_bound = missing or frame.topology.kubelet.memory_policy is not None or any(map(_memory_in_use, zones))
         missing |= _missing(frame, kinds, memory) if is_bound else {}
     if not missing:
         return NONE_OVERLOOKED
     holders = [(pod, demand) for pod, demand in pods if _lasting(demand).keys() & missing.keys()]
-    # Pods with fractional containers are the known case: they alone are named where they explain everything.
+    # Pods with fractional containers are the known case. Only these are named if they explain all missing amounts.
     partly = [(pod, demand) for pod, demand in holders if len(demand.containers) > len(demand.counts)]
     explains = all(
         sum([_lasting(demand).get(name, 0) for _, demand in partly]) >= amount for name, amount in missing.items()
     )
     named = tuple(sorted((pod for pod, _ in (partly if explains else holders)), key=str))
-    # Only under this policy each container is on one NUMA node.
+    # Only under this policy every container is on one NUMA node.
     is_single = frame.topology.kubelet.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
     demands = [demand for _, demand in holders]
     return Overlooked(
@@ -231,7 +247,7 @@ def overlooked_use(frame: NodeConfig, running: Iterable[tuple[PodKey, PodDemand]
 
 
 def _missing(frame: NodeConfig, counted: Iterable[str], held: ResourceList) -> dict[str, int]:
-    """The amounts of these resources that pods hold and that no zone shows in use."""
+    """Return the amounts of these resources that pods hold and that no zone shows in use."""
     missing: dict[str, int] = {}
     for name in counted:
         if not (wanted := held.get(name, 0)):
@@ -255,9 +271,9 @@ def _memory_in_use(zone: Zone) -> bool:
 
 def _sets_of(name: str, amount: int, demands: Sequence[PodDemand]) -> Sequence[Sequence[int]]:
     """
-    What the containers hold of each set of these pods that holds exactly the amount together, or of all pods where no set does.
+    Return the container amounts of every set of these pods that holds exactly the amount, or of all pods if there is no such set.
 
-    Pods that are not known, whose use is published, hide a part of the amount.
+    Unknown pods, whose use is published, may hide a part of the amount.
     """
     pods = [
         (
@@ -268,7 +284,7 @@ def _sets_of(name: str, amount: int, demands: Sequence[PodDemand]) -> Sequence[S
         if _lasting(demand).get(name)
     ]
     if len(pods) > MOST_HOLDERS:
-        # Sums of memory are too many to list.
+        # There are too many sums of memory to list.
         return () if is_memory(name) else [[held for _, parts in pods for held in parts]]
     exact = [
         [held for _, parts in chosen for held in parts]
@@ -287,9 +303,9 @@ def _of(part: ContainerDemand, name: str) -> int:
 
 def without_overlooked(zones: Sequence[Zone], overlooked: Overlooked, published: Sequence[Zone]) -> tuple[Zone, ...]:
     """
-    The zones with less available: what is overlooked may be on any NUMA node, as far as whole containers fit there.
+    Return the zones without the overlooked use, which may be on any NUMA node where whole containers fit.
 
-    They fit into what is ``published`` as available: other pods that ``zones`` charge may be elsewhere.
+    The containers fit in the available amounts of ``published``. Other pods that ``zones`` charges may be elsewhere.
     """
     if not overlooked:
         return tuple(zones)
@@ -301,7 +317,7 @@ def without_overlooked(zones: Sequence[Zone], overlooked: Overlooked, published:
 
 
 def _most_on(zone: Zone, name: str, amount: int, overlooked: Overlooked) -> int:
-    """The most that overlooked containers may hold on one NUMA node: what is published as available holds them."""
+    """Return the maximum that overlooked containers may hold on one NUMA node, within its published available amount."""
     available, sets = zone.available.get(name, 0), overlooked.sets.get(name)
     if not sets:
         return amount
@@ -326,10 +342,10 @@ def _without(zones: Sequence[Zone], missing: Mapping[int, ResourceList]) -> tupl
 def _wherever(
     holding: Holding, zones: Sequence[Zone], topology: NodeResourceTopology
 ) -> Iterator[tuple[int, ResourceList]]:
-    """For every NUMA node where the pod could be the most that it may hold there."""
+    """Return the maximum amounts of the pod for every NUMA node that it may be on."""
     if not holding.numa:
         return ((zone.numa, amounts) for amounts in _anywhere(holding) for zone in zones)
-    # More charged than the pod can hold in all: each of its NUMA nodes was possible, and still is.
+    # Charged more than the pod can hold: every one of its NUMA nodes was and is possible.
     if len(holding.numa) > 1 and _is_counted_on_several(holding):
         return _on_several(holding, zones, topology)
     return _here_and_below(holding, zones, topology)
@@ -340,7 +356,7 @@ def _here_and_below(
 ) -> Iterator[tuple[int, ResourceList]]:
     for numa, amounts in holding.numa:
         yield numa, amounts
-        # Never above: see the theory. A lower NUMA node that is too small even when empty is left out.
+        # Never a higher NUMA node (module docstring). Lower NUMA nodes that are too small even when empty are left out.
         for zone in zones:
             if zone.numa < numa and not (_never_had(zone, amounts) and _is_one_unit(holding, topology)):
                 yield zone.numa, amounts
@@ -350,14 +366,14 @@ def _on_several(
     holding: Holding, zones: Sequence[Zone], topology: NodeResourceTopology
 ) -> Iterator[tuple[int, ResourceList]]:
     highest = (
-        # With prefer-closest-numa-nodes the order of NUMA nodes is by distance, so that "below" means nothing.
+        # With prefer-closest-numa-nodes, NUMA nodes are ordered by distance and not by id.
         MAX_NUMA_ID if topology.kubelet.topology_options.get(CLOSEST_NUMA) else max(numa for numa, _ in holding.numa)
     )
     return ((zone.numa, amounts) for amounts in _anywhere(holding) for zone in zones if zone.numa <= highest)
 
 
 def _is_counted_on_several(holding: Holding) -> bool:
-    """Several NUMA nodes were possible already when the pod was placed, so each has all of it."""
+    """Return whether the pod is charged with its full amounts to several NUMA nodes, all of which were possible when it was placed."""
     if holding.request is None:
         return False
     most = _all_of(pod_demand(holding.request))
@@ -365,7 +381,7 @@ def _is_counted_on_several(holding: Holding) -> bool:
 
 
 def _is_one_unit(holding: Holding, topology: NodeResourceTopology) -> bool:
-    """Is everything that the pod holds aligned together?"""
+    """Return whether all resources of the pod are aligned together."""
     if holding.request is None or topology.kubelet.topology_scope is KubeletScope.POD:
         return holding.request is not None
     parts = (part for _, part in pod_demand(holding.request).containers)
@@ -377,8 +393,8 @@ def _never_had(zone: Zone, amounts: ResourceList) -> bool:
 
 
 def _all_of(demand: PodDemand) -> dict[str, int]:
-    """The most that a pod may hold: CPUs of all its containers, memory and devices of those that run at once."""
-    # The sum over all containers: init CPUs stay with the pod until it is gone.
+    """Return the maximum that a pod may hold: CPUs of all containers, memory and devices of the containers that run at the same time."""
+    # The sum over all containers, because CPUs of init containers stay with the pod until it ends.
     cpus = sum(part.cpus for _, part in demand.containers) * MILLI
     return {CPU: cpus, **(demand.pod.memory or {}), **demand.pod.devices}
 
@@ -386,7 +402,7 @@ def _all_of(demand: PodDemand) -> dict[str, int]:
 def _less(zone: Zone, missing: ResourceList) -> Zone:
     if not missing:
         return zone
-    # What a zone does not list is not tracked there and cannot be missing. The rest may go below zero: several places are charged for one
-    # pod, and a sum that is too low only refuses.
+    # Resources that a zone does not list are not tracked. The rest may be negative, because one pod is charged to
+    # several places. A sum that is too low only causes rejections.
     left = {name: amount - missing.get(name, 0) for name, amount in zone.available.items()}
     return Zone(zone.numa, zone.capacity, zone.allocatable, left)

@@ -1,7 +1,9 @@
 """
-What a scheduler can see of one kubelet-owned node: published zones, the Node object, and the pods known to be there.
+The scheduler's view of one kubelet-owned node: published zones, the Node object, and the pods known to be there.
 
-Gathers facts once per change of the node; ``admission.py`` decides on them. What is not published is assumed here, carefully, and said.
+``kubelet_view`` and ``inferred_view`` derive a view from amounts, ``followed_view`` from replayed hypotheses. Facts are
+gathered once per change of the
+node, and ``admission.py`` decides on them. Unpublished facts are assumed conservatively and reported (``known_of``).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -48,26 +50,33 @@ from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import ValueObject, replace, value_object
 
 PROBLEM, CORES = "problem", "cores"
-"""What is remembered with a frame."""
+"""Keys of the values that are cached with a frame."""
 
 MOST_NUMA: Final = 16
-"""A kubelet looks at every set of NUMA nodes; no kubelet starts that has 131,072 sets to look at."""
+"""Maximum NUMA nodes that are modeled. A kubelet tries every set of NUMA nodes, and none starts with 131,072 sets."""
 
 
 @value_object
 class KubeletView:
     """
-    One node, ready for decisions: the states that its kubelet may be in, and what is known of whole cores.
+    The state of knowledge about one node, ready for decisions.
 
-    A yes must hold in every state of ``hypotheses``; the first is the likeliest. ``most`` is present where these show the least room that
-    there may be: the facts with all of it. ``cores`` says which rule about whole cores the kubelet keeps or may keep. ``problem`` is
-    non-empty when nothing may be placed that the kubelet would align. ``frame`` is what the objects say, and ``zones`` what is
-    published less what is known to be gone from it. ``followed``: the hypotheses were replayed, not derived from amounts.
-    ``unfollowed``: they were not, on a node whose pods may leave before that is seen.
-    ``explored``: a pod is on its way whose fate will tell about an option that is not known;
-    ``found_on`` are options for which such a pod was refused. ``rooms`` is one hypothesis for each way in which room is left, where
-    that is known: those that differ only in who holds what answer alike as long as no pod leaves. ``in_flight`` are pods whose
-    verdict is not known and that may be elsewhere if another has left unseen, ``None`` where there are none.
+    A pod is admitted only if every state of ``hypotheses`` admits it; the first is the most likely. ``most`` are
+    the facts with the most room, set if
+    the hypotheses have the least possible room. ``cores`` is the whole-core rule that the kubelet has or may have.
+    While ``problem`` is not empty,
+    no pod that the kubelet would align is placed. ``frame`` is the node's configuration, and ``zones`` are the
+    published zones less what is known
+    to be used in addition. ``followed``: the hypotheses are replayed and not derived from amounts. ``unfollowed``:
+    they are derived from amounts, on a
+    node whose pods may leave before that is seen.
+
+    ``explored``: the verdict on a pod in flight will show whether an unpublished option is on. ``found_on`` are
+    options for which the kubelet
+    rejected such a pod. ``rooms`` has one hypothesis per distinct room, where known: hypotheses that differ only in
+    the holders give the same
+    answer while no pod leaves. ``in_flight`` are the pods without a verdict that may be elsewhere if another pod
+    has left unseen, or ``None``.
     """
 
     node: str
@@ -84,23 +93,22 @@ class KubeletView:
     found_on: frozenset[str] = frozenset()
     rooms: tuple[Hypothesis, ...] = ()
     in_flight: InFlightPods | None = field(default=None, repr=False, compare=False)
-    newer: str = ""  # the kubelet's version, where its managers may be others than those that are modelled
+    newer: str = ""  # the kubelet's version, if it is newer than the modeled managers
     overlooked: Overlooked = NONE_OVERLOOKED  # use of running pods that is not published, charged to every NUMA node
-    is_settled: bool = (
-        False  # is there one state, of which nothing is open? As of nodes whose kubelets are not followed
-    )
-    state: KubeletState = field(init=False, repr=False, compare=False)  # the likeliest
+    is_settled: bool = False  # whether there is one state without unknowns, as for nodes that are not followed
+    state: KubeletState = field(init=False, repr=False, compare=False)  # the most likely state
 
     def __post_init__(self) -> None:
-        # Kept, as each decision asks for it a dozen times.
+        # Stored, because every decision reads it many times.
         object.__setattr__(self, "state", self.hypotheses[0].state)
 
     def problem_with(self, request: PodRequest) -> str:
-        """Why it is not known what this kubelet would do with the pod; empty where that is known."""
+        """Return why the kubelet's decision on the pod cannot be predicted, or an empty string."""
         if self.problem and any(part.cpus or part.memory or part.devices for _, part in pod_demand(request).containers):
             return self.problem
         node = self.state.node
-        # PodLevelResourceManagers (KEP-5526) is alpha in 1.36: off, unless an administrator turns it on, and likely on by default later.
+        # PodLevelResourceManagers (KEP-5526) is alpha in 1.36: off by default, and probably on by default in later
+        # versions.
         manages = bool(self.newer) and (node.pins_cpus or node.pins_memory)
         if manages and has_pod_level(request) and kube_qos(request) is KubeQos.GUARANTEED:
             return f"kubelet {self.newer} may give pods with pod-level resources CPUs and memory of their own"
@@ -108,12 +116,12 @@ class KubeletView:
 
     @property
     def upper(self) -> Hypothesis | None:
-        """A state with all the room that there may be; ``None`` where ``hypotheses`` show it. Few pods ask, so it is not kept."""
+        """A state with the most possible room, or ``None`` if ``hypotheses`` show it. Computed on demand, because few pods need it."""
         return None if self.most is None else Hypothesis(infer_state(self.most).state, trust=Trust.INFERRED)
 
     @property
     def topology(self) -> NodeResourceTopology | None:
-        """The published topology, with the zones of this view; ``None`` where none is published."""
+        """The published topology with the zones of this view, or ``None`` if none is published."""
         return None if self.frame is None else replace(self.frame.topology, zones=self.zones)
 
 
@@ -125,13 +133,14 @@ def kubelet_view(
     previous: KubeletView | None = None,
 ) -> KubeletView:
     """
-    Gather what is known of one kubelet-owned node from what exporters publish.
+    Return the view of one kubelet-owned node from the data of exporters.
 
-    ``unpublished`` are the uids of pods that ``topology`` does not show yet: placed by us, or seen bound, since it was made. What they hold
-    is missing on every NUMA node where they may be. The other pods' use is in the zones' available amounts already. A ledger, which has
-    added everything up, and ``previous`` save work only.
+    ``unpublished`` are the uids of pods that ``topology`` does not show yet: assumed by this scheduler or seen
+    bound since it was made. Their amounts
+    are subtracted on every NUMA node that they may be on. The available amounts of zones contain the use of all other pods. A ledger, which
+    has the sums already, and ``previous`` only save time.
     """
-    # A ledger keeps its sums, which a list of holdings would have to add up again.
+    # A ledger has its sums already. A list of holdings must be summed.
     there = holdings if isinstance(holdings, Ledger) else list(holdings)
     shown = (held for held in there if held.pod.uid not in unpublished and held.request is not None)
     counts = {count for held in shown if held.request is not None for count in pod_demand(held.request).counts}
@@ -140,7 +149,10 @@ def kubelet_view(
 
 
 class PodsThere(ValueObject):
-    """Who holds what on a node. ``unpublished`` are the uids of those that its topology does not show, ``unfollowed``: may some be gone?"""
+    """
+    The pods of a node. ``unpublished`` are the uids of pods that its topology does not show; ``unfollowed``: some
+    pods may have left unseen.
+    """
 
     holdings: Ledger | list[Holding]
     unpublished: Collection[str] = ()
@@ -149,16 +161,16 @@ class PodsThere(ValueObject):
 
 
 def inferred_view(frame: NodeConfig, node: Node, pods: PodsThere, evidence: CoreEvidence) -> KubeletView:
-    """As ``kubelet_view``, with all that is known of the kubelet's options."""
+    """Return ``kubelet_view`` with evidence about the kubelet's options."""
     topology, holdings, unpublished = frame.topology, pods.holdings, pods.unpublished
     there, demands = holdings_by_uid(holdings), known_demands(holdings)
     known, shown = tuple(demands.pods.values()), demands.shown_leftovers(unpublished)
-    # First what init containers still hold, then pods that are not shown yet: both are missing from what exporters publish.
+    # First the CPUs that init containers still hold, then the pods that are not shown yet. Exporters publish neither.
     parted = parted_cpus(shown, frame.node, frame.devices) if shown and pods.unfollowed else NOTHING
     zones = without_leftovers(topology.zones, shown, parted) if shown else topology.zones
     zones = without_hidden(zones, there, topology, hidden_use(holdings, frame.node), unpublished)
     zones = without_overlooked(zones, pods.overlooked, topology.zones)
-    # Only devices near several NUMA nodes are missing on other ones than their pod's.
+    # Only devices near several NUMA nodes are missing on NUMA nodes other than the pod's.
     in_flight = [demand for uid, demand in demands.pods.items() if uid in unpublished] if frame.devices else ()
     facts = Published(frame, zones, _requested(holdings), known, in_flight)
     guess = infer_state(facts)
@@ -171,7 +183,7 @@ def inferred_view(frame: NodeConfig, node: Node, pods: PodsThere, evidence: Core
         problem=_problem_in(frame),
         frame=frame,
         zones=zones,
-        # Only where something was subtracted is there a difference between the least and the most room.
+        # The least and the most room differ only if something was subtracted.
         most=None if zones == topology.zones else Published(frame, topology.zones, facts.requested, known),
         unfollowed=pods.unfollowed,
         overlooked=pods.overlooked,
@@ -186,16 +198,16 @@ def followed_view(
     ledger: Ledger,
     evidence: CoreEvidence,
 ) -> KubeletView:
-    """The view of a node whose kubelet is followed pod by pod."""
+    """Return the view of a node whose kubelet is followed pod by pod."""
     requested = _requested(ledger)
     seen = tuple(replace(one, state=replace(one.state, requested=requested)) for one in hypotheses)
-    # What is published is older than the pods that are followed.
+    # The followed pods are more recent than the published amounts.
     free = (
         FreeCpus(cpus_by_numa(one.state.managers.cpus, one.state.node), located=evidence.settled and not one.spread)
         for one in hypotheses
     )
     cores = cores_of(node, frame, frame.topology.zones, evidence, free)
-    # First wins: hypotheses are in the order of likelihood. Most often there is one, which there is nothing to compare with.
+    # The first hypothesis wins, because they are in order of likelihood. A single hypothesis needs no comparison.
     rooms: dict[Signature, Hypothesis] = {}
     for one in seen:
         rooms.setdefault(one.room if len(seen) > 1 else (), one)
@@ -219,14 +231,13 @@ def _left(zone: Zone, state: KubeletState) -> Zone:
 
 
 def _requested(holdings: Ledger | list[Holding]) -> dict[str, int]:
-    # Pods count as a resource of their own, as in the kubelet's fit predicate.
+    # Pods are a resource, as in the kubelet's fit predicate.
     amounts = holdings.amounts if isinstance(holdings, Ledger) else total(held.amounts for held in holdings)
     return {**amounts, PODS: len(holdings)}
 
 
 def frame_of(node: Node, topology: NodeResourceTopology, known: NodeConfig | None) -> NodeConfig:
-    # The frame is the costly part (machine, device pools) and the same as long as only available amounts change.
-    """What the objects say of the node, from what was ``known`` where they say the same."""
+    """Return the configuration of the node: ``known`` if the objects have not changed it, because it is expensive to build."""
     if known is not None and known.topology is topology and known.allocatable is node.allocatable:
         return known
     if known is None or not known.holds_for(topology, node.allocatable):
@@ -241,13 +252,13 @@ def cores_of(
     evidence: CoreEvidence,
     states: Iterable[FreeCpus] = (),
 ) -> WholeCores:
-    """The rule about whole cores, by what pods that run or were refused prove."""
+    """Return the whole-core rule according to the evidence of running and rejected pods."""
     architecture = node.labels.get(ARCHITECTURE, "")
     return surely_whole(core_rule_of(frame, architecture, evidence), zones, states)
 
 
 def core_rule_of(frame: NodeConfig, architecture: str, evidence: CoreEvidence) -> CoreRule | None:
-    """As ``core_rule``, kept while it follows from the same."""
+    """Return ``core_rule``, cached while its inputs stay the same."""
     known: tuple[tuple[str, bool], Collection[int], CoreRule | None] | None = frame.derived.get(CORES)
     asked = architecture, evidence.kept
     if known is not None and known[0] == asked and known[1] == evidence.counts:
@@ -258,7 +269,7 @@ def core_rule_of(frame: NodeConfig, architecture: str, evidence: CoreEvidence) -
 
 
 def _problem_in(frame: NodeConfig) -> str:
-    """As ``problem_of`` its topology, which stays the same until another one is published."""
+    """Return ``problem_of`` the topology, cached with the frame."""
     problem: str | None = frame.derived.get(PROBLEM)
     if problem is None:
         problem = frame.derived[PROBLEM] = problem_of(frame.topology)
@@ -266,12 +277,12 @@ def _problem_in(frame: NodeConfig) -> str:
 
 
 def problem_of(topology: NodeResourceTopology) -> str:
-    """Why nothing may be placed that this kubelet would align; empty when there is no reason."""
+    """Return why no pod may be placed that this kubelet would align, or an empty string."""
     if topology.problem:
         return topology.problem
     if not topology.zones:
         return "no NUMA nodes are published"
-    # kubelet topologymanager: above 8 NUMA nodes it needs max-allowable-numa-nodes, which may be set.
+    # Above 8 NUMA nodes the topology manager needs max-allowable-numa-nodes, which may be set.
     if len(topology.zones) > MOST_NUMA and _looks_at_sets(topology):
         return f"{len(topology.zones)} NUMA nodes are published, more than a kubelet can align"
     if topology.kubelet.topology_policy is None:
@@ -280,7 +291,9 @@ def problem_of(topology: NodeResourceTopology) -> str:
 
 
 def _looks_at_sets(topology: NodeResourceTopology) -> bool:
-    """Does the kubelet look at sets of NUMA nodes? Under policy none only its memory manager does (getDefaultHint, policy_static.go)."""
+    """
+    Return whether the kubelet tries sets of NUMA nodes. Under policy none only its memory manager does (getDefaultHint, policy_static.go).
+    """
     config = topology.kubelet
     binds_memory = config.memory_policy != "None" and any(
         is_memory(name) for zone in topology.zones for name in zone.allocatable
@@ -289,11 +302,11 @@ def _looks_at_sets(topology: NodeResourceTopology) -> bool:
 
 
 def unknown_words(config: KubeletConfig) -> str:
-    """Which published option changes the kubelet's decisions in a way that is not known here; empty when none does."""
+    """Return a text about published options whose effect on the kubelet's decisions is unknown, or an empty string."""
     found: tuple[str, ...] = ()
     if config.topology_policy is not KubeletPolicy.NONE:
         found += unknown_options(config.topology_options, TOPOLOGY_OPTIONS)
-    # The policy ``none`` ignores its options; the kubelet validates them only for the static one.
+    # Policy ``none`` ignores its options. The kubelet validates them only for the static policy.
     if config.cpu_policy != "none":
         found += unknown_options(config.cpu_options, CPU_OPTIONS)
     return f"what the kubelet option {', '.join(found)} does is not known" if found else ""
@@ -301,21 +314,21 @@ def unknown_words(config: KubeletConfig) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FreeRange:
-    """What one NUMA node has free at least and at most, in our units, over every state that is possible."""
+    """The minimum and maximum free amounts of one NUMA node over all possible states, in this project's units."""
 
     numa: int
     lower: ResourceList
     upper: ResourceList
 
     def __str__(self) -> str:
-        """``NUMA 0: 4 CPUs, 8Gi memory``, or ``NUMA 0: 4 CPUs .. 8 CPUs`` where the states differ."""
+        """Return a text such as ``NUMA 0: 4 CPUs, 8Gi memory``, or ``NUMA 0: 4 CPUs .. 8 CPUs`` if the states differ."""
         low, high = amounts_text(self.lower), amounts_text(self.upper)
         return f"NUMA {self.numa}: {low or 'nothing'}" + ("" if low == high else f" .. {high}")
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletKnowledge:
-    """``states`` is how many states are possible, ``evidence`` sentences about where that and the kubelet's options are known from."""
+    """The number of possible states, sentences about the source of the knowledge, and the free amounts per NUMA node."""
 
     states: int
     evidence: tuple[str, ...]
@@ -323,14 +336,14 @@ class KubeletKnowledge:
 
     @property
     def is_certain(self) -> bool:
-        """Is there one state?"""
+        """Whether there is only one possible state."""
         return self.states == 1 and all(one.lower == one.upper for one in self.free)
 
 
 def known_of(view: KubeletView) -> KubeletKnowledge:
-    """What decisions on this node rest on."""
+    """Return the knowledge that decisions on this node use."""
     states = [one.state for one in view.hypotheses]
-    # ``upper`` has the most room that there may be, so that the range covers it too.
+    # ``upper`` has the most possible room, so the range includes it.
     if view.upper is not None:
         states.append(view.upper.state)
     node = view.state.node

@@ -1,7 +1,8 @@
 """
-A kubelet that aligns, on a node whose CPUs are ours to choose: it goes by its own state, and where it put what we cannot know.
+Worst-case check of alignment by the kubelet on nodes where the scheduler chooses CPUs.
 
-So a pod is placed only where it would be admitted however the kubelet has spread everything that is taken. Decides that and nothing else.
+The kubelet of such a node aligns by its own state, and where it put the present pods is not known. A pod is accepted only if the kubelet
+admits it for every distribution of all held amounts over NUMA nodes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ from koord_numa.core.state.ledger import Ledger
 NOT_SURELY_ALIGNED: Final = "node(s) whose kubelet might not align the pod to NUMA nodes"
 
 TAKEN: Final = "taken by containers"
-"""What the sum is called among what is remembered of a ledger."""
+"""Key of the sum of held amounts in the derived values of a ledger."""
 
 _STRICT: Final = frozenset({KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE})
 
@@ -28,8 +29,11 @@ _STRICT: Final = frozenset({KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_
 @dataclass(frozen=True, slots=True)
 class Aligner:
     """
-    A kubelet that may refuse pods by its own state. ``zones`` is what each NUMA node has, ``gone`` what is not for pods, wherever it is
-    missing. ``amplified`` are resources whose published amounts are not the kubelet's.
+    A kubelet that may reject pods by its own state.
+
+    ``zones`` are the amounts of every NUMA node. ``gone`` are reserved amounts, on unknown NUMA nodes.
+    ``amplified`` are resources whose published
+    amounts differ from the kubelet's.
     """
 
     config: KubeletConfig
@@ -39,19 +43,20 @@ class Aligner:
 
     @property
     def is_strict(self) -> bool:
-        """Does it refuse what it cannot align?"""
+        """Whether the kubelet rejects pods that it cannot align."""
         return self.config.topology_policy in _STRICT
 
     @property
     def binds_memory(self) -> bool:
-        """Where it is not published whether memory is bound, a strict kubelet is taken to do it."""
+        """Whether the kubelet binds memory. If not published, a strict kubelet is assumed to bind it."""
         return self.config.memory_policy == "Static" or (self.is_strict and self.config.memory_policy is None)
 
     def counts(self, resource: str) -> bool:
         """
-        Whether the kubelet looks for this resource on one NUMA node. Without any policy the memory manager still does for memory.
+        Return whether the kubelet aligns this resource. Without a topology manager policy, the memory manager still aligns memory.
 
-        A zone that does not list a resource says nothing about it. A resource that no zone lists counts only where the published policy of
+        A zone that does not list a resource gives no information about it. A resource that no zone lists counts
+        only if the published policy of
         the memory manager shows that the kubelet binds it.
         """
         if not any(resource in zone for zone in self.zones):
@@ -65,15 +70,16 @@ class Aligner:
 
 def aligner(node: Node, topology: NodeResourceTopology, ratios: Mapping[str, float]) -> Aligner | None:
     """
-    The kubelet of a node with scheduler-owned CPUs, if it might refuse a pod for its NUMA nodes; ``None`` where it cannot.
+    Return the kubelet of a node with scheduler-owned CPUs if it may reject a pod for its NUMA nodes, else ``None``.
 
-    Its managers have no more than a NUMA node's capacity; what Node allocatable lacks may be missing on any (``--reserved-memory``).
+    Its managers have at most a NUMA node's capacity. The amount that the Node's allocatable lacks may be missing on any NUMA node
+    (``--reserved-memory``).
     """
     policies = topology.kubelet.topology_policy, topology.kubelet.memory_policy
-    # Only strict policies refuse what they cannot align; a static memory manager refuses by itself.
+    # Only strict policies reject pods that they cannot align. A static memory manager rejects pods under any policy.
     if policies[0] not in _STRICT and policies[1] != "Static":
         return None
-    # Capacity over allocatable: the kubelet's managers count from what the machine has.
+    # Capacity and not allocatable: the kubelet's managers count from the machine's amounts.
     zones = tuple(_capacity(zone.numa, {**zone.allocatable, **zone.capacity}, topology) for zone in topology.zones)
     whole = total(zones)
     gone = {name: max(0, amount - node.allocatable.get(name, 0)) for name, amount in whole.items()}
@@ -82,11 +88,13 @@ def aligner(node: Node, topology: NodeResourceTopology, ratios: Mapping[str, flo
 
 def refuse_unsure(request: PodRequest, kubelet: Aligner, ledger: Ledger) -> Rejection | None:
     """
-    Could this kubelet refuse the pod, depending on where it put the others?
+    Return a rejection if this kubelet might reject the pod, depending on the NUMA nodes of the other pods.
 
-    Each resource can be used up on so many NUMA nodes at most by what is taken of it. When all resources together cannot close every NUMA
-    node, one is left that has enough of each: the merged hint is then a single NUMA node and preferred, which every policy admits
-    (policy_restricted.go, policy_single_numa_node.go). Wider requests are refused, for nothing is sure about them.
+    Held amounts of a resource can leave too little of it on a limited number of NUMA nodes. If all resources together cannot do so on every
+    NUMA node, one NUMA node has enough of every resource. The merged hint is then a single NUMA node and preferred,
+    which every policy admits
+    (policy_restricted.go, policy_single_numa_node.go). Requests that need several NUMA nodes are rejected, because
+    they cannot be guaranteed.
     """
     if passing := _only_passing(request, kubelet):
         return _refuse(kubelet, f"{', '.join(passing)} of init containers alone it binds anywhere", resolvable=False)
@@ -95,10 +103,10 @@ def refuse_unsure(request: PodRequest, kubelet: Aligner, ledger: Ledger) -> Reje
         return _refuse(kubelet, why, resolvable=False)
     taken: dict[str, int] | None = None
     for wanted in _units(request, kubelet):
-        # An amount that no zone lists cannot be compared; the kubelet may align it all the same.
+        # An amount that no zone lists cannot be compared, but the kubelet may align it.
         if unknown := sorted(name for name in wanted if not any(zone.get(name) for zone in kubelet.zones)):
             return _refuse(kubelet, f"the NUMA nodes of {', '.join(unknown)} are not published", resolvable=False)
-        # Amplified amounts are the scheduler's; the kubelet's own accounting does not know them.
+        # Only the scheduler amplifies amounts. The kubelet's accounting uses the original amounts.
         if amplified := sorted(kubelet.amplified & wanted.keys()):
             return _refuse(kubelet, f"{', '.join(amplified)} is amplified, by which it does not go", resolvable=False)
         if not any(
@@ -107,12 +115,12 @@ def refuse_unsure(request: PodRequest, kubelet: Aligner, ledger: Ledger) -> Reje
             return _refuse(kubelet, f"no NUMA node has {amounts_text(wanted)}", resolvable=False)
         if taken is None:
             taken = total([kubelet.gone, _taken(ledger)])
-        # Each resource closes as many NUMA nodes as it can on its own; in the worst case these do not overlap.
+        # Every resource excludes as many NUMA nodes as possible. In the worst case these are different NUMA nodes.
         closed = sum(_most_closed(kubelet, name, amount, taken.get(name, 0)) for name, amount in wanted.items())
         if closed >= len(kubelet.zones):
             why = f"it chooses by its own state, in which no NUMA node is sure to have {amounts_text(wanted)} left"
             return _refuse(kubelet, why, resolvable=True)
-        # Container scope: containers before this one are taken too when the next one is asked.
+        # In container scope, earlier containers of the pod are held when the next container is aligned.
         taken = total([taken, wanted])
     return None
 
@@ -126,7 +134,7 @@ def _capacity(numa: int, published: ResourceList, topology: NodeResourceTopology
 
 
 def _units(request: PodRequest, kubelet: Aligner) -> Iterator[ResourceList]:
-    """What has to be on one NUMA node together: of the whole pod, or of one container after the other."""
+    """Yield the amounts that must be on one NUMA node: of the whole pod, or of every container in order."""
     demand = pod_demand(request)
     whole = kubelet.config.topology_scope is KubeletScope.POD
     for unit in [demand.pod] if whole else [unit for _, unit in demand.containers]:
@@ -136,7 +144,7 @@ def _units(request: PodRequest, kubelet: Aligner) -> Iterator[ResourceList]:
 
 
 def _only_passing(request: PodRequest, kubelet: Aligner) -> list[str]:
-    """Types of memory that pod scope makes no hint for (getPodRequestedResources), so that they may tie NUMA nodes together."""
+    """Return the memory types without a hint in pod scope (getPodRequestedResources), which may group NUMA nodes."""
     if not kubelet.binds_memory or kubelet.config.topology_scope is not KubeletScope.POD:
         return []
     demand = pod_demand(request)
@@ -144,7 +152,7 @@ def _only_passing(request: PodRequest, kubelet: Aligner) -> list[str]:
 
 
 def _uses_again(request: PodRequest, kubelet: Aligner) -> bool:
-    """Container scope: is there an init container whose share others must use again (as the managers' hints for reusable CPUs)?"""
+    """Return whether, in container scope, other containers must reuse what an init container leaves (hints for reusable CPUs)."""
     return (
         kubelet.config.topology_scope is KubeletScope.CONTAINER
         and any(container.kind is ContainerKind.INIT for container in request.containers)
@@ -159,8 +167,8 @@ def _amounts(unit: ContainerDemand) -> dict[str, int]:
 
 
 def _taken(ledger: Ledger) -> ResourceList:
-    """Of all pods there, summed once for each change of the ledger."""
-    # Kept beside the ledger: every decision on the node asks for it.
+    """Return the sum over all pods of the ledger, computed once per change."""
+    # Cached with the ledger, because every decision on the node reads it.
     known: ResourceList | None = ledger.derived.get(TAKEN)
     if known is None:
         known = ledger.derived[TAKEN] = total(_taken_by(held.request, held.amounts) for held in ledger)
@@ -168,21 +176,23 @@ def _taken(ledger: Ledger) -> ResourceList:
 
 
 def _taken_by(request: PodRequest | None, amounts: ResourceList) -> ResourceList:
-    """All containers' together: what init containers had may be elsewhere than what is used again of it."""
+    """Return the sum over all containers, because what an init container leaves may be on other NUMA nodes than what is reused."""
     if request is None:
         return amounts
     return total(_amounts(unit) for _, unit in pod_demand(request).containers)
 
 
 def _most_closed(kubelet: Aligner, resource: str, amount: int, taken: int) -> int:
-    """On how many NUMA nodes at most less than ``amount`` is left when so much is taken: the smallest are used up first."""
-    # 0 devices are had on any NUMA node with such devices, in use or not (devicemanager/topology_hints.go).
+    """
+    Return the maximum number of NUMA nodes with less than ``amount`` left if ``taken`` is held. The smallest NUMA nodes are used up first.
+    """
+    # A request of 0 devices fits on every NUMA node with such devices, in use or not (devicemanager/topology_hints.go).
     if not amount:
         return sum(not zone.get(resource) for zone in kubelet.zones)
     closed = 0
-    # Ascending: small NUMA nodes take the least to close, so that most of them close.
+    # Ascending: the smallest NUMA nodes need the least to be excluded.
     for has in sorted(zone.get(resource, 0) for zone in kubelet.zones):
-        # Closed when less than ``amount`` is left: ``has - amount + 1`` units are enough for that.
+        # A NUMA node is excluded with less than ``amount`` left, for which ``has - amount + 1`` held units suffice.
         taken -= max(0, has - amount + 1)
         if taken < 0:
             break
