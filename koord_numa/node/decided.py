@@ -18,7 +18,7 @@ from koord_numa.wire import names
 
 # Finished pods hold nothing, though their object and its annotation exist until garbage collection.
 _FINAL: Final = frozenset({"Succeeded", "Failed"})
-_MOST_NUMA_NODES: Final = 1024  # as the kernel's MAX_NUMNODES and sysfs/numa.py
+_MOST_NUMA_NODES: Final = 1024  # as the kernel's MAX_NUMNODES and sysfs.py
 _KOORDLET: Final = "koordlet"
 KOORDLET_NAMESPACE: Final = "koordinator-system"
 """Namespace of the DaemonSet ``koordlet`` in Koordinator's chart."""

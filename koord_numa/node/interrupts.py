@@ -67,7 +67,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Balancer:
-    """An irqbalance that runs: its socket, the CPUs that its configuration bans, and those that it was told to ban."""
+    """An irqbalance that runs: its socket, the CPUs that its configuration bans, and those that this module has banned."""
 
     socket: str
     configured: CpuSet

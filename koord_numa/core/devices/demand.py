@@ -108,7 +108,7 @@ def normal_form(amounts: ResourceList, spec: DeviceSpec) -> DeviceDemand | str:
         if isinstance(demand, str):
             return demand
         found.append(demand)
-    # As upstream: a type without a request, or with every matching device, is not allocated jointly.
+    # As upstream: types that are not requested, or whose every matching device is requested, are not allocated jointly.
     asked = {each.type for each in found if each.hint.strategy is not AllocateStrategy.APPLY_FOR_ALL}
     joint = tuple(kind for kind in dict.fromkeys(spec.joint) if kind in asked)
     demanding = (

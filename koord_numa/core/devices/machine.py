@@ -163,7 +163,7 @@ class DeviceUsage(ValueObject, gc=False):
     type: str
     minor: int
     amounts: tuple[tuple[str, int], ...]
-    functions: tuple[str, ...] = ()  # bus ids, sorted; held twice: listed twice
+    functions: tuple[str, ...] = ()  # bus ids, sorted; an id that two pods hold occurs twice
     exclusive: DeviceExclusive = DeviceExclusive.NONE
 
 

@@ -1,1 +1,1 @@
-"""Groups of pods that are placed together or not at all: what a group is, and where its members go."""
+"""Gang scheduling: the model of groups, and decisions about all members of a group. Pure."""

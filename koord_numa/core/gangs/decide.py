@@ -1,9 +1,9 @@
 """
-Where the members of a group go: all of them are tried in one state, and nothing is bound unless every gang has its minimal count.
+Placement of the members of a group. No member is bound unless every gang has its minimal count.
 
-The search stands on a ``Trial``: the cluster in the state of one moment, in which members are assumed one by one, with everything that a
-single pod's decision counts. Members go largest first. A member that fits nowhere makes room by moving members that are placed already;
-when that fails, the search starts again with that member first. kube-scheduler tries one order and moves nothing (kubernetes#138765).
+The search uses a ``Trial``: a snapshot of the cluster in which members are assumed one by one, with all checks of a single pod's decision.
+The largest members are placed first. If a member fits on no node, placed members are moved to free its resources. If that fails, the search
+restarts with this member first. kube-scheduler tries one order and moves no members (kubernetes#138765).
 """
 
 from collections import Counter
@@ -18,20 +18,20 @@ from koord_numa.core.value_objects import ValueObject, replace
 
 T = TypeVar("T")
 Moved = Mapping[str, Placement]
-"""Placements by uid of members that other tasks have moved during an interruption."""
+"""New placements by UID of members that had to be placed again after an interruption."""
 
 Steps = Generator[None, Moved | None, T]
-"""Search that other tasks may interrupt at every ``yield``. What is sent has the assumed members that are placed otherwise since."""
+"""Search that other tasks may interrupt at every ``yield``. The caller sends the members that were placed again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one decision about a group."""
+    """Bounds of a decision about a group."""
 
-    extra_choices: int = 256  # decisions about single members beyond one for each; about 50 ms at 0.2 ms each
-    orders: int = 6  # starts with another order of the members
-    chain: int = 2  # members that move, one for another, to make room for a member
-    domains: int = 64  # topology domains that are tried
+    extra_choices: int = 256  # decisions about single members beyond one per member; about 50 ms at 0.2 ms per decision
+    orders: int = 6  # attempts with different orders of the members
+    chain: int = 2  # successive moves that free resources for a member
+    domains: int = 64  # evaluated topology domains
 
 
 LIMITS: Final = Limits()
@@ -39,8 +39,9 @@ LIMITS: Final = Limits()
 
 class Member(ValueObject):
     """
-    A pod of the group without a node. Members of equal ``kind`` are placed alike. ``size`` sorts kinds, the largest or most constrained
-    first when descending.
+    Pod of the group without a node. Members of equal ``kind`` have equal requirements.
+
+    ``size`` is the sort key of kinds. In descending order, the largest or most constrained kind is first.
     """
 
     uid: str
@@ -50,7 +51,7 @@ class Member(ValueObject):
 
 
 class Domain(ValueObject):
-    """Nodes with the same values of topology labels. ``name`` shows these values; ``free`` is their free CPU in milli-CPU."""
+    """Nodes with equal values of topology labels. ``name`` has these values. ``free`` is the free CPU in milli-CPU."""
 
     name: str
     nodes: frozenset[str]
@@ -58,7 +59,7 @@ class Domain(ValueObject):
 
 
 class Group(ValueObject):
-    """What is decided on. ``missing`` has the members that must be placed at least, by gang; ``levels`` are topology constraints."""
+    """Input of a decision. ``missing`` is the minimum of members to place by gang, ``levels`` are topology constraints."""
 
     members: tuple[Member, ...]
     missing: Mapping[GangKey, int]
@@ -66,33 +67,33 @@ class Group(ValueObject):
 
 
 class Pause(Enum):
-    """Result of a choice that continues when it is asked for again."""
+    """Result of ``Trial.choose`` that is interrupted: call it again after the interruption."""
 
     PAUSE = "pause"
 
 
 class Trial(Protocol):
-    """The cluster in the state of one moment. What is assumed counts for what is chosen after it, until it is undone."""
+    """Snapshot of the cluster. Assumed members count in later choices until they are undone."""
 
     def choose(self, member: Member, nodes: frozenset[str] | None) -> Placement | Pause | None:
-        """Return the best placement now, on one of these nodes (``None``: any); ``None`` when no node takes the member."""
+        """Return the best placement on these nodes (``None``: all nodes); ``None`` if the member fits on no node."""
         ...
 
     def assume(self, member: Member, placement: Placement) -> None:
-        """Count the member at this placement."""
+        """Assume the member at this placement."""
         ...
 
     def undo(self, member: Member) -> None:
-        """Count the member no more."""
+        """Release an assumed member."""
         ...
 
     def domains(self, keys: Sequence[str]) -> Sequence[Domain]:
-        """Return the domains by these labels that the group's scheduled members permit."""
+        """Return the domains by these labels that contain all scheduled members of the group."""
         ...
 
 
 class DomainResult(ValueObject):
-    """What a domain offered: how many members were placed, of how many, and the first that was not."""
+    """Result of a domain: ``placed`` of ``members`` members were placed. ``failed`` is the first member that was not."""
 
     name: str
     placed: int
@@ -101,7 +102,7 @@ class DomainResult(ValueObject):
 
 
 class Placed(ValueObject):
-    """The placements by uid, in the order in which they were decided. ``left`` are members beyond the minimal counts that fit nowhere."""
+    """Placements by UID, in the order of the decisions. ``left`` are members beyond the minimal counts that fit on no node."""
 
     placements: Mapping[str, Placement]
     left: tuple[str, ...] = ()
@@ -110,8 +111,9 @@ class Placed(ValueObject):
 
 class Refused(ValueObject):
     """
-    The group does not fit. ``failed`` is the member that fits nowhere ``beside`` the others that were placed, in this order; ``domains``
-    are the results by domain, the best first, for groups with a topology constraint. ``exhausted``: the search was cut off.
+    Rejection of a group. ``failed`` is the member that fits on no node after the placements ``beside``, in this order.
+
+    ``domains`` are the results by domain, the best first, for groups with a topology constraint. ``exhausted``: the search reached a limit.
     """
 
     gang: GangKey
@@ -125,7 +127,7 @@ class Refused(ValueObject):
 
 @dataclass(slots=True)
 class _Search:
-    """Attempts on one set of nodes. ``done`` has the placements in the order of the decisions; ``spare`` bounds further decisions."""
+    """Attempts on a set of nodes. ``done`` has the placements in the order of the decisions. ``spare`` bounds further decisions."""
 
     trial: Trial
     group: Group
@@ -135,10 +137,10 @@ class _Search:
     done: dict[str, tuple[Member, Placement]] = field(default_factory=dict)
     failed: dict[Hashable, Member] = field(default_factory=dict)
     moved: bool = False
-    stuck: bool = False  # a member that was moved cannot be put back
+    stuck: bool = False  # a moved member cannot be restored
 
     def run(self, order: Sequence[Member]) -> Steps[Member | None]:
-        """Place the members in this order. Return the member that makes a minimal count impossible, ``None`` when there is none."""
+        """Place the members in this order. Return the member that makes a minimal count impossible; ``None`` on success."""
         remaining = Counter(member.gang for member in order)
         placed: Counter[GangKey] = Counter()
         for member in order:
@@ -146,14 +148,14 @@ class _Search:
             if member.kind not in self.failed and (yield from self._place(member)):
                 placed[member.gang] += 1
                 continue
-            # Members of one kind are refused alike, until another member has moved.
+            # Members of an equal kind are rejected too.
             first = self.failed.setdefault(member.kind, member)
             if self.stuck or placed[member.gang] + remaining[member.gang] < self.group.missing.get(member.gang, 0):
                 return first
         return None if not self.moved or (yield from self._repeat()) else order[0]
 
     def clear(self) -> None:
-        """Undo everything, the last member first."""
+        """Release all members, the last member first."""
         for member, _ in reversed(self.done.values()):
             self.trial.undo(member)
         self.done.clear()
@@ -177,7 +179,7 @@ class _Search:
         return True
 
     def _make_room(self, member: Member, depth: int, moving: frozenset[Hashable]) -> Steps[bool]:
-        """Move members of other kinds, one at a time, until the member fits. What does not help is put back."""
+        """Move members of other kinds, one at a time, until the member fits. Moves that do not help are reverted."""
         tried: set[tuple[Hashable, str]] = set()
         for other, placement in reversed(list(self.done.values())):
             spot = (other.kind, placement.node)
@@ -196,7 +198,7 @@ class _Search:
                     return True
                 self._remove(member)
             if self.stuck or not (yield from self._put(other, frozenset({placement.node}))):
-                # A node admits pods in their order: after those that follow it, the other member is refused.
+                # The order of the pods of a node matters: after its successors, the other member does not fit any more.
                 self.stuck = True
                 return False
         return False
@@ -206,7 +208,7 @@ class _Search:
         del self.done[member.uid]
 
     def _repeat(self) -> Steps[bool]:
-        """Decide again in the order that the moves have made: a kubelet admits the pods of a node in the order of their binds."""
+        """Decide again in the order after the moves, because a kubelet admits the pods of a node in the order of their binds."""
         order = [(member, frozenset({placement.node})) for member, placement in self.done.values()]
         self.clear()
         for member, nodes in order:
@@ -228,10 +230,11 @@ def decide_group(trial: Trial, group: Group, limits: Limits = LIMITS) -> Placed 
 
 def decide_in_steps(trial: Trial, group: Group, limits: Limits = LIMITS) -> Steps[Placed | Refused]:
     """
-    Place the members of a group, or return why they cannot be placed. Nothing stays assumed.
+    Place the members of a group, or return why they cannot be placed. No member stays assumed.
 
-    Domains are tried by their free CPU, the fullest first. The first in which every member is placed and aligned is chosen, else the one
-    with most members placed, then with most of them aligned. Preferred levels are given up one by one, the narrowest first.
+    Domains are tried in ascending order of free CPU. The first domain in which every member is placed and aligned is chosen; otherwise the
+    domain with the most placed members, then the most aligned members. If no domain fits, preferred levels are dropped one by one, the
+    narrowest first.
     """
     first: Refused | None = None
     for keys in _level_sets(trial, group.levels):
@@ -246,7 +249,7 @@ def decide_in_steps(trial: Trial, group: Group, limits: Limits = LIMITS) -> Step
 
 
 def _level_sets(trial: Trial, levels: Sequence[TopologyLevel]) -> Iterator[tuple[str, ...]]:
-    """All levels, then fewer: preferred ones are given up by how many domains they have, the narrowest first."""
+    """Yield the label keys of all levels, then without preferred levels in descending order of their number of domains."""
     required = [level.key for level in levels if level.required]
     preferred = sorted(
         (level.key for level in levels if not level.required), key=lambda key: (len(trial.domains((key,))), key)
@@ -280,7 +283,7 @@ def _in_domains(trial: Trial, group: Group, keys: Sequence[str], limits: Limits)
 
 
 def _attempt(trial: Trial, group: Group, nodes: frozenset[str] | None, limits: Limits) -> Steps[Placed | Refused]:
-    """Try orders of the members on these nodes. A member that fits nowhere goes first in the next order."""
+    """Try orders of the members on these nodes. A member that fits on no node is first in the next order."""
     search = _Search(trial, group, nodes, limits.extra_choices, limits)
     orders = _orders(group)
     best: Refused | None = None
@@ -307,7 +310,7 @@ def _attempt(trial: Trial, group: Group, nodes: frozenset[str] | None, limits: L
 
 
 def _orders(group: Group) -> list[list[Member]]:
-    """Return two orders: as many of the largest members of each gang as it needs come first, or as many of the smallest."""
+    """Return two orders. They start with the missing number of members of each gang: the largest members, or the smallest."""
     largest = _largest_first(group.members)
     orders = [_needed_first(largest, group.missing), _needed_first(largest[::-1], group.missing)]
     first, second = ([member.kind for member in order] for order in orders)

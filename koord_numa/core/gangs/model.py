@@ -2,7 +2,7 @@
 Groups of pods that are placed together: one model for three dialects.
 
 A *gang* is a set of pods with a minimal count: a PodGroup of ``scheduling.k8s.io``, a gang of Koordinator, or a PodGroup of
-scheduler-plugins. A *group* is what is decided at once: one gang, or the gangs of a gang group of Koordinator.
+scheduler-plugins. A *group* is the unit of a decision: a gang, or the gangs of a gang group of Koordinator.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from koord_numa.core.value_objects import ValueObject
 
 
 class Dialect(Enum):
-    """Who defines the objects and labels of a gang. The value is the name in messages."""
+    """API that defines the objects and labels of a gang. The value is the name in messages."""
 
     KUBERNETES = "scheduling.k8s.io"
     KOORDINATOR = "scheduling.sigs.k8s.io"
@@ -30,9 +30,9 @@ class MatchPolicy(Enum):
 
 class GangMode(Enum):
     """
-    What becomes of members that fit while others do not (Koordinator's ``mode``).
+    Treatment of members that fit while others do not (Koordinator's ``mode``).
 
-    Members are bound only when the whole group fits, and wait without holding anything, so that both modes have the same effect.
+    Members are bound only if the whole group fits, and waiting members hold no resources. Both modes therefore have the same effect.
     """
 
     STRICT = "Strict"
@@ -40,7 +40,7 @@ class GangMode(Enum):
 
 
 class GangKey(ValueObject, gc=False):
-    """One gang. Prints as ``namespace/name``."""
+    """Key of a gang. Printed as ``namespace/name``."""
 
     dialect: Dialect
     namespace: str
@@ -51,14 +51,14 @@ class GangKey(ValueObject, gc=False):
 
 
 class TopologyLevel(ValueObject, gc=False):
-    """All members go to nodes with one value of this label. Without ``required`` the level is a preference."""
+    """Topology constraint: all members run on nodes with an equal value of this label. A preference unless ``required``."""
 
     key: str
     required: bool = True
 
 
 class GroupClaim(ValueObject, gc=False):
-    """A claim of a PodGroup (KEP-5729): the name of an entry, and the ResourceClaim or the template that it names."""
+    """Claim of a PodGroup (KEP-5729): the name of an entry, and the ResourceClaim or the template that it references."""
 
     name: str
     claim: str = ""
@@ -67,9 +67,11 @@ class GroupClaim(ValueObject, gc=False):
 
 class GangSpec(ValueObject):
     """
-    What is asked for a gang. ``basic`` gangs have no minimal count. ``group`` are the names (``namespace/name``) of the gangs of its gang
-    group, empty for the gang alone. ``problem`` says why the gang cannot be placed. ``disrupted_together``: running members are evicted
-    together (``disruptionMode: all``). ``preempts`` is false for ``preemptionPolicy: Never``. ``priority`` is that of the PodGroup, if set.
+    Specification of a gang. ``basic`` gangs have no minimal count.
+
+    ``group`` are the names (``namespace/name``) of the gangs of its gang group, empty without a gang group. ``problem`` is the reason why
+    the gang cannot be placed. ``disrupted_together``: running members are evicted together (``disruptionMode: all``). ``preempts`` is
+    false for ``preemptionPolicy: Never``. ``priority`` is the priority of the PodGroup, if set.
     """
 
     min_count: int = 1
@@ -87,8 +89,9 @@ class GangSpec(ValueObject):
 
 class GangRef(ValueObject):
     """
-    What a pod says about its gang. ``spec`` is set where annotations of the pod define the gang; otherwise an object of the dialect does.
-    ``problem`` says why the pod cannot be placed.
+    Reference of a pod to its gang. ``spec`` is set if annotations of the pod define the gang; otherwise an object of the dialect does.
+
+    ``problem`` is the reason why the pod cannot be placed.
     """
 
     key: GangKey
@@ -98,7 +101,7 @@ class GangRef(ValueObject):
 
 class PodGroup(ValueObject):
     """
-    A PodGroup of any dialect. ``satisfied``: its status says that it was scheduled once.
+    PodGroup of any dialect. ``satisfied``: by its status, the group was scheduled once.
 
     ``claim_names`` are the claims that were created for its templates, by the name of the entry.
     """
@@ -112,7 +115,7 @@ class PodGroup(ValueObject):
 
 
 class GroupStatus(ValueObject, gc=False):
-    """What is written into the status of a PodGroup. ``reason`` is ``Scheduled``, ``Unschedulable`` or ``SchedulerError``."""
+    """Status of a PodGroup to be written. ``reason`` is ``Scheduled``, ``Unschedulable`` or ``SchedulerError``."""
 
     reason: str
     message: str
@@ -121,7 +124,7 @@ class GroupStatus(ValueObject, gc=False):
 
 class GangCounts(ValueObject, gc=False):
     """
-    Members of one gang. ``waiting`` have no node, ``scheduled`` have a node or have completed.
+    Number of members of a gang. ``waiting`` members have no node, ``scheduled`` members have a node or have completed.
 
     ``satisfied``: the gang had its minimal count at some time.
     """
@@ -133,9 +136,9 @@ class GangCounts(ValueObject, gc=False):
 
 def missing(spec: GangSpec, counts: GangCounts) -> int:
     """
-    Return how many waiting members have to be placed at once so that the gang keeps its rule.
+    Return how many waiting members must be placed together so that the gang keeps its minimal count.
 
-    A gang with some, but too few, scheduled members is completed under every policy: its binds were cut off, or members were lost.
+    A gang with some, but too few, scheduled members is completed under every policy: binds were interrupted, or members were lost.
     """
     if spec.basic:
         return 0
@@ -146,7 +149,7 @@ def missing(spec: GangSpec, counts: GangCounts) -> int:
 
 
 def wait_for_members(key: GangKey, spec: GangSpec, counts: GangCounts) -> str:
-    """Return why no member may be tried yet; empty when the gang is complete (kube-scheduler's GangScheduling PreEnqueue)."""
+    """Return why no member may be tried yet; empty if the gang is complete (kube-scheduler's GangScheduling PreEnqueue)."""
     if missing(spec, counts) <= counts.waiting:
         return ""
     here = counts.waiting if spec.match_policy is MatchPolicy.ONLY_WAITING else counts.waiting + counts.scheduled
@@ -157,19 +160,19 @@ def wait_for_members(key: GangKey, spec: GangSpec, counts: GangCounts) -> str:
 
 
 def wait_for_object(key: GangKey) -> str:
-    """Return the sentence for a pod whose PodGroup does not exist (kube-scheduler's GangScheduling PreEnqueue)."""
+    """Return the message for a pod whose PodGroup does not exist (kube-scheduler's GangScheduling PreEnqueue)."""
     return f'waiting for pod\'s pod group "{key.name}" to appear in scheduling queue'
 
 
 MAX_GANGS: Final = 64
-"""Maximum gangs of a gang group. Bounds what one pod's annotation makes the scheduler look up."""
+"""Maximum gangs of a gang group. Bounds the look-ups that the annotation of a pod can cause."""
 
 
 def group_of(key: GangKey, specs: Mapping[GangKey, GangSpec]) -> tuple[tuple[GangKey, ...], str]:
     """
-    Return the gangs that are decided on with this one, sorted, and why they cannot be (empty when they can).
+    Return the gangs that are decided on together with this gang, sorted, and why that is not possible (empty if it is).
 
-    ``specs`` has the gangs that are known. Every gang of a gang group has to name the same gangs.
+    ``specs`` has the known gangs. All gangs of a gang group must list the same gangs.
     """
     spec = specs.get(key)
     if spec is None:
@@ -200,7 +203,7 @@ def _named(dialect: Dialect, name: str) -> GangKey:
 
 
 def common_levels(specs: Iterable[GangSpec]) -> tuple[tuple[TopologyLevel, ...], str]:
-    """Return the topology levels of a group, and why there are none: its gangs disagree."""
+    """Return the topology levels of a group, and the reason if its gangs have different levels (empty if they agree)."""
     found = {spec.levels for spec in specs}
     if len(found) > 1:
         return (), "the gangs of a gang group have different topology constraints"
