@@ -48,8 +48,8 @@ class KubeletHistory:
 
     ``pods`` are the known pods by UID, in the order of their binds. Pods that have left stay until no topology can show them any more.
     ``shown`` are the UIDs of the pods that the last explained topology certainly shows. ``belief`` is ``None`` until the states are first
-    requested. ``now`` is the time of the last event. ``young``: a topology may be older than the scheduler. ``oldest`` is the earliest
-    possible time at which the last topology was created.
+    requested. ``evidence`` concerns unpublished options. ``now`` is the time of the last event. ``young``: a topology may be older than
+    the scheduler. ``oldest`` is the earliest possible time at which the last topology was created.
     """
 
     pods: dict[str, KnownPod] = field(default_factory=dict)

@@ -164,7 +164,7 @@ class UnreportedPods:
         started = sorted(self._hidden - waiting, key=self._age, reverse=True)
         hidden = self._explained(topology, waiting, started) if _tells(topology) else waiting
         if hidden is None:
-            # No set of pods explains the fingerprint: pods that it should show stay hidden until the next topology.
+            # No set of pods explains the fingerprint: started pods become MISSED, and pods that were MISSED count as reported.
             hidden = waiting.union(uid for uid in started if self._reports[uid] is not Report.MISSED)
             missed = hidden - waiting
         else:

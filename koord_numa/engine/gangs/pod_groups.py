@@ -226,7 +226,7 @@ class PodGroups:
         return keys, self.levels(keys)[1]
 
     def levels(self, keys: Sequence[GangKey]) -> tuple[tuple[TopologyLevel, ...], str]:
-        """Return the topology levels of a group, and why there are none."""
+        """Return the topology levels of a group, and the reason if its gangs have different levels."""
         specs = (self.spec_of(key) for key in keys)
         return common_levels(spec for spec in specs if spec is not None)
 

@@ -2,7 +2,8 @@
 Pods that a topology may show instead of other pods of the same name: fingerprints use names, and controllers reuse names.
 
 A topology shows the pods that ran at one moment. A pod may run from its bind until it is observed as gone. A pod with a unique name limits
-the possible moments: pods that left before its bind are not shown.
+the possible moments: pods that left before its bind are not shown. Pods with reused names do not limit the moments, because for each of
+them the topology may show the departed pod instead.
 
 Example: pods a and b left at 10, and pods of the same names were bound at 20 and 30. A late topology of {a, b} may show the first two. If
 pod c with a unique name was bound at 25, a topology of {a, b, c} shows the second two, because the first two had left by then.
