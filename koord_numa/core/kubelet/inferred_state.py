@@ -477,7 +477,9 @@ def used_starts(
     frame: NodeConfig, shown: Mapping[str, PodRequest], others: Mapping[str, PodRequest]
 ) -> list[Hypothesis]:
     """
-    Return every state that a kubelet may be in while its topology shows exactly these pods, or an empty list if there are too many.
+    Return every state that a kubelet may be in while its topology shows exactly these pods.
+
+    Return an empty list if the states cannot be determined or are too many.
 
     ``others`` are pods that hold resources that no topology shows: CPUs of their init containers. The place of every pod stays unknown
     (``unlocated``). The sum of their resources per NUMA node is the use that the zones show.

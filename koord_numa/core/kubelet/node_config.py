@@ -139,7 +139,7 @@ def _is_left_out(numa: int, needed: int, rooms: Mapping[int, Room], node: Kubele
         return False
     for threads in node.core_threads:
         if node.config.cpu_options.get(FULL_CORES) and needed % threads:
-            continue  # the kubelet would have refused
+            continue  # the kubelet rejects such a pod
         whole = sum(_on_whole_cores(each, rooms[each], sizes[each], threads, node) for each in first)
         if whole < needed - needed % threads:
             return False

@@ -58,7 +58,7 @@ LIKELY_THREADS: Final = {"amd64": (2,), "arm64": (2,), "s390x": (2,), "riscv64":
 _ANY_THREADS: Final = (8, 4, 2)
 
 
-# A cluster has few versions, and every change of a node asks again.
+# Cached, because a cluster has few versions and every change of a node calls this function.
 @lru_cache(maxsize=1024)
 def newer_version(kubelet: str) -> str:
     """Return the version in ``Node.kubelet`` (``<boot> v1.37.1``) if it is newer than the model, else an empty string."""
@@ -226,7 +226,7 @@ def core_rule(
     if config.cpu_policy is not None and not config.cpu_options.get(FULL_CORES, False) and not evidence.kept:
         return None
     threads = _likely_threads(zones, architecture, evidence.counts)
-    # A reserved CPU spoils its core, and which core that is is not published.
+    # A reserved CPU spoils its core. Which core it is on is not published.
     spoiled = [(zone.capacity.get(CPU, 0) - zone.allocatable.get(CPU, 0)) // MILLI * (threads - 1) for zone in zones]
     published = config.cpu_policy is not None
     option = "" if evidence.kept else THREADS if published else FULL_CORES

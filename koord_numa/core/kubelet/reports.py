@@ -38,12 +38,8 @@ class Use:
 
     cpus: dict[int, int]
     spread: int = 0
-    memory: dict[tuple[int, str], int] = field(
-        default_factory=dict
-    )  # bytes by (NUMA id, type), of blocks on one NUMA node
-    blocks: list[tuple[str, int, int]] = field(
-        default_factory=list
-    )  # (type, mask, bytes) of blocks on several NUMA nodes
+    memory: dict[tuple[int, str], int] = field(default_factory=dict)  # bytes of blocks on one NUMA node
+    blocks: list[tuple[str, int, int]] = field(default_factory=list)  # (type, mask, bytes) of wider blocks
     devices: dict[tuple[int, str], int] = field(default_factory=dict)
     partly: bool = False  # whether the place of a shown pod is unknown
 
@@ -583,7 +579,7 @@ class Prospect:
     def may_come(self, one: Hypothesis) -> bool:
         """Return whether the topology can be published at a later moment, after all of its pods have arrived."""
         if any(uid in one.gone for uid in self.shown):
-            return False  # the topology shows a pod that has left by now
+            return False  # a shown pod has left before other shown pods arrive
         return may_come_to(one, self.shown, self.zones) and self._is_made_up(one)
 
     def _is_made_up(self, one: Hypothesis) -> bool:
