@@ -10,11 +10,16 @@ import pytest
 from playwright.async_api import Page, expect
 
 from koord_numa.app.runtime import Runtime
+from koord_numa.engine.device_moves import DeviceMove
+from koord_numa.view.documents.cluster import cluster_document, node_entry
+from koord_numa.view.documents.node import node_document
 from koord_numa.view.page import written_page
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, World, pinned, world
+from tests.engine.world import make_pod
 from tests.operator.operating import operating
 from tests.view.browser import browser_page, chromium, in_chromium, violations
+from tests.view.test_devices_by_id import rack
 
 pytestmark = [pytest.mark.e2e, *in_chromium]
 
@@ -214,3 +219,38 @@ async def test_no_text_of_an_object_becomes_markup(tmp_path: Path) -> None:
         await page.goto(path.as_uri())
         await expect(page.locator("a.node b")).to_have_text("</script><img src=x onerror=alert(1)>")
         assert await page.locator("img").count() == 0
+
+
+async def test_devices_by_id_and_moves(tmp_path: Path) -> None:
+    scheduler = rack().engine
+    info = scheduler.cache.nodes["node"]
+    entry, details = node_entry(info), node_document(info, scheduler.claims, "2026-01-01T00:00:00Z")
+    assert entry is not None
+    assert details is not None
+    move = DeviceMove(make_pod("p", node="node"), "node", "other", "nvidia.com/gpu", 4)
+    cluster = cluster_document([entry], 0, "2026-01-01T00:00:00Z", [move])
+    path = tmp_path / "page.html"
+    path.write_text(written_page({"/api/v1/cluster": cluster, "/api/v1/nodes/node": details}))
+    async with browser_page(offline=True) as page:
+        await page.goto(path.as_uri())
+        moves = page.get_by_role("list", name="Moves that gather free devices")
+        await expect(moves.get_by_role("listitem")).to_have_text([move.text])
+        await accessible(page)
+        await page.goto(f"{path.as_uri()}#/nodes/node")
+        switches = page.get_by_role("region", name="Devices by id").locator("tbody tr")
+        await expect(switches).to_have_count(3)
+        assert [await row.locator(".device").all_inner_texts() for row in await switches.all()] == [
+            ["gpu 0: free", "gpu 1: default/a, default/b, 50 % free", "rdma 0: default/a, 99 % free"],
+            ["gpu 2: unhealthy", "rdma 1: free"],
+            ["gpu 3: free"],
+        ]
+        assert await switches.locator("td:nth-child(-n + 2)").all_inner_texts() == [
+            "0",
+            "a",
+            "1",
+            "b",
+            "\N{EN DASH}",
+            "\N{EN DASH}",
+        ]
+        await expect(page.get_by_text("Free groups of GPUs: 0 of 4, 0 of 2, 2 of 1")).to_be_visible()
+        await accessible(page)

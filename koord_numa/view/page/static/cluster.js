@@ -90,12 +90,16 @@ const clusterView = (main) => {
     if (link) link.focus({ preventScroll: true });
   };
   const sums = el("div", {});
-  const moves = el("ul", { "aria-label": "Moves that gather free devices" });
+  const moves = el("div", {});
   const refresh = () => {
     const { summary } = store.cluster;
     fill(sums, facts([["Nodes", String(summary.nodes)], ["CPUs free", `${number(summary.freeCPUs)} of ${number(summary.cpus)}`],
       ["Largest aligned request", summary.largest || "none"], ["Pods that wait", String(summary.waiting)]]));
-    fill(moves, (store.cluster.moves || []).map((move) => el("li", {}, move.text)));
+    const reported = store.cluster.moves || [];
+    fill(moves, reported.length
+      ? [el("h3", {}, "Moves that gather free devices"),
+        el("ul", { "aria-label": "Moves that gather free devices" }, reported.map((move) => el("li", {}, move.text)))]
+      : null);
     shown = store.cluster.nodes.filter(matches);
     found.textContent = `${shown.length} of ${plural(store.cluster.nodes.length, "node")}`;
     draw();
@@ -116,7 +120,7 @@ const clusterView = (main) => {
       select("State", "state", [["", "all"], ...states.map((one) => [one, one])]),
       select("CPUs of", "owner", [["", "all"], ["scheduler", "scheduler"], ["kubelet", "kubelet"], ["none", "not known"]]),
       devices.length ? select("Colour by", "device", [["", "CPUs"], ...devices.map((one) => [one, `CPUs with ${one}`])]) : null),
-    legend(top), found, pane);
+    legend(top), found, pane, moves);
   refresh();
   return { update: refresh, resize: draw, search: () => text.focus() };
 };
