@@ -35,7 +35,7 @@ BATCH: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class NodeChanges:
-    """Entries that are new or different since the last refresh, and names of deleted nodes."""
+    """Entries that are new or different since the last message, and names of nodes without an entry."""
 
     nodes: tuple[Document, ...] = ()
     removed: tuple[str, ...] = ()
@@ -53,20 +53,23 @@ class NodeEntries:
     _revisions: dict[str, int] = field(default_factory=dict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def refresh(self) -> NodeChanges:
-        """Rebuild the entries of changed nodes and return the changes."""
-        # One refresh at a time: two concurrent refreshes would each report only a part of the changes.
+    async def refresh(self) -> None:
+        """Rebuild the entries of changed nodes."""
+        # One refresh at a time: the second of two concurrent refreshes would return before all entries are rebuilt.
         async with self._lock:
-            changed = await self._derive()
+            await self._derive()
             nodes = self.scheduler.cache.nodes
-            gone = tuple(name for name in self._revisions if name not in nodes)
-            removed = tuple(name for name in gone if self.entries.pop(name, None) is not None)
-            for name in gone:
+            for name in [name for name in self._revisions if name not in nodes]:
                 del self._revisions[name]
-            return NodeChanges(tuple(changed), removed)
+                self.entries.pop(name, None)
 
-    async def _derive(self) -> list[Document]:
-        changed: list[Document] = []
+    def changes_since(self, sent: Mapping[str, Document]) -> NodeChanges:
+        """Return the difference to the entries that were sent."""
+        # An entry is replaced only if it differs, so that identity is enough.
+        nodes = tuple(entry for name, entry in self.entries.items() if sent.get(name) is not entry)
+        return NodeChanges(nodes, tuple(name for name in sent if name not in self.entries))
+
+    async def _derive(self) -> None:
         derived = 0
         # A copy, because nodes change while other tasks run.
         for name, info in list(self.scheduler.cache.nodes.items()):
@@ -78,11 +81,9 @@ class NodeEntries:
                 self.entries.pop(name, None)
             elif self.entries.get(name) != entry:
                 self.entries[name] = entry
-                changed.append(entry)
             derived += 1
             if derived % BATCH == 0:
                 await asyncio.sleep(0)
-        return changed
 
 
 ADVISED: Final = 20
@@ -203,13 +204,16 @@ class LiveFeed:
             self._task = asyncio.create_task(self._watch(), name="live page")
 
     async def _watch(self) -> None:
-        # Changes before the first page opened are in the document that the page loads. Only later changes are sent.
+        # Changes before the first stream opened are in the document that the page then loads. Only later changes are sent.
         await self._entries.refresh()
+        sent = dict(self._entries.entries)
         waiting, moves = len(self._entries.scheduler.waiting()), self._moves()
         # The loop ends with the last reader, so that it costs nothing without pages.
         while self._readers:
             await asyncio.sleep(INTERVAL)
-            changes = await self._entries.refresh()
+            await self._entries.refresh()
+            changes = self._entries.changes_since(sent)
+            sent = dict(self._entries.entries)
             before = waiting, moves
             waiting, moves = len(self._entries.scheduler.waiting()), self._moves()
             if changes or (waiting, moves) != before:

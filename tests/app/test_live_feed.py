@@ -1,4 +1,4 @@
-"""The page's stream of changes has a bounded number of readers, also when they come at the same time."""
+"""The stream of changes for pages: number of readers, and completeness of changes."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from koord_numa.app.api import READERS, LiveFeed, NodeEntries
+from koord_numa.app.api import READERS, LiveFeed, NodeChanges, NodeEntries
 from koord_numa.engine.device_moves import DeviceMove
 from tests.cluster.objects import until
 from tests.engine.world import make_node, make_pod, make_world
@@ -56,3 +56,29 @@ async def test_a_new_report_of_moves_is_sent(monkeypatch: pytest.MonkeyPatch) ->
         change = json.loads((await page.content.readline()).removeprefix(b"data: "))
         assert [move["text"] for move in change["moves"]] == [moves[0].text]
         await feed.stop()
+
+
+async def test_a_request_for_the_cluster_takes_no_change_from_pages() -> None:
+    """Both refresh the entries."""
+    world = make_world(make_node("a"), make_node("b"))
+    entries = NodeEntries(world.engine)
+    await entries.refresh()
+    sent = dict(entries.entries)
+    world.engine.handlers.nodes.observe("MODIFIED", make_node("a", unschedulable=True))
+    await entries.refresh()
+    await entries.refresh()
+    assert [(entry["name"], entry["state"]) for entry in entries.changes_since(sent).nodes] == [("a", "cordoned")]
+    assert not entries.changes_since(dict(entries.entries))
+
+
+async def test_a_node_is_removed_while_its_pods_remain() -> None:
+    """The cache keeps the node for its pods after the Node object has gone."""
+    world = make_world(make_node("node"))
+    world.engine.handlers.bound_pods.observe("ADDED", make_pod("p", node="node"))
+    entries = NodeEntries(world.engine)
+    await entries.refresh()
+    sent = dict(entries.entries)
+    world.engine.handlers.nodes.observe("DELETED", make_node("node"))
+    await entries.refresh()
+    assert "node" in world.engine.cache.nodes
+    assert entries.changes_since(sent) == NodeChanges(removed=("node",))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from koord_numa.app.runtime import Runtime
 from koord_numa.engine.device_moves import DeviceMove
@@ -123,8 +123,18 @@ async def test_the_plan_of_a_rebind_is_drawn(tmp_path: Path, monkeypatch: pytest
 
 async def test_changes_arrive_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with scheduling(tmp_path, monkeypatch) as (cluster, runtime), browser_page() as page:
+
+        async def changed_before(route: Route) -> None:
+            cluster.server.store.patch("nodes", "own-0", {"spec": {"unschedulable": True}})
+            info = runtime.scheduler.cache.nodes["own-0"]
+            await until(lambda: info.node is not None and info.node.unschedulable)
+            await route.continue_()
+
+        # A change after the page has loaded and before its stream opens.
+        await page.route("**/api/v1/events", changed_before)
         await page.goto(url(runtime))
         await expect(page.locator("#live")).to_have_text("live")
+        await expect(page.get_by_role("link", name=re.compile("own-0, the node is cordoned"))).to_be_visible()
         cluster.server.store.patch("nodes", "own-1", {"spec": {"unschedulable": True}})
         await expect(page.get_by_role("link", name=re.compile("own-1, the node is cordoned"))).to_be_visible()
         cluster.server.store.delete("nodes", "own-1")

@@ -123,5 +123,5 @@ const nodeView = async (main, name) => {
       ? [el("h3", {}, "Resource claims"),
         table("Resource claims", ["Claim", "Pods", "NUMA", "Devices", "CPUs by claim", "State"], node.claims.map(claimRow))]
       : null);
-  return { update: (change) => { if ((change.nodes || []).some((one) => one.name === name)) show(); } };
+  return { update: (change) => { if (!change.nodes || change.nodes.some((one) => one.name === name)) show(); } };
 };

@@ -20,6 +20,12 @@ const store = {
     this.index();
   },
 
+  // Listeners get a change without nodes: every node may be different.
+  async reload() {
+    await this.load();
+    for (const listener of this.listeners) listener({});
+  },
+
   index() {
     this.byName = new Map(this.cluster.nodes.map((node, at) => [node.name, at]));
   },
@@ -47,12 +53,11 @@ const store = {
       return;
     }
     const source = new EventSource("./api/v1/events");
-    source.addEventListener("open", () => say("live"));
-    source.addEventListener("error", () => say("not connected; trying again"));
+    const lost = () => say("not connected; trying again");
+    // Changes before the stream opened, or while it was interrupted, were not sent.
+    source.addEventListener("open", () => this.reload().then(() => say("live"), lost));
+    source.addEventListener("error", lost);
     source.addEventListener("change", (event) => this.apply(JSON.parse(event.data)));
-    source.addEventListener("reload", async () => {
-      await this.load();
-      for (const listener of this.listeners) listener({});
-    });
+    source.addEventListener("reload", () => this.reload().catch(lost));
   },
 };
