@@ -1,5 +1,5 @@
 """
-A model of the kubelet: would this kubelet admit this pod now, and which CPUs, memory and devices would the pod get?
+A model of the kubelet: which pods it admits now, and which CPUs, memory and devices they get.
 
 ``view.kubelet_view(node, topology, holdings)`` collects what is known of a node, and ``admission.would_admit(request, view)``
 returns a ``KubeletAdmission`` or a ``Rejection``. ``admit.admit`` runs the kubelet's own admission on a known state. Modules
