@@ -170,7 +170,7 @@ def _may_move(one: Hypothesis, uids: Sequence[str]) -> bool:
     highest = max((_highest_place(pods[uid].grant if uid in pods else None) for uid in uids), default=lowest)
     if highest <= lowest:
         return False
-    return bool(one.unlocated) or any(_lowest_place(one, uid) < highest for uid in pods)
+    return bool(one.unlocated) or any(_lowest_place(one, uid) < highest for uid in pods if uid not in uids)
 
 
 def _lowest_place(one: Hypothesis, uid: str) -> int:

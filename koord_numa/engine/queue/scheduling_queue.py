@@ -288,7 +288,7 @@ class SchedulingQueue:
         self._alone: KeyedHeap[PendingPod] = KeyedHeap()  # pods that back off, by the end of the back-off
         self._unschedulable = UnschedulableClasses()
         self._queued = 0  # number of times that any pod was queued
-        self._retried: RequestClass | None = None  # class of the last attempt if it was a retry
+        self._retried: int | None = None  # number of the class of the last attempt if it was a retry
 
     def __len__(self) -> int:
         """Return the number of queued pods, including those that back off."""
@@ -348,7 +348,7 @@ class SchedulingQueue:
         pending = chosen.head()
         if pending is None:
             raise AssertionError(f"class {chosen.request_class.number} is offered and has no pods")
-        self._retried = chosen.request_class if chosen.failures else None
+        self._retried = chosen.request_class.number if chosen.failures else None
         self._order.in_vain = False
         if chosen.stage is not Stage.ACTIVE:
             self._activate(chosen, cluster_events.BACKOFF_COMPLETE)
@@ -371,7 +371,7 @@ class SchedulingQueue:
         chosen.rested = chosen.not_before = now
         # A long bind queue ends within milliseconds and is no failure of the class.
         if verdict is None or Reason.BIND_QUEUE not in reasons_of(verdict):
-            self._order.in_vain = self._retried is request_class
+            self._order.in_vain = self._retried == request_class.number
             dice = self._random()
             chosen.failures = self._failures[request_class] = self._failures.get(request_class, 0) + 1
             chosen.rested = now + pause(self._settings.wake_pause, chosen.failures, dice)

@@ -169,6 +169,7 @@ class Plan:
     by_claim: list[
         int
     ]  # lines of resources that are served by claim, or by a Device object, on a row that offers none of them
+    by_device: list[int]  # lines of requested resources that a Device object may have
 
 
 class Taken(ValueObject):
@@ -261,9 +262,10 @@ class ResourceBounds:
         return points
 
     def lists_all(self, rows: Ints) -> NDArray[np.bool_]:
-        """Return whether the Nodes of these rows list every requested resource that they may have without listing it."""
-        lines = sorted(self._plan.requested.intersection(self._plan.by_claim))
-        found: NDArray[np.bool_] = np.logical_and.reduce(self._table.offered[lines].take(rows, axis=1) > ZERO)
+        """Return whether the Nodes of these rows list every requested resource that their Device objects may have instead."""
+        found: NDArray[np.bool_] = np.logical_and.reduce(
+            self._table.offered[self._plan.by_device].take(rows, axis=1) > ZERO
+        )
         return found
 
     def _make_plan(self) -> Plan:
@@ -302,6 +304,7 @@ class ResourceBounds:
             devices=devices if sparing else [],
             spares=bool(devices) and not sparing,
             by_claim=[line for name, line in lines.items() if name in self._unlisted],
+            by_device=[line for name, line in lines.items() if name in self._amounts and name in TYPE_OF],
         )
 
     def _counts(self, name: str) -> bool:

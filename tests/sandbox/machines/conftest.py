@@ -9,7 +9,7 @@ from koord_numa.sandbox.apiserver import ApiServer, DirectStore
 from koord_numa.sandbox.machines.fleet import Fleet
 from koord_numa.sandbox.machines.hardware.description import NodeDescription
 
-CRDS = sorted((Path(__file__).parents[3] / "crds").glob("*.yaml"))
+CRDS = sorted((Path(__file__).parents[3] / "crds").rglob("*.yaml"))
 NOW = "2026-01-01T00:00:00Z"
 
 MakeRack = Callable[[Iterable[NodeDescription]], Fleet]
