@@ -441,7 +441,7 @@ class NominatedPodHandler:
             self._handle.nominator.observe(event, obj)
 
     def synced(self) -> None:
-        """Do nothing: no decision waits for these pods."""
+        """Ignore the end of the first list. Decisions do not need it to be complete."""
 
 
 @dataclass(frozen=True, slots=True)

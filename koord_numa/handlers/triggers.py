@@ -107,10 +107,10 @@ class NoProgress(kopf.ProgressStorage):
         """Store nothing."""
 
     def purge(self, *, key: str, body: kopf.Body, patch: kopf.Patch) -> None:
-        """Do nothing: nothing is stored."""
+        """Remove nothing, because Kopf's progress is not stored."""
 
     def touch(self, *, body: kopf.Body, patch: kopf.Patch, value: Any) -> None:
-        """Do nothing: nothing is stored."""
+        """Remove nothing, because Kopf's progress is not stored."""
 
     def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
         """Return the essence unchanged: nothing is stored in it."""
@@ -145,13 +145,13 @@ def hand_over_topology(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> bool:
 
 @kopf.on.event("v1", "pods", when=hand_over_pod)
 async def waiting_pod(**_: Any) -> None:
-    """Do nothing: the filter passes on the event."""
+    """Satisfy Kopf, which needs a handler. The ``when`` filter has already passed the event to the engine."""
 
 
 @kopf.on.event(names.TOPOLOGY_GROUP, names.TOPOLOGY_PLURAL, when=hand_over_topology)
 @kopf.on.event(names.TOPOLOGY_GROUP, names.TOPOLOGY_PLURAL, registry=WITHOUT_PODS, when=hand_over_topology)
 async def topology(**_: Any) -> None:
-    """Do nothing: the filter passes on the event."""
+    """Satisfy Kopf, which needs a handler. The ``when`` filter has already passed the event to the engine."""
 
 
 @kopf.on.event(names.SCHEDULING_GROUP, names.REBIND_PLURAL)

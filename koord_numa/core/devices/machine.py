@@ -229,7 +229,7 @@ def _strictest(found: list[DeviceExclusive]) -> DeviceExclusive:
 
 
 def filled(amounts: ResourceList, machine: DeviceMachine, key: DeviceKey) -> ResourceList:
-    """Return the amounts on a GPU with memory and its percentage, each of which determines the other (`fillGPUTotalMem`)."""
+    """Add the missing one of GPU memory and its percentage, computed from the other (``fillGPUTotalMem`` in Koordinator)."""
     if key[0] != GPU or (MEMORY in amounts) == (RATIO in amounts):
         return amounts
     position = machine.position.get(key)

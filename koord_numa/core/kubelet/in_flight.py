@@ -64,7 +64,7 @@ class InFlightPods:
         return not (self.all_equal(request) or self.leaves_room(request)) and self.may_move()
 
     def may_move(self) -> bool:
-        """Return whether a departure that no event has shown may have changed the place of any of these pods."""
+        """Return whether one of these pods may be on another NUMA node, because a pod has left and no event has shown it yet."""
         if self._may_move is None:
             uids = [each.uid for each in self.arrivals if self.verdicts.get(each.uid) is not False]
             self._may_move = any(_may_move(one, uids) for one in self.after)

@@ -46,7 +46,7 @@ class DeviceExclusive(Enum):
 
 
 class PartitionPolicy(Enum):
-    """Which partitions a pod accepts."""
+    """The GPU partitions that a pod accepts."""
 
     BEST_EFFORT = "BestEffort"  # any, the highest allocation score first
     RESTRICTED = "Restricted"  # only those with the highest allocation score

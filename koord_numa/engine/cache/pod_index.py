@@ -1,7 +1,7 @@
 """
 Index of counted pods by the properties that other pods depend on: affinity terms and claims.
 
-Nearly all pending pods are selected by none of these terms; only the others depend on other pods. A pod without terms and claims is not
+A pending pod depends on other pods only if their terms select it, which is rare. Pods without terms and claims are not
 indexed.
 """
 

@@ -501,7 +501,7 @@ class Evaluator:
         return self.may_violate(pod, candidate.violations)
 
     def may_violate(self, pod: Pod, violations: int) -> bool:
-        """Return whether the pod may violate so many budgets."""
+        """Return whether the pod may preempt others although ``violations`` PodDisruptionBudgets are violated."""
         budgets = self._handle.settings.preemption.budgets
         critical = pod.request.priority >= SYSTEM_CRITICAL
         breaks = budgets is Budgets.LIKE_KUBE_SCHEDULER or (budgets is Budgets.BREAK_FOR_SYSTEM_CRITICAL and critical)

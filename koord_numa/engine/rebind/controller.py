@@ -58,7 +58,7 @@ class RebindController:
         self._news.set()
 
     def synced(self) -> None:
-        """Do nothing: every RebindResource is processed when it is observed."""
+        """Ignore the end of the first list. Objects are processed as soon as they are observed."""
 
     def known(self) -> list[RebindRequest]:
         """Return every RebindResource as last observed."""

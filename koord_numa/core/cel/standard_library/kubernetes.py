@@ -105,7 +105,7 @@ LONGEST_URL: Final = 10_240
 
 def _url(text: str) -> SplitResult:
     """Parse an absolute URI or an absolute path, as Go's ``url.ParseRequestURI``."""
-    # ``urlsplit`` caches the strings that it has parsed, so long strings are rejected first.
+    # Rejected before ``urlsplit``, which would keep the long string in its cache.
     if len(text) > LONGEST_URL:
         raise EvaluationError(f"URL parse error during conversion from string: longer than {LONGEST_URL} characters")
     try:

@@ -117,7 +117,7 @@ def _both_texts(frame: Any, left: str | bytes, right: str | bytes) -> None:
 
 
 def _unused(*_: object) -> None:
-    """Do nothing: the compiler evaluates this operator without its row."""
+    """Fill the row of an operator that the compiler evaluates itself, such as ``&&``."""
 
 
 ROWS: Final = (
