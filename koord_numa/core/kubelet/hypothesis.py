@@ -22,6 +22,7 @@ from koord_numa.core.kubelet.state import (
     KubeletState,
     ManagerState,
     MemoryTable,
+    reached_by,
 )
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
@@ -133,17 +134,7 @@ def reached(container: ContainerGrant, node: KubeletNode) -> int:
     """Return the NUMA nodes, as a mask, from which the container's CPUs may come."""
     if container.numas:
         return container.numas
-    machine = node.machine
-    mask = container.hint.mask if container.hint is not None else None
-    if mask is None:
-        return machine.numa_mask
-    near = sum(machine.numa_bits.get(numa, 0) for numa in members(mask))
-    if node.static_options.align_by_socket:
-        near = sum(bits for bits in machine.socket_bits.values() if bits & near)
-    # CPUs that the NUMA nodes of the hint lack come from any NUMA node.
-    if container.cpus.bits & ~near:
-        return machine.numa_mask
-    return sum(1 << numa for numa, bits in machine.numa_bits.items() if bits & near)
+    return reached_by(container, node)
 
 
 Signature = tuple[object, ...]

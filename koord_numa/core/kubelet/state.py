@@ -420,6 +420,21 @@ class KubeletState(ValueObject):
         return managers
 
 
+def reached_by(container: ContainerGrant, node: KubeletNode) -> int:
+    """Return the mask of the NUMA nodes that the container's CPUs may be on, if only its hint and their number are known."""
+    machine = node.machine
+    mask = container.hint.mask if container.hint is not None else None
+    if mask is None:
+        return machine.numa_mask
+    near = sum(machine.numa_bits.get(numa, 0) for numa in members(mask))
+    if node.static_options.align_by_socket:
+        near = sum(bits for bits in machine.socket_bits.values() if bits & near)
+    # CPUs that the hint's NUMA nodes do not have come from any NUMA node.
+    if container.cpus.bits & ~near:
+        return machine.numa_mask
+    return sum(1 << numa for numa, bits in machine.numa_bits.items() if bits & near)
+
+
 def free_on(node: KubeletNode, managers: ManagerState, numa: int) -> dict[str, int]:
     """Return the free amounts of one NUMA node: exclusive CPUs (milli), bytes per memory type, devices near it."""
     free = {

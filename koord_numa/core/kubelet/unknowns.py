@@ -17,7 +17,7 @@ from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dr
 from koord_numa.core.kubelet.budget import DECISION, EVENT, Budget
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.demand import PodDemand, is_memory, pod_demand
-from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode, KubeletState, ManagerState
+from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode, KubeletState, ManagerState, reached_by
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import INIT, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MILLI, NOTHING, ResourceList
@@ -364,21 +364,6 @@ def most_of(demand: PodDemand, node: KubeletNode) -> dict[int, dict[str, int]]:
     if node.pins_memory:
         amounts.update({kind: amount for kind, amount in (demand.pod.memory or {}).items() if amount})
     return {numa: dict(amounts) for numa in node.machine.numa_ids} if amounts else {}
-
-
-def reached_by(container: ContainerGrant, node: KubeletNode) -> int:
-    """Return the mask of the NUMA nodes that the container's CPUs may be on, if only its hint and their number are known."""
-    machine = node.machine
-    mask = container.hint.mask if container.hint is not None else None
-    if mask is None:
-        return machine.numa_mask
-    near = sum(machine.numa_bits.get(numa, 0) for numa in members(mask))
-    if node.static_options.align_by_socket:
-        near = sum(bits for bits in machine.socket_bits.values() if bits & near)
-    # CPUs that the hint's NUMA nodes do not have come from any NUMA node.
-    if container.cpus.bits & ~near:
-        return machine.numa_mask
-    return sum(1 << numa for numa, bits in machine.numa_bits.items() if bits & near)
 
 
 def has_open_split(container: ContainerGrant, node: KubeletNode) -> bool:
