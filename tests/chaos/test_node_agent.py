@@ -36,6 +36,8 @@ PODS_PER_STEP: Final = 15
 FEWEST: Final = 20
 PATIENCE: Final = 40.0
 """Seconds until everything must be right again: a round of the agent is due every 10 seconds."""
+MOST_PODS: Final = 40
+"""The kubelet of the node would reject more of them for want of CPUs."""
 
 AGENT: Final = """
 import asyncio, logging, sys
@@ -123,6 +125,9 @@ class Life:
         return [cpu for cpu in range(1, 8) if cpu not in used]
 
     def place(self) -> None:
+        if len(self.pods) >= MOST_PODS:
+            self.delete()
+            return
         self.number += 1
         store, name = self.around.server.store, f"p{self.number}"
         if not self.free or self.dice.random() < 0.3:
@@ -217,6 +222,14 @@ class Life:
         irqs = self.agent.proc.affinities()
         return wrong + [f"IRQ {irq} on {cpus}" for irq, cpus in irqs.items() if CpuSet.parse(cpus) & quiet]
 
+    async def settled(self, wrong: Callable[[], list[Any]]) -> None:
+        """Wait until nothing is wrong; fail with what is, and with the end of the agent's log."""
+        try:
+            await until(lambda: not wrong())
+        except TimeoutError:
+            log = (self.agent.proc.folder / "log").read_text()[-3000:]
+            pytest.fail(f"{wrong()}\n{log}")
+
 
 async def until(true: Callable[[], object], patience: float = PATIENCE) -> None:
     async with asyncio.timeout(patience):
@@ -254,12 +267,9 @@ async def test_kills_restarts_and_slow_answers(tmp_path: Path, chaos_seed: int, 
             await node.step()
         node.around.server.faults.clear()
         assert node.started > steps, "NRI was up most of the time"
-        try:
-            await until(lambda: not node.stale())
-        except TimeoutError:
-            log = (node.agent.proc.folder / "log").read_text()[-3000:]
-            pytest.fail(f"{node.stale()}\n{log}")
+        await node.settled(node.stale)
         while node.pinned:
             node.delete()
-        await until(lambda: not node.stale() and node.agent.proc.affinities() == original)
+        changed = lambda: node.agent.proc.affinities().items() - original.items()  # noqa: E731
+        await node.settled(lambda: [*node.stale(), *changed()])
         assert node.agent.proc.default == "ffff"

@@ -29,6 +29,7 @@ class Plugin:
     index: str = ""
     events: int = 0
     link: Any = None
+    writer: asyncio.StreamWriter | None = None
     cpus: str = ""  # what a plugin without a socket sets
 
     async def call(self, method: str, request: Any, answer: Any, timeout: float) -> Any:  # noqa: ASYNC109  (it is sent too)
@@ -60,6 +61,7 @@ class FakeNri:
     updates_at_synchronization: list[str] = field(default_factory=list)
     answered: set[str] = field(default_factory=set)  # containers that a plugin with a socket has answered for
     synchronized: asyncio.Event = field(default_factory=asyncio.Event)
+    _sandboxes: dict[str, Any] = field(default_factory=dict)  # by UID of the pod, also of pods whose object is gone
     _server: Any = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -73,19 +75,21 @@ class FakeNri:
 
     async def stop(self) -> None:
         """The runtime ends: its connections and its socket are gone."""
+        self.socket.unlink(missing_ok=True)
+        # CPython 3.11 leaves a connection half open that is being accepted while the server closes.
+        await asyncio.sleep(0.01)
         self._server.close()
-        for writer in self._writers:
+        for writer in list(self._writers):
             writer.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.plugins = [plugin for plugin in self.plugins if plugin.link is None]
         self.synchronized.clear()
-        self.socket.unlink(missing_ok=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        plugin = Plugin()
+        plugin = Plugin(writer=writer)
 
         def register(request: Any) -> Any:
             plugin.name, plugin.index = request.plugin_name, request.plugin_idx
@@ -108,6 +112,8 @@ class FakeNri:
         if plugin in self.plugins:
             self.plugins.remove(plugin)
             self.synchronized.clear()
+            if plugin.writer is not None:
+                plugin.writer.close()
 
     async def _configure(self, plugin: Plugin) -> None:
         request = nri_pb2.ConfigureRequest(runtime_name="fake", runtime_version="1", nri_version=self.version)
@@ -134,16 +140,18 @@ class FakeNri:
         self.synchronized.set()
 
     def _sandbox(self, uid: str) -> Any:
-        pod = next(pod for pod in self.world.server.store.list("pods") if pod["metadata"]["uid"] == uid)
-        meta = pod["metadata"]
-        return nri_pb2.PodSandbox(
-            id=uid,
-            uid=uid,
-            name=meta["name"],
-            namespace=meta["namespace"],
-            annotations=meta.get("annotations") or {},
-            labels=meta.get("labels") or {},
-        )
+        if uid not in self._sandboxes:
+            pod = next(pod for pod in self.world.server.store.list("pods") if pod["metadata"]["uid"] == uid)
+            meta = pod["metadata"]
+            self._sandboxes[uid] = nri_pb2.PodSandbox(
+                id=uid,
+                uid=uid,
+                name=meta["name"],
+                namespace=meta["namespace"],
+                annotations=meta.get("annotations") or {},
+                labels=meta.get("labels") or {},
+            )
+        return self._sandboxes[uid]
 
     async def create(self, running: Any, _: str, __: str) -> tuple[str, str]:
         """Ask every plugin in order. Raises ``Refused`` if two of them set the same field."""
@@ -175,10 +183,13 @@ class FakeNri:
 
     def _started(self, pod: Any, container: Any) -> None:
         async def report() -> None:
-            for plugin in self.plugins:
+            for plugin in list(self.plugins):
                 if plugin.link is not None and plugin.wants(nri_pb2.POST_START_CONTAINER):
                     event = nri_pb2.StateChangeEvent(event=nri_pb2.POST_START_CONTAINER, pod=pod, container=container)
-                    await plugin.call("StateChange", event, nri_pb2.Empty, self.timeout)
+                    try:
+                        await plugin.call("StateChange", event, nri_pb2.Empty, self.timeout)
+                    except (TtrpcError, TimeoutError):
+                        self._drop(plugin)
 
         task = asyncio.create_task(report())
         self._tasks.add(task)
@@ -204,7 +215,11 @@ class FakeNri:
                 container=nri_pb2.Container(id=running.id, name=running.name),
                 linux_resources=resources,
             )
-            answer = await plugin.call("UpdateContainer", request, nri_pb2.UpdateContainerResponse, self.timeout)
+            try:
+                answer = await plugin.call("UpdateContainer", request, nri_pb2.UpdateContainerResponse, self.timeout)
+            except (TtrpcError, TimeoutError):
+                self._drop(plugin)
+                continue
             for update in answer.update:
                 self._merge(plugin, owners, update.linux.resources.cpu, resources.cpu)
         return resources.cpu.cpus, resources.cpu.mems

@@ -104,6 +104,8 @@ class TtrpcLink:
             raise TtrpcError(f"{method}: {error}") from None
         finally:
             del self._waiting[stream]
+            if not waiting.cancel() and not waiting.cancelled():
+                waiting.exception()  # asyncio logs an error that nobody has read
         if response.status.code:
             raise TtrpcError(f"{method}: {response.status.message}")
         return answer.FromString(response.payload)
