@@ -94,7 +94,7 @@ def allocate(
 
 def policy_in_force(demand: AllocationDemand, inventory: Inventory) -> NumaPolicy:
     """Return the effective NUMA policy of the pod on this node, ``NONE`` if the rules reject the pod."""
-    rules = node_rules(demand, inventory.traits)
+    rules = _rules(demand, inventory.traits)
     return NO_NUMA_POLICY if isinstance(rules, Rejection) else rules.policy
 
 

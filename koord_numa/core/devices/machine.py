@@ -8,7 +8,6 @@ device has nothing free. A device that vanished from the Device object is not al
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from operator import itemgetter
 from typing import Final
 
 from koord_numa.core.bit_sets import members
@@ -24,7 +23,7 @@ from koord_numa.core.objects.devices import (
     Partitions,
 )
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import ValueObject
 
 _HOPPER: Final = frozenset({"H100", "H800", "H20"})
@@ -189,37 +188,73 @@ def _use(keys: tuple[Key, ...]) -> DeviceUse:
     )
 
 
-_DERIVED: Final = "devices"
+_HELD: Final = "devices"
+"""Key of the running sum of a ledger."""
+
+
+class HeldDevices:
+    """
+    Running sum of a ledger: what its pods hold of the devices of a machine.
+
+    Only the devices of a pod that was added or removed are summed again.
+    """
+
+    __slots__ = ("_grants", "_keys", "_stale", "_use", "machine")
+
+    def __init__(self, ledger: Ledger, machine: DeviceMachine) -> None:
+        self.machine = machine
+        self._grants: dict[DeviceKey, list[tuple[str, DeviceGrant, DeviceExclusive]]] = {}
+        self._keys: dict[DeviceKey, Key] = {}
+        self._stale: set[DeviceKey] = set()
+        self._use = UNUSED
+        for holding in ledger:
+            self.count(holding, 1)
+
+    def count(self, holding: Holding, sign: int) -> None:
+        """Add or remove a pod."""
+        uid, request = holding.pod.uid, holding.request
+        for grant in holding.devices:
+            key, exclusive = grant.key, DeviceExclusive.NONE
+            grants = self._grants.get(key, [])
+            if sign > 0:
+                if request is not None and request.devices.hints:
+                    exclusive = request.devices.hint(grant.type).exclusive
+                self._grants[key] = [*grants, (uid, grant, exclusive)]
+            elif rest := [each for each in grants if each[0] != uid]:
+                self._grants[key] = rest
+            else:
+                self._grants.pop(key, None)
+                self._keys.pop(key, None)
+            self._stale.add(key)
+
+    @property
+    def use(self) -> DeviceUse:
+        """What the pods hold, ascending by type and minor."""
+        if self._stale:
+            for key in self._stale & self._grants.keys():
+                self._keys[key] = self._key(key)
+            self._stale.clear()
+            self._use = _use(tuple([key for _, key in sorted(self._keys.items())])) if self._keys else UNUSED
+        return self._use
+
+    def _key(self, key: DeviceKey) -> Key:
+        amounts: dict[str, int] = {}
+        functions: list[str] = []
+        exclusive: list[DeviceExclusive] = []
+        for _, grant, strictness in self._grants[key]:
+            for name, amount in filled(grant.resources, self.machine, key).items():
+                amounts[name] = amounts.get(name, 0) + amount
+            functions += [function.bus_id for function in grant.functions]
+            exclusive.append(strictness)
+        return *key, tuple(sorted(amounts.items())), tuple(sorted(functions)), _strictest(exclusive).value
 
 
 def device_use(ledger: Ledger, machine: DeviceMachine) -> DeviceUse:
-    """Return what the pods of the ledger hold of the devices, cached until the ledger changes."""
-    known: tuple[DeviceMachine, DeviceUse] | None = ledger.derived.get(_DERIVED)
-    if known is None or known[0] is not machine:
-        known = ledger.derived[_DERIVED] = machine, _device_use(ledger, machine)
-    return known[1]
-
-
-def _device_use(ledger: Ledger, machine: DeviceMachine) -> DeviceUse:
-    held: dict[DeviceKey, tuple[dict[str, int], list[str], list[DeviceExclusive]]] = {}
-    for holding in ledger:
-        for grant in holding.devices:
-            amounts, functions, exclusive = held.setdefault(grant.key, ({}, [], []))
-            for name, amount in filled(grant.resources, machine, grant.key).items():
-                amounts[name] = amounts.get(name, 0) + amount
-            functions += [function.bus_id for function in grant.functions]
-            if holding.request is not None and holding.request.devices.hints:
-                exclusive.append(holding.request.devices.hint(grant.type).exclusive)
-    if not held:
-        return UNUSED
-    return _use(
-        tuple(
-            [
-                (kind, minor, tuple(sorted(amounts.items())), tuple(sorted(functions)), _strictest(exclusive).value)
-                for (kind, minor), (amounts, functions, exclusive) in sorted(held.items(), key=itemgetter(0))
-            ]
-        )
-    )
+    """Return what the pods of the ledger hold of the devices."""
+    held = ledger.sums.get(_HELD)
+    if not isinstance(held, HeldDevices) or held.machine is not machine:
+        held = ledger.sums[_HELD] = HeldDevices(ledger, machine)
+    return held.use
 
 
 def _strictest(found: list[DeviceExclusive]) -> DeviceExclusive:
@@ -245,7 +280,7 @@ class FreeDevices(ValueObject):
     """
     The free part of each device, by position. ``used`` are the devices that pods hold a part of.
 
-    ``closed`` are devices that a holder shares with nobody.
+    ``closed`` are devices that a holder shares with nobody. Pods hold more than there is of the ``overheld`` ones.
     """
 
     amounts: tuple[ResourceList, ...]
@@ -253,6 +288,7 @@ class FreeDevices(ValueObject):
     used: int
     healthy: int
     closed: int
+    overheld: int
 
 
 @lru_cache(maxsize=4096)
@@ -263,20 +299,24 @@ def free_devices(machine: DeviceMachine, use: DeviceUse) -> FreeDevices:
     ]
     functions: list[frozenset[str]] = [frozenset()] * len(amounts)
     healthy = sum(1 << position for position, device in enumerate(machine.devices) if device.healthy)
-    used = closed = 0
+    used = closed = overheld = 0
     for usage in use.usages:
         position = machine.position.get((usage.type, usage.minor))
         if position is None:
             continue  # vanished
         used |= 1 << position
-        functions[position] = frozenset(usage.functions)
-        held = dict(usage.amounts)
+        functions[position] = held_functions = frozenset(usage.functions)
+        held, total = dict(usage.amounts), machine.totals[position]
         amounts[position] = {name: max(0, left - held.get(name, 0)) for name, left in amounts[position].items()}
+        if len(held_functions) < len(usage.functions) or any(
+            amount > total.get(name, 0) > 0 for name, amount in usage.amounts
+        ):
+            overheld |= 1 << position
         if usage.exclusive is not DeviceExclusive.NONE:
             closed |= 1 << position
         if usage.exclusive is DeviceExclusive.PCIE:
             closed |= neighbours(machine, position)
-    return FreeDevices(tuple(amounts), tuple(functions), used, healthy, closed)
+    return FreeDevices(tuple(amounts), tuple(functions), used, healthy, closed, overheld)
 
 
 def neighbours(machine: DeviceMachine, position: int) -> int:
@@ -306,19 +346,21 @@ def free_partitions(machine: DeviceMachine, use: DeviceUse) -> Mapping[int, int]
 
 def double_holds(ledger: Ledger, machine: DeviceMachine) -> str:
     """Return a sentence about the first device of which pods hold more than there is, empty if there is none."""
-    for usage in device_use(ledger, machine).usages:
+    use = device_use(ledger, machine)
+    overheld = free_devices(machine, use).overheld
+    for usage in use.usages if overheld else ():
         position = machine.position.get((usage.type, usage.minor))
-        if position is None:
+        if position is None or not overheld >> position & 1:
             continue
         total = machine.totals[position]
         over = next((name for name, amount in usage.amounts if amount > total.get(name, 0) > 0), "")
-        twice = next(
-            (one for one, other in zip(usage.functions, usage.functions[1:], strict=False) if one == other), ""
-        )
-        if over or twice:
-            what = f"virtual function {twice}" if twice else f"{dict(usage.amounts)[over]} of {total[over]} {over}"
-            holders = sorted(str(each.pod) for each in ledger if _holds(each.devices, (usage.type, usage.minor)))
-            return f"{what} of {usage.type} {usage.minor} is held by {', '.join(holders[:4])}"
+        if over:
+            what = f"{dict(usage.amounts)[over]} of {total[over]} {over}"
+        else:
+            pairs = zip(usage.functions, usage.functions[1:], strict=False)
+            what = f"virtual function {next(one for one, other in pairs if one == other)}"
+        holders = sorted(str(each.pod) for each in ledger if _holds(each.devices, (usage.type, usage.minor)))
+        return f"{what} of {usage.type} {usage.minor} is held by {', '.join(holders[:4])}"
     return ""
 
 

@@ -6,6 +6,7 @@ A record exists as soon as any object refers to the name, because events arrive 
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Final
 
 from koord_numa.core.devices import TYPE_OF, DeviceOffer, device_offer
@@ -162,7 +163,7 @@ class NodeInfo:
         why = next(iter(self._unknown_devices.values()), "")
         key = self.device_inventory, self.node, self.topology, why, bool(self._holds_devices)
         # By identity: pods change more often than the objects.
-        if self._offer is None or any(mine is not other for mine, other in zip(self._offer[0], key, strict=True)):
+        if self._offer is None or not all(map(is_, self._offer[0], key)):
             self._offer = key, self._device_offer()
         return self._offer[1]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.devices import DeviceDemand, NodeDeviceHints, Shortage, TypeDemand, device_demand, node_devices
-from koord_numa.core.devices.machine import double_holds
+from koord_numa.core.devices.machine import UNUSED, device_use, double_holds
 from koord_numa.core.objects.constraints import LabelSelector, Operator, Requirement
 from koord_numa.core.objects.devices import (
     AllocateStrategy,
@@ -92,7 +92,8 @@ def with_ledger(pod: PodRequest, there: DeviceInventory, ledger: Ledger) -> Node
 def test_nothing_is_allocated_twice(there: DeviceInventory, pods: list[PodRequest]) -> None:
     """No device has more than its amounts allocated, no virtual function two pods, and exclusive holders share nothing."""
     ledger, held = filled(there, pods)
-    assert double_holds(ledger, provider(pods[0], there).offer.machine) == ""
+    machine = provider(pods[0], there).offer.machine
+    assert double_holds(ledger, machine) == ""
     functions = [(grant.key, one.bus_id) for each in held for grant in each.devices for one in grant.functions]
     assert len(functions) == len(set(functions))
     for each in held:
@@ -102,9 +103,11 @@ def test_nothing_is_allocated_twice(there: DeviceInventory, pods: list[PodReques
                 others = [other for other in held if other is not each]
                 assert not [one for other in others for one in other.devices if one.key == grant.key]
     # A ledger that is built anew from what was written has the same free devices.
-    for each in held:
+    for position, each in enumerate(held):
+        assert device_use(ledger, machine) is device_use(Ledger.of(held[position:]), machine)
         ledger.release(each.pod.uid)
     assert ledger == Ledger()
+    assert device_use(ledger, machine) is UNUSED
 
 
 @given(machines, st.lists(requests, max_size=4), requests, st.sampled_from((0, 0b01, 0b10, 0b11)))
