@@ -270,6 +270,5 @@ async def test_kills_restarts_and_slow_answers(tmp_path: Path, chaos_seed: int, 
         await node.settled(node.stale)
         while node.pinned:
             node.delete()
-        changed = lambda: node.agent.proc.affinities().items() - original.items()  # noqa: E731
-        await node.settled(lambda: [*node.stale(), *changed()])
+        await node.settled(lambda: [*node.stale(), *(node.agent.proc.affinities().items() - original.items())])
         assert node.agent.proc.default == "ffff"
