@@ -174,6 +174,15 @@ async def test_kubectl_applies_twice_and_deletes(server: ApiServer, tmp_path: Pa
 
 
 @needs_kubectl
+async def test_kubectl_applies_a_kustomization(server: ApiServer, tmp_path: Path) -> None:
+    base = str(Path(__file__).parents[3] / "deploy/kustomize/base")
+    printed = await run(server, tmp_path, "apply", "-k", base)
+    assert {line.rsplit(" ", 1)[1] for line in printed.splitlines()} == {"created"}, printed
+    printed = await run(server, tmp_path, "get", "-k", base, "-o", "name")
+    assert "deployment.apps/koord-numa" in printed.splitlines()
+
+
+@needs_kubectl
 async def test_kubectl_shows_mistakes(server: ApiServer, tmp_path: Path) -> None:
     server.store.create(crd())
     printed = await run(server, tmp_path, "apply", "-f", "-", stdin=yaml.safe_dump(rack(size=0)))

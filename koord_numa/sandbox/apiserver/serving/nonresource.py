@@ -223,7 +223,7 @@ def _operation(action: str, kind: Kind, version: str) -> JsonObject:
 
 
 _HEALTH: Final = ("/healthz", "/livez", "/readyz")
-_PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+_PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _EMPTY_PROTOBUF: Final = b"\x0a\x032.0"  # a document with only its version: openapi.v2.Document{swagger: "2.0"}
 _AGGREGATED: Final = "APIGroupDiscoveryList"
 
