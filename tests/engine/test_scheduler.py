@@ -5,9 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
+from koord_numa.core.objects.constraints import Constraints, LabelSelector, SpreadConstraint
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.schedule_one import goes_on
 from tests.cluster.objects import PATIENCE
 from tests.engine.world import World, make_node, make_pod, make_world
+
+SPREAD = SpreadConstraint("zone", max_skew=1, hard=True, selector=LabelSelector())
 
 
 async def run_until(world: World, done: Callable[[], bool]) -> None:
@@ -40,6 +44,19 @@ async def test_the_loop_hears_of_pods_that_come_while_it_is_idle() -> None:
     await world.engine.stop()
     await asyncio.wait_for(running, PATIENCE)
     assert world.nodes_of() == {"late": "node"}
+
+
+@pytest.mark.parametrize("constraints", [Constraints(), Constraints(spread=(SPREAD,))], ids=["alone", "spread"])
+async def test_a_pod_waits_for_the_first_node(constraints: Constraints) -> None:
+    world = make_world()
+    pod = make_pod("early", images=("registry.example/app:1",))
+    world.waits(replace(pod, request=replace(pod.request, constraints=constraints)))
+    await world.settle()
+    assert world.diary.events[-1][2] == "0/0 nodes are available: no node is known."
+    world.engine.handlers.nodes.observe("ADDED", make_node("node", labels={"zone": "a"}))
+    world.clock.now += 10  # beyond the back-off
+    await world.settle()
+    assert world.nodes_of() == {"early": "node"}
 
 
 async def test_conditions_are_written_beside_the_loop() -> None:

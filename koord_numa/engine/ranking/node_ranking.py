@@ -387,10 +387,12 @@ class NodeRanking:
         self._catch_up()
         if self._cluster is not None:
             self._cluster.begin_turn(None if self._left is None else SELECTOR_LIMITS.turn)
-        blocked = None if self._cluster is None else self._cluster.blocked()
-        raws = self._preferences.raws(images)
         if self._late is not None:
             self._late.refusals.clear()
+        if not len(self._columns):
+            return None
+        blocked = None if self._cluster is None else self._cluster.blocked()
+        raws = self._preferences.raws(images)
         if self._cluster is None and not raws and only is None:  # keys are not copied, because nothing is added to them
             return self._best_alone()
         keys = self._keys.copy()
