@@ -19,7 +19,7 @@ from koord_numa.core.objects.kubelet_checkpoint import KubeletCheckpoint
 from koord_numa.core.quantity import format_amount
 from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.node.decided import DecidedPod
-from koord_numa.node.inputs.kubelet_config import KubeletOptions
+from koord_numa.node.inputs.kubelet_config import KubeletConfigError, KubeletOptions
 from koord_numa.node.inputs.podresources import PodResources
 from koord_numa.node.isolation import isolation_plan
 from koord_numa.node.sysfs import Host, HostNuma
@@ -74,6 +74,45 @@ class NodeFacts:
     node_uid: str = ""
     pinning: Mapping[str, Any] = field(default_factory=dict)
     isolation: frozenset[str] = frozenset()
+
+
+def fresh_resources(host: Host, kubelet: KubeletOptions) -> PodResources:
+    """
+    Return the CPUs and memory that a kubelet with these options can allocate when no pod runs. Devices are unknown.
+
+    Follows ``NewStaticPolicy`` (cpumanager/policy_static.go) and ``getDefaultMachineState``
+    (memorymanager/policy_static.go). Raises ``KubeletConfigError`` if more CPUs are reserved than there are.
+    """
+    cpus = EMPTY
+    if kubelet.cpu_policy == "static":
+        cpus = host.cpu_set - (
+            _chosen_reserved(host, kubelet) if kubelet.reserved_cpus is None else kubelet.reserved_cpus
+        )
+    memory: dict[int, dict[str, int]] = {}
+    for numa in host.numa:
+        reserved = kubelet.reserved_memory.get(numa.id, {})
+        pages = {page_resource(size): size * count for size, count in numa.pages.items()}
+        plain = {MEMORY: (numa.memory or 0) - sum(pages.values())}
+        memory[numa.id] = {name: max(0, size - reserved.get(name, 0)) for name, size in (plain | pages).items()}
+    return PodResources(allocatable_cpus=cpus, allocatable_memory=memory)
+
+
+def _chosen_reserved(host: Host, kubelet: KubeletOptions) -> CpuSet:
+    """Return the CPUs that a static kubelet reserves if its configuration names only amounts."""
+    # The running agent reads them from the kubelet and does not load these modules.
+    from koord_numa.core.cpu_topology import cpu_topology_of  # noqa: PLC0415
+    from koord_numa.core.kubelet.cpu_assignment import assign  # noqa: PLC0415
+    from koord_numa.core.kubelet.options import StaticOptions  # noqa: PLC0415
+
+    machine = cpu_topology_of(
+        (cpu.id, cpu.core, cpu.socket, cpu.numa, cpu.socket if cpu.l3 is None else cpu.l3) for cpu in host.cpus
+    )
+    options = StaticOptions.of({name: value == "true" for name, value in kubelet.cpu_options.items()})
+    chosen = assign(machine, host.cpu_set, kubelet.reserved_count, options)
+    if not isinstance(chosen, CpuSet):
+        count = len(host.cpus)
+        raise KubeletConfigError(f"kubeReserved and systemReserved reserve {kubelet.reserved_count} of {count} CPUs")
+    return chosen
 
 
 def topology_object(facts: NodeFacts) -> Json:

@@ -8,6 +8,7 @@ import yaml
 from click.testing import CliRunner
 
 from koord_numa.cli import main
+from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.sandbox.apiserver import ApiServer
@@ -141,6 +142,32 @@ def test_a_static_kubelet_owns_the_cpus(tmp_path: Path) -> None:
     assert kubelet.topology_options == {"prefer-closest-numa-nodes": True}
     assert obj["topologyPolicies"] == ["SingleNUMANodePodLevel"]
     assert obj["zones"][0]["attributes"] == [{"name": "reservedMemory", "value": str(GIB)}]
+    # What a kubelet without pods can allocate
+    assert [(zone.allocatable[CPU], zone.allocatable[MEMORY]) for zone in topology.zones] == [
+        (15 * MILLI, 63 * GIB),
+        (15 * MILLI, 64 * GIB),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "reserved"),
+    [
+        pytest.param({"reservedSystemCPUs": "0-1", "kubeReserved": {"cpu": "8"}}, "0-1", id="listed"),
+        pytest.param({"kubeReserved": {"cpu": "1500m"}, "systemReserved": {"cpu": "1200m"}}, "0-1,16", id="amounts"),
+        pytest.param({}, "", id="none"),
+    ],
+)
+def test_what_a_static_kubelet_can_allocate(tmp_path: Path, config: dict[str, Any], reserved: str) -> None:
+    """A kubelet that is given amounts takes whole cores from the lowest NUMA node first."""
+    file = tmp_path / "kubelet.yaml"
+    file.write_text(yaml.safe_dump({"cpuManagerPolicy": "static", **config}))
+    topology = parse_topology(printed(write_sysfs(tmp_path, Shape().build()), "--kubelet-config", str(file)))
+    taken = CpuSet.parse(reserved)
+    assert str(topology.kubelet.reserved_cpus) == reserved
+    assert [zone.allocatable[CPU] for zone in topology.zones] == [
+        len(CpuSet.parse(cpus) - taken) * MILLI for cpus in ("0-7,16-23", "8-15,24-31")
+    ]
+    assert [zone.available for zone in topology.zones] == [zone.allocatable for zone in topology.zones]
 
 
 @pytest.mark.parametrize(
@@ -150,6 +177,8 @@ def test_a_static_kubelet_owns_the_cpus(tmp_path: Path) -> None:
         ("{reservedSystemCPUs: 1-}", "reservedSystemCPUs"),
         ("{reservedMemory: [{numaNode: x}]}", "reservedMemory"),
         ("{cpuManagerPolicy: [static]}", "cpuManagerPolicy"),
+        ("{kubeReserved: {cpu: much}}", "kubeReserved"),
+        ("{cpuManagerPolicy: static, kubeReserved: {cpu: 40}}", "reserve 40 of 32 CPUs"),
         ("{", "cannot be read"),
     ],
 )

@@ -118,17 +118,22 @@ def _printed(options: dict[str, Any]) -> str:
 
     from koord_numa.node.inputs.kubelet_config import KubeletConfigError, read_kubelet_config
     from koord_numa.node.sysfs import SysfsError, read_host
-    from koord_numa.node.topology_object import NodeFacts, cpu_owner, topology_object
+    from koord_numa.node.topology_object import NodeFacts, cpu_owner, fresh_resources, topology_object
 
     try:
         host = read_host(options["sysfs"])
         kubelet = read_kubelet_config(options["kubelet_config"]) if options["kubelet_config"] else None
+        resources = None if kubelet is None else fresh_resources(host, kubelet)
     except (SysfsError, KubeletConfigError) as error:
         raise click.ClickException(str(error)) from None
     for warning in host.warnings:
         click.echo(f"Warning: {warning}", err=True)
     owner = cpu_owner(options["owner"], kubelet)
-    facts = NodeFacts(name=options["node_name"], host=host, owner=owner, kubelet=kubelet)
+    if kubelet is not None and kubelet.cpu_policy == "static" and not (kubelet.reserved_cpus or kubelet.reserved_count):
+        click.echo(
+            "Warning: the configuration reserves no CPU, and a static kubelet needs a reservation to start", err=True
+        )
+    facts = NodeFacts(name=options["node_name"], host=host, owner=owner, kubelet=kubelet, resources=resources)
     # no folding: annotations are JSON in one line
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the C implementation if available
     return str(yaml.dump(topology_object(facts), Dumper=dumper, sort_keys=False, width=1 << 20))

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.quantity import parse_quantity
+from koord_numa.core.quantity import amount, parse_quantity
+from koord_numa.core.resources import CPU, MILLI
 from koord_numa.wire import names
 
 POLICY_WORDS: Final[Mapping[str, str]] = {
@@ -45,8 +46,8 @@ class KubeletOptions:
     """
     Policies and options with the kubelet's names. Option values are strings.
 
-    ``reserved_cpus`` is ``None`` if the configuration only reserves an amount, and the kubelet chooses the CPUs.
-    ``reserved_memory`` is in bytes by NUMA node and resource name.
+    ``reserved_cpus`` is ``None`` if the configuration only reserves an amount, ``reserved_count`` in whole CPUs, and the
+    kubelet chooses the CPUs. ``reserved_memory`` is in bytes by NUMA node and resource name.
     """
 
     topology_policy: str = "none"
@@ -56,6 +57,7 @@ class KubeletOptions:
     cpu_options: Mapping[str, str] = field(default_factory=dict)
     memory_policy: str = "None"
     reserved_cpus: CpuSet | None = None
+    reserved_count: int = 0
     reserved_memory: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     cgroup_root: str = ""  # parent of the kubelet's cgroups; empty: the root of the tree
     absent: frozenset[str] = frozenset()  # fields of MANAGER_FIELDS that the configuration omits
@@ -134,6 +136,7 @@ def kubelet_options(config: object) -> KubeletOptions:
         memory_policy=_text(config, "memoryManagerPolicy", "None"),
         # The none policy reserves no specific CPUs.
         reserved_cpus=EMPTY if cpus is None and policy == "none" else cpus,
+        reserved_count=_reserved_count(config),
         reserved_memory=_reserved_memory(config),
         cgroup_root=_text(config, "cgroupRoot", ""),
         absent=frozenset(name for name in MANAGER_FIELDS if not config.get(name)),
@@ -174,6 +177,17 @@ def _texts(config: Mapping[str, Any], name: str) -> dict[str, str]:
         raise KubeletConfigError(f"{name} is no map")
     # YAML parses an unquoted true as a boolean. The kubelet rejects it, but the meaning is clear.
     return {key: str(item).lower() if isinstance(item, bool) else str(item) for key, item in value.items()}
+
+
+def _reserved_count(config: Mapping[str, Any]) -> int:
+    """Return how many CPUs kubeReserved and systemReserved name, rounded up as NewStaticPolicy (policy_static.go)."""
+    total = 0
+    for name in ("kubeReserved", "systemReserved"):
+        try:
+            total += amount(CPU, _texts(config, name).get(CPU, "0"))
+        except ValueError as error:
+            raise KubeletConfigError(f"{name}: {error}") from None
+    return -(-total // MILLI)
 
 
 def _reserved_memory(config: Mapping[str, Any]) -> dict[int, dict[str, int]]:
