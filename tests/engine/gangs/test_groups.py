@@ -18,6 +18,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.gangs.partial_gangs import PartialGangs
 from koord_numa.ports import Forbidden, Unavailable
+from koord_numa.wire.gangs import parse_pod_group
 from tests.engine.binding.test_pre_bind import Step
 from tests.engine.gangs.groups import kubelet_topology, make_kind
 from tests.engine.world import World, bound, make_node, make_pod, make_world
@@ -199,6 +200,17 @@ async def test_groups_that_contradict_themselves_say_so(pods: list[Pod], why: st
     await world.settle()
     assert placed(world) == []
     assert why in said(world, pods[-1].key.name)
+
+
+async def test_members_of_a_composite_group_are_rejected() -> None:
+    world = make_world(make_node("n"))
+    spec = {"schedulingPolicy": {"gang": {"minCount": 1}}, "parentCompositePodGroupName": "tree"}
+    composite = parse_pod_group(Dialect.KUBERNETES, {"metadata": {"name": "g", "namespace": "default"}, "spec": spec})
+    world.engine.groups.observe_group("ADDED", composite)
+    world.waits(member("m0"))
+    await world.settle()
+    assert placed(world) == []
+    assert "parentCompositePodGroupName: CompositePodGroups are not supported" in said(world, "m0")
 
 
 async def test_groups_can_be_switched_off() -> None:
