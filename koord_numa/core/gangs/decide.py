@@ -93,12 +93,18 @@ class Trial(Protocol):
 
 
 class DomainResult(ValueObject):
-    """Result of a domain: ``placed`` of ``members`` members were placed. ``failed`` is the first member that was not."""
+    """
+    Result of a domain with these nodes: ``placed`` of ``members`` members were placed.
+
+    ``failed`` is the first member that was not, after the placements ``beside``.
+    """
 
     name: str
     placed: int
     members: int
     failed: str = ""
+    beside: Mapping[str, Placement] = {}
+    nodes: frozenset[str] = frozenset()
 
 
 class Placed(ValueObject):
@@ -266,7 +272,9 @@ def _in_domains(trial: Trial, group: Group, keys: Sequence[str], limits: Limits)
     for domain in domains[: limits.domains]:
         answer = yield from _attempt(trial, group, domain.nodes, limits)
         if isinstance(answer, Refused):
-            results.append((DomainResult(domain.name, len(answer.beside), members, answer.failed), answer))
+            placed, failed = len(answer.beside), answer.failed
+            result = DomainResult(domain.name, placed, members, failed, answer.beside, domain.nodes)
+            results.append((result, answer))
             continue
         placements = answer.placements.values()
         aligned = sum(placement.alignment is not Alignment.UNALIGNED for placement in placements)

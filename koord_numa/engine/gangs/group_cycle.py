@@ -16,14 +16,23 @@ from typing import Any, Final
 
 from cachetools import LRUCache
 
-from koord_numa.core.gangs.decide import Domain, Group, Placed, Refused, decide_in_steps
-from koord_numa.core.gangs.model import Dialect, GangKey, GangSpec, GroupStatus, TopologyLevel
+from koord_numa.core.gangs.decide import Group, Placed, Refused, decide_in_steps
+from koord_numa.core.gangs.model import GangKey, GroupStatus, TopologyLevel
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
+from koord_numa.core.objects.verdicts import Placement, Reason, Unschedulable
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.binding.binding_cycle import BindingCycle, BindTogether, NotTogether
 from koord_numa.engine.gangs.group_queue import GroupQueue
+from koord_numa.engine.gangs.group_report import (
+    EXPLAINED,
+    HOSTNAME,
+    GroupRejection,
+    contradiction,
+    explain_rejection,
+    scheduled_pods,
+    verdict_on,
+)
 from koord_numa.engine.gangs.group_status import SCHEDULER_ERROR, UNSCHEDULABLE, GroupStatuses
 from koord_numa.engine.gangs.trial import ClusterTrial, Suspended, member_of
 from koord_numa.engine.handle import Handle
@@ -32,9 +41,6 @@ from koord_numa.engine.pod_status import why_everywhere
 from koord_numa.engine.queue.cluster_events import reasons_of
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
-
-EXPLAINED: Final = 128
-"""Maximum nodes that are evaluated to explain the rejection of a member. Bounds the explanation at about 30 ms."""
 
 FEWEST_EXPLAINED: Final = 4
 """Minimum nodes that are evaluated per request class of members beyond the minimal count, however many classes there are."""
@@ -45,16 +51,11 @@ NEWS_SECONDS: Final = 60.0
 REMEMBERED: Final = 4096
 """Maximum groups whose last message is remembered. Bounds memory, since any user can create groups."""
 
-SHOWN_DOMAINS: Final = 5
-"""Maximum topology domains in a message."""
-
 AGAIN_SECONDS: Final = 0.05
 """Pause in seconds of a group that changed during its decision."""
 
 RESTARTS: Final = 3
 """Maximum decisions per attempt. A decision restarts if other pods have taken the resources of the members."""
-
-HOSTNAME: Final = "kubernetes.io/hostname"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +143,16 @@ class GroupCycle:
                 for pending in filter(self._waits, members):
                     handle.queue.back_off(pending, now + AGAIN_SECONDS)
                 return []
-            refusal = None if isinstance(answer, Placed) else self._explain(trial, group, answer, by_uid)
+            refusal = None
+            if isinstance(answer, Refused):
+                refusal = explain_rejection(handle, trial, group, answer, {uid: it.pod for uid, it in by_uid.items()})
         if isinstance(answer, Placed):
             cycles = self._assume(answer, by_uid, now, together=any(missing.values()))
             if cycles is not None:
                 self._told.pop(keys, None)
                 self._leave_over(answer, by_uid)
                 return cycles
-            refusal = ("a node of the group changes; the group is tried again", None)
+            refusal = GroupRejection("a node of the group changes; the group is tried again")
         if refusal is not None:
             self._refuse(keys, members, answer, refusal)
         for pending in members:
@@ -169,16 +172,11 @@ class GroupCycle:
             handle.queue.remove(pending)
             pending.attempts += 1
         specs = [handle.pod_groups.spec_of(key) for key in keys]
-        if why := _contradiction([it.pod for it in members], self._scheduled(keys), specs):
+        if why := contradiction([it.pod for it in members], scheduled_pods(handle, keys), specs):
             self._wait(keys, members, why)
             self._tell_waiting(keys, SCHEDULER_ERROR, why)
             return False
         return True
-
-    def _scheduled(self, keys: Iterable[GangKey]) -> list[Pod]:
-        """Return the members of these gangs that have a node."""
-        found = (self.handle.cache.pod(uid) for key in keys for uid in self.handle.pod_groups.gang(key).scheduled)
-        return [pod for pod in found if pod is not None]
 
     async def _decide(
         self, trial: ClusterTrial, group: Group, keys: tuple[GangKey, ...], members: Sequence[PendingPod]
@@ -262,61 +260,22 @@ class GroupCycle:
         classes = _by_class(left)
         most = max(FEWEST_EXPLAINED, EXPLAINED // max(1, len(classes)))
         for request_class, members in classes.items():
-            verdict, clipped = self._verdict(members[0].request_class, None, most)
+            verdict = verdict_on(self.handle, members[0].request_class, None, most)
+            clipped = len(self.handle.cache.nodes) > most
             self.handle.queue.park(members[0], None if clipped else verdict, now)
             for pending in members:
                 self.handle.queue.add(pending)
                 self.handle.conditions.waits(pending, why_everywhere(verdict))
                 self.handle.attempted(Result.UNSCHEDULABLE, request_class, now)
 
-    def _explain(
-        self, trial: ClusterTrial, group: Group, refused: Refused, by_uid: Mapping[str, PendingPod]
-    ) -> tuple[str, Unschedulable | None]:
-        """Return the message for the rejection, and the verdict on the member that fits on no node if all nodes were evaluated."""
-        known = {member.uid: member for member in group.members}
-        scheduled = self.handle.pod_groups.gang(refused.gang).counts.scheduled
-        spec = self.handle.pod_groups.spec_of(refused.gang)
-        count = 1 if spec is None else spec.min_count
-        placed = sum(known[uid].gang == refused.gang for uid in refused.beside)
-        rest = sum(member.gang == refused.gang for member in group.members) - placed - bool(refused.failed)
-        why = (
-            f"gang {refused.gang}: minCount ({count}) cannot be satisfied: "
-            f"{scheduled + placed} scheduled, {max(0, rest)} remaining"
-        )
-        if group.levels:
-            why += f"; {_domains_text(trial, group, refused)}"
-        if refused.exhausted:
-            why += "; the search for another order was cut off"
-        if not refused.failed:
-            return why, None
-        for uid, placement in refused.beside.items():
-            trial.assume(known[uid], placement)
-        verdict, clipped = self._verdict(trial.class_of(refused.failed), refused.nodes)
-        beside = f"beside {len(refused.beside)} placed members " if refused.beside else ""
-        some = f" (of {len(self.handle.cache.nodes)} nodes {EXPLAINED} were asked)" if clipped else ""
-        text = (
-            f"{why}; pod {by_uid[refused.failed].pod.key.name} fits {beside}on no node{some}: {why_everywhere(verdict)}"
-        )
-        return text, None if clipped else verdict
-
-    def _verdict(
-        self, request_class: RequestClass, nodes: frozenset[str] | None, most: int = EXPLAINED
-    ) -> tuple[Unschedulable, bool]:
-        """Return the rejections by nodes in the current state, and whether they are incomplete."""
-        cache, selector = self.handle.cache, self.handle.selector
-        names = sorted(name for name in (cache.nodes if nodes is None else nodes) if cache.node_exists(name))
-        answers = {name: selector.try_node(request_class, name) for name in names[:most]}
-        rejections = {name: answer for name, answer in answers.items() if isinstance(answer, Rejection)}
-        return Unschedulable(rejections), len(names) > most or nodes is not None
-
     def _refuse(
         self,
         keys: tuple[GangKey, ...],
         members: Sequence[PendingPod],
         answer: Placed | Refused,
-        refusal: tuple[str, Unschedulable | None],
+        rejection: GroupRejection,
     ) -> None:
-        why, verdict = refusal
+        why, verdict = rejection.message, None if rejection.clipped else rejection.verdict
         failed = answer.failed if isinstance(answer, Refused) else ""
         now = self.handle.dependencies.clock()
         blocking = next((it.queue_class for it in members if it.uid == failed), None)
@@ -372,32 +331,3 @@ def _by_class(members: Iterable[PendingPod]) -> dict[RequestClass, list[PendingP
     for pending in members:
         found.setdefault(pending.queue_class, []).append(pending)
     return found
-
-
-def _contradiction(waiting: Sequence[Pod], scheduled: Iterable[Pod], specs: Iterable[GangSpec | None]) -> str:
-    """Return why kube-scheduler's podGroupCycle rejects the group before it evaluates nodes; empty if it does not."""
-    names = {pod.scheduler for pod in waiting}
-    kubernetes = [pod for pod in waiting if pod.request.gang and pod.request.gang.key.dialect is Dialect.KUBERNETES]
-    if kubernetes:
-        kubernetes += scheduled
-        names |= {pod.scheduler for pod in kubernetes}
-    if len(names) > 1:
-        return "all pods in a single pod group should have the same .spec.schedulerName set, got: " + " and ".join(
-            sorted(names)
-        )
-    priorities = {pod.request.priority for pod in kubernetes}
-    priorities |= {spec.priority for spec in specs if spec is not None and spec.priority is not None}
-    if len(priorities) > 1:
-        return "all pods in a single pod group should match the priority of the pod group, got: " + " and ".join(
-            map(str, sorted(priorities))
-        )
-    return ""
-
-
-def _domains_text(trial: ClusterTrial, group: Group, refused: Refused) -> str:
-    keys = [level.key for level in group.levels if level.required] or [level.key for level in group.levels]
-    domains: Sequence[Domain] = trial.domains(keys)
-    if not domains:
-        return f"0/0 placements are available: no domain by {', '.join(keys)} has all running members"
-    best = [f"{each.name} places {each.placed} of {each.members}" for each in refused.domains[:SHOWN_DOMAINS]]
-    return f"0/{len(domains)} placements are available{': ' if best else ''}{', '.join(best)}"

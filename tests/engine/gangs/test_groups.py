@@ -132,6 +132,32 @@ async def test_a_replaced_member_joins_the_domain_of_the_running_ones() -> None:
     assert "0/1 placements are available: rack=q places 0 of 1" in said(world, "later")
 
 
+async def test_members_are_told_what_each_topology_domain_lacks() -> None:
+    racks = {"p": (4, 4), "q": (4, 2), "r": (2, 1)}
+    nodes = [
+        make_node(f"{rack}{n}", cpu=cpu, labels={"rack": rack})
+        for rack, cpus in racks.items()
+        for n, cpu in enumerate(cpus)
+    ]
+    world = make_world(*nodes)
+    group(world, GangSpec(3, levels=(TopologyLevel("rack"),)))
+    world.waits(*members(3, cpu=3000))
+    await world.settle()
+    assert placed(world) == []
+    assert said(world, "m0").splitlines() == [
+        (
+            "gang default/g: minCount (3) cannot be satisfied: 2 scheduled, 0 remaining; 0/3 placements are available: "
+            "rack=p places 2 of 3, rack=q places 1 of 3, rack=r places 0 of 3; pod m2 fits beside 2 placed members on no node: "
+            "0/2 nodes are available: 2 Insufficient cpu."
+        ),
+        "p0: needs 3 CPUs, 1 of 4 free",
+        "p1: needs 3 CPUs, 1 of 4 free",
+        "rack=q: pod m1 fits on no node: 0/2 nodes are available: 2 Insufficient cpu.",
+        "rack=r: pod m0 fits on no node: 0/2 nodes are available: 2 Insufficient cpu.",
+    ]
+    assert not any(world.ledgers().values())
+
+
 async def test_completed_members_count_as_scheduled() -> None:
     world = make_world(make_node("a"))
     group(world, GangSpec(3))
