@@ -18,6 +18,7 @@ help:  ## Show what can be made
 
 $(STAMP): pyproject.toml setup.py $(wildcard koord_numa/wire/proto/*.proto)
 	$(PYTHON) -c 'import sys; sys.exit("koord-numa needs Python 3.11 or newer, found " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
+	@echo "Installing koord-numa and its dependencies into $(VENV), only the first time and after changes of them ..."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@

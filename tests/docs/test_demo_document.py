@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from aiohttp import ClientSession
 from click.testing import CliRunner
 
 from koord_numa.cli import main
@@ -55,10 +56,13 @@ async def test_the_document_shows_what_is_printed(tmp_path: Path, monkeypatch: p
     async with started("demo", "--keep", "--speed", "0.4", TMPDIR=str(tmp_path)) as process:
         lines = await printed(process)
         assert report(lines) == report(shown.splitlines())
+        [page] = re.findall(r"Its page: (http://\S+)", "\n".join(lines))
+        async with ClientSession() as session, session.get(page) as answer:
+            assert (answer.status, answer.content_type) == (200, "text/html")
         [kubeconfig] = [line.partition("=")[2] for line in lines if "export KUBECONFIG" in line]
         monkeypatch.setenv("KUBECONFIG", kubeconfig)
         for command, text in around:
-            answer = await asyncio.to_thread(CliRunner().invoke, main, command.split())
-            assert answer.output == text, command
+            result = await asyncio.to_thread(CliRunner().invoke, main, command.split())
+            assert result.output == text, command
         process.terminate()
         await process.wait()

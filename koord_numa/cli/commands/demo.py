@@ -18,6 +18,8 @@ from koord_numa.cli.parameters import Documented, FiniteRange
 @click.option("--speed", type=FiniteRange(0.1, 10.0), default=1.0, help="Submit pods so many times as fast.")
 def command(keep: bool, seed: int | None, speed: float) -> None:
     """Fill a simulated rack of nine machines and show the result; takes about fifteen seconds."""
+    # Before the imports, which take a second
+    click.echo("Starting an API server in memory, simulated machines and the operator ...")
     from koord_numa.cli.demo.show import run_demo
 
     raise SystemExit(run_demo(keep=keep, seed=seed, speed=speed))

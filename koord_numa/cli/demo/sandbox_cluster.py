@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -163,6 +164,12 @@ async def _keep_publishing(cluster: SandboxCluster) -> None:
         await cluster.publish()
 
 
+def page_address(log: Path) -> str:
+    """Return the URL of the operator's page, as in its log."""
+    found = re.search(r"serving the page.*(http://\S+)", log.read_text(errors="replace"))
+    return found[1] if found else f"see {log}"
+
+
 @contextlib.asynccontextmanager
 async def operator(kubeconfig: Path, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """
@@ -178,7 +185,7 @@ async def operator(kubeconfig: Path, log: Path) -> AsyncIterator[asyncio.subproc
         "0",
         "--no-leader-elect",
         "--log-level",
-        "warning",
+        "info",  # with the address of the page
     )
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(

@@ -71,9 +71,14 @@ class Progress:
     nodes: Mapping[str, NodeLoad]
 
     @property
+    def decided(self) -> int:
+        """Number of pods with a result."""
+        return self.running + self.waiting + self.refused
+
+    @property
     def settled(self) -> bool:
         """Whether every submitted pod has a result."""
-        return self.running + self.waiting + self.refused == self.submitted
+        return self.decided == self.submitted
 
 
 @dataclass(frozen=True, slots=True)

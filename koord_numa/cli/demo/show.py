@@ -13,7 +13,13 @@ from rich.live import Live
 from rich.text import Text
 
 from koord_numa.cli.demo.pods import load_claim_templates, load_pods
-from koord_numa.cli.demo.sandbox_cluster import SandboxCluster, agents_publishing, operator, sandbox_cluster
+from koord_numa.cli.demo.sandbox_cluster import (
+    SandboxCluster,
+    agents_publishing,
+    operator,
+    page_address,
+    sandbox_cluster,
+)
 from koord_numa.cli.demo.scenario import (
     PAUSE,
     NodeLoad,
@@ -76,9 +82,7 @@ async def _run(console: Console, folder: Path, plan: Plan) -> int:
     pods = load_pods(DEMO_PODS, plan.seed)
     kubeconfig, log = folder / "kubeconfig", folder / "operator.log"
     async with sandbox_cluster(nodes, kubeconfig) as cluster, operator(kubeconfig, log) as process:
-        console.print(
-            f"An API server in memory, {len(nodes)} simulated machines, the operator, {len(pods)} pods to place.\n"
-        )
+        console.print(f"{len(nodes)} machines are ready, {len(pods)} pods to place.\n")
         for template in load_claim_templates(DEMO_PODS):
             cluster.server.store.create(template)
         begun = monotonic()
@@ -94,7 +98,7 @@ async def _run(console: Console, folder: Path, plan: Plan) -> int:
         code = _report(console, cluster, seconds)
         if plan.keep:
             async with agents_publishing(cluster):
-                await _stay(console, kubeconfig)
+                await _stay(console, kubeconfig, log)
         return code
 
 
@@ -106,6 +110,7 @@ class _display:  # noqa: N801  (used as a function)
         self._total = total
         self._live = Live(console=console, refresh_per_second=10, transient=True) if console.is_terminal else None
         self._last = ""
+        self._begun = monotonic()
 
     def __enter__(self) -> Callable[[Progress], None]:
         if self._live is not None:
@@ -121,6 +126,9 @@ class _display:  # noqa: N801  (used as a function)
             f"{progress.submitted:3} of {self._total} submitted   {progress.running:3} running   "
             f"{progress.waiting:2} waiting   {progress.refused} refused"
         )
+        if not progress.decided:
+            # In steps of 2 s: outside of a terminal every change is a line.
+            text += f"   the operator starts, {int(monotonic() - self._begun) // 2 * 2} s"
         if self._live is not None:
             lines = [Text(text, "bold"), Text(), *(_bar(node, load) for node, load in progress.nodes.items())]
             self._live.update(Text("\n").join(lines))
@@ -170,8 +178,10 @@ def _report(console: Console, cluster: SandboxCluster, seconds: float) -> int:
     return 1 if wrong else 0
 
 
-async def _stay(console: Console, kubeconfig: Path) -> None:
-    console.print("\nThe cluster stays until Ctrl-C. Look around:\n")
+async def _stay(console: Console, kubeconfig: Path, log: Path) -> None:
+    console.print(
+        f"\nThe cluster stays until Ctrl-C. Its page: {page_address(log)}/\n\nLook around:\n", highlight=False
+    )
     console.print(f"  export KUBECONFIG={kubeconfig}")
     for line in LOOK_AROUND:
         console.print(f"  {line}", markup=False)
