@@ -23,7 +23,7 @@ from koord_numa.app.tasks import LoopLag
 from koord_numa.cluster.events import EventRecorder
 from koord_numa.cluster.leader_election import LeaderElection, LeaseConflicts, NoElection
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.devices import device_use, free_devices, free_partitions
+from koord_numa.core.devices import free_devices, free_partitions
 from koord_numa.core.kubelet.demand import REASONS
 from koord_numa.core.objects.rebind_request import RebindPhase
 from koord_numa.core.objects.verdicts import Alignment, Reason
@@ -98,7 +98,7 @@ def device_metrics(nodes: Iterable[NodeInfo]) -> Iterator[Metric]:
     for info in nodes:
         if (offer := info.devices) is None:
             continue
-        machine, use = offer.machine, device_use(info.ledger, offer.machine)
+        machine, use = offer.machine, offer.use(info.ledger)
         free = free_devices(machine, use)
         for position, device in enumerate(machine.devices):
             used = "used" if free.used >> position & 1 else "free"

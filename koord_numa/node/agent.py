@@ -15,6 +15,7 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.node import applier
 from koord_numa.node.agent_config import AgentConfig
 from koord_numa.node.decided import DecidedPod
+from koord_numa.node.device_object import DeviceSource
 from koord_numa.node.events import conflict_event, isolation_event, mismatch_event
 from koord_numa.node.inputs.api_client import ApiError, NodeApi
 from koord_numa.node.inputs.cgroups import CgroupError, Cgroups
@@ -31,7 +32,7 @@ from koord_numa.node.metrics import AgentMetrics
 from koord_numa.node.node_object import NodeReservation, read_reservation
 from koord_numa.node.nri_plugin import NriPlugin, Plan
 from koord_numa.node.observer import Observation, Observer, told
-from koord_numa.node.publisher import Publisher
+from koord_numa.node.publisher import DevicePublisher, Publisher
 from koord_numa.node.sysfs import Host
 from koord_numa.node.topology_object import CpuOwner, NodeFacts, cpu_owner
 
@@ -72,6 +73,8 @@ class Agent:
         self._kubelet_reader = KubeletReader(self._folder, self.pods, self.metrics, clock)
         self._reading: Reading | None = None
         self.publisher = Publisher(api, config.node, config.publish, clock)
+        self._devices = DeviceSource(config.sysfs, clock)
+        self.device_publisher = DevicePublisher(api, config.node, clock) if config.devices else None
         self._cgroups = Cgroups(config.cgroups)
         self._observer = Observer(self._cgroups, mems=config.apply_memory, clock=clock)
         self._runtime: applier.Runtime | None = None
@@ -218,7 +221,8 @@ class Agent:
         if reading is None or reading.options is None or reading.contradiction or not self.publisher.is_current:
             return PUBLISH_INTERVAL
         owner = cpu_owner(self._config.owner, reading.options, static=bool(evidence.cpus or evidence.memory))
-        return QUIET_INTERVAL if owner is CpuOwner.SCHEDULER else PUBLISH_INTERVAL
+        is_quiet = owner is CpuOwner.SCHEDULER and self.device_publisher is None
+        return QUIET_INTERVAL if is_quiet else PUBLISH_INTERVAL
 
     async def _read_kubelet(self, host: Host) -> Reading:
         options = await self.kubelet.read()
@@ -269,6 +273,15 @@ class Agent:
             return
         if await self.publisher.write(facts, self._differences):
             self.metrics.writes.inc()
+        await self._publish_devices(facts)
+
+    async def _publish_devices(self, facts: NodeFacts) -> None:
+        """Publish the Device object, except where koordlet does."""
+        if self.device_publisher is None or facts.resources is None or self._koordlet():
+            return
+        found = self._devices.object(facts.name, facts.node_uid, facts.host, facts.resources)
+        if found is not None:
+            await self.device_publisher.write(found)
 
     async def observe(self) -> None:
         """Run one round of the observer: metrics, contents of the annotation, and an event for each new difference."""

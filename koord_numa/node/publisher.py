@@ -31,6 +31,7 @@ LOOK_INTERVAL: Final = 30.0
 LONGEST_PAUSE: Final = 60.0
 
 PATH: Final = f"/apis/{names.TOPOLOGY_GROUP}/{names.TOPOLOGY_VERSIONS[-1]}/{names.TOPOLOGY_PLURAL}"
+DEVICE_PATH: Final = f"/apis/{names.SCHEDULING_GROUP}/{names.DEVICE_VERSION}/{names.DEVICE_PLURAL}"
 _KOORDINATOR: Final = (
     names.CPU_TOPOLOGY,
     names.CPU_SHARED_POOLS,
@@ -49,26 +50,21 @@ class Publish(Enum):
     OPTIONS = "options"
 
 
-class Publisher:
-    """The publisher of a node's object. ``write`` is called whenever the facts may have changed."""
+class _ObjectWriter:
+    """Server-side apply of one object, with the time of the next write and the state of the object in the cluster."""
 
-    def __init__(self, api: NodeApi, node: str, publish: Publish, clock: Callable[[], float] = monotonic) -> None:
+    what: str
+    """Name of the object in logs."""
+
+    def __init__(self, api: NodeApi, path: str, clock: Callable[[], float]) -> None:
         self._api = api
-        self._path = f"{PATH}/{node}"
-        self._publish = publish
+        self._path = path
         self._clock = clock
         self._sent: Json | None = None
-        self._told: tuple[NodeFacts, Mapping[str, Mapping[str, str]]] | None = None  # the facts of the last sent object
         self._seen: Json | None = None
         self._looked = self._not_before = float("-inf")
         self._failures = 0
         self.writes = 0
-
-    @property
-    def is_koordinator(self) -> bool:
-        """Return whether koordlet has labeled the object as its own."""
-        labels = ((self._seen or {}).get("metadata") or {}).get("labels") or {}
-        return bool(labels.get(names.MANAGED_BY) == names.MANAGED_BY_KOORDINATOR)
 
     @property
     def is_current(self) -> bool:
@@ -78,6 +74,74 @@ class Publisher:
     def ready_in(self) -> float:
         """Return the seconds until the next write is allowed, 0 if it is."""
         return max(0.0, self._not_before - self._clock())
+
+    async def _look(self, now: float) -> None:
+        """Read the object again if it is due."""
+        # Before the comparison: a deleted object does not change the facts.
+        if now - self._looked < LOOK_INTERVAL:
+            return
+        self._seen = await self._api.get(self._path)
+        self._looked = now
+        if self._seen is None or not applied_by_us(self._seen):
+            self._sent = None  # deleted or never written
+
+    async def _apply(self, obj: Json, now: float) -> None:
+        # Set before the request, so that a failing request is not repeated at once.
+        self._not_before = now + MIN_INTERVAL
+        self._seen = await self._api.apply(self._path, obj, FIELD_MANAGER)
+        self._sent, self._failures = obj, 0
+        self.writes += 1
+
+    def _failed(self, error: ApiError, now: float) -> None:
+        if error.status == 409:
+            self._looked = float("-inf")  # another manager owns a field: read the object again
+        self._failures += 1
+        # The exponent is bounded, since 2**failures would grow without limit.
+        self._not_before = now + min(LONGEST_PAUSE, MIN_INTERVAL * 2 ** min(self._failures, 10))
+        logger.warning("%s is not published: %s", self.what, error)
+
+
+class DevicePublisher(_ObjectWriter):
+    """The publisher of a node's Device object. An object of another publisher, such as koordlet, is never changed."""
+
+    what = "the Device object"
+
+    def __init__(self, api: NodeApi, node: str, clock: Callable[[], float] = monotonic) -> None:
+        super().__init__(api, f"{DEVICE_PATH}/{node}", clock)
+
+    async def write(self, obj: Json) -> bool:
+        """Apply the object if it changed. Return whether it was sent. An error of the API server is logged and retried later."""
+        now = self._clock()
+        if now < self._not_before:
+            return False
+        try:
+            await self._look(now)
+            labels = ((self._seen or {}).get("metadata") or {}).get("labels") or {}
+            foreign = self._seen is not None and labels.get(names.MANAGED_BY) != names.MANAGED_BY_KOORD_NUMA
+            if foreign or obj == self._sent:
+                return False
+            await self._apply(obj, now)
+        except ApiError as error:
+            self._failed(error, now)
+            return False
+        return True
+
+
+class Publisher(_ObjectWriter):
+    """The publisher of a node's NodeResourceTopology. ``write`` is called whenever the facts may have changed."""
+
+    what = "the topology"
+
+    def __init__(self, api: NodeApi, node: str, publish: Publish, clock: Callable[[], float] = monotonic) -> None:
+        super().__init__(api, f"{PATH}/{node}", clock)
+        self._publish = publish
+        self._told: tuple[NodeFacts, Mapping[str, Mapping[str, str]]] | None = None  # the facts of the last sent object
+
+    @property
+    def is_koordinator(self) -> bool:
+        """Return whether koordlet has labeled the object as its own."""
+        labels = ((self._seen or {}).get("metadata") or {}).get("labels") or {}
+        return bool(labels.get(names.MANAGED_BY) == names.MANAGED_BY_KOORDINATOR)
 
     async def write(self, facts: NodeFacts, differences: Mapping[str, Mapping[str, str]]) -> bool:
         """
@@ -89,38 +153,19 @@ class Publisher:
         if now < self._not_before:
             return False
         try:
-            # Before the comparison: a deleted object does not change the facts.
-            if now - self._looked >= LOOK_INTERVAL:
-                await self._look(now)
+            await self._look(now)
             # The facts are compared first, since building the object is much more expensive.
             if self._sent is not None and self._told == (facts, differences):
                 return False
             obj = self._wanted(facts, differences)
             if obj is None or obj == self._sent:
                 return False
-            # Set before the request, so that a failing request is not repeated at once.
-            self._not_before = now + MIN_INTERVAL
-            self._seen = await self._api.apply(self._path, obj, FIELD_MANAGER)
+            await self._apply(obj, now)
         except ApiError as error:
             self._failed(error, now)
             return False
-        self._sent, self._told, self._failures = obj, (facts, differences), 0
-        self.writes += 1
+        self._told = facts, differences
         return True
-
-    async def _look(self, now: float) -> None:
-        self._seen = await self._api.get(self._path)
-        self._looked = now
-        if self._seen is None or not applied_by_us(self._seen):
-            self._sent = None  # deleted or never written
-
-    def _failed(self, error: ApiError, now: float) -> None:
-        if error.status == 409:
-            self._looked = float("-inf")  # another manager owns a field: read the object again
-        self._failures += 1
-        # The exponent is bounded, since 2**failures would grow without limit.
-        self._not_before = now + min(LONGEST_PAUSE, MIN_INTERVAL * 2 ** min(self._failures, 10))
-        logger.warning("the topology is not published: %s", error)
 
     def _wanted(self, facts: NodeFacts, differences: Mapping[str, Mapping[str, str]]) -> Json | None:
         """Return the object to apply, ``None`` if only options may be published and there is no object yet."""

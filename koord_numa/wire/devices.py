@@ -138,6 +138,7 @@ def parse_devices(obj: Mapping[str, Any]) -> DeviceInventory:
     # Not used at all if a part is malformed: another device could be counted in its place.
     found = empty if problems.problem else problems.collect(lambda: _inventory(top), empty)
     owners = top.metadata.owner_references or ()
+    injected = top.labels.get(names.MANAGED_BY) != names.MANAGED_BY_KOORD_NUMA
     return DeviceInventory(
         node=top.name,
         devices=found.devices,
@@ -146,7 +147,8 @@ def parse_devices(obj: Mapping[str, Any]) -> DeviceInventory:
         honors_partitions=top.labels.get(names.GPU_PARTITION_POLICY) == names.HONOR,
         model=top.labels.get(names.GPU_MODEL, ""),
         node_uid=next((owner.uid for owner in owners if owner.kind == "Node"), ""),
-        injected=top.labels.get(names.MANAGED_BY) != names.MANAGED_BY_KOORD_NUMA,
+        injected=injected,
+        held=found.held,
         problem=problems.problem,
         resource_version=version(top),
     )
@@ -167,7 +169,11 @@ def _inventory(top: Head) -> DeviceInventory:
         devices[device.key] = device
         ids[device.key] = _text(model.id, path.at("id"))
     return DeviceInventory(
-        top.name, tuple(devices[key] for key in sorted(devices)), ids, _partitions(top.annotations, top.path)
+        node=top.name,
+        devices=tuple(devices[key] for key in sorted(devices)),
+        ids=ids,
+        partitions=_partitions(top.annotations, top.path),
+        held=_held(top) if top.labels.get(names.MANAGED_BY) == names.MANAGED_BY_KOORD_NUMA else (),
     )
 
 
@@ -413,7 +419,9 @@ class GrantModel(GoJson):
     extension: ExtensionModel = ExtensionModel()
 
 
-_GRANTS: Final = TypeAdapter(dict[str, list[GrantModel | None] | None] | None)
+_Listed = dict[str, list[GrantModel | None] | None]
+
+_GRANTS: Final = TypeAdapter(_Listed | None)
 
 _KNOWN_GRANTS: Final[ParsedCache[str, DeviceGrants]] = ParsedCache(4 << 20)
 """By the text of the annotation, which every status update of a pod repeats."""
@@ -429,7 +437,11 @@ def device_grants(text: str, path: FieldPath) -> DeviceGrants:
 
 
 def _grants(text: str, path: FieldPath) -> DeviceGrants:
-    listed = read_as(_GRANTS, load_json(text, path), path) or {}
+    listed = read_as(_GRANTS, load_json(text, path), path)
+    return _grants_of(listed or {}, path)
+
+
+def _grants_of(listed: _Listed, path: FieldPath) -> DeviceGrants:
     _at_most(MOST_DEVICES, sum(len(models or ()) for models in listed.values()), "devices", path)
     found = [
         DeviceGrant(
@@ -446,8 +458,27 @@ def _grants(text: str, path: FieldPath) -> DeviceGrants:
     return tuple(sorted(found, key=lambda grant: grant.key))
 
 
+_HELD: Final = TypeAdapter(dict[str, _Listed | None] | None)
+
+
+def _held(top: Head) -> tuple[tuple[str, DeviceGrants], ...]:
+    """Return the devices that pods hold by their kubelet, as the node agent writes them."""
+    text = top.annotations.get(names.HELD_DEVICES)
+    if not text:
+        return ()
+    path = top.path.annotation(names.HELD_DEVICES)
+    pods = read_as(_HELD, load_json(text, path), path) or {}
+    _at_most(MOST_DEVICES, len(pods), "pods", path)
+    return tuple((_text(pod, path), _grants_of(listed or {}, path)) for pod, listed in sorted(pods.items()))
+
+
 def device_allocated(grants: DeviceGrants) -> str:
     """Return the JSON of ``device-allocated``. Amounts and identifiers are written as Koordinator writes them."""
+    return orjson.dumps(device_entries(grants)).decode()
+
+
+def device_entries(grants: DeviceGrants) -> dict[str, list[dict[str, Any]]]:
+    """Return the devices of a pod by type, as in ``device-allocated``."""
     found: dict[str, list[dict[str, Any]]] = {}
     for grant in grants:
         amounts = {name: format_amount(name, amount) for name, amount in sorted(grant.resources.items())}
@@ -457,4 +488,4 @@ def device_allocated(grants: DeviceGrants) -> str:
         if grant.functions:
             entry["extension"] = {"vfs": [{"minor": it.minor, "busID": it.bus_id} for it in grant.functions]}
         found.setdefault(grant.type, []).append(entry)
-    return orjson.dumps(found).decode()
+    return found

@@ -102,6 +102,8 @@ CPUSET_DIFFERENCES: Final = "koord-numa/cpuset-differences"
 """JSON object: differences between the CPUs a pod runs on and the allocated CPUs, by ``namespace/name``. Absent without differences."""
 KUBELET_STATE: Final = "koord-numa/kubelet-state"
 """Exact state of the kubelet's resource managers, as the node agent reads it. See ``wire/node/kubelet_state.py``."""
+HELD_DEVICES: Final = "koord-numa/held-devices"
+"""Device objects of the node agent. JSON object: the devices that pods (``namespace/name``) hold, as in ``device-allocated``."""
 PCI_DEVICES: Final = "koord-numa/pci-devices"
 """JSON list of PCI devices: ``address``, ``class``, ``node`` (NUMA) and ``root`` (host bridge), the last two if known."""
 

@@ -9,6 +9,7 @@ import pytest
 from koord_numa.cli.commands.node_agent import command
 from koord_numa.node.observer import GRACE
 from koord_numa.sandbox.machines.hardware.description import NodeDescription, Shape
+from tests.deploy.test_installation import overlay
 from tests.deploy.test_manifests import DEPLOY, Manifest, documents, of_kind, pod_spec, rendered
 from tests.node.nodes import NODE, world
 from tests.sandbox.machines.pods import place
@@ -46,6 +47,21 @@ def test_chart_and_component_are_the_same() -> None:
         assert ours_[key] == theirs[key]
     for key in ("args", "env", "resources", "securityContext", "volumeMounts", "livenessProbe", "ports"):
         assert ours_["containers"][0][key] == theirs["containers"][0][key]
+
+
+def test_device_objects_are_written_on_request_only() -> None:
+    """The right to Device objects and the option, in the chart and in the component."""
+    written = ("scheduling.koordinator.sh", ["devices"], ["get", "create", "patch"])
+    charts = (rendered(AGENT), rendered({"nodeAgent": {"enabled": True, "devices": True}}))
+    bases = (overlay("node-agent"), overlay("node-agent", "node-agent-devices"))
+    for manifests in (charts, bases):
+        found = []
+        for agent in map(ours, manifests):
+            rules_ = of_kind(agent, "ClusterRole")["rules"]
+            (container,) = pod_spec(of_kind(agent, "DaemonSet"))["containers"]
+            right = written in [(*rule["apiGroups"], rule["resources"], rule["verbs"]) for rule in rules_]
+            found.append((right, "--devices" in container["args"]))
+        assert found == [(False, False), (True, True)]
 
 
 @pytest.mark.parametrize("values", [AGENT, APPLYING], ids=["observing", "applying"])

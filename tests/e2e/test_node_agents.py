@@ -1,6 +1,7 @@
 """The scheduler beside real node agents on simulated nodes: what exporters leave out is published, and what is decided is applied."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,11 +13,12 @@ from koord_numa.sandbox.machines import NodeServices
 from koord_numa.sandbox.machines.pod_status import container_id
 from koord_numa.wire import parse_pod, parse_topology
 from tests.cluster.objects import PATIENCE
-from tests.e2e.world import BIN, World, pinned, world
-from tests.sandbox.machines.pods import place
+from tests.e2e.world import BIN, CRDS, World, pinned, world
+from tests.sandbox.machines.pods import bind, create, place
 
 pytestmark = pytest.mark.e2e
 
+GPU: Final = "nvidia.com/gpu"
 TOPOLOGIES: Final = "noderesourcetopologies.topology.node.k8s.io"
 
 KUBELETS: Final = {
@@ -143,6 +145,63 @@ async def test_what_is_decided_is_where_it_runs(tmp_path: Path) -> None:
             assert len(runs_on) == 4
         everything = CpuSet.of(range(32))
         assert all(agents.services[name].cgroups.cpus == everything for name in cluster.rack.nodes)
+
+
+GPUS: Final = {
+    "machines": [
+        {
+            "name": "gpu",
+            "count": 2,
+            "style": "kubelet",
+            "agent": True,
+            "sockets": 2,
+            "numa": 1,
+            "cores": 16,
+            "threads": 1,
+            "memory": "64Gi",
+            "devices": {GPU: [0, 0, 1, 1]},
+        }
+    ]
+}
+
+
+def pair_of_gpus(name: str) -> dict[str, Any]:
+    """A pod that requires two GPUs of one NUMA node, by Koordinator's annotation."""
+    pod = pinned(name, 1)
+    for part in pod["spec"]["containers"][0]["resources"].values():
+        part[GPU] = "2"
+    hint = {"gpu": {"requiredTopologyScope": "NUMANode"}}
+    pod["metadata"]["annotations"]["scheduling.koordinator.sh/device-allocate-hint"] = json.dumps(hint)
+    return pod
+
+
+async def test_devices_that_kubelets_gave_away_are_not_free(tmp_path: Path) -> None:
+    """On one machine, pods without any annotation hold a GPU of each NUMA node: two GPUs are free, and no two of one NUMA node."""
+    crds = (*CRDS, CRDS[0].parent / "optional" / "devices-koordinator.yaml")
+    async with (
+        world(tmp_path, GPUS, crds=crds) as cluster,
+        node_agents(cluster.server, cluster.rack, tmp_path, devices=True) as agents,
+    ):
+        store = cluster.server.store
+        foreign = [create(store, name, {"cpu": "1", GPU: "1"}) for name in ("x", "y", "z")]
+        for pod in foreign:
+            bind(store, pod, "gpu-0")  # kubelets choose the lowest GPUs: 0, 1 and 2
+        store.delete("pods", "x", "default")
+        await agents.round()
+        await cluster.schedule()
+        cluster.create([pair_of_gpus(f"pair-{number}") for number in range(3)])
+        async with asyncio.timeout(PATIENCE):
+            while len(cluster.unbound()) > 1 or not events(cluster, "FailedScheduling"):
+                await agents.round()
+                await asyncio.sleep(0.1)
+        assert "Insufficient Topology Scoped GPU Devices" in events(cluster, "FailedScheduling")[0]["note"]
+        store.delete("pods", "y", "default")
+        await settled(cluster, agents)
+        assert cluster.complaints() == []
+        nodes = sorted(pod["spec"]["nodeName"] for pod in store.list("pods") if pod["metadata"]["name"] != "z")
+        assert nodes == ["gpu-0", "gpu-1", "gpu-1"]
+        told = [event["note"] for event in events(cluster, "Scheduled")]
+        assert len([note for note in told if "no agent injects the chosen devices" in note]) == 3
 
 
 def events(cluster: World, reason: str) -> list[dict[str, Any]]:

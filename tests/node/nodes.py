@@ -1,6 +1,6 @@
 """A simulated node with its services and the agent on it, over real sockets; rounds of the agent are called one by one."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,9 +86,11 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, description: NodeDescription, *, exported: bool = False) -> AsyncIterator[World]:
+async def world(
+    folder: Path, description: NodeDescription, *, exported: bool = False, crds: Sequence[Path] = CRDS
+) -> AsyncIterator[World]:
     """A cluster of one node without a published topology, unless an exporter runs."""
-    async with ApiServer(crds=CRDS) as server:
+    async with ApiServer(crds=crds) as server:
         fleet = Fleet(server.store, [replace(description, agent=not exported)])
         fleet.start()
         async with NodeServices(folder, fleet.nodes[NODE]) as services, NodeApi(ApiAccess(server.url)) as api:

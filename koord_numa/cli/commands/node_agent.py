@@ -40,6 +40,7 @@ _path = click.Path(path_type=Path)
 @click.option(
     "--publish", type=click.Choice(PUBLISH), default="auto", show_default=True, help="auto: what others lack."
 )
+@click.option("--devices", is_flag=True, help="Publish a Device object with GPUs and NICs, on nodes without koordlet.")
 @click.option("--kubelet-config", type=_path, help="The kubelet's configuration file, instead of /configz.")
 @click.option(
     "--no-configz", is_flag=True, help="Do not ask the API server's node proxy for the kubelet's configuration."
@@ -159,6 +160,7 @@ def _run(options: dict[str, Any]) -> None:
         nri_socket=Path(options["nri_socket"]) if options["nri_socket"] else None,
         publish=Publish(options["publish"]),
         owner=options["owner"],
+        devices=options["devices"],
         apply=options["apply_"],
         apply_memory=options["apply_memory"],
         direct_writes=options["direct_writes"],

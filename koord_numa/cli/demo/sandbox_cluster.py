@@ -60,11 +60,13 @@ class NodeAgents:
 
 
 @asynccontextmanager
-async def node_agents(server: ApiServer, fleet: Fleet, folder: Path) -> AsyncIterator[NodeAgents]:
+async def node_agents(
+    server: ApiServer, fleet: Fleet, folder: Path, *, devices: bool = False
+) -> AsyncIterator[NodeAgents]:
     """
     Run agents on the nodes of a fleet that are described with ``agent``.
 
-    They have published once when the block starts.
+    They have published once when the block starts, with ``devices`` also Device objects.
 
     They apply cpusets where the scheduler chooses CPUs, because such a node has no simulated koordlet.
     """
@@ -84,6 +86,7 @@ async def node_agents(server: ApiServer, fleet: Fleet, folder: Path) -> AsyncIte
                 podresources=services.podresources,
                 root_dir=services.root_dir,
                 cri_socket=services.cri,
+                devices=devices,
                 # The agent refuses to apply cpusets on nodes where the kubelet chooses CPUs.
                 apply=node.description.style is Style.KOORDINATOR,
             )

@@ -11,8 +11,6 @@ from koord_numa.core.devices.machine import (
     DeviceMachine,
     DeviceUse,
     device_machine,
-    device_use,
-    double_holds,
     free_devices,
     free_partitions,
 )
@@ -40,8 +38,6 @@ __all__ = [
     "device_demand",
     "device_machine",
     "device_offer",
-    "device_use",
-    "double_holds",
     "free_devices",
     "free_partitions",
     "node_devices",

@@ -8,6 +8,7 @@ device has nothing free. A device that vanished from the Device object is not al
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 from koord_numa.core.bit_sets import members
@@ -15,13 +16,14 @@ from koord_numa.core.devices.demand import FULL, MEMORY, RATIO
 from koord_numa.core.objects.devices import (
     GPU,
     DeviceExclusive,
-    DeviceGrant,
+    DeviceGrants,
     DeviceInventory,
     DeviceKey,
     NodeDevice,
     Partition,
     Partitions,
 )
+from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import ValueObject
@@ -192,46 +194,69 @@ _HELD: Final = "devices"
 """Key of the running sum of a ledger."""
 
 
+Observed = Mapping[str, DeviceGrants]
+"""Devices that pods hold by their kubelet, by ``namespace/name``."""
+
+NOT_OBSERVED: Final[Observed] = {}
+
+
 class HeldDevices:
     """
     Running sum of a ledger: what its pods hold of the devices of a machine.
 
-    Only the devices of a pod that was added or removed are summed again.
+    ``observed`` pods hold what their kubelet has reported, whatever their annotation says and whether the ledger has
+    them or not. Only the devices of a pod that was added or removed are summed again.
     """
 
-    __slots__ = ("_grants", "_keys", "_stale", "_use", "machine")
+    __slots__ = ("_holders", "_keys", "_stale", "_use", "machine", "observed")
 
-    def __init__(self, ledger: Ledger, machine: DeviceMachine) -> None:
+    def __init__(self, ledger: Ledger, machine: DeviceMachine, observed: Observed) -> None:
         self.machine = machine
-        self._grants: dict[DeviceKey, list[tuple[str, DeviceGrant, DeviceExclusive]]] = {}
+        self.observed = observed
+        self._holders: dict[DeviceKey, dict[str, tuple[str, DeviceGrants, DeviceExclusive]]] = {}
         self._keys: dict[DeviceKey, Key] = {}
         self._stale: set[DeviceKey] = set()
         self._use = UNUSED
+        for pod, grants in observed.items():
+            self._put(pod, pod, grants, None)
         for holding in ledger:
             self.count(holding, 1)
 
     def count(self, holding: Holding, sign: int) -> None:
         """Add or remove a pod."""
-        uid, request = holding.pod.uid, holding.request
-        for grant in holding.devices:
-            key, exclusive = grant.key, DeviceExclusive.NONE
-            grants = self._grants.get(key, [])
-            if sign > 0:
-                if request is not None and request.devices.hints:
-                    exclusive = request.devices.hint(grant.type).exclusive
-                self._grants[key] = [*grants, (uid, grant, exclusive)]
-            elif rest := [each for each in grants if each[0] != uid]:
-                self._grants[key] = rest
-            else:
-                self._grants.pop(key, None)
-                self._keys.pop(key, None)
+        uid, pod = holding.pod.uid, str(holding.pod)
+        if (observed := self.observed.get(pod)) is not None:
+            # Only the exclusivity of the pod is added to what the kubelet reports.
+            self._put(pod, pod, observed, holding.request if sign > 0 else None)
+        elif sign > 0:
+            self._put(uid, pod, holding.devices, holding.request)
+        else:
+            for grant in holding.devices:
+                holders = self._holders.get(grant.key, {})
+                holders.pop(uid, None)
+                if not holders:
+                    self._holders.pop(grant.key, None)
+                    self._keys.pop(grant.key, None)
+                self._stale.add(grant.key)
+
+    def _put(self, uid: str, pod: str, grants: DeviceGrants, request: PodRequest | None) -> None:
+        for key in {grant.key for grant in grants}:
+            exclusive = DeviceExclusive.NONE
+            if request is not None and request.devices.hints:
+                exclusive = request.devices.hint(key[0]).exclusive
+            parts = tuple([grant for grant in grants if grant.key == key])
+            self._holders.setdefault(key, {})[uid] = pod, parts, exclusive
             self._stale.add(key)
+
+    def holders(self, key: DeviceKey) -> list[str]:
+        """Return the pods that hold a part of a device, sorted."""
+        return sorted([pod for pod, _, _ in self._holders.get(key, {}).values()])
 
     @property
     def use(self) -> DeviceUse:
         """What the pods hold, ascending by type and minor."""
         if self._stale:
-            for key in self._stale & self._grants.keys():
+            for key in self._stale & self._holders.keys():
                 self._keys[key] = self._key(key)
             self._stale.clear()
             self._use = _use(tuple([key for _, key in sorted(self._keys.items())])) if self._keys else UNUSED
@@ -240,21 +265,26 @@ class HeldDevices:
     def _key(self, key: DeviceKey) -> Key:
         amounts: dict[str, int] = {}
         functions: list[str] = []
-        exclusive: list[DeviceExclusive] = []
-        for _, grant, strictness in self._grants[key]:
+        holders = self._holders[key].values()
+        for grant in chain.from_iterable([grants for _, grants, _ in holders]):
             for name, amount in filled(grant.resources, self.machine, key).items():
                 amounts[name] = amounts.get(name, 0) + amount
             functions += [function.bus_id for function in grant.functions]
-            exclusive.append(strictness)
-        return *key, tuple(sorted(amounts.items())), tuple(sorted(functions)), _strictest(exclusive).value
+        exclusive = _strictest([strictness for _, _, strictness in holders])
+        return *key, tuple(sorted(amounts.items())), tuple(sorted(functions)), exclusive.value
 
 
-def device_use(ledger: Ledger, machine: DeviceMachine) -> DeviceUse:
-    """Return what the pods of the ledger hold of the devices."""
+def held_devices(ledger: Ledger, machine: DeviceMachine, observed: Observed = NOT_OBSERVED) -> HeldDevices:
+    """Return what the pods of the ledger, and the observed ones, hold of the devices."""
     held = ledger.sums.get(_HELD)
-    if not isinstance(held, HeldDevices) or held.machine is not machine:
-        held = ledger.sums[_HELD] = HeldDevices(ledger, machine)
-    return held.use
+    if not isinstance(held, HeldDevices) or held.machine is not machine or held.observed is not observed:
+        held = ledger.sums[_HELD] = HeldDevices(ledger, machine, observed)
+    return held
+
+
+def device_use(ledger: Ledger, machine: DeviceMachine, observed: Observed = NOT_OBSERVED) -> DeviceUse:
+    """Return the use of the devices by the pods of the ledger and the observed ones."""
+    return held_devices(ledger, machine, observed).use
 
 
 def _strictest(found: list[DeviceExclusive]) -> DeviceExclusive:
@@ -346,9 +376,9 @@ def free_partitions(machine: DeviceMachine, use: DeviceUse) -> Mapping[int, int]
 
 def double_holds(ledger: Ledger, machine: DeviceMachine) -> str:
     """Return a sentence about the first device of which pods hold more than there is, empty if there is none."""
-    use = device_use(ledger, machine)
-    overheld = free_devices(machine, use).overheld
-    for usage in use.usages if overheld else ():
+    held = held_devices(ledger, machine)
+    overheld = free_devices(machine, held.use).overheld
+    for usage in held.use.usages if overheld else ():
         position = machine.position.get((usage.type, usage.minor))
         if position is None or not overheld >> position & 1:
             continue
@@ -359,10 +389,6 @@ def double_holds(ledger: Ledger, machine: DeviceMachine) -> str:
         else:
             pairs = zip(usage.functions, usage.functions[1:], strict=False)
             what = f"virtual function {next(one for one, other in pairs if one == other)}"
-        holders = sorted(str(each.pod) for each in ledger if _holds(each.devices, (usage.type, usage.minor)))
+        holders = held.holders((usage.type, usage.minor))
         return f"{what} of {usage.type} {usage.minor} is held by {', '.join(holders[:4])}"
     return ""
-
-
-def _holds(grants: Iterable[DeviceGrant], key: DeviceKey) -> bool:
-    return any(grant.key == key for grant in grants)

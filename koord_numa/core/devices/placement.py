@@ -9,13 +9,17 @@ from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.devices.allocation import NUMA_SCOPED, Chosen, Shortage, allocate, partition_points
 from koord_numa.core.devices.demand import DeviceDemand, TypeDemand, device_demand
 from koord_numa.core.devices.machine import (
+    NOT_OBSERVED,
     UNUSED,
     DeviceMachine,
     DeviceUse,
+    Observed,
     device_machine,
     device_use,
+    double_holds,
     filled,
     free_devices,
+    held_devices,
 )
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.objects.devices import DeviceGrant, DeviceGrants, DeviceInventory, DeviceKey, VirtualFunction
@@ -36,13 +40,27 @@ class DeviceOffer(ValueObject, gc=False):
     """
     The devices of a node for decisions. ``problem`` states why it is not known which of them are free.
 
-    ``injected``: an agent gives containers the chosen devices.
+    ``injected``: an agent gives containers the chosen devices. ``observed`` are the devices that pods hold by their
+    kubelet.
     """
 
     machine: DeviceMachine
     ids: Mapping[DeviceKey, str]
     problem: str = ""
     injected: bool = True
+    observed: Observed = NOT_OBSERVED
+
+    def use(self, ledger: Ledger) -> DeviceUse:
+        """Return what pods hold of the devices."""
+        return device_use(ledger, self.machine, self.observed)
+
+    def holders(self, ledger: Ledger, key: DeviceKey) -> list[str]:
+        """Return the pods that hold a part of a device, sorted."""
+        return held_devices(ledger, self.machine, self.observed).holders(key)
+
+    def conflict(self, ledger: Ledger) -> str:
+        """Return a sentence about a device that is held twice, empty if there is none or a device plugin chooses."""
+        return double_holds(ledger, self.machine) if self.injected else ""
 
 
 def device_offer(
@@ -64,7 +82,8 @@ def device_offer(
             return None
         return DeviceOffer(NO_DEVICES, {}, unknown or "pods hold devices, and the Device object of the node is gone")
     machine = NO_DEVICES if inventory.problem else device_machine(inventory, model, honors_partitions=honors_partitions)
-    return DeviceOffer(machine, inventory.ids, inventory.problem or unknown, inventory.injected)
+    observed = dict(inventory.held) if inventory.held else NOT_OBSERVED
+    return DeviceOffer(machine, inventory.ids, inventory.problem or unknown, inventory.injected, observed)
 
 
 NO_DEVICES: Final = device_machine(DeviceInventory(""))
@@ -156,7 +175,7 @@ def node_devices(request: PodRequest, offer: DeviceOffer | None, ledger: Ledger)
     of_types = 0
     for wanted in demand.types:
         of_types |= machine.by_type.get(wanted.type, 0)
-    return NodeDeviceHints(demand, offer, device_use(ledger, machine), machine.numa_of(of_types))
+    return NodeDeviceHints(demand, offer, offer.use(ledger), machine.numa_of(of_types))
 
 
 def rejection(shortage: Shortage) -> Rejection:

@@ -106,7 +106,8 @@ class DeviceInventory(ValueObject, gc=False):
     The Device object of a node. ``problem`` names what is malformed: such an object is not used, and its node rejects device requests.
 
     ``ids`` are the identifiers of the devices. ``partitions`` is ``None`` without a table. ``honors_partitions`` and ``model`` come from
-    its labels. ``injected``: the publisher of the object also gives containers the chosen devices.
+    its labels. ``injected``: the publisher of the object also gives containers the chosen devices. ``held`` are the devices that pods
+    (``namespace/name``) hold by their kubelet, where a device plugin chooses.
     """
 
     node: str
@@ -117,6 +118,7 @@ class DeviceInventory(ValueObject, gc=False):
     model: str = ""
     node_uid: str = ""  # from the owner reference, if it exists
     injected: bool = True
+    held: tuple[tuple[str, "DeviceGrants"], ...] = ()
     problem: str = ""
     resource_version: str = ""
 

@@ -11,7 +11,6 @@ from typing import Final
 
 from cachetools import LRUCache
 
-from koord_numa.core.devices import double_holds
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import AssumedPod
@@ -88,7 +87,7 @@ class AssumedPods:
         offer = record.devices
         if offer is None and record.name not in self._device_conflicts:
             return
-        conflict = "" if offer is None else double_holds(record.ledger, offer.machine)
+        conflict = "" if offer is None else offer.conflict(record.ledger)
         why = ("" if offer is None else offer.problem) or conflict
         if self._device_conflicts.get(record.name, "") == why:
             return

@@ -10,7 +10,6 @@ from koord_numa.core.devices import (
     DeviceMachine,
     DeviceUse,
     device_demand,
-    device_use,
     partition_points,
 )
 from koord_numa.core.objects.devices import GPU
@@ -57,7 +56,7 @@ class DeviceColumn:
             self._set(row, NO_OBJECT)
             return
         known = not offer.problem
-        state = DeviceState(offer.machine, device_use(record.booked, offer.machine)) if known else DeviceState(None)
+        state = DeviceState(offer.machine, offer.use(record.booked)) if known else DeviceState(None)
         number = self._numbers.get(state)
         if number is None:
             number = self._number_for(state)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.devices import DeviceMachine, device_use, free_devices, free_partitions
+from koord_numa.core.devices import DeviceOffer, free_devices, free_partitions
 from koord_numa.core.objects.devices import GPU
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.view.documents import Document
@@ -23,23 +23,23 @@ def devices_by_id(info: NodeInfo) -> Document | None:
     if offer is None:
         return None
     machine = offer.machine
-    use = device_use(info.ledger, machine)
+    use = offer.use(info.ledger)
     known = 0
     switches = []
     for (numa, pcie), bits in machine.by_root.items():
         known |= bits
         switches.append(
-            {"numa": None if numa < 0 else numa, "pcie": pcie, "devices": list(_devices(info, machine, bits))}
+            {"numa": None if numa < 0 else numa, "pcie": pcie, "devices": list(_devices(info, offer, bits))}
         )
     if rest := (1 << len(machine.devices)) - 1 & ~known:
-        switches.append({"numa": None, "pcie": "", "devices": list(_devices(info, machine, rest))})
+        switches.append({"numa": None, "pcie": "", "devices": list(_devices(info, offer, rest))})
     groups = {str(size): count for size, count in free_partitions(machine, use).items()}
     return {"problem": offer.problem, "switches": switches, "freeGroups": groups}
 
 
-def _devices(info: NodeInfo, machine: DeviceMachine, bits: int) -> Iterator[Document]:
-    free = free_devices(machine, device_use(info.ledger, machine))
-    ids = {} if info.devices is None else info.devices.ids
+def _devices(info: NodeInfo, offer: DeviceOffer, bits: int) -> Iterator[Document]:
+    machine = offer.machine
+    free = free_devices(machine, offer.use(info.ledger))
     for position in members(bits):
         device = machine.devices[position]
         share = SHARES.get(device.type, "")
@@ -47,12 +47,10 @@ def _devices(info: NodeInfo, machine: DeviceMachine, bits: int) -> Iterator[Docu
         yield {
             "type": device.type,
             "minor": device.minor,
-            "id": ids.get(device.key, ""),
+            "id": offer.ids.get(device.key, ""),
             "healthy": device.healthy,
             "freePercent": 100 * free.amounts[position].get(share, 0) // total if total else 0,
-            "pods": sorted(
-                str(held.pod) for held in info.ledger if any(grant.key == device.key for grant in held.devices)
-            ),
+            "pods": offer.holders(info.ledger, device.key),
         }
 
 

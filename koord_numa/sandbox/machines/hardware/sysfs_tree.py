@@ -105,6 +105,10 @@ def _write_device(sys: Path, slot: int, device: Device) -> None:
     real = sys / "devices" / f"pci{domain:04x}:00" / address
     _put(real / "class", PCI_CLASSES.get(device.resource, "0x120000"))
     _put(real / "numa_node", str(-1 if device.numa is None else device.numa))
+    if device.resource == "nvidia.com/gpu":
+        # The NVIDIA driver's names of a GPU, one of which its device plugin uses.
+        lines = ["Model: \t\t NVIDIA A100-SXM4-80GB", f"GPU UUID: \t {device.id}", f"Device Minor: \t {slot}"]
+        _put(sys.parent / "proc" / "driver" / "nvidia" / "gpus" / address / "information", _lines(lines))
     links = sys / "bus" / "pci" / "devices"
     links.mkdir(parents=True, exist_ok=True)
     (links / address).symlink_to(f"../../../devices/pci{domain:04x}:00/{address}")
