@@ -13,6 +13,7 @@ from aiohttp import web
 from cachetools import TTLCache
 
 from koord_numa.app.debug import find_pod, waited_seconds
+from koord_numa.core.gangs.model import GangKey
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Rejection
@@ -25,6 +26,7 @@ from koord_numa.view.documents.claims import node_claims, wanted_claims
 from koord_numa.view.documents.cluster import cluster_document, move_entry, node_entry, summary
 from koord_numa.view.documents.node import drawing_of, node_document, unused_cpus, with_claimed_cpus
 from koord_numa.view.documents.waiting import SHAPES, WaitingShape, decisions_document, shape_entry, waiting_document
+from koord_numa.view.groups import WaitingGroups
 from koord_numa.view.page import served_page
 from koord_numa.view.svg import svg
 from koord_numa.view.text import asked, policies
@@ -105,7 +107,7 @@ class WaitingShapes:
         # One reader at a time: a second reader would compute the same advice again.
         """Return all waiting pods, by shape."""
         async with self._lock:
-            groups = sorted(self._groups().items(), key=lambda entry: (-len(entry[1]), entry[0].number))
+            groups = sorted(self._groups().items(), key=lambda entry: (-len(entry[1]), entry[0][0].number))
             return [await self._shape(pods, at < ADVISED) for at, (_, pods) in enumerate(groups)]
 
     async def remedies(self, pod: Pod, rejections: Mapping[str, Rejection]) -> tuple[Remedy, ...]:
@@ -117,12 +119,12 @@ class WaitingShapes:
             self._advice[request_class] = tuple(await advise(self._scheduler, pod, rejections, plan_in_thread))
         return self._advice[request_class]
 
-    def _groups(self) -> dict[RequestClass, list[Pod]]:
-        groups: dict[RequestClass, list[Pod]] = {}
+    def _groups(self) -> dict[tuple[RequestClass, GangKey | None], list[Pod]]:
+        groups: dict[tuple[RequestClass, GangKey | None], list[Pod]] = {}
         for pod in self._scheduler.waiting():
-            request_class = self._scheduler.classes.of(pod)
+            request_class, gang = self._scheduler.classes.of(pod), pod.request.gang
             if request_class is not None:
-                groups.setdefault(request_class, []).append(pod)
+                groups.setdefault((request_class, None if gang is None else gang.key), []).append(pod)
         return groups
 
     # The oldest pod represents its shape, because its verdict is the oldest.
@@ -138,7 +140,8 @@ class WaitingShapes:
             self._scheduler.explain(uid) or pods[0].problem or "no decision yet",
             rejections,
             max(waited_seconds(self._scheduler, pod.key.uid) for pod in pods),
-            await self.remedies(pods[0], rejections) if advised and rejections else (),
+            # Advice about a member alone would not help its group.
+            await self.remedies(pods[0], rejections) if advised and rejections and pods[0].request.gang is None else (),
             wanted_claims(self._scheduler.claims, pods[0]),
         )
 
@@ -278,6 +281,7 @@ class ViewApi:
         self._pod_dump = pod_dump
         self._entries = NodeEntries(scheduler)
         self._waiting = WaitingShapes(scheduler)
+        self._groups = WaitingGroups(scheduler)
         self.live = LiveFeed(self._entries, moves)
 
     def routes(self) -> list[web.RouteDef]:
@@ -332,7 +336,7 @@ class ViewApi:
         return web.Response(text=svg(drawing, name), content_type="image/svg+xml")
 
     async def _waiting_pods(self, request: web.Request) -> web.Response:
-        return answer(request, waiting_document(await self._waiting.read(), now()))
+        return answer(request, waiting_document(await self._waiting.read(), now(), await self._groups.read()))
 
     async def _pod(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
@@ -343,7 +347,8 @@ class ViewApi:
         pod, _ = known
         about = {"phase": pod.phase, "asks": asked(pod), "policies": policies(pod)}
         shape = shape_entry(shapes[0]) if shapes else None
-        found = document("PodView", generatedAt=now(), source="scheduler", **dump, **about, shape=shape)
+        group = await self._groups.of(pod)
+        found = document("PodView", generatedAt=now(), source="scheduler", **dump, **about, shape=shape, group=group)
         return answer(request, found)
 
     async def _decisions(self, request: web.Request) -> web.Response:

@@ -259,7 +259,7 @@ def _fits(probe: Probe, info: NodeInfo, node: Node | None, topology: NodeResourc
 
 def relaxed_policies(probe: Probe) -> Iterator[Remedy]:
     """Yield, for each policy of the pod, the smallest relaxation that alone makes the pod fit."""
-    for way in (_numa_policies, _bind_policies, _exclusivity):
+    for way in (numa_policies, bind_policies, _exclusivity):
         for text, request in way(probe.pod.request):
             placement = probe.fits_on_one(request)
             if placement is not None:
@@ -267,7 +267,7 @@ def relaxed_policies(probe: Probe) -> Iterator[Remedy]:
                 break
 
 
-def _numa_policies(request: PodRequest) -> Iterator[tuple[str, PodRequest]]:
+def numa_policies(request: PodRequest) -> Iterator[tuple[str, PodRequest]]:
     order = [NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED, NumaPolicy.BEST_EFFORT, NumaPolicy.NONE]
     asked = request.numa.policy
     if asked is NumaPolicy.NONE:
@@ -283,7 +283,7 @@ def _numa_policies(request: PodRequest) -> Iterator[tuple[str, PodRequest]]:
         )
 
 
-def _bind_policies(request: PodRequest) -> Iterator[tuple[str, PodRequest]]:
+def bind_policies(request: PodRequest) -> Iterator[tuple[str, PodRequest]]:
     required = request.bind.required
     if required in (CpuBindPolicy.NONE, CpuBindPolicy.DEFAULT):
         return
@@ -417,14 +417,14 @@ def changed_sizes(probe: Probe) -> Iterator[Remedy]:
     Yield other sizes that fit: a few more CPUs to fill whole cores, the most CPUs, or the most memory or devices with
     all CPUs.
     """
-    container = _largest(probe.pod.request.containers, CPU)
+    container = largest_container(probe.pod.request.containers, CPU)
     if container is not None:
         yield from _cpus(probe, container)
-    container = _largest(probe.pod.request.containers, MEMORY)
+    container = largest_container(probe.pod.request.containers, MEMORY)
     if container is not None:
         yield from _memory(probe, container)
     for name in sorted({name for it in probe.pod.request.containers for name in it.requests if "/" in name}):
-        container = _largest(probe.pod.request.containers, name)
+        container = largest_container(probe.pod.request.containers, name)
         if container is not None:
             yield from _devices(probe, container, name)
 
@@ -432,7 +432,7 @@ def changed_sizes(probe: Probe) -> Iterator[Remedy]:
 def _devices(probe: Probe, container: Container, name: str) -> Iterator[Remedy]:
     asked, fewer = container.requests[name], _bound(probe, name, 1)
     if 0 < fewer < asked:
-        placement = probe.fits_on_one(_with(probe.pod.request, container, name, fewer))
+        placement = probe.fits_on_one(with_amount(probe.pod.request, container, name, fewer))
         if placement is not None:
             text = f"container {container.name} with {fewer} {name} instead of {asked} fits on {where(placement)}"
             yield Remedy("size", placement.node, text)
@@ -443,7 +443,7 @@ def _cpus(probe: Probe, container: Container) -> Iterator[Remedy]:
     whole, others = asked // MILLI, effective_requests(probe.pod.request).get(CPU, 0) - asked
     reason = "whole cores" if asked % MILLI == 0 else "whole CPUs"
     for cpus in range(whole + 1, whole + 1 + LARGER):
-        placement = probe.fits_on_one(_with(probe.pod.request, container, CPU, cpus * MILLI))
+        placement = probe.fits_on_one(with_amount(probe.pod.request, container, CPU, cpus * MILLI))
         if placement is not None:
             yield Remedy(
                 "size", placement.node, f"{_say(container, cpus, asked)} fits on {where(placement)} ({reason})"
@@ -453,7 +453,7 @@ def _cpus(probe: Probe, container: Container) -> Iterator[Remedy]:
     smaller = -(-asked // MILLI) - 1
     top = min(smaller, (room - others) // MILLI) if room else smaller
     for cpus in range(top, max(0, top - TRIES), -1):
-        placement = probe.fits_on_one(_with(probe.pod.request, container, CPU, cpus * MILLI))
+        placement = probe.fits_on_one(with_amount(probe.pod.request, container, CPU, cpus * MILLI))
         if placement is not None:
             yield Remedy("size", placement.node, f"{_say(container, cpus, asked)} fits on {where(placement)}")
             break
@@ -466,7 +466,7 @@ def _memory(probe: Probe, container: Container) -> Iterator[Remedy]:
         rounded = amount >> 20 << 20  # whole mebibytes
         if not 0 < rounded < asked:
             continue
-        placement = probe.fits_on_one(_with(probe.pod.request, container, MEMORY, rounded))
+        placement = probe.fits_on_one(with_amount(probe.pod.request, container, MEMORY, rounded))
         if placement is not None:
             less, all_of_it = short_amounts({MEMORY: rounded}), short_amounts({MEMORY: asked})
             text = f"container {container.name} with {less} memory instead of {all_of_it} fits on {where(placement)}"
@@ -490,13 +490,13 @@ def _bound(probe: Probe, resource: str, unit: int) -> int:
     return max([*spoken, *free], default=0) // unit
 
 
-def _largest(containers: Sequence[Container], resource: str) -> Container | None:
+def largest_container(containers: Sequence[Container], resource: str) -> Container | None:
     """Return the application container with the largest request for a resource, or None."""
     apps = [one for one in containers if one.kind is ContainerKind.APP and one.requests.get(resource)]
     return max(apps, key=lambda one: one.requests[resource], default=None)
 
 
-def _with(request: PodRequest, container: Container, resource: str, amount: int) -> PodRequest:
+def with_amount(request: PodRequest, container: Container, resource: str, amount: int) -> PodRequest:
     """Return the request with another amount for one container. A limit that equals the request is changed with it."""
     limits = dict(container.limits)
     if limits.get(resource) == container.requests.get(resource):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from koord_numa.cli.cluster.objects import PARSERS, ClusterObjects, Document, documents
+from koord_numa.cli.cluster.objects import PARSERS, POD_GROUP_KIND, ClusterObjects, Document, documents
 from koord_numa.cluster.resources import PRIORITY_CLASSES
 from koord_numa.core.objects.request import Pod
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
@@ -79,12 +79,16 @@ def _text(read: Callable[[], str], name: str) -> str:
         raise click.ClickException(f"{name} cannot be read: {error.strerror}") from None
 
 
-def take(found: Iterable[Document], objects: ClusterObjects) -> Manifest:
+def take(found: Iterable[Document], objects: ClusterObjects, namespace: str = "default") -> Manifest:
     """
     Classify the objects of a manifest and add the relevant objects to ``objects``. Raises ``click.ClickException``.
+
+    PodGroups without a namespace get the given namespace, as their pods.
     """
     manifest = Manifest()
     for document in found:
+        if document.get("kind") == POD_GROUP_KIND:
+            document = {**document, "metadata": {"namespace": namespace, **_part(document, "metadata")}}
         kind = str(document.get("kind") or "object without kind")
         template = _template(document)
         if kind == "Pod" or template is not None:

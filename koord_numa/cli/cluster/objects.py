@@ -23,6 +23,7 @@ from koord_numa.cluster.resources import (
     DEVICES,
     NAMESPACES,
     NODES,
+    POD_GROUPS,
     PODS,
     PRIORITY_CLASSES,
     RESOURCE_CLAIM_TEMPLATES,
@@ -38,6 +39,7 @@ from koord_numa.cluster.resources import (
 from koord_numa.core.claims.claim import DeviceClass
 from koord_numa.core.claims.inventory import DeviceTaintRule, ResourceSlice
 from koord_numa.core.claims.resource_claim import ResourceClaim
+from koord_numa.core.gangs.model import PodGroup
 from koord_numa.core.objects.devices import DeviceInventory
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
@@ -53,6 +55,7 @@ from koord_numa.wire.claims.resource_claims import (
 from koord_numa.wire.claims.resource_slices import parse_resource_slice, parse_taint_rule
 from koord_numa.wire.devices import parse_devices
 from koord_numa.wire.errors import WireError
+from koord_numa.wire.gangs import parse_pod_group
 from koord_numa.wire.names import DEVICE_KIND, TOPOLOGY_KIND
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.node.topologies import parse_topology
@@ -174,6 +177,7 @@ class ClusterObjects:
     budgets: list[DisruptionBudget] = field(default_factory=list)
     priority_classes: list[PriorityClass] = field(default_factory=list)
     workloads: list[Workload] = field(default_factory=list)
+    pod_groups: list[PodGroup] = field(default_factory=list)
     unread: dict[Resource, str] = field(default_factory=dict)
 
     def add(self, document: Document) -> bool:
@@ -188,6 +192,17 @@ class ClusterObjects:
         if found is not None:
             getattr(self, name).append(found)
         return True
+
+
+_DIALECTS: Final = {versions[0].group: dialect for dialect, versions in POD_GROUPS.items()}
+"""Dialects of PodGroups by API group."""
+
+POD_GROUP_KIND: Final = "PodGroup"
+
+
+def _pod_group(document: Document) -> PodGroup | None:
+    dialect = _DIALECTS.get(str(document.get("apiVersion")).partition("/")[0])
+    return None if dialect is None else parse_pod_group(dialect, document)
 
 
 PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
@@ -206,6 +221,7 @@ PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
     "DeviceTaintRule": ("taint_rules", parse_taint_rule),
     "PodDisruptionBudget": ("budgets", parse_budget),
     "PriorityClass": ("priority_classes", parse_priority_class),
+    POD_GROUP_KIND: ("pod_groups", _pod_group),
     **{kind.value: ("workloads", partial(parse_workload, kind)) for kind in WorkloadKind},
 }
 """Field of ``ClusterObjects`` and parser, by kind."""
@@ -267,7 +283,7 @@ def _lists(api: BlockingApi, unread: dict[Resource, str]) -> Iterator[tuple[str,
             if resource in _USUAL_RIGHTS:
                 raise
             unread[resource] = str(error)
-    for kind, resources in _VERSIONS.items():
+    for kind, resources in (*_VERSIONS.items(), *((POD_GROUP_KIND, versions) for versions in POD_GROUPS.values())):
         try:
             # Only the newest served version contains the objects.
             yield kind, next((found for it in resources if (found := _complete(api, kind, it, optional=True))), [])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
+from math import inf
 from typing import Final
 
 import click
@@ -66,23 +67,40 @@ def simulate(arrivals: Sequence[Arrival], snapshot: Snapshot, label: str = "simu
     """
     Decide each pod in the order of arrival. A placed pod counts in the snapshot until it leaves.
 
-    A pod that does not fit at its arrival is not retried. In a terminal, a bar on stderr shows progress.
+    The pods of a group are decided on together when the last of them arrives, with members that wait in the cluster. A
+    pod that does not fit at its arrival is not retried. In a terminal, a bar on stderr shows progress.
     """
-    results: list[Simulated] = []
+    verdicts: dict[str, Placement | WouldWait] = {}
     leaving: list[tuple[float, str]] = []
     hidden = len(arrivals) < FEW or not sys.stderr.isatty()
+    for arrival in arrivals:
+        snapshot.expect(arrival.pod)
+    keys_of = {arrival.pod.key.uid: snapshot.group_of(arrival.pod) for arrival in arrivals}
+    last = {keys_of[arrival.pod.key.uid]: arrival for arrival in arrivals}  # the last member in the order of arrival
+    leaves = {arrival.pod.key.uid: arrival.leaves for arrival in arrivals}
     with click.progressbar(arrivals, label=label, file=sys.stderr, hidden=hidden) as bar:
         for arrival in bar:
             while leaving and leaving[0][0] <= arrival.arrives:
                 snapshot.release(heappop(leaving)[1])
-            pod, verdict = arrival.pod, snapshot.decide(arrival.pod)
-            results.append(Simulated(pod, verdict))
-            if isinstance(verdict, Placement):
-                snapshot.hold(pod, verdict)
-                heappush(leaving, (arrival.leaves, pod.key.uid))
-            elif verdict.candidate is not None:
-                snapshot.make_room(pod, verdict.candidate)
-    return results
+            keys = keys_of[arrival.pod.key.uid]
+            if keys and last[keys] is not arrival:
+                continue
+            decided = snapshot.place_group(arrival.pod) if keys else [(arrival.pod, _place(snapshot, arrival.pod))]
+            for pod, verdict in decided:
+                verdicts[pod.key.uid] = verdict
+                if isinstance(verdict, Placement):
+                    heappush(leaving, (leaves.get(pod.key.uid, inf), pod.key.uid))
+    return [Simulated(arrival.pod, verdicts[arrival.pod.key.uid]) for arrival in arrivals]
+
+
+def _place(snapshot: Snapshot, pod: Pod) -> Placement | WouldWait:
+    """Decide on a pod without a group, and count its placement or its victims."""
+    verdict = snapshot.decide(pod)
+    if isinstance(verdict, Placement):
+        snapshot.hold(pod, verdict)
+    elif verdict.candidate is not None:
+        snapshot.make_room(pod, verdict.candidate)
+    return verdict
 
 
 def totals_of(results: Sequence[Simulated]) -> Totals:

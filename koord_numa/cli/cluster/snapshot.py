@@ -6,7 +6,7 @@ running scheduler is unknown: nodes in back-off, and the node of an active rebin
 """
 
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 from koord_numa.cli.cluster.objects import ClusterObjects
@@ -20,6 +20,7 @@ from koord_numa.cluster.resources import (
     TAINT_RULES,
     VOLUMES,
 )
+from koord_numa.core.gangs.model import Dialect, GangKey
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement, Rejection
@@ -27,8 +28,11 @@ from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.claims.pod_claims import claim_work
 from koord_numa.engine.dry_run import verdict_on
+from koord_numa.engine.gangs.group_report import GroupReport, dry_run_group
 from koord_numa.engine.pod_status import why_everywhere, with_remark
 from koord_numa.engine.queue.nominator import Nomination
+from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import Dependencies, ObjectReference
 from koord_numa.settings import DeviceObjectSupport, Settings
@@ -98,6 +102,9 @@ class Snapshot:
     scheduler: Scheduler
     pods: Sequence[Pod]
     topologies: Mapping[str, NodeResourceTopology]
+    # Decisions about groups, and their documents with advice, until the snapshot changes.
+    _reports: dict[tuple[GangKey, ...], GroupReport] = field(default_factory=dict)
+    group_views: dict[tuple[GangKey, ...], Mapping[str, Any]] = field(default_factory=dict)
 
     def find(self, namespace: str, name: str) -> Pod | None:
         """Return a pod by its name, or None."""
@@ -116,11 +123,73 @@ class Snapshot:
             return WouldWait(f"the pod asks for {pod.scheduler}, which is none of our scheduler names: {names}")
         if untried := _untried(pod):
             return WouldWait(untried)
+        report = self.group_report(pod)
+        if report is not None and report.placed is None:
+            return WouldWait(report.why)
+        if report is not None and report.placed is not None and pod.key.uid in report.placed.placements:
+            return report.placed.placements[pod.key.uid]
+        return self._decide_alone(pod, request_class)
+
+    def _decide_alone(self, pod: Pod, request_class: RequestClass) -> Placement | WouldWait:
         verdict = verdict_on(self.scheduler.handle, pod, request_class)
         if isinstance(verdict, Placement):
             return verdict
         remark, candidate = run_inline(self.scheduler.preemption.foresee(pod, request_class, verdict))
         return WouldWait(with_remark(why_everywhere(verdict), remark), candidate)
+
+    def expect(self, pod: Pod) -> None:
+        """
+        Add a pending pod of a group, instead of a pending member of the same name.
+
+        Pods without a group, or of other schedulers, are ignored.
+        """
+        ref, request_class = pod.request.gang, self.scheduler.classes.of(pod)
+        if ref is None or request_class is None or _untried(pod):
+            return
+        self._changed()
+        groups = self.scheduler.handle.pod_groups
+        for uid in [it.uid for it in groups.gang(ref.key).pending.values() if it.pod.key.name == pod.key.name]:
+            groups.remove_pending(uid)
+        groups.add_pending(PendingPod(pod, request_class, 0.0, order=len(groups.gang(ref.key).pending)))
+
+    def _changed(self) -> None:
+        self._reports.clear()
+        self.group_views.clear()
+
+    def group_of(self, pod: Pod) -> tuple[GangKey, ...]:
+        """Return the gangs that are decided on together with a pending pod; empty for a pod without a group."""
+        ref, groups = pod.request.gang, self.scheduler.handle.pod_groups
+        if ref is None or ref.problem or pod.key.uid not in groups.gang(ref.key).pending:
+            return ()
+        return groups.group(ref.key)[0]
+
+    def group_report(self, pod: Pod) -> GroupReport | None:
+        """Return the decision about the group of a pending pod; ``None`` for a pod without a group."""
+        keys = self.group_of(pod)
+        if not keys:
+            return None
+        if keys not in self._reports:
+            self._reports[keys] = run_inline(dry_run_group(self.scheduler.handle, keys))
+        return self._reports[keys]
+
+    def place_group(self, pod: Pod) -> list[tuple[Pod, Placement | WouldWait]]:
+        """Decide on all pending members of the group of a pod, and assume those that are placed."""
+        report = self.group_report(pod)
+        if report is None:
+            raise AssertionError(f"{pod.key} is in no group")
+        placements = {} if report.placed is None else report.placed.placements
+        members = {member.key.uid: member for member in report.members}
+        found: list[tuple[Pod, Placement | WouldWait]] = []
+        for uid, placement in placements.items():
+            self.hold(members[uid], placement)
+            found.append((members[uid], placement))
+        for member in (member for uid, member in members.items() if uid not in placements):
+            request_class = self.scheduler.classes.of(member)
+            if placements and request_class is not None:
+                found.append((member, self._decide_alone(member, request_class)))  # beyond the minimal count
+            else:
+                found.append((member, WouldWait(report.why)))
+        return found
 
     def answers(self, pod: Pod) -> dict[str, Placement | Rejection]:
         """
@@ -137,6 +206,8 @@ class Snapshot:
 
     def hold(self, pod: Pod, placement: Placement) -> None:
         """Assume the pod in the snapshot, for later decisions. The cluster is unchanged."""
+        self._changed()
+        self.scheduler.handle.pod_groups.remove_pending(pod.key.uid)
         self.scheduler.cache.hold(pod, placement)
         for each in claim_work(self.scheduler.claims, self.scheduler.handle.resource_claims, pod, placement):
             if each.allocation is not None:
@@ -144,10 +215,12 @@ class Snapshot:
 
     def release(self, uid: str) -> None:
         """Remove an assumed pod from the snapshot. The cluster is unchanged."""
+        self._changed()
         self.scheduler.cache.release(uid)
 
     def make_room(self, pod: Pod, candidate: PreemptionCandidate) -> None:
         """Nominate the pod and treat its victims as terminating, for later decisions. The cluster is unchanged."""
+        self._changed()
         request_class = self.scheduler.classes.of(pod)
         if request_class is None:
             raise AssertionError(f"{pod.key} is not ours")
@@ -163,6 +236,8 @@ def _untried(pod: Pod) -> str:
     """Return the reason why a pod is not tried, or an empty string."""
     if pod.problem:
         return f"the pod cannot be understood: {pod.problem}"
+    if pod.request.gang is not None and pod.request.gang.problem:
+        return pod.request.gang.problem
     if pod.deleting:
         return "the pod is being deleted"
     if pod.finished:
@@ -204,7 +279,22 @@ def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
         is_ours = settings.profile(pod.scheduler) is not None
         if not pod.node and pod.nominated and (settings.preemption.enabled or not is_ours):
             scheduler.handlers.nominated_pods.observe(None, pod)
-    return Snapshot(scheduler, objects.pods, topologies)
+    snapshot = Snapshot(scheduler, objects.pods, topologies)
+    _add_groups(snapshot, objects)
+    return snapshot
+
+
+def _add_groups(snapshot: Snapshot, objects: ClusterObjects) -> None:
+    scheduler = snapshot.scheduler
+    for dialect in Dialect:
+        scheduler.groups.replace_groups(
+            dialect, [group for group in objects.pod_groups if group.key.dialect is dialect]
+        )
+    scheduler.groups.replace_completed([pod for pod in objects.pods if pod.phase == "Succeeded"])
+    scheduler.handle.pod_groups.settle(())
+    for pod in objects.pods:
+        if not pod.node:
+            snapshot.expect(pod)
 
 
 def run_inline(work: Coroutine[Any, Any, T]) -> T:

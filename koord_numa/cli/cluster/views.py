@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from koord_numa.cli.cluster.access import Selects
 from koord_numa.cli.cluster.snapshot import Snapshot, WouldWait, run_inline
+from koord_numa.core.gangs.model import GangKey
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.engine.device_moves import MAX_MOVES, find_moves
@@ -15,6 +16,7 @@ from koord_numa.view.documents.claims import wanted_claims
 from koord_numa.view.documents.cluster import cluster_document, node_entry
 from koord_numa.view.documents.node import node_document
 from koord_numa.view.documents.waiting import WaitingShape, shape_entry, waiting_document
+from koord_numa.view.groups import WaitingGroup, advise_group, group_entry
 from koord_numa.view.text import asked, policies
 
 
@@ -47,7 +49,9 @@ def node_view(snapshot: Snapshot, name: str) -> Document | None:
 def waiting_view(snapshot: Snapshot) -> Document:
     """Return ``/api/v1/waiting``: pods without a node that would wait now, by shape, with advice."""
     shapes = [shape for pods in _by_class(snapshot) if (shape := _shape(snapshot, pods)) is not None]
-    return waiting_document(shapes, now())
+    first = {keys: pod for pod in reversed(pending_pods(snapshot)) if (keys := snapshot.group_of(pod))}
+    views = (group_view(snapshot, pod) for _, pod in sorted(first.items(), key=lambda entry: str(entry[0][0])))
+    return waiting_document(shapes, now(), [view for view in views if view is not None and view["state"] != "fits"])
 
 
 def pod_view(snapshot: Snapshot, pod: Pod) -> Document:
@@ -79,10 +83,29 @@ def pod_view(snapshot: Snapshot, pod: Pod) -> Document:
             "cpus": str(verdict.cpus),
             "note": verdict.note,
         }
-        return document("PodView", generatedAt=now(), **common, state="fits", wouldGoTo=chosen, shape=None)
+        fits = {"state": "fits", "wouldGoTo": chosen, "shape": None, "group": group_view(snapshot, pod)}
+        return document("PodView", generatedAt=now(), **common, **fits)
     shape = _shape(snapshot, [pod])
-    entry = None if shape is None else shape_entry(shape)
-    return document("PodView", generatedAt=now(), **common, state="waiting", why=verdict.why, shape=entry)
+    waits = {
+        "state": "waiting",
+        "why": verdict.why,
+        "shape": None if shape is None else shape_entry(shape),
+        "group": group_view(snapshot, pod),
+    }
+    return document("PodView", generatedAt=now(), **common, **waits)
+
+
+def group_view(snapshot: Snapshot, pod: Pod) -> Document | None:
+    """Return the entry of the group of a pod with advice; ``None`` for a pod without a group."""
+    report = snapshot.group_report(pod)
+    if report is None:
+        return None
+    if report.keys not in snapshot.group_views:
+        remedies = run_inline(advise_group(snapshot.scheduler, report))
+        waited = max((_waited(member) for member in report.members), default=0.0)
+        group = WaitingGroup(report.keys, report.members, report.why, waited, report, remedies)
+        snapshot.group_views[report.keys] = group_entry(snapshot.scheduler, group)
+    return dict(snapshot.group_views[report.keys])
 
 
 def remedies_for(snapshot: Snapshot, pod: Pod) -> list[Remedy]:
@@ -106,11 +129,11 @@ def pending_pods(snapshot: Snapshot) -> list[Pod]:
 
 
 def _by_class(snapshot: Snapshot) -> Iterator[list[Pod]]:
-    groups: dict[RequestClass, list[Pod]] = {}
+    groups: dict[tuple[RequestClass, tuple[GangKey, ...]], list[Pod]] = {}
     for pod in pending_pods(snapshot):
         request_class = snapshot.scheduler.classes.of(pod)
         if request_class is not None:
-            groups.setdefault(request_class, []).append(pod)
+            groups.setdefault((request_class, snapshot.group_of(pod)), []).append(pod)
     yield from groups.values()
 
 
@@ -118,8 +141,16 @@ def _shape(snapshot: Snapshot, pods: list[Pod]) -> WaitingShape | None:
     verdict = snapshot.decide(pods[0])
     if not isinstance(verdict, WouldWait):
         return None
-    waited = max(0.0, datetime.now(UTC).timestamp() - pods[0].created) if pods[0].created else 0.0
     claims = wanted_claims(snapshot.scheduler.claims, pods[0])
+    if (report := snapshot.group_report(pods[0])) is not None:
+        # Advice about a member alone would not help its group.
+        verdict_of_group = None if report.rejection is None else report.rejection.verdict
+        refused = {} if verdict_of_group is None else verdict_of_group.rejections
+        return WaitingShape(pods, verdict.why, refused, _waited(pods[0]), claims=claims)
     return WaitingShape(
-        pods, verdict.why, rejections_of(snapshot, pods[0]), waited, remedies_for(snapshot, pods[0]), claims
+        pods, verdict.why, rejections_of(snapshot, pods[0]), _waited(pods[0]), remedies_for(snapshot, pods[0]), claims
     )
+
+
+def _waited(pod: Pod) -> float:
+    return max(0.0, datetime.now(UTC).timestamp() - pod.created) if pod.created else 0.0

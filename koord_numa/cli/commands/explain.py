@@ -184,8 +184,8 @@ def _bound(pod: "Pod", snapshot: "Snapshot") -> Iterator[str]:
 
 
 def _waiting(pod: "Pod", snapshot: "Snapshot", width: int) -> Iterator[str]:
-    from koord_numa.cli.cluster.views import remedies_for
-    from koord_numa.cli.render.decisions import largest_text, node_answers, placement_text
+    from koord_numa.cli.cluster.views import group_view, remedies_for
+    from koord_numa.cli.render.decisions import group_lines, largest_text, node_answers, placement_text
     from koord_numa.cli.render.placements import sentences
     from koord_numa.core.objects.verdicts import Placement
 
@@ -194,6 +194,10 @@ def _waiting(pod: "Pod", snapshot: "Snapshot", width: int) -> Iterator[str]:
         yield f"  would go to {placement_text(verdict)}"
     else:
         yield from sentences(verdict.why.splitlines()[0], width)
+    if (group := group_view(snapshot, pod)) is not None:
+        yield ""
+        yield from group_lines(group, width)
+        return
     answers = list(node_answers(snapshot, pod, width))
     if not answers:
         return
@@ -243,7 +247,8 @@ def _views(question: Question, output: Output) -> list[Document]:
 
 def _row(view: Document, output: Output) -> list[str]:
     shape, chosen = view.get("shape") or {}, view.get("wouldGoTo") or {}
-    fit = next((remedy["text"] for remedy in shape.get("wouldFit") or ()), "") or chosen.get("node", "")
+    remedies = (view.get("group") or shape).get("wouldFit") or ()
+    fit = next((remedy["text"] for remedy in remedies), "") or chosen.get("node", "")
     why = shape.get("why") or str(view.get("why", "")).partition("\n")[0]
     row = [str(view["pod"]), str(view["asks"]), str(view["policies"]), str(view["state"]), fit or "-", why]
     return [*row, *([labels_text(view["labels"])] if output.show_labels else [])]

@@ -52,6 +52,7 @@ def command(
     """
     Say where the pods of a manifest would go now, each after those before it; workloads count with all their replicas.
 
+    Pods of a group are decided on together, with members that wait in the cluster; the group is in the manifest or in the cluster.
     Claims, volumes, budgets and priority classes in the manifest count as if they existed. No pod is evicted. A trace
     (openb_pod_list_*.csv) is replayed with arrivals and departures; its machines are read by --from openb_node_list_*.csv. Exits
     with 1 when some pod would wait; with --compare, when some would under either configuration.
@@ -104,7 +105,7 @@ def _arrivals(
     passed: Counter[str] = Counter()
     found: list[Arrival] = []
     if manifests:
-        manifest = take(read_manifests(manifests), objects)
+        manifest = take(read_manifests(manifests), objects, namespace)
         found.extend(Arrival(pod) for pod in pods(manifest, objects, namespace))
         passed = manifest.passed
         for sentence in manifest.unread:

@@ -83,6 +83,12 @@ def record_lines(record: Mapping[str, Any], width: int) -> Iterator[str]:
         yield f"  NUMA {','.join(record.get('numa') or ()) or NONE}, CPUs {record.get('cpus') or 'shared, or by the kubelet'}"
         return
     yield from sentences(str(record.get("why") or "no decision yet"), width)
+    if group := record.get("group"):
+        yield ""
+        yield from group_lines(group, width)
+        yield ""
+        yield _waited_line(record)
+        return
     names: dict[str, list[str]] = {}
     for node, answer in (record.get("refusedBy") or {}).items():
         text = str(answer.get("message", "")).removeprefix("node(s) ").removeprefix("whose ")
@@ -97,7 +103,35 @@ def record_lines(record: Mapping[str, Any], width: int) -> Iterator[str]:
     for remedy in remedies:
         yield from sentences(f"- {remedy['text']}", width)
     yield ""
-    yield f"  Waited {record.get('waitedSeconds', 0):.0f} s, tried {count(int(record.get('attempts', 0)), 'time')}."
+    yield _waited_line(record)
+
+
+def _waited_line(record: Mapping[str, Any]) -> str:
+    return f"  Waited {record.get('waitedSeconds', 0):.0f} s, tried {count(int(record.get('attempts', 0)), 'time')}."
+
+
+def group_lines(group: Mapping[str, Any], width: int) -> Iterator[str]:
+    """Yield the lines about the group of a pod: its gangs, the member that blocks it, its topology domains and remedies."""
+    for gang in group["gangs"]:
+        least = "no minCount" if gang["minCount"] is None else f"minCount {gang['minCount']}"
+        pods = f"{count(gang['pods'], 'pod')} exist{'s' if gang['pods'] == 1 else ''}"
+        yield from sentences(
+            f"gang {gang['name']} ({gang['api']}): {least}, {pods}, {gang['scheduled']} with a node", width
+        )
+    if group["state"] == "fits":
+        there = f" in {group['domain']}" if group["domain"] else ""
+        yield from sentences(f"{count(group['placed'], 'pod')} of it would be placed together{there}", width)
+        return
+    if group["blockedBy"]:
+        yield from sentences(f"blocked by {group['blockedBy']}, beside {count(group['placed'], 'placed pod')}", width)
+    for domain in group["domains"]:
+        why = f"; {domain['why']}" if domain["why"] else ""
+        yield from sentences(f"{domain['name']}: {domain['placed']} of {domain['members']} pods{why}", width)
+    if group["wouldFit"]:
+        yield ""
+        yield "  What would make the group fit:"
+    for remedy in group["wouldFit"]:
+        yield from sentences(f"- {remedy['text']}", width)
 
 
 def _paragraphs(names: Mapping[str, list[str]], width: int) -> Iterator[str]:

@@ -6,7 +6,8 @@ Nothing stays assumed, and nothing is written.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,7 +16,7 @@ from koord_numa.core.gangs.model import Dialect, GangKey, GangSpec, TopologyLeve
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.gangs.trial import ClusterTrial, member_of
+from koord_numa.engine.gangs.trial import ClusterTrial, Suspended, member_of
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.pod_status import why_everywhere
 from koord_numa.engine.queue.pending_pod import PendingPod
@@ -243,6 +244,20 @@ async def dry_run_group(handle: Handle, keys: Keys, change: Change = NO_CHANGE) 
         if answer is None:
             return report
         return replace(report, rejection=explain_rejection(handle, trial, group, answer, pods))
+
+
+@contextmanager
+def placed_beside(handle: Handle, report: GroupReport) -> Iterator[bool]:
+    """
+    Assume the members that could be placed beside the blocked member, without ``await`` in the ``with`` block.
+
+    Yield false if a member fits nowhere any more.
+    """
+    beside = {} if report.rejection is None else report.rejection.beside
+    pods = {pod.key.uid: pod for pod in report.members}
+    trial = ClusterTrial(handle, pods, handle.pod_groups.nodes_of(report.keys))
+    with trial.begun():
+        yield trial.resume(Suspended([*beside.items()], {})) is not None
 
 
 async def _decide(trial: ClusterTrial, group: Group) -> Placed | Refused | None:

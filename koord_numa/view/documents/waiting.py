@@ -72,12 +72,17 @@ class WaitingShape:
     claims: Sequence[Document] = ()
 
 
-def waiting_document(shapes: Iterable[WaitingShape], now: str) -> Document:
-    """Return all shapes, those with most pods first. ``more`` is the number of shapes that are not listed."""
+def waiting_document(shapes: Iterable[WaitingShape], now: str, groups: Iterable[Document] = ()) -> Document:
+    """
+    Return all shapes, those with most pods first, and the entries of waiting groups.
+
+    ``more`` is the number of shapes that are not listed.
+    """
     ranked = sorted(shapes, key=lambda shape: (-len(shape.pods), str(shape.pods[0].key)))
     return document(
         "WaitingView",
         generatedAt=now,
+        groups=[*groups],
         classes=[shape_entry(shape) for shape in ranked[:SHAPES]],
         more=max(0, len(ranked) - SHAPES),
     )
@@ -89,6 +94,7 @@ def shape_entry(shape: WaitingShape) -> Document:
     return {
         "pods": [str(each.key) for each in shape.pods[:PODS]],
         "count": len(shape.pods),
+        "group": "" if pod.request.gang is None else str(pod.request.gang.key),
         "priority": pod.request.priority,
         "asks": asked(pod),
         "policies": policies(pod),
@@ -97,7 +103,7 @@ def shape_entry(shape: WaitingShape) -> Document:
         # Only the sentence. The lines about single nodes are in ``closest``, as data.
         "why": shape.why.partition("\n")[0],
         "reasons": reasons(shape.rejections),
-        "closest": [_node(name, shape.rejections[name]) for name in closest_nodes(shape.rejections, CLOSEST)],
+        "closest": [node_rejection(name, shape.rejections[name]) for name in closest_nodes(shape.rejections, CLOSEST)],
         "claims": [*shape.claims],
         "wouldFit": [remedy_entry(remedy) for remedy in shape.remedies],
     }
@@ -116,7 +122,8 @@ def reasons(rejections: Mapping[str, Rejection]) -> list[Document]:
     return [{"reason": reason, "message": message, "nodes": nodes} for nodes, reason, message in ranked]
 
 
-def _node(name: str, rejection: Rejection) -> Document:
+def node_rejection(name: str, rejection: Rejection) -> Document:
+    """Return the entry of a node that rejects a pod."""
     return {
         "node": name,
         "reason": rejection.reason.value,

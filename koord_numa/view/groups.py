@@ -1,0 +1,333 @@
+"""Waiting groups for people: the entry of a group in documents, and the smallest changes that make the group fit."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from cachetools import TTLCache
+
+from koord_numa.core.explain import bare_amount, closest_nodes, cpus_text
+from koord_numa.core.gangs.decide import Placed
+from koord_numa.core.gangs.model import Dialect, GangKey
+from koord_numa.core.objects.request import Pod, PodRequest
+from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.value_objects import replace
+from koord_numa.engine.gangs.group_report import Change, GroupReport, dry_run_group, placed_beside
+from koord_numa.engine.scheduler import Scheduler
+from koord_numa.view.advice import (
+    CLOSEST,
+    Probe,
+    Remedy,
+    bind_policies,
+    departures,
+    kubelet_settings,
+    largest_container,
+    node_policies,
+    numa_policies,
+    situations,
+    tainted_nodes,
+    with_amount,
+)
+from koord_numa.view.documents import Document
+from koord_numa.view.documents.waiting import PODS, node_rejection, remedy_entry
+from koord_numa.view.text import asked, count
+
+MOST_MEMBERS: Final = 256
+"""Maximum members of a group with advice. A dry run of such a group takes about 50 ms."""
+
+SHOWN_NODES: Final = 4
+"""Maximum nodes that are named in a proposal."""
+
+SHOWN_REMEDIES: Final = 6
+"""Maximum proposals for a group."""
+
+CLOSEST_SHOWN: Final = 3
+"""Maximum nodes that are described for the member that blocks a group."""
+
+COUNT_NAMES: Final = {
+    Dialect.KUBERNETES: "minCount",
+    Dialect.KOORDINATOR: "a minimal count of",
+    Dialect.SCHEDULER_PLUGINS: "minMember",
+}
+"""Name of the minimal count by dialect."""
+
+_ON_ONE_NODE: Final = (node_policies, kubelet_settings, tainted_nodes, departures, situations)
+"""Proposals for the only missing member, beside the other members."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGroup:
+    """
+    Waiting group with its advice.
+
+    ``seconds`` is the waiting time of its oldest member, and ``why`` the reason in the words of the scheduler.
+    """
+
+    keys: Sequence[GangKey]
+    pods: Sequence[Pod]
+    why: str
+    seconds: float = 0.0
+    report: GroupReport | None = None
+    remedies: Sequence[Remedy] = ()
+
+
+def group_entry(scheduler: Scheduler, group: WaitingGroup) -> Document:
+    """Return the entry of a group."""
+    report = group.report
+    rejection = None if report is None else report.rejection
+    placed = None if report is None else report.placed
+    verdict = None if rejection is None else rejection.verdict
+    rejections = {} if verdict is None else verdict.rejections
+    blocked = None if rejection is None else rejection.blocked
+    first = group.pods[0] if group.pods else None
+    return {
+        "gangs": [_gang_entry(scheduler, key) for key in group.keys],
+        "pods": [str(pod.key) for pod in group.pods[:PODS]],
+        "count": len(group.pods),
+        "priority": 0 if first is None else first.request.priority,
+        "asks": sorted({asked(pod) for pod in group.pods}),
+        "waitedSeconds": round(group.seconds, 3),
+        "state": "fits" if placed else "waiting",
+        "why": group.why,
+        "placed": len(placed.placements) if placed else 0 if rejection is None else len(rejection.beside),
+        "domain": placed.domain if placed else "",
+        "blockedBy": "" if blocked is None else str(blocked.key),
+        "domains": [
+            {
+                "name": it.name,
+                "placed": it.placed,
+                "members": it.members,
+                "blockedBy": "" if it.blocked is None else str(it.blocked.key),
+                "why": it.why,
+            }
+            for it in (() if rejection is None else rejection.domains)
+        ],
+        "closest": [node_rejection(name, rejections[name]) for name in closest_nodes(rejections, CLOSEST_SHOWN)],
+        "wouldFit": [remedy_entry(remedy) for remedy in group.remedies],
+    }
+
+
+def _gang_entry(scheduler: Scheduler, key: GangKey) -> Document:
+    groups = scheduler.handle.pod_groups
+    spec, counts = groups.spec_of(key), groups.gang(key).counts
+    return {
+        "name": str(key),
+        "api": key.dialect.value,
+        "minCount": None if spec is None or spec.basic else spec.min_count,
+        "pods": counts.waiting + counts.scheduled,
+        "scheduled": counts.scheduled,
+        "topology": [] if spec is None else [level.key for level in spec.levels],
+    }
+
+
+async def advise_group(scheduler: Scheduler, report: GroupReport) -> Sequence[Remedy]:
+    """Return changes that make the group fit, each verified by a dry run. Yields to other tasks in between."""
+    if report.placed is not None or not report.members or len(report.members) > MOST_MEMBERS:
+        return ()
+    found: dict[str, Remedy] = {}
+    for remedies in (_fewer_members, _without_topology, _smaller_members, _relaxed_policies, _for_the_last_member):
+        async for remedy in remedies(scheduler, report):
+            found[remedy.text] = remedy
+            if len(found) == SHOWN_REMEDIES:
+                return list(found.values())
+    return list(found.values())
+
+
+async def _fits(scheduler: Scheduler, report: GroupReport, change: Change) -> Placed | None:
+    await asyncio.sleep(0)
+    return (await dry_run_group(scheduler.handle, report.keys, change)).placed
+
+
+async def _fewer_members(scheduler: Scheduler, report: GroupReport) -> AsyncIterator[Remedy]:
+    """Yield the largest minimal count that fits now, or the number of members that exist."""
+    key, groups = report.keys[0], scheduler.handle.pod_groups
+    spec, gang = groups.spec_of(key), groups.gang(key)
+    if len(report.keys) > 1 or spec is None or spec.basic or spec.problem:
+        return
+    placeable = len(gang.pending) if report.rejection is None else len(report.rejection.beside)
+    possible = len(gang.scheduled) + placeable
+    if placeable == 0 or possible >= spec.min_count:
+        return
+    if placed := await _fits(scheduler, report, Change(min_count=possible)):
+        text = f"with {COUNT_NAMES[key.dialect]} {possible} instead of {spec.min_count} it fits {_where(placed)}"
+        yield Remedy("count", _node(placed), text)
+
+
+async def _without_topology(scheduler: Scheduler, report: GroupReport) -> AsyncIterator[Remedy]:
+    levels = scheduler.handle.pod_groups.levels(report.keys)[0]
+    required = [level.key for level in levels if level.required]
+    if report.rejection is None or not required:
+        return
+    if placed := await _fits(scheduler, report, Change(without_topology=True)):
+        yield Remedy(
+            "topology", _node(placed), f"without the topology constraint {', '.join(required)} it fits {_where(placed)}"
+        )
+
+
+async def _smaller_members(scheduler: Scheduler, report: GroupReport) -> AsyncIterator[Remedy]:
+    """Yield the most CPUs of all members like the blocked member with which the group fits, by bisection."""
+    blocked = None if report.rejection is None else report.rejection.blocked
+    container = None if blocked is None else largest_container(blocked.request.containers, CPU)
+    if blocked is None or container is None:
+        return
+    requested = container.requests[CPU]
+    low, high, best = 1, -(-requested // MILLI) - 1, None
+    while low <= high:
+        cpus = (low + high) // 2
+        change = Change(pod=_like(blocked, partial(_with_cpus, name=container.name, amount=cpus * MILLI)))
+        if placed := await _fits(scheduler, report, change):
+            low, best = cpus + 1, (cpus, placed)
+        else:
+            high = cpus - 1
+    if best is not None:
+        cpus, placed = best
+        same = sum(pod.request.class_key == blocked.request.class_key for pod in report.members)
+        yield Remedy(
+            "size",
+            _node(placed),
+            f"container {container.name} with {cpus_text(cpus)} instead of {bare_amount(CPU, requested)} "
+            f"in {count(same, 'pod')} fits {_where(placed)}",
+        )
+
+
+def _with_cpus(request: PodRequest, name: str, amount: int) -> PodRequest:
+    container = next(it for it in request.containers if it.name == name)
+    return with_amount(request, container, CPU, amount)
+
+
+async def _relaxed_policies(scheduler: Scheduler, report: GroupReport) -> AsyncIterator[Remedy]:
+    """Yield the smallest relaxation of a policy of all members like the blocked member with which the group fits."""
+    blocked = None if report.rejection is None else report.rejection.blocked
+    if blocked is None:
+        return
+    for policies in (numa_policies, bind_policies):
+        for text, request in policies(blocked.request):
+            change = Change(pod=_like(blocked, partial(_with_policies, relaxed=request)))
+            if placed := await _fits(scheduler, report, change):
+                yield Remedy("policy", _node(placed), f"{text} it fits {_where(placed)}")
+                break
+
+
+def _with_policies(request: PodRequest, relaxed: PodRequest) -> PodRequest:
+    return replace(request, numa=relaxed.numa, bind=relaxed.bind)
+
+
+def _like(blocked: Pod, change: Callable[[PodRequest], PodRequest]) -> Callable[[Pod], Pod]:
+    """Return a change of the pods with the same request as the blocked pod."""
+
+    def changed(pod: Pod) -> Pod:
+        if pod.request.class_key != blocked.request.class_key:
+            return pod
+        return replace(pod, request=change(pod.request))
+
+    return changed
+
+
+async def _for_the_last_member(scheduler: Scheduler, report: GroupReport) -> AsyncIterator[Remedy]:
+    """Yield proposals for the blocked member beside the placed members, if no other member is missing."""
+    rejection = report.rejection
+    if rejection is None or rejection.blocked is None or rejection.verdict is None or not _is_last(scheduler, report):
+        return
+    blocked = rejection.blocked
+    rejections = rejection.verdict.rejections
+    for proposals in _ON_ONE_NODE:
+        await asyncio.sleep(0)
+        for remedy in _beside_the_others(scheduler, report, blocked, rejections, proposals):
+            yield Remedy(remedy.kind, remedy.node, f"pod {blocked.key.name}: {remedy.text}")
+
+
+def _beside_the_others(
+    scheduler: Scheduler,
+    report: GroupReport,
+    blocked: Pod,
+    rejections: Mapping[str, Rejection],
+    proposals: Callable[[Probe], Iterator[Remedy]],
+) -> list[Remedy]:
+    """Return proposals in one turn of the event loop, while the other members are assumed."""
+    with placed_beside(scheduler.handle, report) as is_possible:
+        if not is_possible:
+            return []
+        return list(proposals(Probe(scheduler, blocked, rejections, tuple(closest_nodes(rejections, CLOSEST)))))
+
+
+def _is_last(scheduler: Scheduler, report: GroupReport) -> bool:
+    groups, rejection = scheduler.handle.pod_groups, report.rejection
+    if rejection is None:
+        return False
+    lacking = {key: groups.missing(key) for key in report.keys}
+    for pod in report.members:
+        if pod.key.uid in rejection.beside and pod.request.gang is not None:
+            lacking[pod.request.gang.key] -= 1
+    return sum(max(0, number) for number in lacking.values()) == 1
+
+
+def _node(placed: Placed) -> str:
+    return min(it.node for it in placed.placements.values())
+
+
+def _where(placed: Placed) -> str:
+    """Return ``on a, b and 2 more``."""
+    nodes = sorted({it.node for it in placed.placements.values()})
+    text = f"on {', '.join(nodes[:SHOWN_NODES])}"
+    return text if len(nodes) <= SHOWN_NODES else f"{text} and {len(nodes) - SHOWN_NODES} more"
+
+
+ADVISED_GROUPS: Final = 5
+"""Maximum groups with a dry run and advice in the list of all groups. Groups with most pods come first."""
+
+LISTED_GROUPS: Final = 200
+"""Maximum groups in the list."""
+
+REPORT_SECONDS: Final = 30.0
+"""Lifetime of a dry run and its advice in seconds, if the group and its message do not change."""
+
+
+@dataclass(slots=True)
+class WaitingGroups:
+    """Waiting groups of a running scheduler, with cached reports and advice. One instance per process."""
+
+    scheduler: Scheduler
+    _known: TTLCache[object, tuple[GroupReport, Sequence[Remedy]]] = field(
+        default_factory=lambda: TTLCache(maxsize=LISTED_GROUPS, ttl=REPORT_SECONDS)
+    )
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def read(self) -> list[Document]:
+        """Return the entries of the waiting groups, those with most waiting pods first."""
+        async with self._lock:
+            groups = self.scheduler.handle.pod_groups
+            pending = {groups.group(key)[0]: None for key in groups if groups.gang(key).pending}
+            ranked = sorted(
+                pending, key=lambda keys: (-sum(len(groups.gang(key).pending) for key in keys), str(keys[0]))
+            )
+            return [
+                await self._entry(keys, number < ADVISED_GROUPS) for number, keys in enumerate(ranked[:LISTED_GROUPS])
+            ]
+
+    async def of(self, pod: Pod) -> Document | None:
+        """Return the entry of the group of a pod with a dry run and advice; ``None`` for a pod without a group."""
+        ref, groups = pod.request.gang, self.scheduler.handle.pod_groups
+        if ref is None or ref.problem or pod.key.uid not in groups.gang(ref.key).pending:
+            return None
+        async with self._lock:
+            return await self._entry(groups.group(ref.key)[0], advised=True)
+
+    async def _entry(self, keys: tuple[GangKey, ...], advised: bool) -> Document:
+        await asyncio.sleep(0)  # decisions have priority
+        gangs = (self.scheduler.handle.pod_groups.gang(key) for key in keys)
+        members = sorted((it for gang in gangs for it in gang.pending.values()), key=lambda it: (it.since, it.uid))
+        why = next((it.message for it in members if it.message), "no decision yet")
+        report, remedies = await self._report(keys, (why, len(members))) if advised else (None, ())
+        waited = max((self.scheduler.dependencies.clock() - it.since for it in members), default=0.0)
+        pods = [it.pod for it in members]
+        return group_entry(self.scheduler, WaitingGroup(keys, pods, why.partition("\n")[0], waited, report, remedies))
+
+    async def _report(self, keys: tuple[GangKey, ...], state: object) -> tuple[GroupReport, Sequence[Remedy]]:
+        known = self._known.get((keys, state))
+        if known is None:
+            report = await dry_run_group(self.scheduler.handle, keys)
+            known = self._known[keys, state] = report, await advise_group(self.scheduler, report)
+        return known
