@@ -5,7 +5,7 @@ Other packages import these names only.
 """
 
 from koord_numa.core.devices.allocation import Chosen, Shortage, partition_points
-from koord_numa.core.devices.demand import TYPE_OF, DeviceDemand, TypeDemand, device_demand
+from koord_numa.core.devices.demand import COUNTED_DEVICES, TYPE_OF, DeviceDemand, TypeDemand, device_demand
 from koord_numa.core.devices.machine import (
     UNUSED,
     DeviceMachine,
@@ -16,6 +16,7 @@ from koord_numa.core.devices.machine import (
 )
 from koord_numa.core.devices.placement import (
     NO_OBJECT,
+    UNUSABLE,
     DeviceOffer,
     NodeDeviceHints,
     device_offer,
@@ -24,8 +25,10 @@ from koord_numa.core.devices.placement import (
 )
 
 __all__ = [
+    "COUNTED_DEVICES",
     "NO_OBJECT",
     "TYPE_OF",
+    "UNUSABLE",
     "UNUSED",
     "Chosen",
     "DeviceDemand",

@@ -48,6 +48,12 @@ TYPE_OF: Final[Mapping[str, str]] = {**dict.fromkeys(_GPU_NAMES, GPU), RDMA_SHAR
 
 _SHAREABLE: Final[Mapping[str, str]] = {RDMA: RDMA_SHARE, FPGA: FPGA_SHARE}
 
+COUNTED_DEVICES: Final[Mapping[str, int]] = {
+    **dict.fromkeys(WHOLE_GPUS, 1),
+    **dict.fromkeys((PERCENT_OF_GPU, RDMA_SHARE, FPGA_SHARE), FULL),
+}
+"""Amount of a whole device by resource, for resources that need no other resource."""
+
 NO_TEMPLATE: Final = "no matched GPU shared resource template"
 
 
