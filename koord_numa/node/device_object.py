@@ -15,11 +15,10 @@ from typing import Any, Final
 
 import orjson
 
-from koord_numa.core.objects.devices import GPU, RDMA, DeviceGrant, DeviceKey, VirtualFunction
+from koord_numa.core.objects.devices import GPU, RDMA, DeviceKey
 from koord_numa.node.inputs.podresources import PodResources
 from koord_numa.node.sysfs import DEVICES, Host, PciDevice, Sysfs, SysfsError
 from koord_numa.wire import names
-from koord_numa.wire.devices import device_entries
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +34,7 @@ RESOURCES: Final[Mapping[str, Mapping[str, int]]] = {
 """Amounts of a whole device. The memory of GPUs is not published: neither sysfs nor podresources has it."""
 
 _FUNCTION: Final[Mapping[str, int]] = {"koordinator.sh/rdma": 1}
-"""Amounts of a held virtual function: other functions of the NIC stay free, the whole NIC does not."""
+"""Amounts of a NIC with held virtual functions: other functions of the NIC stay free, the whole NIC does not."""
 
 DEVICES_INTERVAL: Final = 10.0
 """Seconds between reads of port states and virtual functions. A read of a port state may query the firmware of a NIC."""
@@ -166,7 +165,7 @@ def device_object(node: str, node_uid: str, facts: DeviceFacts, resources: PodRe
             functions |= dict.fromkeys(nic.functions, (RDMA, minor))
             entry["vfGroups"] = [{"vfs": [{"minor": n, "busID": it} for n, it in enumerate(nic.functions)]}]
         devices.append(entry)
-    held = {pod: device_entries(grants) for pod, grants in _held(resources, addresses, functions)}
+    held = dict(_held(resources, addresses, functions))
     metadata: Json = {
         "name": node,
         "labels": {names.MANAGED_BY: names.MANAGED_BY_KOORD_NUMA, **_model(facts, gpus)},
@@ -215,7 +214,7 @@ def _entry(key: DeviceKey, id_: str, pci: PciDevice, *, healthy: bool) -> Json:
         "id": id_,
         "minor": minor,
         "health": healthy,
-        "resources": {name: str(amount) for name, amount in RESOURCES[kind].items()},
+        "resources": _amounts(RESOURCES[kind]),
         "topology": {
             "socketID": -1,
             "nodeID": -1 if pci.numa is None else pci.numa,
@@ -227,24 +226,29 @@ def _entry(key: DeviceKey, id_: str, pci: PciDevice, *, healthy: bool) -> Json:
 
 def _held(
     resources: PodResources, addresses: Mapping[str, DeviceKey], functions: Mapping[str, DeviceKey]
-) -> Iterator[tuple[str, tuple[DeviceGrant, ...]]]:
-    """Yield the devices of each pod with devices. Devices that are not published are left out."""
+) -> Iterator[tuple[str, Json]]:
+    """Yield the devices of each pod with devices, as in ``device-allocated``. Devices that are not published are left out."""
     for pod in sorted(resources.pods, key=lambda pod: pod.key):
-        whole: set[DeviceKey] = set()
-        parts: dict[DeviceKey, list[VirtualFunction]] = {}
-        for container in pod.containers:
-            for id_ in (id_ for ids in container.devices.values() for id_ in ids):
-                if (key := addresses.get(id_)) is not None:
-                    whole.add(key)
-                elif (key := functions.get(id_)) is not None:
-                    parts.setdefault(key, []).append(VirtualFunction(id_))
-        grants = [DeviceGrant(*key, RESOURCES[key[0]]) for key in sorted(whole)]
-        grants += [
-            DeviceGrant(*key, _FUNCTION, tuple(sorted(held, key=lambda function: function.bus_id)))
-            for key, held in sorted(parts.items())
-        ]
-        if grants:
-            yield f"{pod.namespace}/{pod.name}", tuple(grants)
+        ids = {id_ for container in pod.containers for held in container.devices.values() for id_ in held}
+        parts: dict[DeviceKey, list[str]] = {}
+        for id_ in sorted(ids & functions.keys()):
+            parts.setdefault(functions[id_], []).append(id_)
+        found: Json = {}
+        for kind, minor in sorted({addresses[id_] for id_ in ids & addresses.keys()}):
+            found.setdefault(kind, []).append({"minor": minor, "resources": _amounts(RESOURCES[kind])})
+        for (kind, minor), held in sorted(parts.items()):
+            entry = {
+                "minor": minor,
+                "resources": _amounts(_FUNCTION),
+                "extension": {"vfs": [{"busID": it} for it in held]},
+            }
+            found.setdefault(kind, []).append(entry)
+        if found:
+            yield f"{pod.namespace}/{pod.name}", found
+
+
+def _amounts(amounts: Mapping[str, int]) -> dict[str, str]:
+    return {name: str(amount) for name, amount in amounts.items()}
 
 
 def _model(facts: DeviceFacts, gpus: Iterable[str]) -> dict[str, str]:

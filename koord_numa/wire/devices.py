@@ -474,11 +474,6 @@ def _held(top: Head) -> tuple[tuple[str, DeviceGrants], ...]:
 
 def device_allocated(grants: DeviceGrants) -> str:
     """Return the JSON of ``device-allocated``. Amounts and identifiers are written as Koordinator writes them."""
-    return orjson.dumps(device_entries(grants)).decode()
-
-
-def device_entries(grants: DeviceGrants) -> dict[str, list[dict[str, Any]]]:
-    """Return the devices of a pod by type, as in ``device-allocated``."""
     found: dict[str, list[dict[str, Any]]] = {}
     for grant in grants:
         amounts = {name: format_amount(name, amount) for name, amount in sorted(grant.resources.items())}
@@ -488,4 +483,4 @@ def device_entries(grants: DeviceGrants) -> dict[str, list[dict[str, Any]]]:
         if grant.functions:
             entry["extension"] = {"vfs": [{"minor": it.minor, "busID": it.bus_id} for it in grant.functions]}
         found.setdefault(grant.type, []).append(entry)
-    return found
+    return orjson.dumps(found).decode()
