@@ -4,7 +4,7 @@ Devices of a node by id: ledger, allocation and NUMA hints of Koordinator's Devi
 Other packages import these names only.
 """
 
-from koord_numa.core.devices.allocation import Chosen, Shortage, partition_points
+from koord_numa.core.devices.allocation import NUMA_SCOPED, Chosen, Shortage, partition_points
 from koord_numa.core.devices.demand import COUNTED_DEVICES, TYPE_OF, DeviceDemand, TypeDemand, device_demand
 from koord_numa.core.devices.machine import (
     UNUSED,
@@ -27,6 +27,7 @@ from koord_numa.core.devices.placement import (
 __all__ = [
     "COUNTED_DEVICES",
     "NO_OBJECT",
+    "NUMA_SCOPED",
     "TYPE_OF",
     "UNUSABLE",
     "UNUSED",

@@ -181,7 +181,8 @@ class _Search:
 
     def _is_suitable(self, wanted: TypeDemand, position: int) -> bool:
         """Return whether the device satisfies the exclusivity of the pod and has a virtual function for it."""
-        return self._is_open(wanted, position) and self._function(wanted, position) is not None
+        function = lowest_function(wanted, self.machine, position, self.free.functions[position])
+        return self._is_open(wanted, position) and function is not None
 
     def _is_open(self, wanted: TypeDemand, position: int) -> bool:
         if wanted.hint.exclusive is DeviceExclusive.DEVICE:
@@ -189,17 +190,6 @@ class _Search:
         if wanted.hint.exclusive is DeviceExclusive.PCIE:
             return not self.free.used & neighbours(self.machine, position)
         return True
-
-    def _function(self, wanted: TypeDemand, position: int) -> tuple[VirtualFunction, ...] | None:
-        """Return the virtual function to use: the lowest free bus id that the selector matches; empty if none is demanded."""
-        selector = wanted.hint.function_selector
-        if selector is None:
-            return ()
-        held = self.free.functions[position]
-        for function in self.machine.devices[position].functions:
-            if function.bus_id not in held and selects(selector, dict(function.labels)):
-                return (function,)
-        return None
 
     # Sets of devices of one type, in the order of preference.
 
@@ -499,6 +489,23 @@ class _Search:
             room=tuple(zip(kinds, best[1], strict=True)),
             needed=tuple((kind, counts[kind]) for kind in kinds),
         )
+
+
+def lowest_function(
+    wanted: TypeDemand, machine: DeviceMachine, position: int, held: frozenset[str]
+) -> tuple[VirtualFunction, ...] | None:
+    """
+    Return the virtual function that an allocation of the device uses: the lowest free bus id that the selector matches.
+
+    Empty if no function is demanded, ``None`` if none is free.
+    """
+    selector = wanted.hint.function_selector
+    if selector is None:
+        return ()
+    for function in machine.devices[position].functions:
+        if function.bus_id not in held and selects(selector, dict(function.labels)):
+            return (function,)
+    return None
 
 
 @lru_cache(maxsize=4096)

@@ -6,8 +6,15 @@ from typing import Final
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
-from koord_numa.core.devices.allocation import NUMA_SCOPED, Chosen, Shortage, allocate, partition_points
-from koord_numa.core.devices.demand import DeviceDemand, TypeDemand, device_demand
+from koord_numa.core.devices.allocation import (
+    NUMA_SCOPED,
+    Chosen,
+    Shortage,
+    allocate,
+    lowest_function,
+    partition_points,
+)
+from koord_numa.core.devices.demand import DeviceDemand, device_demand
 from koord_numa.core.devices.machine import (
     NOT_OBSERVED,
     UNUSED,
@@ -22,10 +29,9 @@ from koord_numa.core.devices.machine import (
     held_devices,
 )
 from koord_numa.core.numa.hints import numa_ids
-from koord_numa.core.objects.devices import DeviceGrant, DeviceGrants, DeviceInventory, DeviceKey, VirtualFunction
+from koord_numa.core.objects.devices import DeviceGrant, DeviceGrants, DeviceInventory, DeviceKey
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
-from koord_numa.core.selectors import selects
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import ValueObject, replace
 
@@ -138,7 +144,7 @@ class NodeDeviceHints:
         for wanted, bits in chosen.types:
             for position in members(bits):
                 key = machine.devices[position].key
-                functions = lowest_function(wanted, machine, position, free.functions[position])
+                functions = lowest_function(wanted, machine, position, free.functions[position]) or ()
                 amounts = filled(dict(wanted.amounts), machine, key)
                 found.append(DeviceGrant(*key, amounts, functions, self.offer.ids.get(key, "")))
         return tuple(found)
@@ -146,17 +152,6 @@ class NodeDeviceHints:
     def _near(self, mask: int) -> int:
         # Sets with the same NUMA nodes among the places offer the same devices.
         return mask and (mask & self.places or ELSEWHERE)
-
-
-def lowest_function(
-    wanted: TypeDemand, machine: DeviceMachine, position: int, held: frozenset[str]
-) -> tuple[VirtualFunction, ...]:
-    """Return the free virtual function with the lowest bus id that the selector of the demand matches; empty if none is demanded."""
-    selector = wanted.hint.function_selector
-    if selector is None:
-        return ()
-    functions = machine.devices[position].functions
-    return next(((one,) for one in functions if one.bus_id not in held and selects(selector, dict(one.labels))), ())
 
 
 def node_devices(request: PodRequest, offer: DeviceOffer | None, ledger: Ledger) -> NodeDeviceHints | Rejection | None:

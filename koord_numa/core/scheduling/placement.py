@@ -11,7 +11,7 @@ from koord_numa.core.allocation.numa_offers import DeviceHints
 from koord_numa.core.claims.allocator import NO_SOLUTION
 from koord_numa.core.claims.cpus import unequal_cpus
 from koord_numa.core.claims.device_hints import ClaimDevices, Found, ids_text
-from koord_numa.core.devices import Chosen, NodeDeviceHints, Shortage, node_devices, rejection
+from koord_numa.core.devices import NUMA_SCOPED, Chosen, NodeDeviceHints, Shortage, node_devices, rejection
 from koord_numa.core.kubelet.admission import refuse_exploration, would_admit
 from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.refusals import refuse_promises, refuse_unpinned
@@ -112,9 +112,6 @@ class _Together:
     def fits_if_empty(self, mask: int) -> bool:
         """Return whether both would have devices on the NUMA nodes if none were in use."""
         return self.own.fits_if_empty(mask) and (self.claims is None or self.claims.fits_if_empty(mask))
-
-
-NUMA_SCOPED: Final = "Insufficient NUMA Scoped Devices"
 
 
 def _place_with_devices(
