@@ -23,8 +23,9 @@ from koord_numa.sandbox.apiserver.store import storage
 from tests.chaos.hostile.objects import RESOURCES, Hostile
 from tests.chaos.hostile.raw import HostileRecord
 from tests.chaos.hostile.workloads import priority_classes
+from tests.chaos.test_devices_by_id import DEVICES
 from tests.cluster.objects import until
-from tests.e2e.world import JsonObject, World, shared, world
+from tests.e2e.world import CRDS, JsonObject, World, shared, world
 from tests.failure_modes.containers import container_sizes, most
 from tests.operator.operating import operating, placed
 
@@ -140,7 +141,7 @@ async def test_no_object_stops_the_scheduler(
     monkeypatch.setattr(HostileRecord, "dice", Random(seed))
     monkeypatch.setattr(HostileRecord, "share", share)
     async with (
-        world(tmp_path, ONE_NODE, history=HISTORY) as cluster,
+        world(tmp_path, ONE_NODE, history=HISTORY, crds=(*CRDS, DEVICES)) as cluster,
         operating(cluster.server, tmp_path, monkeypatch) as runtime,
     ):
         for each in priority_classes():

@@ -1,6 +1,7 @@
 """Devices by id on the command line: simulate counts Device objects and bound pods of a file, node shows PCIe switches."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 from koord_numa.cli import main
+from koord_numa.cli.commands.snapshot import hash_names, short_hash, trimmed
 
 KOORD, SCHEDULING = "koordinator.sh/", "scheduling.koordinator.sh/"
 NODE = {
@@ -83,6 +85,38 @@ def test_simulate(tmp_path: Path) -> None:
     assert "n1, gpu 2,3, rdma 1" in said
     assert "Insufficient gpu devices" in said
     assert "needs 2 gpu; 1 of 4 are free" in said
+
+
+def test_a_snapshot_without_names_decides_alike(tmp_path: Path) -> None:
+    """Names are in ids of devices and in the report of the kubelet too."""
+    secret = {"n1": "secret-node", "runs": "secret-pod", "default": "secret-team"}
+    devices = json.loads(json.dumps(DEVICES))
+    devices["metadata"] |= {
+        "labels": {"app.kubernetes.io/managed-by": "koord-numa"},
+        "annotations": {"koord-numa/held-devices": json.dumps({"default/runs": {"gpu": [{"minor": 1}]}})},
+    }
+    for each in devices["spec"]["devices"]:
+        each["id"] = f"{each['type']}-n1-{each['minor']}"
+    runs = {**RUNS, "metadata": {**RUNS["metadata"], "uid": "u9"}}  # uids are no names
+    text = _renamed(yaml.safe_dump_all([NODE, devices, runs]), secret)
+    found = yaml.safe_dump_all(hash_names([trimmed(each) for each in yaml.safe_load_all(text)]))
+    assert "secret" not in found
+    hashes = {name: short_hash(name) for name in secret.values()}
+    (tmp_path / "open.yaml").write_text(text)
+    (tmp_path / "hidden.yaml").write_text(found)
+    (tmp_path / "pods.yaml").write_text(yaml.safe_dump(pod("waits", 2, device_joint_allocate=SAME)))
+    for command in ("simulate", "-f", str(tmp_path / "pods.yaml")), ("node", "secret-node"):
+        said = []
+        for name, changed in (("open", {}), ("hidden", hashes)):
+            arguments = [changed.get(word, word) for word in command]
+            output = CliRunner().invoke(main, [*arguments, "--from", str(tmp_path / f"{name}.yaml")]).output
+            said.append(" ".join(output.split()))
+        assert "gpu" in said[0]
+        assert said[1] == _renamed(said[0], hashes)
+
+
+def _renamed(text: str, names: dict[str, str]) -> str:
+    return re.sub(rf"\b({'|'.join(names)})\b", lambda match: names[match[0]], text)
 
 
 def test_node(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """RebindResources from creation to their last status, on a machine that checks every placement."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 from koord_numa.sandbox.apiserver import DeleteOptions, Fault
 from koord_numa.wire import names
 from tests.cluster.objects import until
-from tests.rebind.world import CRDS, FRAGMENTED, MACHINE, NODE, RESOURCE, World, fragmented, pod
+from tests.rebind.world import CRDS, FRAGMENTED, MACHINE, NODE, RESOURCE, World, fragmented, parse_cpus, pod
 
 KUBELETS = MACHINE | {"name": "kubelets", "style": "kubelet"}
 
@@ -39,6 +40,31 @@ async def test_a_fragmented_node_is_repacked_and_the_status_tells_how(tmp_path: 
         assert sorted(told(world)) == sorted(
             [("tidy", "RebindStarted"), ("tidy", "RebindSucceeded"), *((name, "CPUsRebound") for name in world.moved)]
         )
+
+
+async def test_devices_by_id_stay_where_they_are(tmp_path: Path) -> None:
+    """A pod with a GPU keeps it, and its number of CPUs on each NUMA node; the others still move."""
+    async with fragmented(tmp_path, {}) as world:
+        gpu = {"gpu": [{"minor": 0, "resources": {"koordinator.sh/gpu-core": "100"}}]}
+        for name, cpus in FRAGMENTED.items():
+            created = pod(name, len(cpus.split(",")))
+            annotations = {names.RESOURCE_STATUS: json.dumps({"cpuset": cpus, "unknown": {"kept": name}})}
+            if name == "a":
+                created["spec"]["containers"][0]["resources"]["requests"]["koordinator.sh/gpu"] = "100"
+                annotations[names.DEVICE_ALLOCATED] = json.dumps(gpu)
+            uid = world.server.store.create(created)["metadata"]["uid"]
+            metadata = {"uid": uid, "annotations": annotations}
+            world.server.store.bind("default", name, {"metadata": metadata, "target": {"name": NODE}})
+        async with world.scheduler() as runtime:
+            world.ask()
+            status = await world.ended()
+            assert (status["phase"], world.complaints()) == ("Succeed", [])
+            assigned = world.assigned()
+            assert sorted(cpu < 8 for cpu in parse_cpus(assigned["a"])) == [False] * 3 + [True] * 3
+            assert assigned["b"] != FRAGMENTED["b"]
+            annotations = world.server.store.get("pods", "a", "default")["metadata"]["annotations"]
+            assert json.loads(annotations[names.DEVICE_ALLOCATED]) == gpu
+            await until(lambda: world.ledger_is_true(runtime))
 
 
 def told(world: World) -> list[tuple[str, str]]:

@@ -48,7 +48,7 @@ NAMED: Final = frozenset(
 HOSTS: Final = frozenset({"kubernetes.io/hostname", "kubernetes.io/metadata.name", "metadata.name"})
 """Keys of requirements whose ``values`` are names of objects."""
 
-JSON_ANNOTATIONS: Final = frozenset({names.POD_CPU_ALLOCS, names.CPUSET_DIFFERENCES})
+JSON_ANNOTATIONS: Final = frozenset({names.POD_CPU_ALLOCS, names.CPUSET_DIFFERENCES, names.HELD_DEVICES})
 
 
 def hash_names(objects: Sequence[Document]) -> list[Document]:

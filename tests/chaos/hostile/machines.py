@@ -1,4 +1,4 @@
-"""Nodes, what is published about them, and demands to repack them."""
+"""Nodes, what is published about them and their devices, and demands to repack them."""
 
 from tests.chaos.hostile.values import EFFECTS, QUANTITIES, Values
 from tests.e2e.world import JsonObject
@@ -7,7 +7,7 @@ ATTRIBUTES = ("topologyManagerPolicy", "topologyManagerScope", "cpuManagerPolicy
 
 
 class Machines:
-    """Nodes, NodeResourceTopologies and RebindResources."""
+    """Nodes, NodeResourceTopologies, Device objects and RebindResources."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
@@ -44,6 +44,42 @@ class Machines:
                 for _ in values.several(1000)
             ],
             "zones": [self._zone(number) for number in range(values.one(1, 2, 9, 70))],
+        }
+
+    def devices(self, _: str) -> JsonObject:
+        """The devices by id of one of them."""
+        values = self._values
+        metadata = values.metadata(values.node())
+        if values.likely(0.5):
+            metadata["labels"]["app.kubernetes.io/managed-by"] = "koord-numa"
+        if values.likely(0.3):
+            metadata["labels"]["node.koordinator.sh/gpu-partition-policy"] = "Honor"
+            metadata["labels"]["node.koordinator.sh/gpu-model"] = values.one("H100", "NVIDIA-H800", values.word())
+        return {
+            "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+            "kind": "Device",
+            "metadata": metadata,
+            "spec": {"devices": [self._device(number) for number in range(values.one(0, 1, 8, 16, 300))]},
+        }
+
+    def _device(self, number: int) -> JsonObject:
+        values = self._values
+        functions = [{"minor": n, "busID": values.one(f"{number}:{n}", values.word())} for n in values.several(300)]
+        kind = values.device_type()
+        shares = {"gpu": ("gpu-core", "gpu-memory-ratio"), "rdma": ("rdma",), "fpga": ("fpga",)}.get(kind, ())
+        return {
+            "type": kind,
+            "id": values.word(),
+            "minor": values.one(number, number, number, number, number, number, number, -1, 2**31 - 1),
+            "health": values.likely(0.8),
+            "labels": {values.key(): values.one("a", "b")},
+            "resources": {**{f"koordinator.sh/{name}": "100" for name in shares}, **values.amounts()},
+            "topology": {
+                "socketID": -1,
+                "nodeID": values.one(-1, 0, 0, 1, 1, 1, 70 if values.likely(0.02) else 0),
+                "pcieID": values.one("pci0000:00", "pci0000:80", f"pci{number}", ""),
+            },
+            "vfGroups": [{"labels": {values.key(): "a"}, "vfs": functions}],
         }
 
     def rebind(self, name: str) -> JsonObject:

@@ -13,7 +13,8 @@ QUANTITIES: Final = (
 GOOD: Final = tuple(each for each in QUANTITIES if each != "-1")
 RESOURCES: Final = (
     "cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi", "nvidia.com/gpu", "example.com/thing", "pods",
-    "kubernetes.io/batch-cpu", "example.com/" + "x" * 60,
+    "kubernetes.io/batch-cpu", "example.com/" + "x" * 60, "koordinator.sh/gpu", "koordinator.sh/gpu-memory", "koordinator.sh/gpu-core",
+    "koordinator.sh/gpu-memory-ratio", "koordinator.sh/gpu.shared", "koordinator.sh/rdma", "koordinator.sh/fpga",
 )  # fmt: skip
 INTEGERS: Final = (0, -1, 1, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63), 100)
 WORDS: Final = (
@@ -27,7 +28,8 @@ KNOWN_ANNOTATIONS: Final = (
     "scheduling.koordinator.sh/numa-topology-spec", "node.koordinator.sh/cpu-shared-pools", "node.koordinator.sh/reservation",
     "node.koordinator.sh/resource-amplification-ratio", "kubelet.koordinator.sh/cpu-manager-policy",
     "volume.kubernetes.io/selected-node", "volume.beta.kubernetes.io/storage-class", "pv.kubernetes.io/bind-completed",
-    "pv.kubernetes.io/bound-by-controller", "scheduling.koordinator.sh/rebind",
+    "pv.kubernetes.io/bound-by-controller", "scheduling.koordinator.sh/rebind", names.DEVICE_ALLOCATED, names.DEVICE_ALLOCATE_HINT,
+    names.DEVICE_JOINT_ALLOCATE, names.GPU_PARTITION_SPEC, names.GPU_PARTITIONS, names.HELD_DEVICES,
 )  # fmt: skip
 BUDGETS: Final = (100, 100, 100, 1000, 1000, 10_000)
 """Entries of all lists of one object together."""
@@ -97,7 +99,10 @@ class Values:
     def text(self) -> str:
         """What an annotation says."""
         depth = self.one(1, 10, 300, 5000)
-        makers = [self._brackets, self._long, self._status, self._policies, self._cpu_topology, self._allocations]
+        makers = [
+            self._brackets, self._long, self._status, self._policies, self._cpu_topology, self._allocations, self._grants,
+            self._device_hints, self._joint, self._partitions, self._held_devices,
+        ]  # fmt: skip
         return self.dice.choice(makers)(depth)
 
     def _brackets(self, depth: int) -> str:
@@ -126,6 +131,59 @@ class Values:
     def _allocations(self, _: int) -> str:
         one = {"cpuset": self.word(), "managedByKubelet": True, "name": "a", "namespace": "b", "uid": "c"}
         return json.dumps([one] * self.many(100))
+
+    def _grants(self, _: int) -> str:
+        return json.dumps(self._granted())
+
+    def _granted(self) -> JsonObject:
+        return {
+            self.device_type(): [
+                {
+                    "minor": self.one(0, 1, 2, self.integer()),
+                    "resources": self.amounts(),
+                    "extension": {"vfs": [{"minor": 0, "busID": self.word()} for _ in self.several(8)]},
+                }
+                for _ in self.several(300)
+            ]
+            for _ in range(3)
+        }
+
+    def _device_hints(self, _: int) -> str:
+        hints = {
+            self.device_type(): {
+                "selector": {"matchLabels": {self.key(): "a"}},
+                "vfSelector": self.one({}, {"matchExpressions": self.requirements()}),
+                "allocateStrategy": self.one("ApplyForAll", "RequestsAsCount", "", self.word()),
+                "requiredTopologyScope": self.one("Device", "PCIe", "NUMANode", "Node", self.word()),
+                "exclusivePolicy": self.one("DeviceLevel", "PCIeLevel", "", self.word()),
+            }
+            for _ in range(2)
+        }
+        kept = {kind: {key: value for key, value in hint.items() if self.likely(0.4)} for kind, hint in hints.items()}
+        return json.dumps(kept)
+
+    def _joint(self, _: int) -> str:
+        joint = {"deviceTypes": [self.device_type() for _ in self.several(4)], "requiredScope": "SamePCIe"}
+        spec = {"allocatePolicy": self.one("Restricted", "BestEffort"), "ringBusBandwidth": self.quantity()}
+        return json.dumps(self.one(joint, spec))
+
+    def _partitions(self, _: int) -> str:
+        sizes = self.one(("1", "2"), ("2", "4", "8"), ("-1", "99", "x"))
+        table = {
+            size: [
+                {"minors": [first, first + 1][: int(size) if size == "1" else 2], "allocationScore": self.integer()}
+                for first in self.several(300)
+            ]
+            for size in sizes
+        }
+        return json.dumps(table)
+
+    def _held_devices(self, _: int) -> str:
+        return json.dumps({self.one("default/first", f"a/{n}", "☃" * 100): self._granted() for n in self.several(300)})
+
+    def device_type(self) -> str:
+        """The type of a device by id."""
+        return str(self.one("gpu", "gpu", "rdma", "fpga", "xpu", ""))
 
     def annotations(self) -> dict[str, str]:
         """Known keys with unknown meanings."""
