@@ -285,6 +285,8 @@ class Agent:
 
     async def observe(self) -> None:
         """Run one round of the observer: metrics, contents of the annotation, and an event for each new difference."""
+        with suppress(ApiError):
+            await self.pods.confirm()
         if not self._config.apply:
             await self._read_node()
             await self._isolate(

@@ -162,9 +162,15 @@ class Life:
         await self.agent.start()
 
     async def restart_runtime(self) -> None:
+        """The runtime ends with its NRI and CRI sockets, and comes back."""
         await self.runtime.stop()
+        await self.around.services.stop_runtime()
         await asyncio.sleep(self.dice.uniform(0, 0.3))
+        await self.around.services.start_runtime()
         await self.runtime.start()
+
+    async def restart_kubelet(self) -> None:
+        await self.around.services.restart_kubelet()
 
     async def slow_api(self) -> None:
         effect = self.dice.choice((Effect.SLOW_ANSWER, Effect.SLOW_WATCH, Effect.OUTAGE, Effect.DROP))
@@ -174,7 +180,11 @@ class Life:
 
     async def step(self) -> None:
         """Change pods at any time around one fault."""
-        fault = self.dice.choice((self.kill, self.kill, self.restart_runtime, self.slow_api, self.freeze, self.quiet))
+        faults = (
+            *(self.kill, self.kill, self.restart_runtime, self.restart_kubelet),
+            *(self.slow_api, self.freeze, self.quiet),
+        )
+        fault = self.dice.choice(faults)
         disturbed = asyncio.create_task(fault())
         for change in self.dice.choices((self.place, self.place, self.delete, self.restart_container), k=4):
             await asyncio.sleep(self.dice.choice((0.0, 0.01, 0.1, 0.5)))

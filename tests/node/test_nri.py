@@ -111,6 +111,29 @@ async def test_an_update_by_others_keeps_the_cpus(tmp_path: Path) -> None:
         assert effective(around, pod.uid) == "4-5"
 
 
+async def test_a_pod_that_the_runtime_shows_after_its_end_holds_no_cpus(tmp_path: Path) -> None:
+    """The runtime reports the start of a container late, or only after the agent has started again."""
+    async with (
+        world(tmp_path, PLAIN) as around,
+        nri_runtime(around) as runtime,
+        agent_with_nri(around, runtime) as agent,
+    ):
+        store = around.server.store
+        deleted, finished, there = (place(store, NODE, name, cpu) for name, cpu in (("a", "1"), ("b", "2"), ("c", "3")))
+        await until(lambda: all(started_on(around, pod.uid) for pod in (deleted, finished, there)))
+        sandboxes = {pod.uid: runtime._sandbox(pod.uid) for pod in (deleted, finished, there)}
+        store.delete("pods", "a", "default")
+        store.patch("pods", "b", {"status": {"phase": "Succeeded"}}, "default", "status")
+        agent.pods.observe("LIST", [pod for pod in store.list("pods") if pod["metadata"]["uid"] != there.uid])
+        for uid, sandbox in sandboxes.items():
+            container = nri_pb2.Container(id=container_id(uid, "c"), pod_sandbox_id=uid, name="c")
+            event = nri_pb2.StateChangeEvent(event=nri_pb2.POST_START_CONTAINER, pod=sandbox, container=container)
+            await runtime.plugins[0].call("StateChange", event, nri_pb2.Empty, runtime.timeout)
+        assert {pod.uid for pod in agent.pods.all()} == {deleted.uid, there.uid}
+        await agent.observe()
+        assert {pod.uid for pod in agent.pods.all()} == {there.uid}
+
+
 @pytest.mark.parametrize("part", [1, 1000])
 async def test_a_new_connection_corrects_what_runs(part: int, tmp_path: Path) -> None:
     """Pods were started while no agent ran; some of them have their CPUs already."""

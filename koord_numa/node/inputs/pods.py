@@ -53,9 +53,13 @@ class NodePods:
         return self._pods.get(uid)
 
     def admit(self, pod: Mapping[str, Any]) -> None:
-        """Add a pod that the runtime shows before the watch. The next event or list of the watch replaces it."""
+        """
+        Add a pod that the runtime shows before the watch. The next event or list of the watch replaces it.
+
+        Without one, ``confirm`` removes it: the runtime may show a pod after the watch has shown its end.
+        """
         found = decided_pod(pod, self._koordlet_namespace)
-        if found is not None and found.uid and found.uid not in self._pods:
+        if found is not None and found.uid and found.uid not in self._pods and found.uid not in self._bound:
             self._pods[found.uid] = found
             self._sorted = None
             self.changed.set()
@@ -74,6 +78,19 @@ class NodePods:
                 logger.warning("the pods of this node are not watched: %s", error)
                 await asyncio.sleep(pause)
                 pause = min(LONGEST_PAUSE, pause * 2)
+
+    async def confirm(self) -> None:
+        """Forget pods that only the runtime has shown and that the API server does not have. Raises ``ApiError``."""
+        unconfirmed = self._pods.keys() - self._bound.keys()
+        if not unconfirmed:
+            return
+        listed = await self._api.get("/api/v1/pods", self._query)
+        there = {bound_pod(pod).uid for pod in (listed or {}).get("items") or []}
+        # The watch may have shown one of them in the meantime.
+        if gone := unconfirmed - there - self._bound.keys():
+            self._pods = {uid: pod for uid, pod in self._pods.items() if uid not in gone}
+            self._sorted = None
+            self.changed.set()
 
     async def relist(self) -> None:
         """List all pods once, without a watch. Raises ``ApiError``."""

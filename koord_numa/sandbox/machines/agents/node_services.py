@@ -121,7 +121,7 @@ class NodeServices:
         self.cri = Path(self._sockets.name, "cri.sock")
         self.root_dir = folder / "kubelet"
         (self.root_dir / "device-plugins").mkdir(parents=True, exist_ok=True)
-        self._servers: list[aio.Server] = []
+        self._servers: dict[Path, aio.Server] = {}  # by socket
         self._admitted: dict[str, float] = {}  # pod uid -> time of the first listing, by the loop's clock
         self._lists_from = 0.0
         self._written: dict[Path, Any] = {}
@@ -134,9 +134,8 @@ class NodeServices:
         self.updates: list[tuple[str, str]] = []  # container id and CPUs of every UpdateContainerResources
 
     async def __aenter__(self) -> Self:
-        runtime = grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", self._runtime_methods())
-        await self._serve(self._kubelet_handler(), self.podresources)
-        await self._serve(runtime, self.cri)
+        await self._serve_kubelet()
+        await self.start_runtime()
         self._node.listeners.append(self.follow)
         self.follow()
         self._admitted = dict.fromkeys(self._node.pods, float("-inf"))
@@ -147,27 +146,36 @@ class NodeServices:
         self._node.listeners.remove(self.follow)
         for task in self._creating.values():
             task.cancel()
-        for server in self._servers:
+        for server in self._servers.values():
             await server.stop(STOP_GRACE)
         self._sockets.cleanup()
 
     async def restart_kubelet(self) -> None:
         """Restart the kubelet: the new socket lists nothing at first. Containers keep running."""
-        kubelet = self._servers.pop(0)
-        await kubelet.stop(0)
-        self.podresources.unlink(missing_ok=True)
+        await self._stop(self.podresources)
         self._lists_from = asyncio.get_running_loop().time() + RESTART_WINDOW
-        await self._serve(self._kubelet_handler(), self.podresources, first=True)
+        await self._serve_kubelet()
 
-    async def _serve(self, handler: Any, socket: Path, *, first: bool = False) -> None:
-        server = aio.server()
-        server.add_generic_rpc_handlers((handler,))
+    async def stop_runtime(self) -> None:
+        """Stop the runtime's service. Containers keep running."""
+        await self._stop(self.cri)
+
+    async def start_runtime(self) -> None:
+        """Serve the runtime's calls, at first and after ``stop_runtime``."""
+        await self._serve("runtime.v1.RuntimeService", self._runtime_methods(), self.cri)
+
+    async def _serve_kubelet(self) -> None:
+        await self._serve("v1.PodResourcesLister", self._kubelet_methods(), self.podresources)
+
+    async def _serve(self, service: str, methods: Any, socket: Path) -> None:
+        server = self._servers[socket] = aio.server()
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
         server.add_insecure_port(f"unix:{socket}")
         await server.start()
-        self._servers.insert(0 if first else len(self._servers), server)
 
-    def _kubelet_handler(self) -> Any:
-        return grpc.method_handlers_generic_handler("v1.PodResourcesLister", self._kubelet_methods())
+    async def _stop(self, socket: Path) -> None:
+        await self._servers.pop(socket).stop(0)
+        socket.unlink(missing_ok=True)  # noqa: ASYNC240  (a local file of the sandbox)
 
     def follow(self) -> None:
         """Start and stop containers like the node's pods. With a static kubelet they get its grants."""
