@@ -13,7 +13,7 @@ from celpy.evaluation import CELEvalError
 from koord_numa.wire import names
 from tests.deploy.test_manifests import rendered
 
-BASE = Path(__file__).parents[2] / "deploy" / "kustomize" / "base"
+COMPONENT = Path(__file__).parents[2] / "deploy" / "kustomize" / "components" / "admission-policy"
 Manifest = dict[str, Any]
 
 SCHEDULER = {"kustomize": "koord-numa:koord-numa", "chart": "scheduling:rack-koord-numa"}
@@ -23,8 +23,8 @@ STATUS = {names.RESOURCE_STATUS: '{"cpuset":"0-95"}'}
 
 def manifests(source: str) -> list[Manifest]:
     if source == "chart":
-        return rendered()
-    return [document for document in yaml.safe_load_all((BASE / "admission-policy.yaml").read_text()) if document]
+        return rendered({"admissionPolicy": {"enabled": True}})
+    return [document for document in yaml.safe_load_all((COMPONENT / "admission-policy.yaml").read_text()) if document]
 
 
 @pytest.fixture(params=["kustomize", "chart"])
@@ -111,7 +111,7 @@ def test_whatever_leaves_resource_status_alone_is_admitted(
 def test_every_request_that_can_carry_annotations_is_matched(policy: Manifest) -> None:
     (rule,) = policy["matchConstraints"]["resourceRules"]
     assert (rule["operations"], rule["resources"]) == (["CREATE", "UPDATE"], ["pods", "pods/*", "bindings"])
-    assert policy["failurePolicy"] == "Fail"
+    assert policy["failurePolicy"] == "Ignore"
 
 
 def test_the_binding_denies(source: str) -> None:

@@ -62,8 +62,6 @@ def test_the_chart_carries_everything() -> None:
         "RoleBinding",
         "Service",
         "ServiceAccount",
-        "ValidatingAdmissionPolicy",
-        "ValidatingAdmissionPolicyBinding",
     ]
 
 
@@ -118,10 +116,23 @@ def test_people_get_rights_by_the_clusters_own_roles(source: str) -> None:
     )
 
 
-def test_the_policy_and_the_roles_for_people_can_be_left_out() -> None:
-    manifests = rendered({"admissionPolicy": {"enabled": False}, "rbac": {"userRoles": False}})
-    assert not user_roles(manifests)
-    assert not [manifest for manifest in manifests if manifest["kind"].startswith("Validating")]
+def test_the_roles_for_people_can_be_left_out() -> None:
+    assert not user_roles(rendered({"rbac": {"userRoles": False}}))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, []),
+        ({"admissionPolicy": {"enabled": True}}, ["Ignore"]),
+        ({"admissionPolicy": {"enabled": True, "failurePolicy": "Fail"}}, ["Fail"]),
+        ({"podAuthorPolicy": {"enabled": True}}, ["Ignore"]),
+    ],
+    ids=["default", "admissionPolicy", "Fail", "podAuthorPolicy"],
+)
+def test_admission_policies_are_chosen(values: dict[str, Any], expected: list[str]) -> None:
+    policies = [manifest for manifest in rendered(values) if manifest["kind"] == "ValidatingAdmissionPolicy"]
+    assert [policy["spec"]["failurePolicy"] for policy in policies] == expected
 
 
 @pytest.mark.parametrize("where", [(BASE / "crds", TOPOLOGY_CRD), (CHART / "crds",)], ids=["kustomize", "chart"])

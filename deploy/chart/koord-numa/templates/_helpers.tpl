@@ -48,3 +48,11 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
+
+{{- /* End with a message where the cluster has no ValidatingAdmissionPolicies. helm template knows the version only. */}}
+{{- define "koord-numa.needsAdmissionPolicies" -}}
+{{- $root := first . }}
+{{- if not (or ($root.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") (semverCompare ">=1.30.0-0" $root.Capabilities.KubeVersion.Version)) }}
+{{- fail (printf "%s needs ValidatingAdmissionPolicy v1, which Kubernetes %s lacks" (last .) $root.Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- end }}
