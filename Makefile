@@ -76,6 +76,7 @@ docs: $(DEV)  ## Build the documentation site, strictly, into build/site
 
 docs-output: $(DEV)  ## Write anew what commands print, and what the code says, into the documents
 	$(BIN)/python docs/tools/reference.py
+	$(BIN)/python deploy/tools/chart.py --schema
 	$(BIN)/python docs/tools/regenerate.py
 	$(BIN)/python docs/tools/screenshots.py
 

@@ -101,6 +101,7 @@ class Agent:
         self._steering = Steering()
         self._isolation_refusals: dict[str, str] = {}  # by UID of the pod
         self._reported_refusals: dict[str, str] = {}
+        self._not_ready = "the pods of this node are not listed"
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set. Raises ``Refused`` if cpusets are to be applied and no way is configured."""
@@ -159,7 +160,7 @@ class Agent:
         """Keep the sockets open while the context lasts."""
         async with AsyncExitStack() as stack:
             if self._config.metrics_port:
-                self.metrics.serve(self._config.metrics_port)
+                self.metrics.serve(self._config.metrics_port, lambda: self._not_ready)
             if self._config.podresources is not None:
                 client = await stack.enter_async_context(PodResourcesClient(self._config.podresources))
                 self.resources = ResourcesSource(client, self._clock)
@@ -270,9 +271,11 @@ class Agent:
         # Without the kubelet's state the available amounts would be wrong. The last object stays published.
         unknown = self.resources is not None and facts is not None and facts.resources is None
         if facts is None or unknown:
+            self._not_ready = f"{'the machine' if facts is None else 'podresources'} cannot be read"
             return
         if await self.publisher.write(facts, self._differences):
             self.metrics.writes.inc()
+        self._not_ready = "" if self.publisher.has_looked else "the topology cannot be read or written"
         await self._publish_devices(facts)
 
     async def _publish_devices(self, facts: NodeFacts) -> None:

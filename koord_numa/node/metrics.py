@@ -1,8 +1,28 @@
-"""Metrics of the agent. If a port is given, the server of prometheus_client serves them."""
+"""Metrics and readiness of the agent, in plain HTTP if a port is given."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+import threading
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
 
 _PREFIX = "koord_numa_node_agent_"
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """One thread per request, so that a slow client delays no probe."""
+
+    daemon_threads = True
+
+
+class _SilentHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (its name in the base class)
+        """Log nothing."""
 
 
 class AgentMetrics:
@@ -51,9 +71,26 @@ class AgentMetrics:
             registry=self.registry,
         )
 
-    def serve(self, port: int) -> None:
-        """Serve ``/metrics`` on every address of the pod, in a separate thread."""
-        start_http_server(port, registry=self.registry)
+    def serve(self, port: int, not_ready: Callable[[], str]) -> int:
+        """
+        Serve ``/metrics`` and ``/readyz`` on every address of the pod, in separate threads. Return the port.
+
+        ``not_ready`` returns the reason for which the agent is not ready, or "".
+        """
+        metrics = make_wsgi_app(self.registry)
+
+        def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+            if environ["PATH_INFO"] != "/readyz":
+                found: Iterable[bytes] = metrics(environ, start_response)
+                return found
+            why = not_ready()
+            headers = [("Content-Type", "text/plain; charset=utf-8")]
+            start_response("503 Service Unavailable" if why else "200 OK", headers)
+            return [(why or "ok").encode()]
+
+        server = make_server("", port, answer, _Server, _SilentHandler)
+        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+        return server.server_port
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(_PREFIX + name, text, registry=self.registry)

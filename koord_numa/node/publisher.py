@@ -71,6 +71,11 @@ class _ObjectWriter:
         """Return whether the last write was successful."""
         return self._sent is not None and not self._failures
 
+    @property
+    def has_looked(self) -> bool:
+        """Return whether the object was read, and no write conflicted since."""
+        return self._looked > float("-inf")
+
     def ready_in(self) -> float:
         """Return the seconds until the next write is allowed, 0 if it is."""
         return max(0.0, self._not_before - self._clock())

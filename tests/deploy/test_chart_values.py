@@ -1,11 +1,12 @@
 """Odd values of the chart: what renders is what the API server takes, and everything else is refused before."""
 
+import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.deploy.test_manifests import CHART, rendered
+from tests.deploy.test_manifests import CHART, DEPLOY, rendered
 
 ALL_PARTS: dict[str, Any] = {
     "nodeAgent": {"enabled": True, "apply": {"enabled": True}},
@@ -48,6 +49,10 @@ WRONG_VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "no image": ({"image": None}, "image"),
     "no configuration": ({"config": None}, "config"),
     "path": ({"nodeAgent": {"kubeletConfig": "config.yaml"}}, "/nodeAgent/kubeletConfig"),
+    "no profile": ({"config": {"profiles": []}}, "/config/profiles"),
+    "misspelled setting": ({"config": {"bindConcurency": 3}}, "bindConcurency"),
+    "setting out of range": ({"config": {"bindConcurrency": 0}}, "/config/bindConcurrency"),
+    "unknown word": ({"config": {"profiles": [{"scoringStrategy": {"type": "Most"}}]}}, "/config/profiles/0"),
     "socket": ({"nodeAgent": {"apply": {"criSocket": ""}}}, "/nodeAgent/apply/criSocket"),
 }
 
@@ -57,3 +62,14 @@ def test_values_that_the_api_server_would_refuse_are_refused_by_the_chart(values
     helm = pytest.importorskip("helm_python", reason="Helm's library is not installed on this platform")
     with pytest.raises(helm.HelmError, match=path):
         helm.Chart.load(CHART).validate_schema(values)
+
+
+def test_the_schema_checks_the_current_settings() -> None:
+    """``make docs-output`` writes it anew."""
+    path = DEPLOY / "tools" / "chart.py"
+    spec = importlib.util.spec_from_file_location("chart_tool", path)
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert (CHART / "values.schema.json").read_text() == tool.values_schema()

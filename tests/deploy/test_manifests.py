@@ -162,7 +162,7 @@ def test_server_side_apply_finds_every_field_that_the_server_would_add(source: s
     assert all(reference["apiVersion"] == "v1" for reference in references)
 
 
-@pytest.mark.parametrize("profiles", [None, [], [{}]], ids=["null", "empty", "without a name"])
+@pytest.mark.parametrize("profiles", [None, [{}]], ids=["null", "without a name"])
 def test_notes_do_without_profiles(profiles: object) -> None:
     config = {"apiVersion": "koord-numa.io/v1alpha1", "kind": "KoordNumaConfiguration", "profiles": profiles}
     helm = pytest.importorskip("helm_python", reason="Helm's library is not installed on this platform")
@@ -216,6 +216,8 @@ def test_the_configuration_is_one_that_the_scheduler_reads(source: str) -> None:
         ({"priorityClassName": "high"}, ("priorityClassName",), "high"),
         ({"imagePullSecrets": [{"name": "s"}]}, ("imagePullSecrets",), [{"name": "s"}]),
         ({"serviceAccount": {"create": False, "name": "mine"}}, ("serviceAccountName",), "mine"),
+        ({"topologySpreadConstraints": [{"maxSkew": 1}]}, ("topologySpreadConstraints",), [{"maxSkew": 1}]),
+        ({"fullnameOverride": "numa"}, ("serviceAccountName",), "numa"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) and value else None,
 )
@@ -226,6 +228,45 @@ def test_pods_of_the_chart_can_be_placed_as_operators_choose(
     for step in path:
         found = found[step]
     assert found == expected
+
+
+EXTRAS: dict[str, Any] = {
+    "extraArgs": ["--log-level=debug"],
+    "extraEnv": [{"name": "A", "value": "1"}],
+    "extraVolumes": [{"name": "extra", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "extra", "mountPath": "/extra"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("Deployment", EXTRAS),
+        ("DaemonSet", {"nodeAgent": {"enabled": True, **EXTRAS}}),
+        ("DaemonSet", {"nodeAgent": {"enabled": True, "apply": {"enabled": True, "interrupts": True}, **EXTRAS}}),
+    ],
+    ids=["scheduler", "node-agent", "applying"],
+)
+def test_extras_come_last(kind: str, values: dict[str, Any]) -> None:
+    spec = pod_spec(of_kind(rendered(values), kind))
+    [container] = spec["containers"]
+    lists = (container["args"], container["env"], spec["volumes"], container["volumeMounts"])
+    assert [found[-1] for found in lists] == [extra[0] for extra in EXTRAS.values()]
+    without = pod_spec(of_kind(rendered(without_extras(values)), kind))
+    assert [len(found) - 1 for found in lists] == [
+        len(without["containers"][0]["args"]),
+        len(without["containers"][0]["env"]),
+        len(without["volumes"]),
+        len(without["containers"][0]["volumeMounts"]),
+    ]
+
+
+def without_extras(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: without_extras(value) if key == "nodeAgent" else value
+        for key, value in values.items()
+        if not key.startswith("extra")
+    }
 
 
 def test_an_image_can_be_pinned_by_digest() -> None:
@@ -247,17 +288,12 @@ def test_several_profiles_and_another_lease_reach_the_configuration_and_the_righ
 
 
 def test_optional_parts() -> None:
-    manifests = rendered(
-        {
-            "serviceMonitor": {"enabled": True},
-            "podDisruptionBudget": {"enabled": False},
-            "networkPolicy": {"enabled": False},
-        }
-    )
-    kinds = {manifest["kind"] for manifest in manifests}
-    assert "ServiceMonitor" in kinds
-    assert "PodDisruptionBudget" not in kinds
-    assert "NetworkPolicy" not in kinds
+    agent = {"enabled": True, "podMonitor": {"enabled": True}}
+    off = {"podDisruptionBudget": {"enabled": False}, "networkPolicy": {"enabled": False}}
+    kinds = {m["kind"] for m in rendered({"serviceMonitor": {"enabled": True}, "nodeAgent": agent, **off})}
+    assert {"ServiceMonitor", "PodMonitor"} <= kinds
+    assert not {"PodDisruptionBudget", "NetworkPolicy"} & kinds
+    assert [m["kind"] for m in rendered({"nodeAgent": agent})].count("NetworkPolicy") == 2
 
 
 def test_chart_and_base_let_the_same_peers_in() -> None:

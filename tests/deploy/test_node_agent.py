@@ -45,7 +45,16 @@ def test_chart_and_component_are_the_same() -> None:
     ours_, theirs = (pod_spec(of_kind(manifests, "DaemonSet")) for manifests in (chart, component()))
     for key in ("volumes", "priorityClassName", "tolerations"):
         assert ours_[key] == theirs[key]
-    for key in ("args", "env", "resources", "securityContext", "volumeMounts", "livenessProbe", "ports"):
+    for key in (
+        "args",
+        "env",
+        "resources",
+        "securityContext",
+        "volumeMounts",
+        "livenessProbe",
+        "readinessProbe",
+        "ports",
+    ):
         assert ours_["containers"][0][key] == theirs["containers"][0][key]
 
 

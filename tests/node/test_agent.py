@@ -5,6 +5,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from aiohttp import ClientSession
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuOwner
@@ -33,6 +34,20 @@ async def test_a_scheduler_owned_node(tmp_path: Path) -> None:
         ]
         assert orjson.loads(notes[names.BE_CPU_SHARED_POOLS])[0]["cpuset"] == "0-3,8-11"
         assert orjson.loads(notes[names.CPU_MANAGER_POLICY]) == {"policy": "none"}
+
+
+async def test_it_is_ready_once_the_topology_is_published(tmp_path: Path) -> None:
+    async with world(tmp_path, PLAIN) as around, around.agent() as agent:
+        port = agent.metrics.serve(0, lambda: agent._not_ready)
+
+        async def get(path: str) -> tuple[int, str]:
+            async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+                return answer.status, await answer.text()
+
+        assert await get("/readyz") == (503, "the pods of this node are not listed")
+        await agent.round()
+        assert await get("/readyz") == (200, "ok")
+        assert "koord_numa_node_agent_topology_writes_total 1.0" in (await get("/metrics"))[1]
 
 
 async def test_a_pod_that_runs_elsewhere_is_told_once(tmp_path: Path) -> None:
