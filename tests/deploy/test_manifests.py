@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from koord_numa.app.api import PATHS
+from koord_numa.cluster.serving.access import OPEN_PATHS
 from koord_numa.settings import Settings, load_settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -57,6 +58,7 @@ def test_the_chart_carries_everything() -> None:
         "Deployment",
         "Namespace",
         "NetworkPolicy",
+        "Pod",
         "PodDisruptionBudget",
         "Role",
         "RoleBinding",
@@ -267,6 +269,18 @@ def without_extras(values: dict[str, Any]) -> dict[str, Any]:
         for key, value in values.items()
         if not key.startswith("extra")
     }
+
+
+def test_helm_test_needs_a_decision_and_an_answer() -> None:
+    manifests = rendered({"service": {"port": 443}, "config": {"profiles": [{"schedulerName": "pack"}]}})
+    pod, service = of_kind(manifests, "Pod"), of_kind(manifests, "Service")
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert pod["spec"]["schedulerName"] == "pack"
+    [container] = pod["spec"]["containers"]
+    address = f"https://{service['metadata']['name']}.{service['metadata']['namespace']}.svc:443/healthz"
+    assert container["command"][-1] == address
+    assert "/healthz" in OPEN_PATHS
+    compile(container["command"][2], "helm test", "exec")
 
 
 def test_an_image_can_be_pinned_by_digest() -> None:
