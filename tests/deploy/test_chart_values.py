@@ -9,7 +9,8 @@ import pytest
 from tests.deploy.test_manifests import CHART, DEPLOY, rendered
 
 ALL_PARTS: dict[str, Any] = {
-    "nodeAgent": {"enabled": True, "apply": {"enabled": True}},
+    "admissionPolicy": {"enabled": True},
+    "nodeAgent": {"enabled": True, "apply": {"enabled": True}, "podMonitor": {"enabled": True, "interval": "30"}},
     "serviceMonitor": {"enabled": True, "interval": "30"},
     "podAuthorPolicy": {"enabled": True},
     "tls": {"secretName": "456"},
