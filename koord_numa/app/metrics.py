@@ -95,6 +95,7 @@ def device_metrics(nodes: Iterable[NodeInfo]) -> Iterator[Metric]:
     """Yield the numbers of devices by id, and of free groups of GPUs."""
     states: Counter[tuple[str, str]] = Counter()
     groups: Counter[int] = Counter()
+    largest: Counter[int] = Counter()
     for info in nodes:
         if (offer := info.devices) is None:
             continue
@@ -103,7 +104,10 @@ def device_metrics(nodes: Iterable[NodeInfo]) -> Iterator[Metric]:
         for position, device in enumerate(machine.devices):
             used = "used" if free.used >> position & 1 else "free"
             states[device.type, used if device.healthy else "unhealthy"] += 1
-        groups.update(free_partitions(machine, use))
+        found = free_partitions(machine, use)
+        groups.update(found)
+        if found:
+            largest[max((size for size, count in found.items() if count), default=0)] += 1
     devices = GaugeMetricFamily(
         "koord_numa_devices", "Devices by id: free, used (by any pod), unhealthy.", labels=("type", "state")
     )
@@ -116,6 +120,14 @@ def device_metrics(nodes: Iterable[NodeInfo]) -> Iterator[Metric]:
     for size, count in sorted(groups.items()):
         free_groups.add_metric((str(size),), count)
     yield free_groups
+    by_largest = GaugeMetricFamily(
+        "koord_numa_nodes_by_largest_free_gpu_group",
+        "Nodes with GPUs by id, by the number of GPUs of their largest free group.",
+        labels=("gpus",),
+    )
+    for size, count in sorted(largest.items()):
+        by_largest.add_metric((str(size),), count)
+    yield by_largest
 
 
 def kubelet_metrics(scheduler: Scheduler, now: float) -> Iterator[Metric]:

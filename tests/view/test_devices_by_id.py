@@ -41,7 +41,7 @@ def test_switches_with_holders() -> None:
         ["1", "b", "gpu 2 unhealthy, rdma 1 free"],
         ["-", "-", "gpu 3 free"],
     ]
-    assert groups_text(found) == "free groups of GPUs: 0 of 4, 0 of 2, 2 of 1"
+    assert groups_text(found) == "free groups of GPUs: 0 of 4, 0 of 2, 2 of 1; largest: 1"
     assert found["switches"][0]["devices"][0] == {
         "type": "gpu",
         "minor": 0,
@@ -59,7 +59,7 @@ def test_a_node_without_a_device_object_has_none() -> None:
 
 def test_metrics() -> None:
     """Numbers of the whole cluster."""
-    devices, groups = device_metrics(rack().engine.cache.nodes.values())
+    devices, groups, largest = device_metrics(rack().engine.cache.nodes.values())
     assert {tuple(each.labels.values()): each.value for each in devices.samples} == {
         ("gpu", "free"): 2,
         ("gpu", "unhealthy"): 1,
@@ -68,6 +68,7 @@ def test_metrics() -> None:
         ("rdma", "used"): 1,
     }
     assert {each.labels["gpus"]: each.value for each in groups.samples} == {"1": 2, "2": 0, "4": 0}
+    assert {each.labels["gpus"]: each.value for each in largest.samples} == {"1": 1}
 
 
 SAME = DeviceSpec(joint=("gpu", "rdma"), same_pcie=True)

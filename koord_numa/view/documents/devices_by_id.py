@@ -1,6 +1,6 @@
 """Devices by id of a node by PCIe switch, with their holders, and the free groups of GPUs, for the page and the command line."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.devices import DeviceOffer, free_devices, free_partitions
@@ -72,7 +72,8 @@ def _device_text(device: Document) -> str:
 
 
 def groups_text(found: Document) -> str:
-    """Return the free groups of GPUs as text: ``free groups of GPUs: 1 of 4, 2 of 2, 5 of 1``; empty without GPUs."""
-    groups: Iterable[tuple[str, int]] = sorted(found["freeGroups"].items(), key=lambda item: -int(item[0]))
+    """Return the free groups of GPUs as text: ``free groups of GPUs: 0 of 4, 2 of 2, 5 of 1; largest: 2``; empty without GPUs."""
+    groups: list[tuple[str, int]] = sorted(found["freeGroups"].items(), key=lambda item: -int(item[0]))
     text = ", ".join(f"{count} of {size}" for size, count in groups)
-    return f"free groups of GPUs: {text}" if text else ""
+    largest = max((int(size) for size, count in groups if count), default=0)
+    return f"free groups of GPUs: {text}; largest: {largest}" if text else ""

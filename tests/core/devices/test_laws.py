@@ -3,11 +3,20 @@
 from collections.abc import Iterator
 from itertools import chain, combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.devices import DeviceDemand, NodeDeviceHints, Shortage, TypeDemand, device_demand, node_devices
-from koord_numa.core.devices.machine import UNUSED, device_use, double_holds
+from koord_numa.core.devices import (
+    Chosen,
+    DeviceDemand,
+    NodeDeviceHints,
+    Shortage,
+    TypeDemand,
+    device_demand,
+    node_devices,
+)
+from koord_numa.core.devices.machine import UNUSED, device_machine, device_use, double_holds, free_value
 from koord_numa.core.objects.constraints import LabelSelector, Operator, Requirement
 from koord_numa.core.objects.devices import (
     AllocateStrategy,
@@ -119,6 +128,26 @@ def test_allocation_exists_exactly_if_brute_force_finds_one(
     found = with_ledger(pod, there, ledger).at(numa)
     possible = BruteForce(there, ledger, pod, numa).possible()
     assert isinstance(found, Shortage) is not possible
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes"), [pytest.param("H100", (1, 2, 4), id="table"), pytest.param("", (1,), id="topology")]
+)
+def test_whole_partitions_are_spared(model: str, sizes: tuple[int, ...]) -> None:
+    """For each set of free GPUs, the chosen ones leave the highest value of free groups that any partition leaves."""
+    there = inventory(nics="", model=model)
+    machine = device_machine(there)
+    for used in range(256):
+        taken = " ".join(f"gpu{minor}" for minor in range(8) if used >> minor & 1)
+        for size in sizes:
+            hints = provider(request({"gpu": 100 * size}), there, taken)
+            partitions = dict(machine.partitions or ()).get(size, tuple(Partition((minor,)) for minor in range(8)))
+            possible = [machine.positions("gpu", it.minors) for it in partitions]
+            left = [free_value(machine, used | bits) for bits in possible if not bits & used]
+            if left:
+                found = hints.at(0)
+                assert isinstance(found, Chosen)
+                assert free_value(machine, used | found.devices) == max(left), (used, size)
 
 
 class BruteForce:

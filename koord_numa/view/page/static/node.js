@@ -96,7 +96,7 @@ const byId = (found) => [
   found.problem ? el("p", { class: "bad" }, found.problem) : null,
   table("Devices by id", ["NUMA", "PCIe switch", "Devices"], found.switches.map(switchRow)),
   Object.keys(found.freeGroups).length
-    ? el("p", {}, `Free groups of GPUs: ${Object.entries(found.freeGroups).reverse().map(([size, count]) => `${count} of ${size}`).join(", ")}`)
+    ? el("p", {}, `Free groups of GPUs: ${Object.entries(found.freeGroups).reverse().map(([size, count]) => `${count} of ${size}`).join(", ")}; largest: ${Math.max(0, ...Object.entries(found.freeGroups).filter(([, count]) => count).map(([size]) => Number(size)))}`)
     : null,
 ];
 
