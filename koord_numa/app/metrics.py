@@ -30,6 +30,7 @@ from koord_numa.core.objects.verdicts import Alignment, Reason
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.gangs.pod_groups import GangState
 from koord_numa.engine.metrics import Histogram, RebindMetrics, Result
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.scheduler import Scheduler
@@ -128,6 +129,34 @@ def device_metrics(nodes: Iterable[NodeInfo]) -> Iterator[Metric]:
     for size, count in sorted(largest.items()):
         by_largest.add_metric((str(size),), count)
     yield by_largest
+
+
+def group_metrics(scheduler: Scheduler) -> Iterator[Metric]:
+    """Yield the numbers of groups of pods by state, of attempts, and of reasons of rejections."""
+    groups, meter = scheduler.handle.pod_groups, scheduler.metrics.groups
+    states = Counter(groups.state_of(key) for key in groups)
+    found = GaugeMetricFamily("koord_numa_gangs", "Gangs with pods, by state.", labels=("state",))
+    for state in GangState:
+        found.add_metric((state.value,), states[state])
+    yield found
+    yield _counts(
+        "koord_numa_group_attempts",
+        "Attempts to place a group of pods, by result.",
+        "result",
+        {result.value: meter.attempts[result] for result in (Result.SCHEDULED, Result.UNSCHEDULABLE, Result.ERROR)},
+    )
+    yield _counts(
+        "koord_numa_group_rejections",
+        "Rejected groups, by the rules that reject the member that blocks the group.",
+        "reason",
+        {reason.value: 0 for reason in Reason} | meter.rejections,
+    )
+    yield _histogram(
+        "koord_numa_group_scheduling_duration_seconds",
+        "Time from the first sight of a member until the minimal count was bound.",
+        (),
+        {(): meter.waited},
+    )
 
 
 def kubelet_metrics(scheduler: Scheduler, now: float) -> Iterator[Metric]:
@@ -401,6 +430,7 @@ class SchedulerCollector(Collector):
         untrusted = sum(1 for record in nodes.values() if record.distrust)
         yield _gauge("koord_numa_untrusted_nodes", "Nodes whose CPU owners clash.", untrusted)
         yield from device_metrics(nodes.values())
+        yield from group_metrics(self._sources.scheduler)
 
     def _process(self) -> Iterator[Metric]:
         leader = GaugeMetricFamily("leader_election_master_status", "1 while this process leads.", labels=("name",))

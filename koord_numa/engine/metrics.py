@@ -66,6 +66,20 @@ class RebindMetrics:
 
 
 @dataclass(slots=True)
+class GroupMetrics:
+    """
+    Counters of groups of pods.
+
+    ``attempts`` counts group cycles by result, ``rejections`` rejected groups by the reasons of the nodes that reject the blocked member,
+    and ``waited`` has the seconds from the first member until all members of the minimal count were bound.
+    """
+
+    attempts: Counter[Result] = field(default_factory=Counter)
+    rejections: Counter[str] = field(default_factory=Counter)
+    waited: Histogram = field(default_factory=lambda: Histogram(WAIT_BUCKETS))
+
+
+@dataclass(slots=True)
 class SchedulerMetrics:
     """
     Counters and durations of a scheduler.
@@ -92,6 +106,7 @@ class SchedulerMetrics:
     waited: dict[str, Histogram] = field(default_factory=dict)
     tries: Histogram = field(default_factory=lambda: Histogram(ATTEMPT_BUCKETS))
     rebinds: RebindMetrics = field(default_factory=RebindMetrics)
+    groups: GroupMetrics = field(default_factory=GroupMetrics)
 
     def bound(self, attempts: int, seconds: float) -> None:
         """Record a bound pod with its number of attempts and its waiting time in seconds."""

@@ -36,7 +36,7 @@ from koord_numa.view.documents.waiting import PODS, node_rejection, remedy_entry
 from koord_numa.view.text import asked, count
 
 MOST_MEMBERS: Final = 256
-"""Maximum members of a group with advice. A dry run of such a group takes about 50 ms."""
+"""Maximum members of a group with advice. On 200 nodes a dry run of such a group takes 0.14 s, and its advice 0.7 s, in turns of 0.2 s."""
 
 SHOWN_NODES: Final = 4
 """Maximum nodes that are named in a proposal."""
@@ -277,6 +277,9 @@ def _where(placed: Placed) -> str:
 
 ADVISED_GROUPS: Final = 5
 """Maximum groups with a dry run and advice in the list of all groups. Groups with most pods come first."""
+
+LISTED_MEMBERS: Final = 64
+"""Maximum members of a group with a dry run and advice in the list. On 50 nodes this takes 0.15 s."""
 
 LISTED_GROUPS: Final = 200
 """Maximum groups in the list."""

@@ -148,6 +148,20 @@ async def test_changes_arrive_live(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         cluster.server.store.delete("pods", "too-wide", "default")
         await expect(page.get_by_role("heading", name="default/too-wide")).to_have_count(0)
 
+        trainers = [pinned(f"train-{number}", 6) for number in range(3)]
+        for trainer in trainers:
+            trainer["metadata"].setdefault("annotations", {}).update(
+                {
+                    "gang.scheduling.koordinator.sh/name": "train",
+                    "gang.scheduling.koordinator.sh/min-available": "4",
+                }
+            )
+        cluster.create(trainers)
+        group = page.locator("article.waiting[data-group='default/train']")
+        await expect(group).to_contain_text("3 of 4 pods exist, 0 with a node")
+        await expect(page.get_by_role("heading", name="default/train-0")).to_have_count(0)
+        await accessible(page)
+
 
 async def test_the_keyboard_reaches_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with scheduling(tmp_path, monkeypatch) as (_, runtime), browser_page() as page:

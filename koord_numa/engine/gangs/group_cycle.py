@@ -96,16 +96,27 @@ class GroupCycle:
             self.handle.queue.back_off(popped, self.handle.dependencies.clock() + AGAIN_SECONDS)
             return
         members = self.queue.members(keys)
+        is_complete = not any(map(self.handle.pod_groups.missing, keys))
         try:
             cycles = await self._begin(keys, members)
             await asyncio.sleep(0)  # binds are sent in the next turn, concurrently with further decisions
             await _all(cycles)
+            if not is_complete:
+                self._count_bound(keys)
             if cycles and any(map(self._waits_queued, members)):
                 self.after_refused(Refusal(keys))  # for members beyond the minimal count, after the binds
         finally:
             for pending in members:  # no member is lost after an exception
                 if self._waits(pending):
                     self.handle.queue.back_off(pending, self.handle.dependencies.clock() + 1.0)
+
+    def _count_bound(self, keys: Sequence[GangKey]) -> None:
+        """Count a group whose gangs have got their minimal count in this cycle."""
+        groups = self.handle.pod_groups
+        gangs = [groups.gang(key) for key in keys]
+        if all(gang.scheduled for gang in gangs) and not any(map(groups.is_partial, keys)):
+            waited = self.handle.dependencies.clock() - min(gang.since for gang in gangs)
+            self.handle.metrics.groups.waited.add(waited)
 
     def _tell_waiting(self, keys: Iterable[GangKey], reason: str, message: str) -> None:
         for key in keys:
@@ -149,6 +160,7 @@ class GroupCycle:
         if isinstance(answer, Placed):
             cycles = self._assume(answer, by_uid, now, together=any(missing.values()))
             if cycles is not None:
+                handle.metrics.groups.attempts[Result.SCHEDULED] += 1
                 self._told.pop(keys, None)
                 self._leave_over(answer, by_uid)
                 return cycles
@@ -173,6 +185,7 @@ class GroupCycle:
             pending.attempts += 1
         specs = [handle.pod_groups.spec_of(key) for key in keys]
         if why := contradiction([it.pod for it in members], scheduled_pods(handle, keys), specs):
+            handle.metrics.groups.attempts[Result.ERROR] += 1
             self._wait(keys, members, why)
             self._tell_waiting(keys, SCHEDULER_ERROR, why)
             return False
@@ -284,12 +297,9 @@ class GroupCycle:
             self.handle.queue.park(pods[0], verdict if request_class is blocking else None, now)
             for pending in pods[1:]:
                 self.handle.queue.add(pending)
-        if verdict is not None:
-            reasons = reasons_of(verdict)
-            for reason in reasons:
-                self.handle.metrics.rejections[reason.value] += 1
-            if Reason.BIND_QUEUE in reasons:
-                return  # the bind queue is shorter within milliseconds
+        self._count_rejection(rejection)
+        if verdict is not None and Reason.BIND_QUEUE in reasons_of(verdict):
+            return  # the bind queue is shorter within milliseconds
         if isinstance(answer, Refused):
             blocked = next((it.pod for it in members if it.uid == failed), None)
             nodes = frozenset(it.node for it in answer.beside.values())
@@ -306,6 +316,13 @@ class GroupCycle:
         for pending in members:
             if why or pending.untold:
                 self.handle.conditions.waits(pending, why or members[0].message)
+
+    def _count_rejection(self, rejection: GroupRejection) -> None:
+        meter = self.handle.metrics
+        meter.groups.attempts[Result.UNSCHEDULABLE] += 1
+        for reason in () if rejection.verdict is None else reasons_of(rejection.verdict):
+            meter.groups.rejections[reason.value] += 1
+            meter.rejections[reason.value] += not rejection.clipped
 
     def _wait(self, keys: tuple[GangKey, ...], members: Sequence[PendingPod], why: str) -> None:
         """Queue all members until any member changes."""

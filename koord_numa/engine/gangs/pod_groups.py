@@ -7,6 +7,8 @@ Pod handlers and the cache report members, and an informer reports PodGroups, in
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
 from typing import Final
 
 from koord_numa.core.gangs.model import (
@@ -32,18 +34,29 @@ COMPLETED: Final = ""
 """Node name of a member that has completed. The member counts as scheduled but is on no node."""
 
 
+class GangState(Enum):
+    """State of a gang: pods are missing, all may be placed, some have a node, or the minimal count has nodes."""
+
+    INCOMPLETE = "incomplete"
+    WAITING = "waiting"
+    PARTIAL = "partial"
+    SCHEDULED = "scheduled"
+
+
 @dataclass(slots=True)
 class Gang:
     """
     State of a gang. ``pending`` and ``scheduled`` are by UID, the latter with the node.
 
     ``declared`` counts members by the definition of the gang in their annotations. ``satisfied``: the minimal count was scheduled once.
+    ``since`` is when the first member was observed, in monotonic seconds.
     """
 
     pending: dict[str, PendingPod] = field(default_factory=dict)
     scheduled: dict[str, str] = field(default_factory=dict)
     declared: Counter[GangSpec] = field(default_factory=Counter)
     satisfied: bool = False
+    since: float = inf
 
     @property
     def counts(self) -> GangCounts:
@@ -108,7 +121,9 @@ class PodGroups:
         if left is not None:
             self.remove_pending(pending.uid)
         self._declare(pending.pod)
-        self._gangs[ref.key].pending[pending.uid] = pending
+        gang = self._gangs[ref.key]
+        gang.pending[pending.uid] = pending
+        gang.since = min(gang.since, pending.since)
         return left
 
     def remove_pending(self, uid: str) -> GangKey | None:
@@ -239,6 +254,15 @@ class PodGroups:
         """Return whether some, but too few, members of the gang are scheduled."""
         spec, gang = self.spec_of(key), self._gangs.get(key)
         return spec is not None and gang is not None and 0 < len(gang.scheduled) < spec.min_count
+
+    def state_of(self, key: GangKey) -> GangState:
+        """Return the state of a gang with members. A gang that cannot be placed, for instance without PodGroup, is incomplete."""
+        if self.is_partial(key):
+            return GangState.PARTIAL
+        gang = self.gang(key)
+        if gang.scheduled and not self.missing(key):
+            return GangState.SCHEDULED
+        return GangState.INCOMPLETE if self.group(key)[1] else GangState.WAITING
 
     def _declare(self, pod: Pod) -> None:
         ref, uid = pod.request.gang, pod.key.uid

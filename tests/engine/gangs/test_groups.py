@@ -17,6 +17,8 @@ from koord_numa.core.gangs.model import (
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.gangs.partial_gangs import PartialGangs
+from koord_numa.engine.gangs.pod_groups import GangState
+from koord_numa.engine.metrics import Result
 from koord_numa.ports import Forbidden, Unavailable
 from koord_numa.wire.gangs import parse_pod_group
 from tests.engine.binding.test_pre_bind import Step
@@ -424,3 +426,25 @@ async def test_binds_are_sent_in_the_order_of_the_decisions() -> None:
     world.waits(member("m0", cpu=1000), member("m1", cpu=2000), member("m2", cpu=4000))
     await world.settle()
     assert [call for call in world.server.calls if call.startswith("bind")] == ["bind m2 a", "bind m1 a", "bind m0 a"]
+
+
+async def test_groups_are_counted_by_result_and_reason() -> None:
+    world = make_world(make_node("a", cpu=4))
+    handle, meter = world.engine.handle, world.engine.metrics.groups
+    group(world, GangSpec(3))
+    world.waits(*members(2))
+    await world.settle()
+    assert handle.pod_groups.state_of(KEY) is GangState.INCOMPLETE
+    assert not meter.attempts
+    world.waits(member("m2"))
+    await world.settle()
+    assert handle.pod_groups.state_of(KEY) is GangState.WAITING
+    assert (meter.attempts, meter.rejections) == ({Result.UNSCHEDULABLE: 1}, {"resources": 1})
+    world.clock.now += 60
+    world.engine.handlers.nodes.observe("ADDED", make_node("b", cpu=4))
+    await world.settle()
+    assert handle.pod_groups.state_of(KEY) is GangState.SCHEDULED
+    assert (meter.attempts[Result.SCHEDULED], meter.waited.count, meter.waited.total) == (1, 1, 60)
+    for name in ("m0", "m1"):
+        world.engine.handlers.bound_pods.observe("DELETED", world.server.pods[f"uid-{name}"])
+    assert handle.pod_groups.state_of(KEY) is GangState.PARTIAL

@@ -29,6 +29,27 @@ const waitingEntry = (one) =>
       : el("p", { class: "muted" }, "No single change of the pod, rebind or eviction was found."),
     one.closest.length ? el("details", { open: true }, el("summary", {}, "Nodes that came closest"), one.closest.map(closest)) : null);
 
+// One entry for all waiting pods of a group: how many exist, which pod blocks the others, and a row for each topology domain.
+const gangLine = (gang) => {
+  const wanted = gang.minCount === null ? `${plural(gang.pods, "pod")} exist` : `${gang.pods} of ${gang.minCount} pods exist`;
+  return `${gang.name}: ${wanted}, ${gang.scheduled} with a node`;
+};
+
+const groupEntry = (one) =>
+  el("article", { class: "waiting", "data-group": one.gangs[0].name },
+    el("h3", {}, `Group ${one.gangs.map((gang) => gang.name).join(", ")}`, el("span", { class: "muted" }, ` ${plural(one.count, "pod")} waiting`)),
+    el("ul", { class: "would", "aria-label": "Gangs" }, one.gangs.map((gang) => el("li", {}, gangLine(gang)))),
+    el("p", {}, one.asks.join("; "), el("span", { class: "muted" }, `, priority ${one.priority}, waits ${seconds(one.waitedSeconds)}`)),
+    el("p", {}, one.why),
+    one.domains.length
+      ? table("Topology domains", ["Domain", "Pods placed", "Blocked by", "Reason"],
+        one.domains.map((it) => [it.name, `${it.placed} of ${it.members}`, it.blockedBy || "–", it.why || "–"]))
+      : null,
+    one.wouldFit.length
+      ? [el("h4", {}, "What would make the group fit"), el("ul", { class: "would" }, one.wouldFit.map((way) => el("li", { "data-kind": way.kind }, way.text)))]
+      : null,
+    one.closest.length ? el("details", {}, el("summary", {}, `Nodes that came closest for ${one.blockedBy}`), one.closest.map(closest)) : null);
+
 // A document that is read again some time after the cluster has changed, and drawn again when it says something else.
 const READ_AGAIN = 2000;
 const sameText = (key, value) => (key === "generatedAt" || key === "waitedSeconds" ? undefined : value);
@@ -56,7 +77,9 @@ const followed = async (main, path, draw) => {
 
 const waitingView = (main) => followed(main, "/api/v1/waiting", (found) => [
   el("h2", {}, "Pods that wait"),
-  found.classes.length ? el("div", {}, found.classes.map(waitingEntry)) : el("p", { class: "ok" }, "No pod waits."),
+  found.groups.length || found.classes.length
+    ? el("div", {}, found.groups.map(groupEntry), found.classes.filter((one) => !one.group).map(waitingEntry))
+    : el("p", { class: "ok" }, "No pod waits."),
   found.more ? el("p", { class: "muted" }, `${plural(found.more, "more shape")} not shown.`) : null,
 ]);
 
