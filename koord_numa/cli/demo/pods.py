@@ -1,4 +1,4 @@
-"""Pods and claim templates of the demo: short YAML lists that are converted to objects."""
+"""Pods, claim templates and groups of the demo: short YAML lists that are converted to objects."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -44,7 +44,7 @@ class ClaimTemplate(BaseModel):
 class PodTemplate(BaseModel):
     """
     ``count`` pods of one kind. ``spec`` is the raw text of their resource-spec; ``burst`` doubles the CPU limit; ``claims`` is the
-    template of their ResourceClaim, ``tolerates`` the key of a taint.
+    template of their ResourceClaim, ``tolerates`` the key of a taint. With ``gang`` they are placed together or not at all.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,6 +64,16 @@ class PodTemplate(BaseModel):
     limits: Mapping[str, str] = {}
     claims: str = ""
     tolerates: str = ""
+    gang: bool = False
+
+    def pod_group(self) -> Json:
+        """Return the PodGroup of a gang, ready to be created."""
+        return {
+            "apiVersion": "scheduling.k8s.io/v1beta1",
+            "kind": "PodGroup",
+            "metadata": {"name": self.name, "namespace": "default"},
+            "spec": {"schedulingPolicy": {"gang": {"minCount": self.count}}},
+        }
 
     def pods(self) -> Iterator[Json]:
         """Yield the Pod objects, ready to be created."""
@@ -91,6 +101,7 @@ class PodTemplate(BaseModel):
                 **({"nodeSelector": selector} if selector else {}),
                 **({"tolerations": [{"key": self.tolerates}]} if self.tolerates else {}),
                 **({"resourceClaims": [self._claim]} if self.claims else {}),
+                **({"schedulingGroup": {"podGroupName": self.name}} if self.gang else {}),
             },
         }
 
@@ -126,7 +137,9 @@ def load_pods(path: Path, seed: int | None = None) -> list[Json]:
     return pods
 
 
-def load_claim_templates(path: Path) -> list[Json]:
-    """Return the ResourceClaimTemplates that the pods of a file refer to."""
+def load_referenced(path: Path) -> list[Json]:
+    """Return the ResourceClaimTemplates and PodGroups that the pods of a file refer to."""
     found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return [ClaimTemplate.model_validate(entry).document() for entry in found.get("claimTemplates", ())]
+    claims = [ClaimTemplate.model_validate(entry).document() for entry in found.get("claimTemplates", ())]
+    templates = map(PodTemplate.model_validate, found["pods"])
+    return [*claims, *(template.pod_group() for template in templates if template.gang)]

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from koord_numa.cli.demo.pods import load_claim_templates, load_pods
+from koord_numa.cli.demo.pods import load_pods, load_referenced
 from koord_numa.cli.demo.sandbox_cluster import (
     SandboxCluster,
     agents_publishing,
@@ -83,8 +83,8 @@ async def _run(console: Console, folder: Path, plan: Plan) -> int:
     kubeconfig, log = folder / "kubeconfig", folder / "operator.log"
     async with sandbox_cluster(nodes, kubeconfig) as cluster, operator(kubeconfig, log) as process:
         console.print(f"{len(nodes)} machines are ready, {len(pods)} pods to place.\n")
-        for template in load_claim_templates(DEMO_PODS):
-            cluster.server.store.create(template)
+        for document in load_referenced(DEMO_PODS):
+            cluster.server.store.create(document)
         begun = monotonic()
         try:
             with _display(console, len(pods)) as show:
