@@ -1,6 +1,7 @@
 """What holds for all tests: no test depends on how fast it runs, and recorded answers are counted at the end."""
 
 import gc
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ settings.register_profile("random", deadline=None, suppress_health_check=[Health
 # The same few examples on every run, so that a change never fails on what it did not touch. `make chaos` draws more and new ones.
 settings.register_profile("fixed", settings.get_profile("random"), derandomize=True, max_examples=50)
 settings.load_profile("fixed")
+
+FEW = 100
+"""Examples of laws in ``make test``."""
 
 CONFORMANCE = "conformance"
 """The property under which the comparison with a file of recorded answers leaves its tally."""
@@ -30,7 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--hostile-objects", type=int, default=600, help="objects that mean no good, through the whole runtime"
     )
-    parser.addoption("--law-examples", type=int, default=100, help="lives of kubelet-owned nodes; above 100, new ones")
+    parser.addoption(
+        "--law-examples",
+        type=int,
+        default=FEW,
+        help=f"lives of kubelet-owned nodes; above {FEW}, new ones, and all seeds of sampled tests",
+    )
     parser.addoption("--stories", type=int, default=300, help="random stories of late events and preemption")
     parser.addoption("--shapes", type=int, default=240, help="pods of ever new shapes in the test of growth")
     parser.addoption("--lifecycles", type=int, default=1000, help="pods that come and go in the tests of growth")
@@ -45,6 +54,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if name in metafunc.fixturenames:
             what = name.removeprefix("chaos_")
             metafunc.parametrize(name, values, ids=[f"{what}-{value}" for value in values])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the seeds of a test marked ``sampled(n)``, run every n-th one; ``make chaos`` runs all."""
+    if config.getoption("--law-examples") > FEW:
+        return
+    seen: Counter[str] = Counter()
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        marker = item.get_closest_marker("sampled")
+        name = item.nodeid.partition("[")[0]
+        (left_out if marker is not None and seen[name] % marker.args[0] else kept).append(item)
+        seen[name] += 1
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
 
 
 @pytest.hookimpl(trylast=True)

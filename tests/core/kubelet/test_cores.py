@@ -52,6 +52,7 @@ def test_the_state_with_the_fewest_free_whole_cores_decides(states: list[FreeCpu
     assert whole_cores(ON, TWO, "amd64", CoreEvidence(), states).free == free
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(200))
 def test_so_many_cpus_are_free_on_whole_cores_on_any_machine(seed: int) -> None:
     """Reserved CPUs anywhere, any CPUs in use."""

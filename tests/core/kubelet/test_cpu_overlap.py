@@ -19,6 +19,7 @@ def machine(dice: Random) -> CpuTopology:
     return cpu_topology_of(sorted(rows))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(300))
 def test_bounds_hold_for_every_machine_and_every_use_of_its_cores(seed: int) -> None:
     dice = Random(seed)

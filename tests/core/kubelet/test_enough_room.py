@@ -77,6 +77,7 @@ def admits(state: KubeletState, asked: PodRequest) -> bool:
     return all(isinstance(dry_run(state, asked, reuse=order), DryRunAdmitted) for order in ORDERS)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(60))
 def test_a_pod_that_has_room_is_admitted(seed: int) -> None:
     dice = Random(seed)
@@ -86,6 +87,7 @@ def test_a_pod_that_has_room_is_admitted(seed: int) -> None:
             assert admits(state, asked), asked
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(60))
 def test_a_pod_that_has_room_keeps_it_whoever_leaves_and_comes(seed: int) -> None:
     dice = Random(seed)
@@ -116,6 +118,7 @@ def _stays(here: KubeletNode, coming: PodRequest) -> bool:
     return here.config.topology_policy is KubeletPolicy.RESTRICTED and has_room(coming, here, empty)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(60))
 def test_states_that_look_alike_treat_the_pod_alike(seed: int) -> None:
     dice = Random(seed)

@@ -57,6 +57,7 @@ def masks_and_free(answer: DryRunAdmitted, some: KubeletNode) -> tuple[list[int 
     return masks, [(answer.managers.cpus & bits).bit_count() for bits in some.machine.numa_bits.values()]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(600))
 def test_a_published_configuration_bounds_what_is_held(seed: int) -> None:
     """The kubelet's own choice on any machine, any CPUs in use, lies between both ends that a scheduler asks for."""

@@ -50,6 +50,7 @@ def _lived(dice: Random, here: KubeletNode) -> Hypothesis:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_a_yes_about_many_rooms_holds_in_each(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = Random(seed)

@@ -49,6 +49,7 @@ def _draw(dice: Random) -> Iterator[tuple[int, str]]:
         yield cpu, "".join(dice.sample(UIDS, dice.choice((1, 1, 2, 3))))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(200))
 def test_one_hypothesis_stands_for_both(seed: int) -> None:
     dice = Random(seed)

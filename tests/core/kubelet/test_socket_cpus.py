@@ -87,6 +87,7 @@ def _matched(mine: Grant, theirs: Grant, some: KubeletNode) -> Counter[str]:
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(0, SEEDS, 50))
 def test_a_container_has_no_cpus_of_a_numa_node_that_is_left_out(seed: int) -> None:
     found: Counter[str] = Counter()

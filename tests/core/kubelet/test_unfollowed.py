@@ -48,6 +48,7 @@ def test_what_makes_do_with_the_init_containers_cpus_fits_wherever_that_goes() -
     assert isinstance(would_admit(pod(init(5), app(3, "a"), app(3, "b")), there), Rejection)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
 @pytest.mark.parametrize("seed", range(60))
 def test_a_yes_holds_whichever_pods_have_left(seed: int, policy: KubeletPolicy) -> None:

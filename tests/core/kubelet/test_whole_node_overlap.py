@@ -40,6 +40,7 @@ def machine(dice: Random) -> tuple[CpuTopology, int]:
     return cpu_topology_of(rows), size
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(400))
 def test_bounds_hold_under_all_options(seed: int) -> None:
     dice = Random(seed)

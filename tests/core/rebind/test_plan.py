@@ -111,6 +111,7 @@ BLOCKS = 20
 SEEDS = 500
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_five_hundred_fragmented_nodes(block: int) -> None:
     """
@@ -134,6 +135,7 @@ def test_five_hundred_fragmented_nodes(block: int) -> None:
         assert figures.crossings <= (max(reached, least_crossings(node)) + 1 if broken else reached), f"seed {seed}"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("block", range(4))
 def test_more_crossings_than_in_sorted_order_only_where_pods_are_stuck(block: int) -> None:
     """On nodes that the planner was not tuned on: what sorted order reaches without breaking a rule, or it is said who is stuck."""
@@ -157,6 +159,7 @@ def test_no_plan_that_spares_every_pod_can_match_sorted_order() -> None:
     assert least > reached
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("block", range(5))
 def test_nodes_with_little_room_and_policies(block: int) -> None:
     for seed in range(block * 20, block * 20 + 20):
@@ -167,6 +170,7 @@ def test_nodes_with_little_room_and_policies(block: int) -> None:
         assert bool(plan.moves) == (node.figures(end)[:-1] < node.figures_now[:-1])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("block", range(5))
 def test_nodes_where_pods_sit_beside_one_that_stays_and_wants_to_be_alone(block: int) -> None:
     for seed in range(block * 20, block * 20 + 20):

@@ -62,6 +62,7 @@ def test_in_one_socket_they_are_on_any_numa_node() -> None:
     assert [_held(one) for one in starts] == [(3, 3), (3, 0)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("scope", [KubeletScope.CONTAINER, KubeletScope.POD])
 @pytest.mark.parametrize("sockets", [False, True])
 @pytest.mark.parametrize("seed", range(30))
