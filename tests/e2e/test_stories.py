@@ -1,7 +1,7 @@
 """The stories under ``examples/stories``: applied to an embedded API server with the real operator, and what each README claims."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,8 +9,10 @@ import pytest
 import yaml
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.devices import SimulatedDevices
+from koord_numa.sandbox.job_controller import JobController
 from koord_numa.settings import Settings, load_settings
 from tests.cluster.objects import until
 from tests.e2e.world import World, world
@@ -185,6 +187,75 @@ def nvlink(seen: Seen) -> None:
     assert sorted(consumers) == ["podgroups", "pods", "pods"]
 
 
+class FakeKueue:
+    """
+    Kueue, as far as a Job with a queue name and a required topology can observe it.
+
+    It resumes Jobs with the topology gate in their template. ``ungate`` removes the gate of one pod and adds the node selector of a domain.
+    """
+
+    GATE: Final = "kueue.x-k8s.io/topology"
+    KEY: Final = "nvidia.com/gpu.clique"
+
+    def __init__(self, store: DirectStore) -> None:
+        self.store = store
+
+    def admit(self) -> None:
+        """Resume every suspended Job with a queue name."""
+        for job in self.store.list("jobs.batch"):
+            metadata = job["metadata"]
+            if "kueue.x-k8s.io/queue-name" in metadata["labels"] and job["spec"].get("suspend"):
+                gated = {"template": {"spec": {"schedulingGates": [{"name": self.GATE}]}}}
+                self.store.patch(
+                    "jobs.batch", metadata["name"], {"spec": {"suspend": False, **gated}}, metadata["namespace"]
+                )
+
+    def gated(self) -> list[str]:
+        return [pod["metadata"]["name"] for pod in self.store.list("pods") if pod["spec"].get("schedulingGates")]
+
+    def ungate(self, name: str) -> None:
+        """Assign a pod to its topology domain."""
+        selector = {self.KEY: "cluster-a.1"}
+        self.store.patch("pods", name, {"spec": {"schedulingGates": [], "nodeSelector": selector}}, "default")
+
+
+async def behind_kueue(cluster: World) -> None:
+    """The Job is admitted, its gates are removed one by one, and later a trainer fails."""
+    store = cluster.server.store
+    kueue = FakeKueue(store)
+    assert store.list("pods") == []
+    kueue.admit()
+    names = kueue.gated()
+    assert len(names) == 4
+    for name in names[:-1]:
+        kueue.ungate(name)
+    await until(lambda: "3 of 4 pods of default/train exist" in Seen(cluster).why(names[0]))
+    assert cluster.unbound() == names
+    kueue.ungate(names[-1])
+    await until(lambda: cluster.unbound() == [])
+    store.patch("pods", names[1], {"status": {"phase": "Failed"}}, "default", "status")
+    [replacement] = kueue.gated()
+    kueue.ungate(replacement)
+    await until(lambda: cluster.unbound() == [])
+
+
+STEPS: Final[Mapping[str, Callable[[World], Awaitable[None]]]] = {"kueue": behind_kueue}
+"""What happens after the objects of a story were created."""
+
+
+def kueue(seen: Seen) -> None:
+    [failed] = [name for name, pod in seen.pods.items() if pod["status"]["phase"] == "Failed"]
+    index = "batch.kubernetes.io/job-completion-index"
+    [replacement] = [
+        name
+        for name, pod in seen.pods.items()
+        if name != failed and pod["metadata"]["labels"][index] == seen.pods[failed]["metadata"]["labels"][index]
+    ]
+    running = {name: (seen.node(name), *seen.numa(name)) for name in seen.pods if name != failed}
+    assert sorted(running.values()) == [("own-0", 0), ("own-0", 1), ("own-1", 0), ("own-1", 1)]
+    assert running[replacement] == (seen.node(failed), *seen.numa(failed))
+
+
 def gpu_and_nic(seen: Seen) -> None:
     placed = [name for name in seen.pods if seen.node(name)]
     texts = (
@@ -214,6 +285,7 @@ CLAIMS: Final[Mapping[str, Callable[[Seen], None]]] = {
     "claims": claims,
     "extended-resources": extended_resources,
     "gangs": gangs,
+    "kueue": kueue,
     "nvlink": nvlink,
     "two-schedulers": two_schedulers,
     "statefulset-local-volumes": statefulset_local_volumes,
@@ -247,6 +319,8 @@ async def test_a_story_keeps_its_word(name: str, tmp_path: Path, monkeypatch: py
     async with world(tmp_path, MACHINES, crds=definitions()) as cluster:
         devices = SimulatedDevices(cluster.server.store, [node.description for node in cluster.rack.nodes.values()])
         devices.start()
+        jobs = JobController(cluster.server.store)
+        jobs.start()
         cluster.create([each for each in objects if each not in urgent])
         async with operating(cluster.server, tmp_path, monkeypatch, settings_of(name)) as runtime:
             await until(lambda: settled(cluster) and runtime.scheduler.ready)
@@ -254,12 +328,15 @@ async def test_a_story_keeps_its_word(name: str, tmp_path: Path, monkeypatch: py
                 await until(lambda: cluster.unbound() == [])
                 cluster.create(urgent)
                 await until(lambda: Seen(cluster).node("urgent") != "")
+            if name in STEPS:
+                await STEPS[name](cluster)
             await until(lambda: len(cluster.unbound()) == WAITS.get(name, 0))
             await until(
                 lambda: all((one.get("status") or {}).get("phase") == "Succeed" for one in Seen(cluster).rebinds)
             )
             await until(lambda: all(Seen(cluster).why(pod) for pod in cluster.unbound()))
             seen = Seen(cluster)
+        jobs.stop()
         devices.stop()
     assert seen.refusals == []
     assert devices.kubelets.refusals == []

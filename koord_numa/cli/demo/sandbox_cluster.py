@@ -17,6 +17,7 @@ from koord_numa.node.inputs.api_client import ApiAccess, NodeApi
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.devices import SimulatedDevices
+from koord_numa.sandbox.job_controller import JobController
 from koord_numa.sandbox.machines import Fleet, NodeDescription, NodeServices, Style
 
 
@@ -141,11 +142,14 @@ async def sandbox_cluster(
         fleet.start()
         devices = SimulatedDevices(server.store, nodes)
         devices.start()
+        jobs = JobController(server.store)
+        jobs.start()
         try:
             with tempfile.TemporaryDirectory(prefix="koord-numa-nodes-") as folder:
                 async with node_agents(server, fleet, Path(folder)) as agents:
                     yield SandboxCluster(server, fleet, kubeconfig, agents, devices)
         finally:
+            jobs.stop()
             devices.stop()
             fleet.stop()
 
