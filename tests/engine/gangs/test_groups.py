@@ -21,6 +21,7 @@ from koord_numa.engine.gangs.pod_groups import GangState
 from koord_numa.engine.metrics import Result
 from koord_numa.ports import Forbidden, Unavailable
 from koord_numa.wire.gangs import parse_pod_group
+from koord_numa.wire.pod.pods import parse_pod
 from tests.engine.binding.test_pre_bind import Step
 from tests.engine.gangs.groups import kubelet_topology, make_kind
 from tests.engine.world import World, bound, make_node, make_pod, make_world
@@ -448,3 +449,46 @@ async def test_groups_are_counted_by_result_and_reason() -> None:
     for name in ("m0", "m1"):
         world.engine.handlers.bound_pods.observe("DELETED", world.server.pods[f"uid-{name}"])
     assert handle.pod_groups.state_of(KEY) is GangState.PARTIAL
+
+
+def kueue_pod(number: int, *, gates: tuple[str, ...], selector: dict[str, str]) -> Pod:
+    """A pod of a group of plain pods of Kueue that is a gang of this scheduler too."""
+    metadata = {
+        "name": f"m{number}",
+        "namespace": "default",
+        "uid": f"uid-m{number}",
+        "labels": {"kueue.x-k8s.io/managed": "true", "kueue.x-k8s.io/pod-group-name": "g"},
+        "annotations": {
+            "kueue.x-k8s.io/pod-group-total-count": "2",
+            "gang.scheduling.koordinator.sh/name": "g",
+            "gang.scheduling.koordinator.sh/min-available": "2",
+        },
+    }
+    spec = {
+        "schedulerName": "koord-numa",
+        "schedulingGates": [{"name": gate} for gate in gates],
+        "nodeSelector": selector,
+        "containers": [{"name": "c", "resources": {"requests": {"cpu": "3"}}}],
+    }
+    return parse_pod({"metadata": metadata, "spec": spec})
+
+
+async def test_pods_behind_kueue_are_decided_on_when_the_last_gate_goes() -> None:
+    world = make_world(*(make_node(name, cpu=4, labels={"rack": name[0]}) for name in ("a0", "a1", "b0", "b1")))
+    admission, topology = "kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology"
+    rounds: list[list[tuple[tuple[str, ...], dict[str, str]]]] = [
+        [((admission, topology), {}), ((admission, topology), {})],
+        [((topology,), {}), ((topology,), {})],  # the quota is reserved
+        [((), {"rack": "b"}), ((topology,), {})],
+        [((), {"rack": "b"}), ((), {"rack": "b"})],
+    ]
+    for gates_and_selectors in rounds:
+        assert placed(world) == []
+        pods = [
+            kueue_pod(number, gates=gates, selector=selector)
+            for number, (gates, selector) in enumerate(gates_and_selectors)
+        ]
+        world.waits(*pods)
+        await world.settle()
+    assert world.nodes_of() == {"m0": "b0", "m1": "b1"}
+    assert "1 of 2 pods of default/g exist" in "".join(message for _, _, message in world.diary.events)
