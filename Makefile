@@ -11,7 +11,7 @@ REPOSITORY ?= koord-numa/koord-numa
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types imports unit fix bench chaos chaos-round docs docs-output dist krew chart image version clean
+.PHONY: help setup demo test check lint types imports unit fix bench chaos chaos-round docs docs-output dist krew chart lock image cluster-check version clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -94,8 +94,16 @@ krew:  ## kubectl plugin archive and its Krew manifest, into build/dist (REPOSIT
 chart: $(DEV)  ## Lint, render and pack the Helm chart by Helm's library, into build/chart
 	$(BIN)/python deploy/tools/chart.py build/chart
 
+lock: $(DEV)  ## Write deploy/requirements.lock, from which the image is installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile pyproject.toml --quiet --universal --generate-hashes --no-header --custom-compile-command "make lock" --upgrade --output-file deploy/requirements.lock
+	sed -i '1i # Written by "make lock": every dependency of an installation, with the hashes of its archives. The image is installed from it.' deploy/requirements.lock
+
 image:  ## Build the image with buildah or docker (IMAGE=name:tag)
 	if command -v buildah >/dev/null; then buildah build -t $(IMAGE) -f deploy/Dockerfile .; else docker build -t $(IMAGE) -f deploy/Dockerfile .; fi
+
+cluster-check: $(STAMP)  ## Apply the pods of examples/kind to the cluster of kubectl, and check where they go
+	$(BIN)/python deploy/tools/cluster_check.py $(ARGS)
 
 version:  ## Print the version
 	@$(PYTHON) -c 'import re; print(re.search(r"__version__ = \"(.*)\"", open("koord_numa/__init__.py").read())[1])'

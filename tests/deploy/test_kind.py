@@ -1,6 +1,11 @@
 """The example for kind cannot be run here, but its objects are right, fit together, and do what its README says."""
 
+import asyncio
+import os
 import re
+import shutil
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +19,7 @@ from koord_numa.settings import Settings
 from koord_numa.wire.pod.pods import parse_pod
 from tests.chaos.truth import Objects, rebuilt
 from tests.cluster.objects import node
+from tests.operator.operating import operating
 
 ROOT: Final = Path(__file__).parents[2]
 KIND: Final = ROOT / "examples" / "kind"
@@ -70,3 +76,21 @@ def test_files_that_the_steps_name_exist() -> None:
     named = set(re.findall(r"(?:examples|deploy|crds)/[\w./-]*", (KIND / "README.md").read_text()))
     assert named
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH")
+async def test_the_check_of_real_clusters_passes_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry point of the workflow, on the same objects: an operator beside the API server in memory."""
+    async with ApiServer(crds=definitions()) as server:
+        for name, each in zip(WORKERS, cluster()["nodes"][1:], strict=True):
+            server.store.create(node(name, labels=each.get("labels")))
+        server.apply_file(KIND / "topologies.yaml")
+        environment = os.environ | {"KUBECONFIG": str(server.write_kubeconfig(tmp_path / "kubeconfig"))}
+        async with operating(server, tmp_path, monkeypatch):
+            for arguments in ((), ("--load", "5")):
+                script = str(ROOT / "deploy" / "tools" / "cluster_check.py")
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, script, *arguments, env=environment, stdout=PIPE, stderr=STDOUT
+                )
+                printed, _ = await process.communicate()
+                assert (process.returncode, printed.decode()) == (0, "as expected\n")

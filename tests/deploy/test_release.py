@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 from typing import Final
 
@@ -72,6 +73,16 @@ def test_workflows_call_targets_that_exist(path: Path) -> None:
     called = {target for run in runs for target in re.findall(r"make (?:--silent )?([a-z-]+)", run)}
     assert called
     assert [target for target in called if not re.search(rf"^{target}:", MAKEFILE, re.MULTILINE)] == []
+
+
+def test_the_lock_file_has_every_dependency_with_hashes() -> None:
+    """``make lock`` writes it. Each entry is ``name==version \\`` with its hashes below."""
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    text = (ROOT / "deploy" / "requirements.lock").read_text()
+    locked = re.findall(r"^([\w.-]+)==[^ ]+(?: ; [^\\]+)? \\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE)
+    assert len(locked) == len(re.findall(r"^[\w.-]+==", text, re.MULTILINE))
+    names = {re.match(r"[\w.-]+", each)[0].lower() for each in wanted}  # type: ignore[index]  # each begins with a name
+    assert sorted(names - set(locked)) == []
 
 
 def test_workflows_ask_for_no_more_than_they_need() -> None:
