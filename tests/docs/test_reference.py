@@ -1,12 +1,20 @@
 """The reference pages are what the code says today; ``make docs-output`` writes them again."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
+
+from koord_numa.sandbox.machines.hardware.descriptions import (
+    KubeletModel,
+    MachineModel,
+    NumaNodeModel,
+    read_descriptions,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,3 +52,11 @@ def test_the_navigation_names_pages_that_exist() -> None:
     docs = ROOT / "docs"
     assert sorted(listed - {str(path.relative_to(docs)) for path in docs.rglob("*.md")}) == []
     assert len(listed) > 25
+
+
+def test_every_field_of_the_machine_file_is_documented() -> None:
+    text = (ROOT / "docs" / "reference" / "machine-file.md").read_text()
+    fields = [field for part in (MachineModel, NumaNodeModel, KubeletModel) for field in part.model_fields.values()]
+    assert [field.alias for field in fields if f"`{field.alias}`" not in text] == []
+    [example] = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert len(read_descriptions(yaml.safe_load(example), ROOT)) == 6
