@@ -31,7 +31,9 @@ class Limits:
     extra_choices: int = 256  # decisions about single members beyond one per member; about 50 ms at 0.2 ms per decision
     orders: int = 6  # attempts with different orders of the members
     chain: int = 2  # successive moves that free resources for a member
-    domains: int = 64  # evaluated topology domains
+    domains: int = 64  # topology domains that are evaluated in ascending order of free CPU
+    domain_members: int = 4096  # members placed in vain in further domains; about 1 s at 0.2 ms per member
+    hopeless_domains: int = 5  # domains that are evaluated only to explain why they are too full
 
 
 LIMITS: Final = Limits()
@@ -41,21 +43,28 @@ class Member(ValueObject):
     """
     Pod of the group without a node. Members of equal ``kind`` have equal requirements.
 
-    ``size`` is the sort key of kinds. In descending order, the largest or most constrained kind is first.
+    ``size`` is the sort key of kinds. In descending order, the largest or most constrained kind is first. ``cpu`` is a lower bound of
+    the CPU that a node needs to have free, in milli-CPU.
     """
 
     uid: str
     gang: GangKey
     kind: Hashable
     size: tuple[int, ...] = ()
+    cpu: int = 0
 
 
 class Domain(ValueObject):
-    """Nodes with equal values of topology labels. ``name`` has these values. ``free`` is the free CPU in milli-CPU."""
+    """
+    Nodes with equal values of topology labels. ``name`` has these values. ``free`` is the free CPU in milli-CPU.
+
+    ``rooms`` are upper bounds of the CPU that members can get on each node, ``None`` if there is no bound.
+    """
 
     name: str
     nodes: frozenset[str]
     free: int = 0
+    rooms: tuple[int, ...] | None = None
 
 
 class Group(ValueObject):
@@ -238,9 +247,9 @@ def decide_in_steps(trial: Trial, group: Group, limits: Limits = LIMITS) -> Step
     """
     Place the members of a group, or return why they cannot be placed. No member stays assumed.
 
-    Domains are tried in ascending order of free CPU. The first domain in which every member is placed and aligned is chosen; otherwise the
-    domain with the most placed members, then the most aligned members. If no domain fits, preferred levels are dropped one by one, the
-    narrowest first.
+    Domains are tried in ascending order of free CPU (``_domain_order``). The first domain in which every member is placed and aligned is
+    chosen; otherwise the domain with the most placed members, then the most aligned members. If no domain fits, preferred levels are
+    dropped one by one, the narrowest first.
     """
     first: Refused | None = None
     for keys in _level_sets(trial, group.levels):
@@ -265,14 +274,17 @@ def _level_sets(trial: Trial, levels: Sequence[TopologyLevel]) -> Iterator[tuple
 
 
 def _in_domains(trial: Trial, group: Group, keys: Sequence[str], limits: Limits) -> Steps[Placed | Refused]:
-    domains = sorted(trial.domains(keys), key=lambda domain: (domain.free, domain.name))
+    domains = _domain_order(trial.domains(keys), _least_sizes(group), limits)
     best: tuple[tuple[int, int], Placed] | None = None
     results: list[tuple[DomainResult, Refused]] = []
-    members = len(group.members)
-    for domain in domains[: limits.domains]:
+    members, spare = len(group.members), limits.domain_members
+    for number, domain in enumerate(domains):
+        if number >= limits.domains and (spare < 0 or best is not None):
+            break
         answer = yield from _attempt(trial, group, domain.nodes, limits)
         if isinstance(answer, Refused):
             placed, failed = len(answer.beside), answer.failed
+            spare -= (placed + 1) * (number >= limits.domains)
             result = DomainResult(domain.name, placed, members, failed, answer.beside, domain.nodes)
             results.append((result, answer))
             continue
@@ -287,7 +299,44 @@ def _in_domains(trial: Trial, group: Group, keys: Sequence[str], limits: Limits)
     if not results:
         return Refused(group.members[0].gang, "", {}, sum(group.missing.values()))
     results.sort(key=lambda result: -result[0].placed)
-    return replace(results[0][1], domains=tuple(result for result, _ in results))
+    refused = results[0][1]
+    return replace(
+        refused,
+        domains=tuple(result for result, _ in results),
+        exhausted=refused.exhausted or len(results) < len(domains),
+    )
+
+
+def _may_hold(domain: Domain, sizes: Sequence[int]) -> bool:
+    """Necessary condition: the nodes have room for as many members as ``sizes`` (CPU in milli-CPU), the smallest of the group."""
+    if domain.rooms is None or not sizes:
+        return True
+    smallest = max(1, min(sizes))
+    return sum(domain.rooms) >= sum(sizes) and sum(room // smallest for room in domain.rooms) >= sum(map(bool, sizes))
+
+
+def _least_sizes(group: Group) -> list[int]:
+    """Return the CPU of the smallest members that satisfy the minimal counts, in milli-CPU."""
+    sizes: dict[GangKey, list[int]] = {}
+    for member in group.members:
+        sizes.setdefault(member.gang, []).append(member.cpu)
+    return [cpu for gang, its in sizes.items() for cpu in sorted(its)[: group.missing.get(gang, 0)]]
+
+
+def _domain_order(domains: Sequence[Domain], sizes: Sequence[int], limits: Limits) -> list[Domain]:
+    """
+    Return the domains to try, without domains that are too small for members of these sizes.
+
+    The fullest domains are first, so that empty domains stay whole. After ``Limits.domains`` domains the emptiest are next: they fit if any
+    domain does, unless members are restricted to certain nodes. If all domains are too small, the emptiest explain the rejection.
+    """
+    fullest = sorted(domains, key=lambda domain: (domain.free, domain.name))
+    emptiest = sorted(domains, key=lambda domain: (-domain.free, domain.name))
+    fitting = [domain for domain in fullest if _may_hold(domain, sizes)]
+    if not fitting:
+        return emptiest[: limits.hopeless_domains]
+    rest = set(fitting[limits.domains :])
+    return fitting[: limits.domains] + [domain for domain in emptiest if domain in rest]
 
 
 def _attempt(trial: Trial, group: Group, nodes: frozenset[str] | None, limits: Limits) -> Steps[Placed | Refused]:

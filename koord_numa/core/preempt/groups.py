@@ -29,7 +29,7 @@ from koord_numa.core.preempt.dry_run import (
 )
 from koord_numa.core.preempt.victims import lower_nominees, may_go, protected, units_on, violating
 from koord_numa.core.scheduling.request import SchedulingRequest, on_node
-from koord_numa.core.value_objects import ValueObject, value_field
+from koord_numa.core.value_objects import ValueObject, replace, value_field
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,8 @@ class EvictionTrial:
         self._take(member.uid)
 
     def domains(self, keys: Sequence[str]) -> Sequence[Domain]:
-        """As ``Trial.domains``."""
-        return self._plan.domains(keys)
+        """As ``Trial.domains``. Evictions make room, so that the free amounts are no bound."""
+        return [replace(domain, rooms=None) for domain in self._plan.domains(keys)]
 
     def put(self, uid: str, placement: Placement) -> None:
         """Assume a member."""

@@ -276,8 +276,8 @@ def _values(node: Node, keys: Sequence[str]) -> tuple[str, ...] | None:
 
 def _domain(keys: Sequence[str], values: Sequence[str], infos: Sequence[NodeInfo]) -> Domain:
     name = ", ".join(f"{key}={value}" for key, value in zip(keys, values, strict=True))
-    free = sum(max(0, info.free.get(CPU, 0)) for info in infos)
-    return Domain(name, frozenset(info.name for info in infos), free)
+    rooms = tuple(max(0, info.free.get(CPU, 0)) for info in infos)
+    return Domain(name, frozenset(info.name for info in infos), sum(rooms), rooms)
 
 
 def member_of(pending: PendingPod) -> Member:
@@ -290,4 +290,6 @@ def member_of(pending: PendingPod) -> Member:
     tied = bool(demands.node_selector or demands.node_terms or demands.anti_affinity)
     # Pods without affinity terms first: pods with such terms follow them.
     size = (int(not demands.affinity), int(rare), int(tied), amounts.get(CPU, 0), amounts.get(MEMORY, 0))
-    return Member(pending.uid, ref.key, request_class, size)
+    # Devices may bring CPUs with them.
+    cpu = 0 if request_class.claims else amounts.get(CPU, 0)
+    return Member(pending.uid, ref.key, request_class, size, cpu)

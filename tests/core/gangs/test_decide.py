@@ -7,6 +7,7 @@ import pytest
 from koord_numa.core.gangs.decide import Domain, Group, Limits, Member, Placed, Refused, decide_group
 from koord_numa.core.gangs.model import Dialect, GangKey, TopologyLevel
 from koord_numa.core.objects.verdicts import Alignment, Placement
+from koord_numa.core.value_objects import replace
 
 A, B = (GangKey(Dialect.KOORDINATOR, "default", name) for name in "ab")
 
@@ -157,6 +158,46 @@ def test_two_levels_the_narrow_one_is_given_up_first() -> None:
     one_block = decide(racks(p=4, q=4, r=4), Group(members(4, 4, 4), {A: 3}, levels))
     assert {node[0] for node in nodes_of(one_block).values()} == {"p", "q"}
     assert isinstance(decide(racks(p=4, q=4, r=4), Group(members(4, 4, 4, 4, 4), {A: 5}, levels)), Refused)
+
+
+def test_a_domain_behind_many_fuller_ones_is_found() -> None:
+    nodes = {f"n{number:03}": 2 for number in range(200)} | {"z0": 4, "z1": 4}
+    labels = {name: {"rack": name[0] if name.startswith("z") else name} for name in nodes}
+    group = Group(members(2, 2, 2, 2), {A: 4}, (TopologyLevel("rack"),))
+    trial = FakeTrial(nodes, labels)
+    assert set(nodes_of(decide(trial, group)).values()) == {"z0", "z1"}
+    # 64 domains in ascending order, then the emptiest
+    assert trial.choices < 64 * 3 + 10
+    trial.free["z0"] = 3
+    refused = decide(trial, group)
+    assert isinstance(refused, Refused)
+    assert (len(refused.domains), refused.exhausted) == (201, False)
+    refused = decide(trial, group, Limits(domain_members=3))
+    assert isinstance(refused, Refused)
+    assert (len(refused.domains), refused.exhausted) == (64 + 1, True)
+
+
+def test_domains_that_are_too_small_are_not_tried() -> None:
+    class RoomyTrial(FakeTrial):
+        def domains(self, keys: Sequence[str]) -> Sequence[Domain]:
+            domains = super().domains(keys)
+            return [replace(it, rooms=tuple(self.free[name] for name in it.nodes)) for it in domains]
+
+    nodes = {f"n{number:03}": number for number in range(20)}
+    trial = RoomyTrial(nodes, {name: {"rack": name} for name in nodes})
+    small = [replace(member, cpu=member.size[0]) for member in members(4, 4, 4, 9)]
+    group = Group(tuple(small), {A: 3}, (TopologyLevel("rack"),))
+    assert set(nodes_of(decide(trial, group)).values()) == {"n012"}
+    large = replace(group, missing={A: 4})  # 21 CPUs
+    refused = decide(trial, large)
+    assert isinstance(refused, Refused)
+    assert [domain.name for domain in refused.domains] == ["n019", "n018", "n017", "n016", "n015"]
+    # Four nodes of 7 CPUs hold four members of 4 CPUs, although 28 CPUs suffice for five.
+    halves = RoomyTrial(dict.fromkeys(("a", "b", "c", "d"), 7), {name: {"rack": "one"} for name in "abcd"})
+    many = [replace(member, cpu=4) for member in members(4, 4, 4, 4, 4)]
+    refused = decide(halves, Group(tuple(many), {A: 5}, (TopologyLevel("rack"),)))
+    assert isinstance(refused, Refused)
+    assert (refused.domains[0].placed, halves.choices) == (4, 5)
 
 
 def test_equal_members_cost_one_choice_each() -> None:

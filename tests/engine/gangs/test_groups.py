@@ -161,6 +161,15 @@ async def test_members_are_told_what_each_topology_domain_lacks() -> None:
     assert not any(world.ledgers().values())
 
 
+async def test_a_group_finds_the_empty_rack_behind_many_full_ones() -> None:
+    full = [make_node(f"full{number}", cpu=2, labels={"rack": f"r{number}"}) for number in range(100)]
+    world = make_world(*full, make_node("empty", cpu=8, labels={"rack": "empty"}))
+    group(world, GangSpec(4, levels=(TopologyLevel("rack"),)))
+    world.waits(*members(4))
+    await world.settle()
+    assert set(world.nodes_of().values()) == {"empty"}
+
+
 async def test_completed_members_count_as_scheduled() -> None:
     world = make_world(make_node("a"))
     group(world, GangSpec(3))
