@@ -26,6 +26,19 @@ def test_the_documented_configuration_is_the_default() -> None:
     assert load_settings(example[1]) == Settings()
 
 
+def test_every_field_and_value_of_the_configuration_is_documented() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    schema = Settings.model_json_schema(by_alias=True)
+    words = {
+        word
+        for part in [schema, *schema["$defs"].values()]
+        for word in [*part.get("properties", {}), *part.get("enum", [])]
+        if word
+    }
+    assert len(words) > 120
+    assert sorted(word for word in words if not re.search(rf"\b{word}\b", text)) == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_files(document: Path) -> None:
     missing = [target for target in LINK.findall(document.read_text()) if not (document.parent / target).exists()]

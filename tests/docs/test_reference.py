@@ -1,4 +1,4 @@
-"""The reference pages are what the code says today; ``make docs-output`` writes them again."""
+"""The reference pages agree with the code; ``make docs-output`` writes the page of the command line."""
 
 import importlib.util
 import re
@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import pytest
 import yaml
 
 from koord_numa.sandbox.machines.hardware.descriptions import (
@@ -30,9 +29,8 @@ def tool(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["cli.md", "configuration.md", "metrics.md", "names.md"])
-def test_generated_pages_are_up_to_date(page: str) -> None:
-    assert (ROOT / "docs" / "reference" / page).read_text() == tool("reference").pages()[page]
+def test_the_generated_page_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "reference" / "cli.md").read_text() == tool("reference").pages()["cli.md"]
 
 
 def test_the_navigation_names_pages_that_exist() -> None:
