@@ -8,7 +8,6 @@ device has nothing free. A device that vanished from the Device object is not al
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
 from typing import Final
 
 from koord_numa.core.bit_sets import members
@@ -61,6 +60,7 @@ class DeviceMachine:
     located: int = 0
     anywhere: int = 0
     groups: tuple[tuple[int, int], ...] = ()
+    numa_of_type: Mapping[str, int] = field(default_factory=dict)  # the NUMA nodes of the devices of a type
 
     def root_of(self, position: int) -> tuple[int, str] | None:
         """Return the PCIe switch of a device, ``None`` if it is not known."""
@@ -136,6 +136,7 @@ def _machine(
         anywhere=anywhere,
     )
     object.__setattr__(machine, "groups", tuple(_groups(machine)))
+    object.__setattr__(machine, "numa_of_type", {kind: machine.numa_of(bits) for kind, bits in by_type.items()})
     return machine
 
 
@@ -194,6 +195,11 @@ _HELD: Final = "devices"
 """Key of the running sum of a ledger."""
 
 
+_Part = tuple[str, DeviceGrants, DeviceExclusive]
+"""Part of a device that a pod holds: the pod, its grants of the device, and its exclusivity."""
+
+_NO_PART: Final[_Part] = ("", (), DeviceExclusive.NONE)
+
 Observed = Mapping[str, DeviceGrants]
 """Devices that pods hold by their kubelet, by ``namespace/name``."""
 
@@ -213,7 +219,7 @@ class HeldDevices:
     def __init__(self, ledger: Ledger, machine: DeviceMachine, observed: Observed) -> None:
         self.machine = machine
         self.observed = observed
-        self._holders: dict[DeviceKey, dict[str, tuple[str, DeviceGrants, DeviceExclusive]]] = {}
+        self._holders: dict[DeviceKey, dict[str, _Part]] = {}
         self._keys: dict[DeviceKey, Key] = {}
         self._stale: set[DeviceKey] = set()
         self._use = UNUSED
@@ -224,28 +230,37 @@ class HeldDevices:
 
     def count(self, holding: Holding, sign: int) -> None:
         """Add or remove a pod."""
-        uid, pod = holding.pod.uid, str(holding.pod)
-        if (observed := self.observed.get(pod)) is not None:
+        if self.observed and (observed := self.observed.get(pod := str(holding.pod))) is not None:
             # Only the exclusivity of the pod is added to what the kubelet reports.
+            self._drop(pod, observed)
             self._put(pod, pod, observed, holding.request if sign > 0 else None)
-        elif sign > 0:
-            self._put(uid, pod, holding.devices, holding.request)
-        else:
-            for grant in holding.devices:
-                holders = self._holders.get(grant.key, {})
-                holders.pop(uid, None)
-                if not holders:
-                    self._holders.pop(grant.key, None)
-                    self._keys.pop(grant.key, None)
-                self._stale.add(grant.key)
+        elif holding.devices:
+            uid = holding.pod.uid
+            if sign > 0:
+                self._put(uid, str(holding.pod), holding.devices, holding.request)
+            else:
+                self._drop(uid, holding.devices)
 
     def _put(self, uid: str, pod: str, grants: DeviceGrants, request: PodRequest | None) -> None:
-        for key in {grant.key for grant in grants}:
-            exclusive = DeviceExclusive.NONE
-            if request is not None and request.devices.hints:
-                exclusive = request.devices.hint(key[0]).exclusive
-            parts = tuple([grant for grant in grants if grant.key == key])
-            self._holders.setdefault(key, {})[uid] = pod, parts, exclusive
+        hints = () if request is None else request.devices.hints
+        for grant in grants:
+            key = grant.type, grant.minor
+            holders = self._holders.get(key)
+            if holders is None:
+                holders = self._holders[key] = {}
+            exclusive = request.devices.hint(grant.type).exclusive if request and hints else DeviceExclusive.NONE
+            _, before, _ = holders.get(uid, _NO_PART)
+            holders[uid] = pod, (*before, grant), exclusive
+            self._stale.add(key)
+
+    def _drop(self, uid: str, grants: DeviceGrants) -> None:
+        for grant in grants:
+            key = grant.type, grant.minor
+            holders = self._holders.get(key, {})
+            holders.pop(uid, None)
+            if not holders:
+                self._holders.pop(key, None)
+                self._keys.pop(key, None)
             self._stale.add(key)
 
     def holders(self, key: DeviceKey) -> list[str]:
@@ -259,19 +274,21 @@ class HeldDevices:
             for key in self._stale & self._holders.keys():
                 self._keys[key] = self._key(key)
             self._stale.clear()
-            self._use = _use(tuple([key for _, key in sorted(self._keys.items())])) if self._keys else UNUSED
+            self._use = _use(tuple(sorted(self._keys.values()))) if self._keys else UNUSED
         return self._use
 
     def _key(self, key: DeviceKey) -> Key:
-        amounts: dict[str, int] = {}
-        functions: list[str] = []
         holders = self._holders[key].values()
-        for grant in chain.from_iterable([grants for _, grants, _ in holders]):
-            for name, amount in filled(grant.resources, self.machine, key).items():
-                amounts[name] = amounts.get(name, 0) + amount
-            functions += [function.bus_id for function in grant.functions]
+        parts = [grant for _, grants, _ in holders for grant in grants]
+        amounts = filled(parts[0].resources, self.machine, key)
+        if len(parts) > 1:
+            amounts = dict(amounts)
+            for grant in parts[1:]:
+                for name, amount in filled(grant.resources, self.machine, key).items():
+                    amounts[name] = amounts.get(name, 0) + amount
+        functions = sorted([function.bus_id for grant in parts for function in grant.functions])
         exclusive = _strictest([strictness for _, _, strictness in holders])
-        return *key, tuple(sorted(amounts.items())), tuple(sorted(functions)), exclusive.value
+        return *key, tuple(sorted(amounts.items())), tuple(functions), exclusive.value
 
 
 def held_devices(ledger: Ledger, machine: DeviceMachine, observed: Observed = NOT_OBSERVED) -> HeldDevices:

@@ -142,10 +142,11 @@ class NodeDeviceHints:
         machine, free = self.offer.machine, free_devices(self.offer.machine, self.use)
         found = []
         for wanted, bits in chosen.types:
+            wanted_amounts = dict(wanted.amounts)
             for position in members(bits):
                 key = machine.devices[position].key
                 functions = lowest_function(wanted, machine, position, free.functions[position]) or ()
-                amounts = filled(dict(wanted.amounts), machine, key)
+                amounts = filled(wanted_amounts, machine, key)
                 found.append(DeviceGrant(*key, amounts, functions, self.offer.ids.get(key, "")))
         return tuple(found)
 
@@ -166,11 +167,10 @@ def node_devices(request: PodRequest, offer: DeviceOffer | None, ledger: Ledger)
         return Rejection(Reason.DEVICES, NO_OBJECT, "the pod has conditions on its devices", resolvable=False)
     if offer.problem:
         return Rejection(Reason.DEVICES, UNUSABLE, offer.problem, resolvable=False)
-    machine = offer.machine
-    of_types = 0
+    places = 0
     for wanted in demand.types:
-        of_types |= machine.by_type.get(wanted.type, 0)
-    return NodeDeviceHints(demand, offer, offer.use(ledger), machine.numa_of(of_types))
+        places |= offer.machine.numa_of_type.get(wanted.type, 0)
+    return NodeDeviceHints(demand, offer, offer.use(ledger), places)
 
 
 def rejection(shortage: Shortage) -> Rejection:
