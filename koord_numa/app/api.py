@@ -253,6 +253,7 @@ PATHS: Final = (
     "/api/v1/nodes/{name}/drawing.svg",
     "/api/v1/waiting",
     "/api/v1/pods/{namespace}/{name}",
+    "/api/v1/groups/{namespace}/{name}",
     "/api/v1/decisions",
     "/api/v1/events",
 )
@@ -294,6 +295,7 @@ class ViewApi:
             web.get("/api/v1/nodes/{name}/drawing.svg", self._drawing),
             web.get("/api/v1/waiting", self._waiting_pods),
             web.get("/api/v1/pods/{namespace}/{name}", self._pod),
+            web.get("/api/v1/groups/{namespace}/{name}", self._group),
             web.get("/api/v1/decisions", self._decisions),
             web.get("/api/v1/events", self.live.serve),
         ]
@@ -350,6 +352,12 @@ class ViewApi:
         group = await self._groups.of(pod)
         found = document("PodView", generatedAt=now(), source="scheduler", **dump, **about, shape=shape, group=group)
         return answer(request, found)
+
+    async def _group(self, request: web.Request) -> web.Response:
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        entry = await self._groups.named(namespace, name)
+        found = None if entry is None else document("GroupView", generatedAt=now(), source="scheduler", **entry)
+        return answer(request, found, f"there is no group {namespace}/{name}")
 
     async def _decisions(self, request: web.Request) -> web.Response:
         return answer(request, decisions_document(self._scheduler.handle.decisions.decisions, now()))

@@ -90,7 +90,7 @@ def group_entry(scheduler: Scheduler, group: WaitingGroup) -> Document:
         "priority": 0 if first is None else first.request.priority,
         "asks": sorted({asked(pod) for pod in group.pods}),
         "waitedSeconds": round(group.seconds, 3),
-        "state": "fits" if placed else "waiting",
+        "state": "fits" if placed else "waiting" if group.why or group.pods else "scheduled",
         "why": group.why,
         "placed": len(placed.placements) if placed else 0 if rejection is None else len(rejection.beside),
         "domain": placed.domain if placed else "",
@@ -302,13 +302,17 @@ class WaitingGroups:
         """Return the entries of the waiting groups, those with most waiting pods first."""
         async with self._lock:
             groups = self.scheduler.handle.pod_groups
-            pending = {groups.group(key)[0]: None for key in groups if groups.gang(key).pending}
-            ranked = sorted(
-                pending, key=lambda keys: (-sum(len(groups.gang(key).pending) for key in keys), str(keys[0]))
-            )
-            return [
-                await self._entry(keys, number < ADVISED_GROUPS) for number, keys in enumerate(ranked[:LISTED_GROUPS])
-            ]
+            waiting: dict[tuple[GangKey, ...], int] = {}
+            for key in groups:
+                keys = groups.group(key)[0] if groups.gang(key).counts.waiting else ()
+                if keys and keys not in waiting:
+                    waiting[keys] = sum(groups.gang(each).counts.waiting for each in keys)
+            ranked = sorted(waiting, key=lambda keys: (-waiting[keys], str(keys[0])))
+            found: list[Document] = []
+            for keys in ranked[:LISTED_GROUPS]:
+                advised = len(found) < ADVISED_GROUPS and waiting[keys] <= LISTED_MEMBERS
+                found.append(await self._entry(keys, advised))
+            return found
 
     async def of(self, pod: Pod) -> Document | None:
         """Return the entry of the group of a pod with a dry run and advice; ``None`` for a pod without a group."""
@@ -318,12 +322,22 @@ class WaitingGroups:
         async with self._lock:
             return await self._entry(groups.group(ref.key)[0], advised=True)
 
+    async def named(self, namespace: str, name: str) -> Document | None:
+        """Return the entry of the group of a gang with a dry run and advice; ``None`` for an unknown gang."""
+        groups = self.scheduler.handle.pod_groups
+        if (key := groups.named(namespace, name)) is None:
+            return None
+        async with self._lock:
+            return await self._entry(groups.group(key)[0], advised=True)
+
     async def _entry(self, keys: tuple[GangKey, ...], advised: bool) -> Document:
         await asyncio.sleep(0)  # decisions have priority
-        gangs = (self.scheduler.handle.pod_groups.gang(key) for key in keys)
-        members = sorted((it for gang in gangs for it in gang.pending.values()), key=lambda it: (it.since, it.uid))
-        why = next((it.message for it in members if it.message), "no decision yet")
+        gangs = [self.scheduler.handle.pod_groups.gang(key) for key in keys]
+        waiting = (it for gang in gangs for uid, it in gang.pending.items() if uid not in gang.scheduled)
+        members = sorted(waiting, key=lambda it: (it.since, it.uid))
+        why = next((it.message for it in members if it.message), "")
         report, remedies = await self._report(keys, (why, len(members))) if advised else (None, ())
+        why = why or ("" if report is None else report.why)
         waited = max((self.scheduler.dependencies.clock() - it.since for it in members), default=0.0)
         pods = [it.pod for it in members]
         return group_entry(self.scheduler, WaitingGroup(keys, pods, why.partition("\n")[0], waited, report, remedies))

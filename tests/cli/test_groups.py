@@ -1,5 +1,6 @@
 """Groups of pods in ``explain`` and ``simulate``: their members are decided on together."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,38 @@ async def test_why_a_group_of_the_cluster_waits(tmp_path: Path) -> None:
     assert listed.output.count("with minCount 2 instead of 3 it fits on own") == 3
 
 
+async def test_a_group_by_its_name(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, gang(3), *trainers(2)) as cluster:
+        waiting = await ask(cluster, "explain", "podgroup/train")
+        as_json = await ask(cluster, "explain", "pg/train", "-n", "default", "-o", "json")
+        unknown = await ask(cluster, "explain", "podgroup/other")
+    assert waiting.output.splitlines() == [
+        "default/train  6 CPU 1Gi",
+        "  waiting for minCount pods from a gang to appear in scheduling queue: 2 of 3 pods of default/train",
+        "    exist",
+        "  gang default/train (scheduling.k8s.io): minCount 3, 2 pods exist, 0 with a node",
+        "",
+        "  What would make the group fit:",
+        "  - with minCount 2 instead of 3 it fits on own",
+        "  By the API objects.",
+    ]
+    view = json.loads(as_json.output)
+    assert (view["kind"], view["state"], view["gangs"][0]["minCount"]) == ("GroupView", "waiting", 3)
+    assert (unknown.exit_code, unknown.stderr) == (1, "Error: there is no group default/other\n")
+
+
+async def test_a_group_whose_pods_all_run_by_its_name(tmp_path: Path) -> None:
+    running = [{**trainer(0), "status": {"phase": "Running"}}]
+    running[0]["spec"]["nodeName"] = "own"
+    async with small_cluster(tmp_path, gang(1), *running) as cluster:
+        answer = await ask(cluster, "explain", "podgroup/train")
+    assert answer.output.splitlines() == [
+        "default/train",
+        "  gang default/train (scheduling.k8s.io): minCount 1, 1 pod exists, 1 with a node",
+        "  By the API objects.",
+    ]
+
+
 async def test_an_incomplete_group_says_how_many_pods_exist(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, gang(4), *trainers(2)) as cluster:
         answer = await ask(cluster, "explain", "train-0")
@@ -138,6 +171,7 @@ async def test_a_running_scheduler_explains_a_group(tmp_path: Path) -> None:
     app.add_routes(ViewApi(world.engine, partial(pod_dump, world.engine), list).routes())
     async with TestServer(app) as server, small_cluster(tmp_path) as cluster:
         answer = await ask(cluster, "explain", "m0", "--scheduler", str(server.make_url("")).rstrip("/"))
+        by_name = await ask(cluster, "explain", "podgroup/g", "--scheduler", str(server.make_url("")).rstrip("/"))
         async with ClientSession() as session, session.get(server.make_url("/api/v1/waiting")) as response:
             waiting = await response.json()
     lines = answer.output.splitlines()
@@ -155,6 +189,7 @@ async def test_a_running_scheduler_explains_a_group(tmp_path: Path) -> None:
         "",
         "  Waited 0 s, tried 1 time.",
     ]
+    assert "  blocked by default/m1, beside 1 placed pod" in by_name.output.splitlines()
     assert [(it["pods"], it["why"].partition(":")[0]) for it in waiting["groups"]] == [
         (["default/m0", "default/m1"], "gang default/g")
     ]

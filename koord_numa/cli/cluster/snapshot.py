@@ -166,8 +166,10 @@ class Snapshot:
     def group_report(self, pod: Pod) -> GroupReport | None:
         """Return the decision about the group of a pending pod; ``None`` for a pod without a group."""
         keys = self.group_of(pod)
-        if not keys:
-            return None
+        return self.report_on(keys) if keys else None
+
+    def report_on(self, keys: tuple[GangKey, ...]) -> GroupReport:
+        """Return the decision about these gangs."""
         if keys not in self._reports:
             self._reports[keys] = run_inline(dry_run_group(self.scheduler.handle, keys))
         return self._reports[keys]

@@ -97,15 +97,27 @@ def pod_view(snapshot: Snapshot, pod: Pod) -> Document:
 
 def group_view(snapshot: Snapshot, pod: Pod) -> Document | None:
     """Return the entry of the group of a pod with advice; ``None`` for a pod without a group."""
-    report = snapshot.group_report(pod)
-    if report is None:
+    keys = snapshot.group_of(pod)
+    return _group_view(snapshot, keys) if keys else None
+
+
+def named_group_view(snapshot: Snapshot, namespace: str, name: str) -> Document | None:
+    """Return the document of ``explain podgroup/NAME -o json``; ``None`` for an unknown group."""
+    groups = snapshot.scheduler.handle.pod_groups
+    if (key := groups.named(namespace, name)) is None:
         return None
-    if report.keys not in snapshot.group_views:
+    entry = _group_view(snapshot, groups.group(key)[0])
+    return document("GroupView", generatedAt=now(), source="objects", **entry)
+
+
+def _group_view(snapshot: Snapshot, keys: tuple[GangKey, ...]) -> Document:
+    if keys not in snapshot.group_views:
+        report = snapshot.report_on(keys)
         remedies = run_inline(advise_group(snapshot.scheduler, report))
         waited = max((_waited(member) for member in report.members), default=0.0)
-        group = WaitingGroup(report.keys, report.members, report.why, waited, report, remedies)
-        snapshot.group_views[report.keys] = group_entry(snapshot.scheduler, group)
-    return dict(snapshot.group_views[report.keys])
+        group = WaitingGroup(keys, report.members, report.why, waited, report, remedies)
+        snapshot.group_views[keys] = group_entry(snapshot.scheduler, group)
+    return dict(snapshot.group_views[keys])
 
 
 def remedies_for(snapshot: Snapshot, pod: Pod) -> list[Remedy]:

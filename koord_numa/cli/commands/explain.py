@@ -4,7 +4,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Question:
     """
-    The queried pods: one pod, or without ``name`` all selected waiting pods of a namespace (None for all namespaces).
+    The queried pods: one pod or group, or without ``name`` all selected waiting pods of a namespace (None for all namespaces).
     """
 
     namespace: str | None
@@ -49,6 +49,22 @@ class Question:
     selects: Selects
     scheduler: str
     access: Access
+    is_group: bool = False
+
+    @property
+    def title(self) -> str:
+        """Kind and name, as in kubectl."""
+        return f"{'podgroup' if self.is_group else 'pod'}/{self.name}"
+
+
+GROUPS: Final = ("podgroup/", "podgroups/", "pg/")
+"""Prefixes of names of groups."""
+
+
+def _question(text: str, namespace: str | None, selects: Selects, scheduler: str, access: Access) -> Question:
+    prefix = next((prefix for prefix in GROUPS if text.startswith(prefix)), "")
+    where, name = pod_name(text.removeprefix(prefix), namespace, access.namespace)
+    return Question(where, name, selects, scheduler, access, is_group=bool(prefix))
 
 
 @click.command(
@@ -56,6 +72,7 @@ class Question:
     short_help="Say why pods wait and what would help, or what a pod holds.",
     examples=(
         ("Why a pod waits and what would make it fit, or what it holds", "explain web-1"),
+        ("Why a group of pods waits", "explain podgroup/train"),
         ("Two pods of a namespace", "explain web-1 web-2 -n team"),
         ("All pods that wait, in every namespace", "explain -A"),
         ("What would make a pod fit, for a script", "explain web-1 -o jsonpath='{.shape.wouldFit[*].text}'"),
@@ -85,7 +102,7 @@ def command(
     Say why PODs wait, with the answers of the nodes and with changes that would make them fit, or what bound pods hold.
 
     The running scheduler is asked for its own record of a pod when it can be reached; else the answer comes from the objects, and the
-    last line says which. Without POD, every pod that waits is listed, by the objects. Reads only.
+    last line says which. podgroup/NAME explains a group of pods. Without POD, every pod that waits is listed, by the objects. Reads only.
     """
     check_watch(watch, access, output)
     if not pods:
@@ -94,8 +111,7 @@ def command(
         return
     if all_namespaces:
         raise click.UsageError("-A goes without POD")
-    default = access.namespace
-    questions = [Question(*pod_name(pod, namespace, default), selects, scheduler, access) for pod in pods]
+    questions = [_question(pod, namespace, selects, scheduler, access) for pod in pods]
     if output.is_table:
         print_changes(lambda: [*_all_lines(questions)], watch=watch)
         return
@@ -106,7 +122,7 @@ def command(
         whole = document("PodViewList", generatedAt=now(), items=output.ordered(found))
     else:
         whole = found[0]
-    output.print_document(whole, (f"pod/{question.name}" for question in questions))
+    output.print_document(whole, (question.title for question in questions))
 
 
 def _all_lines(questions: list[Question]) -> Iterator[str]:
@@ -117,12 +133,12 @@ def _all_lines(questions: list[Question]) -> Iterator[str]:
 
 
 def _path(question: Question) -> str:
-    return f"/api/v1/pods/{question.namespace}/{question.name}"
+    return f"/api/v1/{'groups' if question.is_group else 'pods'}/{question.namespace}/{question.name}"
 
 
 def _document(question: Question) -> Document:
     from koord_numa.cli.cluster.running import ask
-    from koord_numa.cli.cluster.views import pod_view
+    from koord_numa.cli.cluster.views import named_group_view, pod_view
 
     # The running scheduler has priority: a snapshot lacks its back-off and its assumed pods.
     answered = ask(question.access, question.scheduler, _path(question))
@@ -130,10 +146,29 @@ def _document(question: Question) -> Document:
         # The answer includes the replica that answered.
         return {**answered.document, "source": f"scheduler {answered.by}"}
     snapshot = question.access.snapshot()
+    if question.is_group:
+        if (found := named_group_view(snapshot, question.namespace or "", question.name)) is None:
+            raise click.ClickException(f"there is no group {question.namespace}/{question.name}")
+        return found
     return pod_view(snapshot, _found(snapshot, question))
 
 
+def _group_lines(question: Question, width: int) -> Iterator[str]:
+    from koord_numa.cli.render.decisions import group_lines
+    from koord_numa.cli.render.placements import sentences
+
+    found = _document(question)
+    yield f"{question.namespace}/{question.name}  {'; '.join(found['asks'])}".rstrip()
+    yield from sentences(str(found["why"]).partition("\n")[0], width)
+    yield from group_lines(found, width)
+    by = "API objects" if found["source"] == "objects" else f"record of the running {found['source']}"
+    yield f"  By the {by}."
+
+
 def _lines(question: Question, width: int) -> Iterator[str]:
+    if question.is_group:
+        yield from _group_lines(question, width)
+        return
     from koord_numa.cli.cluster.running import ask
     from koord_numa.cli.render.decisions import record_lines
     from koord_numa.view.text import asked, policies

@@ -118,6 +118,8 @@ def group_lines(group: Mapping[str, Any], width: int) -> Iterator[str]:
         yield from sentences(
             f"gang {gang['name']} ({gang['api']}): {least}, {pods}, {gang['scheduled']} with a node", width
         )
+    if group["state"] == "scheduled":
+        return
     if group["state"] == "fits":
         there = f" in {group['domain']}" if group["domain"] else ""
         yield from sentences(f"{count(group['placed'], 'pod')} of it would be placed together{there}", width)

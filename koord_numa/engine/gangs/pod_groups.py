@@ -198,6 +198,11 @@ class PodGroups:
             return replace(first, problem=f"the pods of gang {key} define it in {len(gang.declared)} different ways")
         return first
 
+    def named(self, namespace: str, name: str) -> GangKey | None:
+        """Return the gang of this name, of several dialects the gang with pending members; ``None`` for an unknown gang."""
+        known = {key for key in (*self._gangs, *self.objects) if (key.namespace, key.name) == (namespace, name)}
+        return min(known, key=lambda key: (not self.gang(key).pending, key.dialect.value), default=None)
+
     def gang(self, key: GangKey) -> Gang:
         """Return the state of a gang; an empty state if it has no members."""
         return self._gangs.get(key) or Gang()
