@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from koord_numa.core.devices import device_offer
+from koord_numa.core.devices import UNUSED, device_offer
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.node.device_object import DeviceSource, UnknownDevicesError, device_object, read_devices
@@ -182,25 +182,27 @@ def test_ports_that_are_down_and_models(tmp_path: Path) -> None:
 
 
 def test_what_a_kubelet_reports_replaces_the_annotation(tmp_path: Path) -> None:
-    """A pod holds what its kubelet gave it, in the ledger or not; the annotation counts until the kubelet has reported the pod."""
+    """A pod of the ledger holds what its kubelet gave it. The annotation counts until the kubelet has reported the pod."""
     tree = Tree(tmp_path)
 
-    def use(resources: PodResources, ledger: Ledger) -> str:
+    def use(resources: PodResources, *pods: Holding) -> str:
         offer = device_offer(parse_devices(tree.object(resources)), "", held=False)
         assert offer is not None
+        ledger = Ledger.of(pods)
+        found = " ".join(f"{usage.type}{usage.minor}" for usage in offer.use(ledger).usages)
         assert offer.conflict(ledger) == ""
-        return " ".join(f"{usage.type}{usage.minor}" for usage in offer.use(ledger).usages)
+        for pod in pods:
+            ledger.release(pod.pod.uid)
+        assert offer.use(ledger) is UNUSED, "as preemption sees the node without the pods"
+        return found
 
-    ledger = Ledger.of([Holding(PodKey("default", "a", "1"), {}, devices=held("gpu0"))])
-    assert use(kubelet(), ledger) == "gpu0"
-    assert use(kubelet(a={NVIDIA: UUIDS[1:]}), ledger) == "gpu1"
-    assert use(kubelet(b={NVIDIA: UUIDS[1:]}), ledger) == "gpu0 gpu1"
-    observed = kubelet(a={NVIDIA: UUIDS[1:]})
-    offer = device_offer(parse_devices(tree.object(observed)), "", held=False)
-    assert offer is not None
-    both = offer.use(ledger)
-    ledger.release("1")
-    assert offer.use(ledger) is both, "the kubelet still reports the pod"
+    mine = Holding(PodKey("default", "a", "1"), {}, devices=held("gpu0"))
+    theirs = Holding(PodKey("default", "b", "2"), {})
+    assert use(kubelet(), mine, theirs) == "gpu0"
+    assert use(kubelet(a={NVIDIA: UUIDS[1:]}), mine, theirs) == "gpu1"
+    assert use(kubelet(b={NVIDIA: UUIDS[1:]}), mine, theirs) == "gpu0 gpu1"
+    assert use(kubelet(b={NVIDIA: UUIDS[:1]}), mine, theirs) == "gpu0"
+    assert use(kubelet(b={NVIDIA: UUIDS[:1]}), mine) == "gpu0", "the API server has no such pod any more"
 
 
 async def test_the_agent_publishes_its_own_object_only(tmp_path: Path) -> None:

@@ -210,8 +210,8 @@ class HeldDevices:
     """
     Running sum of a ledger: what its pods hold of the devices of a machine.
 
-    ``observed`` pods hold what their kubelet has reported, whatever their annotation says and whether the ledger has
-    them or not. Only the devices of a pod that was added or removed are summed again.
+    A pod that its kubelet has reported (``observed``) holds what the report says, whatever its annotation says. Only the
+    devices of a pod that was added or removed are summed again.
     """
 
     __slots__ = ("_holders", "_keys", "_stale", "_use", "machine", "observed")
@@ -223,23 +223,20 @@ class HeldDevices:
         self._keys: dict[DeviceKey, Key] = {}
         self._stale: set[DeviceKey] = set()
         self._use = UNUSED
-        for pod, grants in observed.items():
-            self._put(pod, pod, grants, None)
         for holding in ledger:
             self.count(holding, 1)
 
     def count(self, holding: Holding, sign: int) -> None:
         """Add or remove a pod."""
-        if self.observed and (observed := self.observed.get(pod := str(holding.pod))) is not None:
-            # Only the exclusivity of the pod is added to what the kubelet reports.
-            self._drop(pod, observed)
-            self._put(pod, pod, observed, holding.request if sign > 0 else None)
-        elif holding.devices:
-            uid = holding.pod.uid
-            if sign > 0:
-                self._put(uid, str(holding.pod), holding.devices, holding.request)
-            else:
-                self._drop(uid, holding.devices)
+        grants = holding.devices
+        if self.observed:
+            grants = self.observed.get(str(holding.pod), grants)
+        if not grants:
+            return
+        if sign > 0:
+            self._put(holding.pod.uid, str(holding.pod), grants, holding.request)
+        else:
+            self._drop(holding.pod.uid, grants)
 
     def _put(self, uid: str, pod: str, grants: DeviceGrants, request: PodRequest | None) -> None:
         hints = () if request is None else request.devices.hints
@@ -292,7 +289,7 @@ class HeldDevices:
 
 
 def held_devices(ledger: Ledger, machine: DeviceMachine, observed: Observed = NOT_OBSERVED) -> HeldDevices:
-    """Return what the pods of the ledger, and the observed ones, hold of the devices."""
+    """Return what the pods of the ledger hold of the devices."""
     held = ledger.sums.get(_HELD)
     if not isinstance(held, HeldDevices) or held.machine is not machine or held.observed is not observed:
         held = ledger.sums[_HELD] = HeldDevices(ledger, machine, observed)
@@ -300,7 +297,7 @@ def held_devices(ledger: Ledger, machine: DeviceMachine, observed: Observed = NO
 
 
 def device_use(ledger: Ledger, machine: DeviceMachine, observed: Observed = NOT_OBSERVED) -> DeviceUse:
-    """Return the use of the devices by the pods of the ledger and the observed ones."""
+    """Return the use of the devices by the pods of the ledger."""
     return held_devices(ledger, machine, observed).use
 
 
