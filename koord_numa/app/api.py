@@ -252,11 +252,15 @@ PATHS: Final = (
     "/api/v1/nodes/{name}",
     "/api/v1/nodes/{name}/drawing.svg",
     "/api/v1/waiting",
+    "/api/v1/pods",
     "/api/v1/pods/{namespace}/{name}",
     "/api/v1/groups/{namespace}/{name}",
     "/api/v1/decisions",
     "/api/v1/events",
 )
+
+FOUND: Final = 50
+"""Maximum number of pods in the answer to a search."""
 
 PodDump = Callable[[str, str], Mapping[str, Any] | None]
 
@@ -294,6 +298,7 @@ class ViewApi:
             web.get("/api/v1/nodes/{name}", self._node),
             web.get("/api/v1/nodes/{name}/drawing.svg", self._drawing),
             web.get("/api/v1/waiting", self._waiting_pods),
+            web.get("/api/v1/pods", self._pods),
             web.get("/api/v1/pods/{namespace}/{name}", self._pod),
             web.get("/api/v1/groups/{namespace}/{name}", self._group),
             web.get("/api/v1/decisions", self._decisions),
@@ -339,6 +344,17 @@ class ViewApi:
 
     async def _waiting_pods(self, request: web.Request) -> web.Response:
         return answer(request, waiting_document(await self._waiting.read(), now(), await self._groups.read()))
+
+    async def _pods(self, request: web.Request) -> web.Response:
+        text = request.query.get("search", "")
+        found = [(str(pod.key), "") for pod in self._scheduler.waiting() if text in str(pod.key)]
+        # Copies, because nodes and pods change while other tasks run.
+        for at, (name, info) in enumerate(list(self._scheduler.cache.nodes.items())):
+            if at % BATCH == BATCH - 1:
+                await asyncio.sleep(0)
+            found += [(str(pod.key), name) for pod in info.pods.values() if text in str(pod.key)]
+        items = [{"pod": pod, "node": node} for pod, node in sorted(found)[:FOUND]]
+        return answer(request, document("PodMatches", generatedAt=now(), items=items, more=max(0, len(found) - FOUND)))
 
     async def _pod(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]

@@ -100,6 +100,31 @@ async def test_every_view_shows_what_the_api_says(tmp_path: Path, monkeypatch: p
         await accessible(page)
 
 
+async def test_a_pod_is_found_and_its_decision_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scheduling(tmp_path, monkeypatch) as (cluster, runtime), browser_page() as page:
+        node = cluster.server.store.get("pods", "engine", "default")["spec"]["nodeName"]
+        await page.goto(url(runtime))
+        await page.get_by_label("Find a pod").fill("engine")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name=node, exact=True)).to_be_visible()
+        await expect(page.locator("a.chosen")).to_have_text("default/engine")
+        await accessible(page)
+        await page.locator("a.chosen").click()
+        await expect(page.get_by_role("row").filter(has_text="default/engine")).to_have_count(1)
+        await page.get_by_label("Find a pod").fill("default/")
+        await page.keyboard.press("Enter")
+        rows = page.get_by_role("region", name="Pods found").locator("tbody tr")
+        await expect(rows).to_have_count(2)
+        assert [await row.locator("td").all_inner_texts() for row in await rows.all()] == [
+            ["default/engine", node],
+            ["default/too-wide", "waits"],
+        ]
+        await accessible(page)
+        await page.get_by_label("Find a pod").fill("absent")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_text("The scheduler knows no such pod")).to_be_visible()
+
+
 async def test_the_plan_of_a_rebind_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with scheduling(tmp_path, monkeypatch) as (cluster, runtime), browser_page() as page:
         node = cluster.server.store.get("pods", "engine", "default")["spec"]["nodeName"]
@@ -189,6 +214,9 @@ async def test_small_screens(view: str, tmp_path: Path, monkeypatch: pytest.Monk
         await page.goto(f"{url(runtime)}#/{view}")
         await expect(page.get_by_role("heading", level=2)).to_be_visible()
         assert await page.evaluate("document.scrollingElement.scrollWidth") <= 360
+        for cores in await page.locator(".cores").all():
+            columns = await cores.evaluate("it => getComputedStyle(it).gridTemplateColumns")
+            assert len(columns.split()) == 4
         await accessible(page)
 
 
@@ -232,6 +260,34 @@ async def test_thousands_of_nodes_scroll_in_a_file_that_needs_no_network(tmp_pat
         await expect(page.get_by_role("link", name=re.compile("node-04999"))).to_be_visible()
         await page.get_by_label("Filter").fill("pool=p3 node-0001")
         await expect(page.locator("a.node b")).to_have_text(["node-00010", "node-00017"])
+        await page.reload()
+        await expect(page.locator("a.node b")).to_have_text(["node-00010", "node-00017"])
+
+
+async def test_where_a_request_has_room(tmp_path: Path) -> None:
+    documents = many(11)
+    for at, node in enumerate(documents["/api/v1/cluster"]["nodes"]):
+        node["name"] = f"n-{at}"
+        node["numa"] = [numa | {"devices": {"example.com/gpu": {"total": 4, "free": at % 3}}} for numa in node["numa"]]
+        if at < 5:
+            node["numa"] = [numa | {"fits": 8} for numa in node["numa"]]
+    path = tmp_path / "page.html"
+    path.write_text(written_page(documents))
+    async with browser_page(offline=True) as page:
+        await page.goto(f"{path.as_uri()}#/cluster?cpus=24")
+        nodes = page.locator("a.node b")
+        await expect(nodes).to_have_text([f"n-{at}" for at in range(5, 11)])
+        await page.get_by_label("devices").fill("2")
+        await expect(nodes).to_have_text(["n-5", "n-8"])
+        await expect(page.get_by_label("Color by")).to_have_value("example.com/gpu")
+        await page.get_by_label("GiB memory").fill("200")
+        await expect(nodes).to_have_count(0)
+        await expect(page.get_by_text("0 of 11 nodes with this room on one NUMA node")).to_be_visible()
+        await accessible(page)
+        documents["/api/v1/cluster"]["nodes"] = []
+        path.write_text(written_page(documents))
+        await page.reload()
+        await expect(page.get_by_text("No node is known")).to_be_visible()
 
 
 async def test_no_text_of_an_object_becomes_markup(tmp_path: Path) -> None:

@@ -4,22 +4,43 @@ const main = document.getElementById("main");
 let current = { update: () => {} };
 
 const route = () => {
-  const [, view, ...rest] = location.hash.split("/");
-  return { view: view || "cluster", name: decodeURIComponent(rest.join("/")) };
+  const [path, query] = location.hash.split("?", 2);
+  const [, view, ...rest] = path.split("/");
+  return { view: view || "cluster", name: decodeURIComponent(rest.join("/")), query: new URLSearchParams(query || "") };
+};
+
+// A search with one result leads to the pod's node, or to the pods that wait.
+const podsView = async (main, text) => {
+  const here = location.hash;
+  const found = await store.find(text);
+  if (location.hash !== here) return current;
+  const exact = found.items.filter((one) => one.pod === text);
+  const only = found.items.length === 1 ? found.items : exact;
+  if (only.length === 1) {
+    location.replace(only[0].node ? `#/nodes/${encodeURIComponent(only[0].node)}?pod=${encodeURIComponent(only[0].pod)}` : "#/waiting");
+    return { update: () => {} };
+  }
+  fill(main, el("h2", {}, `Pods with “${text}”`),
+    found.items.length
+      ? table("Pods found", ["Pod", "Node"], found.items.map((one) => [podLink(one.pod), one.node ? nodeLink(one.node) : el("a", { href: "#/waiting" }, "waits")]))
+      : el("p", { class: "muted" }, "The scheduler knows no such pod: it neither waits for this scheduler nor runs on a node."),
+    found.more ? el("p", { class: "muted" }, `${plural(found.more, "more pod")} not shown.`) : null);
+  return { update: () => {} };
 };
 
 const show = async () => {
-  const { view, name } = route();
+  const { view, name, query } = route();
   for (const link of document.querySelectorAll("nav a")) {
     const here = link.getAttribute("href") === `#/${view === "nodes" ? "cluster" : view}`;
     if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   try {
-    if (view === "nodes") current = await nodeView(main, name);
+    if (view === "nodes") current = await nodeView(main, name, query.get("pod"));
+    else if (view === "pods") current = await podsView(main, name);
     else if (view === "waiting") current = await waitingView(main);
-    else if (view === "decisions") current = await decisionsView(main);
-    else current = clusterView(main);
+    else if (view === "decisions") current = await decisionsView(main, name);
+    else current = clusterView(main, query);
     document.title = `${name || VIEWS.find(([key]) => key === view)?.[1] || "Cluster"} – koord-numa`;
   } catch (error) {
     fill(main, el("h2", {}, "Nothing to show"), el("p", { class: "bad" }, String(error.message || error)));
@@ -31,6 +52,11 @@ addEventListener("hashchange", async () => {
   await show();
   main.focus({ preventScroll: true });
   scrollTo(0, 0);
+});
+document.getElementById("find").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const text = event.target.elements.pod.value.trim();
+  if (text) location.hash = `#/pods/${encodeURIComponent(text)}`;
 });
 addEventListener("resize", () => current.resize && current.resize());
 addEventListener("keydown", (event) => {

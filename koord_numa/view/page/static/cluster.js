@@ -1,7 +1,17 @@
 // The cluster: a card for each node with a tile for each NUMA node, coloured by the largest aligned request that still fits there.
 // Only cards that can be seen are in the document, so that thousands of nodes scroll as easily as ten.
 const CARD = { width: 230, height: 74 };
-const filters = { text: "", state: "", owner: "", device: "" };
+const filters = { text: "", state: "", owner: "", device: "", cpus: "", memory: "", count: "" };
+
+// Room on one NUMA node: CPUs, GiB of memory, and units of the device by which tiles are coloured.
+const hasRoom = (node) => {
+  const [cpus, memory, count] = [filters.cpus, filters.memory, filters.count].map((text) => Math.max(0, Number(text) || 0));
+  if (!cpus && !memory && !count) return true;
+  return node.state === "ok" && node.numa.some((one) => {
+    const device = one.devices[filters.device];
+    return one.fits >= cpus && one.freeMemory >= memory * 2 ** 30 && (!count || (device && device.free >= count));
+  });
+};
 
 const fits = (numa) => {
   if (!filters.device) return numa.fits;
@@ -14,6 +24,7 @@ const level = (value, top) => (value <= 0 || top <= 0 ? 0 : Math.min(5, 1 + Math
 const matches = (node) => {
   if (filters.state && node.state !== filters.state) return false;
   if (filters.owner && node.cpusOf !== filters.owner) return false;
+  if (!hasRoom(node)) return false;
   return filters.text.split(/[\s,]+/).filter(Boolean).every((word) => {
     const [key, value] = word.split("=", 2);
     if (value === undefined) return node.name.includes(word) || Object.values(node.labels).includes(word);
@@ -44,7 +55,8 @@ const legend = (top) => {
   return el("ul", { class: "legend", "aria-label": "CPUs of the largest aligned request that still fits" }, steps);
 };
 
-const clusterView = (main) => {
+const clusterView = (main, query) => {
+  for (const name of Object.keys(filters)) if (query.size) filters[name] = query.get(name) || "";
   const top = largest(store.cluster.nodes.map((node) => largest(node.numa.map((one) => one.cpus))));
   const states = [...new Set(store.cluster.nodes.map((node) => node.state))].sort();
   const devices = [...new Set(store.cluster.nodes.flatMap((node) => node.numa.flatMap((one) => Object.keys(one.devices))))].sort();
@@ -56,6 +68,8 @@ const clusterView = (main) => {
         options.map(([value, text]) => el("option", { value, selected: filters[name] === value }, text))));
   const text = el("input", { type: "search", id: "filter", value: filters.text, placeholder: "name or label=value", autocomplete: "off",
     on: { input: (event) => { filters.text = event.target.value; refresh(); } } });
+  const wanted = (label, name) => el("label", {}, label,
+    el("input", { type: "number", min: "0", step: "any", name, value: filters[name], on: { input: (event) => { filters[name] = event.target.value; refresh(); } } }));
   const found = el("p", { class: "muted", role: "status" });
   const list = el("ul", { "aria-label": "Nodes" });
   const pane = el("div", { class: "window", on: { scroll: () => draw() } }, list);
@@ -92,6 +106,11 @@ const clusterView = (main) => {
   const sums = el("div", {});
   const moves = el("div", {});
   const refresh = () => {
+    // A number of devices needs their name.
+    if (filters.count && !filters.device && devices.length) {
+      [filters.device] = devices;
+      main.querySelector("select[name=device]").value = filters.device;
+    }
     const { summary } = store.cluster;
     fill(sums, facts([["Nodes", String(summary.nodes)], ["CPUs free", `${number(summary.freeCPUs)} of ${number(summary.cpus)}`],
       ["Largest aligned request", summary.largest || "none"], ["Pods that wait", String(summary.waiting)]]));
@@ -101,7 +120,12 @@ const clusterView = (main) => {
         el("ul", { "aria-label": "Moves that gather free devices" }, reported.map((move) => el("li", {}, move.text)))]
       : null);
     shown = store.cluster.nodes.filter(matches);
-    found.textContent = `${shown.length} of ${plural(store.cluster.nodes.length, "node")}`;
+    const asked = filters.cpus || filters.memory || filters.count;
+    found.textContent = !store.cluster.nodes.length ? "No node is known. Nodes appear when their Node objects are read."
+      : `${shown.length} of ${plural(store.cluster.nodes.length, "node")}${asked ? " with this room on one NUMA node; taints and other rules of a pod are not considered" : ""}`;
+    const set = Object.entries(filters).filter(([, value]) => value);
+    const hash = `#/cluster${set.length ? `?${new URLSearchParams(set)}` : ""}`;
+    if (route().view === "cluster" && location.hash !== hash && (location.hash || set.length)) history.replaceState(null, "", hash);
     draw();
   };
   list.addEventListener("keydown", (event) => {
@@ -119,7 +143,9 @@ const clusterView = (main) => {
       el("label", {}, "Filter", text),
       select("State", "state", [["", "all"], ...states.map((one) => [one, one])]),
       select("CPUs of", "owner", [["", "all"], ["scheduler", "scheduler"], ["kubelet", "kubelet"], ["none", "not known"]]),
-      devices.length ? select("Colour by", "device", [["", "CPUs"], ...devices.map((one) => [one, `CPUs with ${one}`])]) : null),
+      devices.length ? select("Color by", "device", [["", "CPUs"], ...devices.map((one) => [one, `CPUs with ${one}`])]) : null,
+      el("fieldset", {}, el("legend", {}, "Room on one NUMA node for"), wanted("CPUs", "cpus"), wanted("GiB memory", "memory"),
+        devices.length ? wanted("devices", "count") : null)),
     legend(top), found, pane, moves);
   refresh();
   return { update: refresh, resize: draw, search: () => text.focus() };

@@ -17,7 +17,8 @@ const fill = (parent, ...children) =>
 
 const largest = (values) => values.reduce((most, value) => (value > most ? value : most), 0);
 
-const number = (value) => (Number.isInteger(value) ? String(value) : String(Math.floor(value * 10) / 10));
+const DIGITS = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const number = (value) => DIGITS.format(Math.floor(value * 10) / 10);
 
 const UNITS = [["Ti", 2 ** 40], ["Gi", 2 ** 30], ["Mi", 2 ** 20], ["Ki", 2 ** 10]];
 const bytes = (value) => {
@@ -51,4 +52,8 @@ const table = (caption, headings, rows) =>
       el("thead", {}, el("tr", {}, headings.map((text) => el("th", { scope: "col" }, text)))),
       el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell) => el("td", {}, cell)))))));
 
+// node-2 before node-10.
+const natural = new Intl.Collator("en", { numeric: true }).compare;
+
+const podLink = (name) => el("a", { href: `#/pods/${encodeURIComponent(name)}` }, name);
 const nodeLink = (name) => el("a", { href: `#/nodes/${encodeURIComponent(name)}` }, name);

@@ -9,6 +9,9 @@ const cpuCell = (cpu, pods) => {
     style: holders.length === 1 ? { "--pod": podColour(cpu.pods[0]) } : {} }, String(cpu.id));
 };
 
+// Eight cores a row, fewer where cores have more than two threads, and half as many threads on a small screen.
+const across = (cores, threads) => String(Math.max(1, Math.min(8, Math.floor(threads / largest(cores.map((core) => core.cpus.length))) || 1)));
+
 const deviceBox = (one) =>
   el("span", { class: `device ${one.claims.length ? "held" : ""}`, title: `${one.driver}, pool ${one.pool}` },
     `${one.device}: ${one.claims.join(", ") || "free"}${one.taints.map((it) => `, tainted ${it}`).join("")}`);
@@ -23,7 +26,7 @@ const numaBox = (numa, node) => {
       `${range(numa.freeMemoryAtLeast, numa.freeMemory, bytes)} of ${bytes(numa.memory)} memory`)),
     el("div", { class: "caches" }, numa.caches.map((cache) =>
       el("div", { class: "cache" }, numa.caches.length > 1 ? el("div", { class: "muted" }, `L3 ${cache.id}`) : null,
-        el("div", { class: "cores" }, cache.cores.map((core) =>
+        el("div", { class: "cores", style: { "--across": across(cache.cores, 16), "--narrow": across(cache.cores, 8) } }, cache.cores.map((core) =>
           el("span", { class: "core", title: `core ${core.id}` }, core.cpus.map((cpu) => cpuCell(cpu, pods)))))))),
     published.length ? el("div", { class: "devices claimable" }, published.map(deviceBox)) : null,
     Object.keys(numa.devices).length
@@ -71,8 +74,9 @@ const distanceTable = (machine) => {
       ids.map((from) => [`NUMA ${from}`, ...ids.map((to) => String(machine.distances[`${from}-${to}`] ?? "–"))])));
 };
 
-const podRow = (pod, at) => [
-  el("span", {}, el("span", { class: "dot", style: { "--pod": pod.cpuIds.length ? podColour(at) : "transparent" } }), pod.pod),
+const podRow = (chosen) => (pod, at) => [
+  el("span", {}, el("span", { class: "dot", style: { "--pod": pod.cpuIds.length ? podColour(at) : "transparent" } }),
+    el("a", { href: `#/decisions/${encodeURIComponent(pod.pod)}`, title: "its decision", class: pod.pod === chosen ? "chosen" : null }, pod.pod)),
   pod.qos || "–", pod.asks, pod.policies, pod.numa.join(", ") || "–", el("span", { class: "mono" }, pod.cpus),
   pod.observed === null ? "–" : el("span", { class: `mono ${pod.observed === pod.cpus ? "" : "bad"}` }, pod.observed),
 ];
@@ -100,7 +104,7 @@ const byId = (found) => [
     : null,
 ];
 
-const nodeView = async (main, name) => {
+const nodeView = async (main, name, chosen) => {
   const node = await store.read(`/api/v1/nodes/${encodeURIComponent(name)}`);
   const plan = (node.rebind && node.rebind.plan) || [];
   fill(main,
@@ -116,7 +120,7 @@ const nodeView = async (main, name) => {
         drawing({ ...node, machine: planned(node.machine, node.pods, plan, node.rebind.done ? "from" : "to") }))
       : null,
     el("h3", {}, "Pods"),
-    node.pods.length ? table("Pods", ["Pod", "QoS", "Asks for", "Policy", "NUMA", "CPUs decided", "CPUs observed"], node.pods.map(podRow))
+    node.pods.length ? table("Pods", ["Pod", "QoS", "Asks for", "Policy", "NUMA", "CPUs decided", "CPUs observed"], node.pods.map(podRow(chosen)))
       : el("p", { class: "muted" }, "None."),
     node.devicesById ? byId(node.devicesById) : null,
     node.claims.length

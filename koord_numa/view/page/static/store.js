@@ -15,8 +15,23 @@ const store = {
     return answer.json();
   },
 
+  // Pods whose name contains a text, with their nodes.
+  async find(text) {
+    if (!this.embedded) return this.read(`/api/v1/pods?search=${encodeURIComponent(text)}`);
+    const found = [];
+    for (const { name } of this.cluster.nodes) {
+      const view = document.getElementById(`doc:/api/v1/nodes/${encodeURIComponent(name)}`);
+      for (const { pod } of view ? JSON.parse(view.textContent).pods : []) if (pod.includes(text)) found.push({ pod, node: name });
+    }
+    const waiting = document.getElementById("doc:/api/v1/waiting");
+    for (const { pods } of waiting ? JSON.parse(waiting.textContent).classes : [])
+      for (const pod of pods) if (pod.includes(text)) found.push({ pod, node: "" });
+    return { items: found, more: 0 };
+  },
+
   async load() {
     this.cluster = await this.read("/api/v1/cluster");
+    this.cluster.nodes.sort((a, b) => natural(a.name, b.name));
     this.index();
   },
 
@@ -40,7 +55,7 @@ const store = {
       const gone = new Set(change.removed);
       this.cluster.nodes = this.cluster.nodes.filter((node) => !gone.has(node.name));
     }
-    this.cluster.nodes.sort((a, b) => (a.name < b.name ? -1 : 1));
+    this.cluster.nodes.sort((a, b) => natural(a.name, b.name));
     if (change.summary) this.cluster.summary = change.summary;
     if (change.moves) this.cluster.moves = change.moves;
     this.index();

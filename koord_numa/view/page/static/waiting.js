@@ -88,10 +88,11 @@ const runnersUp = (one) =>
     ? el("ul", { class: "would" }, one.runnersUp.map((other) => el("li", {}, nodeLink(other.node), `: ${other.why}`)))
     : "–";
 
-const decisionsView = (main) => followed(main, "/api/v1/decisions", (found) => [
+const decisionsView = (main, pod) => followed(main, "/api/v1/decisions", (found) => [
   el("h2", {}, "Recent decisions"),
-  found.decisions.length
-    ? table("Recent decisions", ["Time", "Pod", "Node", "NUMA", "CPUs", "By claim", "Score", "Runners-up"], found.decisions.map((one) =>
-      [one.time, one.pod, nodeLink(one.node), one.numa.join(", ") || "–", el("span", { class: "mono" }, one.cpus || "shared"), one.devices.join(", ") || "–", one.score, runnersUp(one)]))
+  pod ? el("p", {}, `of ${pod}, `, el("a", { href: "#/decisions" }, "show all")) : null,
+  found.decisions.some((one) => !pod || one.pod === pod)
+    ? table("Recent decisions", ["Time", "Pod", "Node", "NUMA", "CPUs", "By claim", "Score", "Runners-up"], found.decisions.filter((one) => !pod || one.pod === pod).map((one) =>
+      [one.time, podLink(one.pod), nodeLink(one.node), one.numa.join(", ") || "–", el("span", { class: "mono" }, one.cpus || "shared"), one.devices.join(", ") || "–", one.score, runnersUp(one)]))
     : el("p", { class: "muted" }, "No decision is on record."),
 ]);
