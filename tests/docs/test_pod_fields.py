@@ -1,4 +1,4 @@
-"""``docs/pod-fields.md`` speaks of every field of a pod's spec, and says of each what the parsers make true."""
+"""``docs/pod-fields.md`` lists every field of the API, and marks the fields that the parsers read as honored."""
 
 import re
 from pathlib import Path
@@ -16,13 +16,18 @@ from koord_numa.wire.pod.pods import SchedulingSpec, Status
 from koord_numa.wire.pod.requests import ConstraintsModel, ContainerModel, Workload
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "pod-fields.md"
-ROW = re.compile(r"^\| `(\w+)` \| (honoured|irrelevant|refused) \| (\S.*) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \| (honored|irrelevant) \| \S.* \|$", re.MULTILINE)
 
 
 def tables() -> list[dict[str, str]]:
-    """For each table of the document, what its fields are."""
+    """Return the fields with their support, for every table of the document."""
     parts = DOCUMENT.read_text().split("| --- | --- | --- |\n")[1:]
-    return [{name: verdict for name, verdict, _ in ROW.findall(part)} for part in parts]
+    found = []
+    for part in parts:
+        fields = [(name.strip("`"), support) for names, support in ROW.findall(part) for name in names.split(", ")]
+        assert len(fields) == len(dict(fields))
+        found.append(dict(fields))
+    return found
 
 
 def known_to(model: object) -> set[str]:
