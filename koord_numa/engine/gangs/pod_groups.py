@@ -262,11 +262,11 @@ class PodGroups:
 
     def state_of(self, key: GangKey) -> GangState:
         """Return the state of a gang with members. A gang that cannot be placed, for instance without PodGroup, is incomplete."""
-        if self.is_partial(key):
-            return GangState.PARTIAL
         gang = self.gang(key)
         if gang.scheduled and not self.missing(key):
             return GangState.SCHEDULED
+        if self.is_partial(key):
+            return GangState.PARTIAL
         return GangState.INCOMPLETE if self.group(key)[1] else GangState.WAITING
 
     def _declare(self, pod: Pod) -> None:

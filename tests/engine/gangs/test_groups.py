@@ -458,6 +458,9 @@ async def test_groups_are_counted_by_result_and_reason() -> None:
     for name in ("m0", "m1"):
         world.engine.handlers.bound_pods.observe("DELETED", world.server.pods[f"uid-{name}"])
     assert handle.pod_groups.state_of(KEY) is GangState.PARTIAL
+    group(world, GangSpec(3, match_policy=MatchPolicy.ONCE_SATISFIED))
+    handle.pod_groups.gang(KEY).satisfied = True  # the others need no replacement
+    assert handle.pod_groups.state_of(KEY) is GangState.SCHEDULED
 
 
 def kueue_pod(number: int, *, gates: tuple[str, ...], selector: dict[str, str]) -> Pod:
