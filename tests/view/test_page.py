@@ -78,6 +78,7 @@ async def test_every_view_shows_what_the_api_says(tmp_path: Path, monkeypatch: p
         bound = cluster.server.store.get("pods", "engine", "default")
         await page.get_by_role("link", name=re.compile(bound["spec"]["nodeName"])).click()
         await expect(page.get_by_role("heading", name=bound["spec"]["nodeName"], exact=True)).to_be_visible()
+        await expect(page.get_by_role("list", name="Legend")).to_contain_text("reserved for the system")
         held = await page.locator(".cpu.held").all_inner_texts()
         status = bound["metadata"]["annotations"]["scheduling.koordinator.sh/resource-status"]
         assert f'"cpuset":"{held[0]}' in status
@@ -88,6 +89,7 @@ async def test_every_view_shows_what_the_api_says(tmp_path: Path, monkeypatch: p
         await page.goto(f"{url(runtime)}#/waiting")
         article = page.locator("article.waiting")
         await expect(article.get_by_role("heading", name="default/too-wide")).to_be_visible()
+        assert (await page.locator("dl.facts div").all_inner_texts())[:3] == ["Pods\n1", "Shapes\n1", "Groups\n0"]
         await expect(article).to_contain_text("cannot meet NUMA policy SingleNUMANode")
         await expect(article.locator("li[data-kind=size]").first).to_contain_text("8 CPUs instead of 12")
         await accessible(page)

@@ -49,6 +49,11 @@ const numaBox = (numa, node) => {
 // CPUs that are not known by id have no socket.
 const socketName = (socket) => (socket.id === null ? "NUMA nodes" : `Socket ${socket.id}`);
 
+const cpuLegend = () =>
+  el("ul", { class: "legend", "aria-label": "Legend" }, [["free", "free"], ["held", "held by a pod, in its color"], ["reserved", "reserved for the system"],
+    ["contested", "held by several pods"], ["free differs", "observed pod differs"]].map(([kind, text]) =>
+    el("li", {}, el("span", { class: `swatch ${kind}`, style: { "--pod": podColour(0) } }), text)));
+
 const drawing = (node) =>
   el("div", { class: "machine" }, node.machine.sockets.map((socket) =>
     el("section", { class: "socket", "aria-label": socketName(socket) }, el("h3", {}, socketName(socket)),
@@ -114,6 +119,7 @@ const nodeView = async (main, name, chosen) => {
     facts([["CPUs of", node.cpusOf], ["NUMA policy", node.policy || "none"], ["Scope", node.scope || "–"],
       ["Largest aligned request", node.largest || "none"], ["Pods counted", String(node.pods.length)]]),
     node.machine ? drawing(node) : el("p", { class: "muted" }, "The CPUs of this node are not known by id."),
+    node.machine && node.machine.sockets.some((socket) => socket.id !== null) ? cpuLegend() : null,
     node.machine ? distanceTable(node.machine) : null,
     plan.length && node.machine
       ? el("section", { id: "rebind" }, el("h3", {}, `${node.rebind.done ? "Before" : "After"} RebindResource ${node.rebind.name} (${node.rebind.phase})`),

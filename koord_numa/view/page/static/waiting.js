@@ -75,10 +75,17 @@ const followed = async (main, path, draw) => {
   } };
 };
 
+const waitingSummary = (found) => {
+  const pods = found.classes.reduce((sum, one) => sum + one.count, 0);
+  const longest = largest([...found.classes, ...found.groups].map((one) => one.waitedSeconds));
+  return facts([["Pods", `${number(pods)}${found.more ? " or more" : ""}`], ["Shapes", number(found.classes.length + found.more)], ["Groups", number(found.groups.length)],
+    ["Longest wait", seconds(longest)]]);
+};
+
 const waitingView = (main) => followed(main, "/api/v1/waiting", (found) => [
   el("h2", {}, "Pods that wait"),
   found.groups.length || found.classes.length
-    ? el("div", {}, found.groups.map(groupEntry), found.classes.filter((one) => !one.group).map(waitingEntry))
+    ? el("div", {}, waitingSummary(found), found.groups.map(groupEntry), found.classes.filter((one) => !one.group).map(waitingEntry))
     : el("p", { class: "ok" }, "No pod waits."),
   found.more ? el("p", { class: "muted" }, `${plural(found.more, "more shape")} not shown.`) : null,
 ]);
