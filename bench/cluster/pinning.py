@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bench.figure import Figure, NotMeasurableError
 from koord_numa.node.inputs.pods import NodePods
-from koord_numa.node.nri_plugin import NriPlugin, Plan
+from koord_numa.node.nri_plugin import NriPlugin, PinningPlan
 from koord_numa.node.sysfs import read_host
 from koord_numa.sandbox.machines import Shape
 from koord_numa.sandbox.machines.hardware.sysfs_tree import write_sysfs
@@ -51,7 +51,7 @@ def _answer() -> float:
         host = read_host(Path(folder, "sys"))
     pods = NodePods(None, "n")  # type: ignore[arg-type]  # nothing is asked of an API server
     pods.observe("LIST", [_pod(number) for number in range(PODS)])
-    plugin = NriPlugin(Path(), pods, lambda: Plan(host), lambda: None)
+    plugin = NriPlugin(Path(), pods, lambda: PinningPlan(host), lambda: None)
     longest = 0.0
     for number in range(200):
         request = nri_pb2.CreateContainerRequest()

@@ -18,7 +18,7 @@ from koord_numa.core.allocation.grant import place
 from koord_numa.core.allocation.numa_offers import offers
 from koord_numa.core.allocation.numa_selection import select_numa_nodes
 from koord_numa.core.cpus.exclusivity import cpu_occupancy
-from koord_numa.core.numa.exclusive import Exclusivity
+from koord_numa.core.numa.exclusive import NumaExclusivity
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass
@@ -70,7 +70,7 @@ def _decide(question: Question) -> object:
     room = offers(question.rules, numa_free, cpu_occupancy(question.ledger, question.numa_free.references))
     if question.what == "allocate":
         return place(question.rules, room, Placement("n", mask=question.mask))
-    exclusivity = Exclusivity(question.exclusive, numa_occupancy(question.ledger, question.inventory.machine))
+    exclusivity = NumaExclusivity(question.exclusive, numa_occupancy(question.ledger, question.inventory.machine))
     elected = select_numa_nodes(question.rules, room, exclusivity)
     return place(question.rules, room, Placement("n", mask=elected.hint.mask)) if elected.admitted else elected
 

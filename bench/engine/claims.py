@@ -22,7 +22,7 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.claims.pre_bind import DynamicResources
+from koord_numa.engine.claims.pre_bind import ClaimPreBind
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.claims.resource_slices import parse_resource_slice
@@ -200,7 +200,7 @@ async def _never_waits(_pod: PodKey) -> bool:
 def _cluster() -> Iterator[Figure]:
     scheduler = _scheduler()
     writer: Any = None  # nothing is written in a measurement
-    step = DynamicResources(scheduler.claims, scheduler.handle.resource_claims, writer, _never_waits, _never_waits)
+    step = ClaimPreBind(scheduler.claims, scheduler.handle.resource_claims, writer, _never_waits, _never_waits)
     seconds: list[float] = []
     for number in range(200):
         pod = _pod(scheduler, number)

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from bench.figure import Figure, NotMeasurableError
-from koord_numa.cli.cluster.trace import GPU, Arrival, read_trace_nodes, read_trace_pods
+from koord_numa.cli.cluster.trace import GPU, TracePod, read_trace_nodes, read_trace_pods
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.verdicts import Alignment
 from koord_numa.core.objects.vocabulary import ScoringType
@@ -90,7 +90,7 @@ def read_nodes() -> list[tuple[Node, NodeResourceTopology]]:
     return read_trace_nodes(folder() / "openb_node_list_all_node.csv")
 
 
-def read_jobs() -> list[Arrival]:
+def read_jobs() -> list[TracePod]:
     """Every pod, by arrival."""
     return read_trace_pods(folder() / "openb_pod_list_default.csv")
 
@@ -128,7 +128,7 @@ class Replay:
         self.outcome = Outcome()
         self.evicted: set[str] = set()
 
-    async def run(self, jobs: list[Arrival]) -> Outcome:
+    async def run(self, jobs: list[TracePod]) -> Outcome:
         """Arrivals and departures in the order of time; the samples of fragmentation are not part of the time measured."""
         # A heap by departure: the trace has arrivals in order, and departures follow from placements.
         leaving: list[tuple[float, str]] = []
@@ -169,7 +169,7 @@ class Replay:
                 self.engine.handlers.bound_pods.observe("DELETED", pod)
         self.now = max(self.now, float(moment))
 
-    async def _settle(self, leaving: list[tuple[float, str]], by_name: dict[str, Arrival]) -> set[str]:
+    async def _settle(self, leaving: list[tuple[float, str]], by_name: dict[str, TracePod]) -> set[str]:
         placed = set()
         while (pod := self.engine.loop.next_pod()) is not None:
             await self.engine.loop.schedule_one(pod)
@@ -185,7 +185,7 @@ class Replay:
         self.outcome.placed += len(placed)
         return placed
 
-    async def _gather(self, leaving: list[tuple[float, str]], by_name: dict[str, Arrival]) -> None:
+    async def _gather(self, leaving: list[tuple[float, str]], by_name: dict[str, TracePod]) -> None:
         """Evict the pods of reported moves. A move is carried out only if it is still right after those before it."""
         for _ in range(100):
             moves = find_moves(self.engine, BLOCK * USUAL_GPU_POD[1])

@@ -38,7 +38,7 @@ from koord_numa.settings import RebindMode
 
 
 @dataclass(frozen=True, slots=True)
-class FreeCpus:
+class NodeFreeCpus:
     """Free CPUs of one node in whole CPUs: total, maximum on one NUMA node, and the size of the largest NUMA node."""
 
     free: int
@@ -57,14 +57,14 @@ class FreeCpuCache:
     """Free CPUs per node, recomputed only for changed nodes, so that a scrape does not delay decisions."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[NodeInfo, int, FreeCpus | None]] = {}
+        self._known: dict[str, tuple[NodeInfo, int, NodeFreeCpus | None]] = {}
 
-    def of(self, nodes: Mapping[str, NodeInfo]) -> dict[str, FreeCpus]:
+    def of(self, nodes: Mapping[str, NodeInfo]) -> dict[str, NodeFreeCpus]:
         """Return the free CPUs by node, sorted by name, without nodes that have no topology."""
         self._known = {name: self._current(name, nodes[name]) for name in sorted(nodes)}
         return {name: found for name, (_, _, found) in self._known.items() if found is not None}
 
-    def _current(self, name: str, record: NodeInfo) -> tuple[NodeInfo, int, FreeCpus | None]:
+    def _current(self, name: str, record: NodeInfo) -> tuple[NodeInfo, int, NodeFreeCpus | None]:
         known = self._known.get(name)
         # The revision increases with every change that affects decisions.
         if known is not None and known[0] is record and known[1] == record.revision:
@@ -72,7 +72,7 @@ class FreeCpuCache:
         return record, record.revision, free_cpus(record)
 
 
-def free_cpus(record: NodeInfo) -> FreeCpus | None:
+def free_cpus(record: NodeInfo) -> NodeFreeCpus | None:
     """
     Return the free CPUs of a node, or None without a topology.
 
@@ -86,10 +86,10 @@ def free_cpus(record: NodeInfo) -> FreeCpus | None:
         machine, usable = offer.machine, offer.cpus
         parts = [CpuSet(machine.numa_bits[numa]) & usable for numa in machine.numa_ids]
         left = [len(part - record.ledger.cpus) for part in parts]
-        return FreeCpus(sum(left), max(left, default=0), max(map(len, parts), default=0))
+        return NodeFreeCpus(sum(left), max(left, default=0), max(map(len, parts), default=0))
     left = [zone.available.get(CPU, 0) // MILLI for zone in topology.zones]
     sizes = [zone.allocatable.get(CPU, 0) // MILLI for zone in topology.zones]
-    return FreeCpus(sum(left), max(left, default=0), max(sizes, default=0))
+    return NodeFreeCpus(sum(left), max(left, default=0), max(sizes, default=0))
 
 
 def device_metrics(nodes: Iterable[NodeInfo]) -> Iterator[Metric]:

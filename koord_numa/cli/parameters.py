@@ -22,7 +22,7 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in new versions only
+class DurationParameter(click.ParamType):  # type: ignore[type-arg]  # generic in new versions only
     """A duration as in kubectl: ``30``, ``1.5s``, ``2m30s``; 0 for no limit. The value is in seconds."""
 
     name = "duration"

@@ -23,8 +23,7 @@ from koord_numa.core.cpus.cpu_request import UNOCCUPIED
 from koord_numa.core.cpus.exclusivity import cpu_occupancy
 from koord_numa.core.cpuset import EMPTY
 from koord_numa.core.numa.distances import Distances
-from koord_numa.core.numa.exclusive import UNCONSTRAINED
-from koord_numa.core.numa.exclusive import Exclusivity as NumaExclusivity
+from koord_numa.core.numa.exclusive import UNCONSTRAINED, NumaExclusivity
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.numa.policies import Decision
 from koord_numa.core.numa.workload_spread import workload_spread

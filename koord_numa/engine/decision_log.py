@@ -38,7 +38,7 @@ class RunnerUp:
     differences: Mapping[str, int]
 
 
-class Decision(ValueObject):
+class LoggedDecision(ValueObject):
     """Placement of a pod. ``seconds`` since the epoch; ``score`` is ``None`` if nodes were not compared."""
 
     seconds: float
@@ -53,7 +53,7 @@ class DecisionLog:
     """Log of decisions, newest last. ``clock`` is monotonic and limits the rate of comparisons."""
 
     clock: Clock
-    decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=KEPT))
+    decisions: deque[LoggedDecision] = field(default_factory=lambda: deque(maxlen=KEPT))
     wall_clock: Clock = time.time
     _next: float = 0.0
 
@@ -70,15 +70,15 @@ class DecisionLog:
 
 def _decision(
     seconds: float, pod: PodKey, placement: Placement, answers: Mapping[str, ScoredPlacement | Rejection]
-) -> Decision:
+) -> LoggedDecision:
     chosen = answers.get(placement.node)
     if not isinstance(chosen, ScoredPlacement):
-        return Decision(seconds, pod, placement)
+        return LoggedDecision(seconds, pod, placement)
     others = [(name, it) for name, it in answers.items() if isinstance(it, ScoredPlacement) and name != placement.node]
     # By score, then by name: the order in which nodes are chosen.
     ranked = sorted(others, key=lambda entry: (-entry[1].score, entry[0]))[:RUNNERS_UP]
     runners = tuple(RunnerUp(name, it.score, _differences(it, chosen)) for name, it in ranked)
-    return Decision(seconds, pod, placement, chosen.score, runners)
+    return LoggedDecision(seconds, pod, placement, chosen.score, runners)
 
 
 def _differences(one: ScoredPlacement, chosen: ScoredPlacement) -> dict[str, int]:

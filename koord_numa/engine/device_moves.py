@@ -66,7 +66,7 @@ class DeviceMove:
 
 
 @dataclass(frozen=True, slots=True)
-class FreeDevices:
+class FreeDeviceCounts:
     """Free devices of a resource on a node: by NUMA node, or under the key ``WHOLE`` for the node."""
 
     parts: Mapping[int, int]
@@ -82,20 +82,22 @@ class FreeDevices:
         """Number of all free devices."""
         return sum(max(0, free) for free in self.parts.values())
 
-    def changed(self, amount: int, shares: Mapping[int, int], sign: int) -> "FreeDevices | None":
+    def changed(self, amount: int, shares: Mapping[int, int], sign: int) -> "FreeDeviceCounts | None":
         """Return the devices after a pod has left (``sign`` 1) or arrived (-1). ``None`` if the pod's NUMA nodes are not known."""
         if WHOLE in self.parts:
             shares = {WHOLE: amount}
         if sum(shares.values()) != amount or not shares.keys() <= self.parts.keys():
             return None
-        return FreeDevices({part: free + sign * shares.get(part, 0) for part, free in self.parts.items()}, self.block)
+        return FreeDeviceCounts(
+            {part: free + sign * shares.get(part, 0) for part, free in self.parts.items()}, self.block
+        )
 
 
 WHOLE: Final = -1
 """Key for the whole node."""
 
 
-def free_devices(info: NodeInfo, block: int = BLOCK) -> dict[str, FreeDevices]:
+def free_devices(info: NodeInfo, block: int = BLOCK) -> dict[str, FreeDeviceCounts]:
     """Return the free devices of a node by resource. Resources of which the node has less than a block are omitted."""
     names = [name for name, amount in info.allocatable.items() if amount >= block and is_device(name)]
     seen = info.candidate() if names else None
@@ -106,13 +108,13 @@ def free_devices(info: NodeInfo, block: int = BLOCK) -> dict[str, FreeDevices]:
     for name in names:
         left = info.allocatable[name] - info.ledger.amounts.get(name, 0)
         parts = {usage.numa: usage.free.get(name, 0) for usage in usages if usage.total.get(name, 0) > 0}
-        devices[name] = FreeDevices(parts or {WHOLE: left}, block)
+        devices[name] = FreeDeviceCounts(parts or {WHOLE: left}, block)
     return devices
 
 
 def find_moves(scheduler: Scheduler, block: int = BLOCK) -> Iterator[DeviceMove | None]:
     """Yield at most one move per node and resource, in the order of names. ``None`` marks a node: other tasks may run in between."""
-    devices: dict[str, dict[str, FreeDevices]] = {}
+    devices: dict[str, dict[str, FreeDeviceCounts]] = {}
     nodes = scheduler.cache.nodes
     for name in sorted(nodes):
         info = nodes.get(name)  # the cache may change at every yield
@@ -130,7 +132,11 @@ def find_moves(scheduler: Scheduler, block: int = BLOCK) -> Iterator[DeviceMove 
 
 
 def _move_from(
-    scheduler: Scheduler, name: str, resource: str, free: FreeDevices, devices: Mapping[str, Mapping[str, FreeDevices]]
+    scheduler: Scheduler,
+    name: str,
+    resource: str,
+    free: FreeDeviceCounts,
+    devices: Mapping[str, Mapping[str, FreeDeviceCounts]],
 ) -> DeviceMove | None:
     info = scheduler.cache.nodes.get(name)
     if info is None:
@@ -159,7 +165,9 @@ def may_move(pod: Pod) -> bool:
     return bool(pod.owner) and not tied and not pod.deleting and not pod.finished and not pod.problem
 
 
-def _target_of(scheduler: Scheduler, pod: Pod, resource: str, devices: Mapping[str, Mapping[str, FreeDevices]]) -> str:
+def _target_of(
+    scheduler: Scheduler, pod: Pod, resource: str, devices: Mapping[str, Mapping[str, FreeDeviceCounts]]
+) -> str:
     """Return the fullest other node that accepts the pod and keeps its blocks; empty if there is none."""
     amount = _amount(pod, resource)
     # The pod as its controller would recreate it.
@@ -190,12 +198,12 @@ def _target_of(scheduler: Scheduler, pod: Pod, resource: str, devices: Mapping[s
     return ""
 
 
-def _may_keep_blocks(free: FreeDevices, amount: int) -> bool:
+def _may_keep_blocks(free: FreeDeviceCounts, amount: int) -> bool:
     """Return a necessary condition: the devices outside of blocks hold the pod."""
     return sum(max(0, part) % free.block for part in free.parts.values()) >= amount
 
 
-def _worst_blocks(free: FreeDevices, amount: int) -> int:
+def _worst_blocks(free: FreeDeviceCounts, amount: int) -> int:
     choices = [free.changed(amount, {part: amount}, -1) for part, left in free.parts.items() if left >= amount]
     return min((choice.blocks for choice in choices if choice is not None), default=-1)
 

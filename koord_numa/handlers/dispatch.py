@@ -98,7 +98,7 @@ class Stores:
     rebinds: ObjectStore[RebindRequest]
 
 
-class Parser(Protocol[T_co]):
+class ObjectParser(Protocol[T_co]):
     """Converts a raw object to a core type."""
 
     def __call__(self, raw: Mapping[str, Any]) -> T_co | None:
@@ -117,17 +117,17 @@ class Parsers(Protocol):
     """A parser per resource. The parsers raise only ``WireError``."""
 
     @property
-    def waiting_pod(self) -> Parser[Pod]:
+    def waiting_pod(self) -> ObjectParser[Pod]:
         """Parser of pods with the configured scheduler names."""
         ...
 
     @property
-    def topology(self) -> Parser[NodeResourceTopology]:
+    def topology(self) -> ObjectParser[NodeResourceTopology]:
         """Parser of NodeResourceTopologies."""
         ...
 
     @property
-    def rebind(self) -> Parser[RebindRequest]:
+    def rebind(self) -> ObjectParser[RebindRequest]:
         """Parser of RebindResources."""
         ...
 
@@ -195,7 +195,7 @@ class Dispatcher:
         _hand_over("RebindResource", event, (self.stores.rebinds, "uid"), self.parsers.rebind)
 
 
-def _hand_over(kind: str, event: kopf.RawEvent, place: tuple[ObjectStore[T], str], parse: Parser[T]) -> None:
+def _hand_over(kind: str, event: kopf.RawEvent, place: tuple[ObjectStore[T], str], parse: ObjectParser[T]) -> None:
     """Parse and report an object. A known deleted object is not parsed, because its last state suffices."""
     (store, key), raw = place, event["object"]
     try:

@@ -27,7 +27,7 @@ LOGIN_PAUSE: Final = 1.0
 """Seconds between attempts to get credentials that are temporarily unavailable."""
 
 
-class Host(Protocol):
+class EmbeddingProcess(Protocol):
     """The process that embeds Kopf."""
 
     dispatcher: Dispatcher
@@ -54,7 +54,7 @@ class Host(Protocol):
         ...
 
 
-def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[Host]]) -> None:
+def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[EmbeddingProcess]]) -> None:
     """Register the handlers. ``start`` is called for a memo without a host, which means that Kopf owns the process."""
 
     @kopf.on.startup(registry=registry, errors=kopf.ErrorsMode.PERMANENT)
@@ -77,7 +77,7 @@ def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[Host]]
     @kopf.on.login(registry=registry, errors=kopf.ErrorsMode.PERMANENT)
     async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
         """Provide the server and a session with credentials and impersonation. Kopf calls it again after a 401."""
-        host: Host = memo.host
+        host: EmbeddingProcess = memo.host
         try:
             session = await host.new_session()
         except ClusterError as error:
@@ -90,7 +90,7 @@ def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[Host]]
     async def cleanup(memo: kopf.Memo, **_: Any) -> None:
         """Stop the host. A failed task makes ``kopf run`` exit with an error."""
         if "host_ends_with_kopf" in memo:
-            host: Host = memo.host
+            host: EmbeddingProcess = memo.host
             await host.stop()
             # The error sets the exit status of ``kopf run``, so that its supervisor restarts it.
             if host.failure.done():
@@ -234,7 +234,7 @@ class EmbeddedKopf:
     called before every run but the first, because objects may have been deleted in the meantime.
     """
 
-    host: Host
+    host: EmbeddingProcess
     registry: kopf.OperatorRegistry
     spawned: Callable[[], None]
     restarted: Callable[[], None]

@@ -17,7 +17,7 @@ from koord_numa.node.agent_config import AgentConfig
 from koord_numa.node.decided import DecidedPod
 from koord_numa.node.device_object import DeviceSource
 from koord_numa.node.events import conflict_event, isolation_event, mismatch_event
-from koord_numa.node.inputs.api_client import ApiError, NodeApi
+from koord_numa.node.inputs.api_client import NodeApi, NodeApiError
 from koord_numa.node.inputs.cgroups import CgroupError, Cgroups
 from koord_numa.node.inputs.kubelet_config import KubeletOptions
 from koord_numa.node.inputs.kubelet_files import KubeletFolder
@@ -26,15 +26,15 @@ from koord_numa.node.inputs.rpc import PodResourcesClient, RpcError, RuntimeClie
 from koord_numa.node.inputs.sources import FolderWatch, HostSource, KubeletSource, ResourcesSource
 from koord_numa.node.interrupts import Interrupts, Steering
 from koord_numa.node.isolation import IsolationPlan, isolation_plan, refused_plan
-from koord_numa.node.kubelet_reader import KubeletReader, Reading
+from koord_numa.node.kubelet_reader import KubeletReader, KubeletReading
 from koord_numa.node.kubelet_state import with_evidence
 from koord_numa.node.metrics import AgentMetrics
-from koord_numa.node.node_object import NodeReservation, read_reservation
-from koord_numa.node.nri_plugin import NriPlugin, Plan
+from koord_numa.node.node_object import ReservedByNode, read_reservation
+from koord_numa.node.nri_plugin import NriPlugin, PinningPlan
 from koord_numa.node.observer import Observation, Observer, told
 from koord_numa.node.publisher import DevicePublisher, Publisher
 from koord_numa.node.sysfs import Host
-from koord_numa.node.topology_object import CpuOwner, NodeFacts, cpu_owner
+from koord_numa.node.topology_object import NodeCpuOwner, NodeFacts, cpu_owner
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ NODE_INTERVAL: Final = 30.0
 """Seconds between two reads of the Node, which rarely changes."""
 
 
-class Refused(Exception):
+class ApplyRefused(Exception):
     """The agent must not apply cpusets on this node. The text has the reason."""
 
 
@@ -71,13 +71,13 @@ class Agent:
         self.pods = NodePods(api, config.node, config.koordlet_namespace)
         self._folder = None if config.root_dir is None else KubeletFolder(config.root_dir)
         self._kubelet_reader = KubeletReader(self._folder, self.pods, self.metrics, clock)
-        self._reading: Reading | None = None
+        self._reading: KubeletReading | None = None
         self.publisher = Publisher(api, config.node, config.publish, clock)
         self._devices = DeviceSource(config.sysfs, clock)
         self.device_publisher = DevicePublisher(api, config.node, clock) if config.devices else None
         self._cgroups = Cgroups(config.cgroups)
         self._observer = Observer(self._cgroups, mems=config.apply_memory, clock=clock)
-        self._runtime: applier.Runtime | None = None
+        self._runtime: applier.CpusetSetter | None = None
         self._cri: RuntimeClient | None = None
         self._applied = asyncio.Event()
         self.nri: NriPlugin | None = None
@@ -90,7 +90,7 @@ class Agent:
         self._why_not = ""  # reason why the last round applied no cpusets
         self._differences: dict[str, dict[str, str]] = {}
         self.observation = Observation()
-        self._node = NodeReservation()
+        self._node = ReservedByNode()
         self._node_read = float("-inf")
         # Container id -> time when it was first seen running. -1 once it is measured, since each container is measured
         # once.
@@ -104,7 +104,7 @@ class Agent:
         self._not_ready = "the pods of this node are not listed"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until ``stop`` is set. Raises ``Refused`` if cpusets are to be applied and no way is configured."""
+        """Run until ``stop`` is set. Raises ``ApplyRefused`` if cpusets are to be applied and no way is configured."""
         async with self.connected():
             tasks = [asyncio.create_task(self.pods.run()), asyncio.create_task(stop.wait())]
             try:
@@ -183,12 +183,12 @@ class Agent:
         await self._may_apply.wait()
         await plugin.run()
 
-    def _plan(self) -> Plan | None:
+    def _plan(self) -> PinningPlan | None:
         """Return the input of the NRI plugin's decisions, ``None`` while this agent may not apply cpusets."""
         host = self.host.value
         if host is None or not self._may_apply.is_set():
             return None
-        return Plan(host, self._node.cpus, self._config.apply_memory, self._node.isolation)
+        return PinningPlan(host, self._node.cpus, self._config.apply_memory, self._node.isolation)
 
     async def _every(self, interval: float, round_: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
@@ -222,10 +222,10 @@ class Agent:
         if reading is None or reading.options is None or reading.contradiction or not self.publisher.is_current:
             return PUBLISH_INTERVAL
         owner = cpu_owner(self._config.owner, reading.options, static=bool(evidence.cpus or evidence.memory))
-        is_quiet = owner is CpuOwner.SCHEDULER and self.device_publisher is None
+        is_quiet = owner is NodeCpuOwner.SCHEDULER and self.device_publisher is None
         return QUIET_INTERVAL if is_quiet else PUBLISH_INTERVAL
 
-    async def _read_kubelet(self, host: Host) -> Reading:
+    async def _read_kubelet(self, host: Host) -> KubeletReading:
         options = await self.kubelet.read()
         if options is not None:
             self._cgroups.cgroup_root = options.cgroup_root
@@ -288,7 +288,7 @@ class Agent:
 
     async def observe(self) -> None:
         """Run one round of the observer: metrics, contents of the annotation, and an event for each new difference."""
-        with suppress(ApiError):
+        with suppress(NodeApiError):
             await self.pods.confirm()
         if not self._config.apply:
             await self._read_node()
@@ -322,7 +322,7 @@ class Agent:
         events += [conflict_event(pod, text, self._config.node) for pod, text in self._conflicts()]
         events += [isolation_event(pod, text, self._config.node) for pod, text in self._refusals()]
         for event in events:
-            with suppress(ApiError):
+            with suppress(NodeApiError):
                 namespace = event["metadata"]["namespace"]
                 await self._api.post(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event)
 
@@ -417,7 +417,7 @@ class Agent:
             self._measure(targets, result)
         await self._isolate(isolation_plan(host, pods, isolation))
 
-    def _measure(self, targets: list[applier.Target], result: applier.Round) -> None:
+    def _measure(self, targets: list[applier.ContainerTarget], result: applier.Round) -> None:
         """Measure how long pinned containers have run on other CPUs. Containers without a cgroup do not count as pinned."""
         pinned = {target.container for target in targets if target.pinned}
         for container in pinned - self._running_since.keys():
@@ -450,7 +450,7 @@ class Agent:
 
     async def _applying(self) -> None:
         if self._runtime is None:
-            raise Refused("--apply needs --cri-socket or --direct-writes")
+            raise ApplyRefused("--apply needs --cri-socket or --direct-writes")
         await self.pods.synced.wait()
         # Later, only publish reads the Node: a slow API server must not delay a round.
         await self._read_node()
@@ -502,7 +502,7 @@ class Agent:
 
     async def _read_node(self) -> None:
         if self._clock() - self._node_read >= NODE_INTERVAL:
-            with suppress(ApiError):
+            with suppress(NodeApiError):
                 self._node = read_reservation(await self._api.get(f"/api/v1/nodes/{self._config.node}"))
                 self._node_read = self._clock()
 
@@ -513,7 +513,7 @@ class Agent:
             return False
         try:
             found = await self._api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}")
-        except ApiError as error:
+        except NodeApiError as error:
             logger.warning("whether the agent is removed is not known, cpusets stay: %s", error)
             return False
         return found is None or bool((found.get("metadata") or {}).get("deletionTimestamp"))

@@ -27,7 +27,7 @@ BEST_EFFORT: Final = "BestEffort"
 """The kubelet's QoS class of pods without requests, including those with Koordinator's batch resources."""
 
 
-class Runtime(Protocol):
+class CpusetSetter(Protocol):
     """The setter of a container's cpuset: the container runtime, or the cgroup tree."""
 
     async def update(self, container: str, cpus: CpuSet, mems: str = "") -> None:
@@ -46,7 +46,7 @@ class CgroupRuntime:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ContainerTarget:
     """The wanted state of a container. Empty ``mems`` leaves its memory unchanged. ``pinned`` containers come first."""
 
     container: str
@@ -110,7 +110,7 @@ class Pools:
         # NUMA nodes without memory are omitted: the kernel rejects them in cpuset.mems.
         self._everything = str(CpuSet.of(numa.id for numa in host.numa if numa.memory))
 
-    def target(self, pod: DecidedPod, container: str) -> Target | None:
+    def target(self, pod: DecidedPod, container: str) -> ContainerTarget | None:
         """Return the wanted state of a container of the pod, ``None`` if it must be left unchanged."""
         # By the kubelet's QoS class: any author of pods can set the label, which must not give access to CPUs of
         # others.
@@ -120,7 +120,7 @@ class Pools:
         if not cpus or pod.problem:
             return None
         memory = (str(CpuSet.of(pod.numa)) if pod.cpus and pod.numa else self._everything) if self._mems else ""
-        return Target(container, cpus, memory, pinned=bool(pod.cpus))
+        return ContainerTarget(container, cpus, memory, pinned=bool(pod.cpus))
 
 
 def wanted(
@@ -130,7 +130,7 @@ def wanted(
     reserved: CpuSet = EMPTY,
     mems: bool = False,
     isolation: frozenset[str] = frozenset(),
-) -> list[Target]:
+) -> list[ContainerTarget]:
     """
     Return the wanted states of all running containers of these pods, pinned containers first.
 
@@ -149,14 +149,14 @@ def wanted(
     )
 
 
-def unpinned(host: Host, running: Iterable[RunningContainer]) -> list[Target]:
+def unpinned(host: Host, running: Iterable[RunningContainer]) -> list[ContainerTarget]:
     """Return the targets of a reset: all CPUs and all memory for every container of Kubernetes."""
     everything = str(CpuSet.of(numa.id for numa in host.numa if numa.memory))
     # The agent never changes containers outside Kubernetes.
-    return [Target(one.id, host.cpu_set, everything) for one in running if one.pod_uid]
+    return [ContainerTarget(one.id, host.cpu_set, everything) for one in running if one.pod_uid]
 
 
-async def apply(targets: Sequence[Target], cgroups: Cgroups, runtime: Runtime) -> Round:
+async def apply(targets: Sequence[ContainerTarget], cgroups: Cgroups, runtime: CpusetSetter) -> Round:
     """Update every container whose effective CPUs (or memory) differ. A failure does not stop the others."""
     cgroups.locate(target.container for target in targets)
     updated, errors, missing = set(), {}, set()

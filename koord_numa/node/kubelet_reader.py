@@ -48,7 +48,7 @@ MAX_DROPPED: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class KubeletReading:
     """
     A reading of the kubelet. ``options`` are the configuration corrected by evidence.
 
@@ -92,7 +92,9 @@ class KubeletReader:
         ] = {}  # UIDs that were active before, in the order in which the kubelet dropped them
         self.evidence = Evidence()
 
-    async def read(self, host: Host, options: KubeletOptions | None, resources: ResourcesSource | None) -> Reading:
+    async def read(
+        self, host: Host, options: KubeletOptions | None, resources: ResourcesSource | None
+    ) -> KubeletReading:
         """Return the current state of the kubelet. An inconsistent reading is repeated for less than a second. Raises nothing."""
         reading = await self._read_once(host, options, resources)
         for pause in PAUSES:
@@ -104,7 +106,9 @@ class KubeletReader:
         self._report(reading)
         return reading
 
-    async def _read_once(self, host: Host, options: KubeletOptions | None, source: ResourcesSource | None) -> Reading:
+    async def _read_once(
+        self, host: Host, options: KubeletOptions | None, source: ResourcesSource | None
+    ) -> KubeletReading:
         restarted = self._notice_restart(None if source is None else source.socket)
         files = self._read_files()
         resources = None if source is None else await source.read()
@@ -113,31 +117,31 @@ class KubeletReader:
         if source is None or source.failed or resources is None:
             # The last state stays published: there is no newer one.
             state = self._last or self._kept(hardware_state(host, options, resources, self._wall_clock()))
-            return Reading(options, resources, state)
+            return KubeletReading(options, resources, state)
         bound = self._pods.bound()
         sources = (host, options, resources, files, bound, *self._pods.departed, *self._dropped)
         if self._last is not None and sources == self._sources:
-            return Reading(options, resources, self._last)
+            return KubeletReading(options, resources, self._last)
         try:
             check_listing(resources, bound, static=options is not None and options.cpu_policy == STATIC_CPUS)
             self._check_presence(resources, files, bound, restarted=restarted)
         except Contradiction as contradiction:
             self._sources = ()
-            return Reading(options, resources, self._last, str(contradiction))
+            return KubeletReading(options, resources, self._last, str(contradiction))
         try:
             checkpoint = self._checkpoint(host, options, resources, files, bound)
         except Contradiction as contradiction:
             self._sources = ()
             self._contradicted_since = self._since(self._contradicted_since)
             if not self._is_over(self._contradicted_since):
-                return Reading(options, resources, self._last, str(contradiction))
+                return KubeletReading(options, resources, self._last, str(contradiction))
             self._warn_once(f"the kubelet's exact state is not published: {contradiction}")
             checkpoint = self._kept(hardware_state(host, options, resources, self._wall_clock()))
         else:
             self._contradicted_since = None
             if self._missing_since is None:
                 self._contradiction = ""
-        return Reading(options, resources, checkpoint)
+        return KubeletReading(options, resources, checkpoint)
 
     def _check_presence(
         self, resources: PodResources, files: KubeletFiles | None, bound: Sequence[BoundPod], *, restarted: bool
@@ -246,7 +250,7 @@ class KubeletReader:
                 found.memory,
             )
 
-    def _report(self, reading: Reading) -> None:
+    def _report(self, reading: KubeletReading) -> None:
         checkpoint = reading.checkpoint
         self._metrics.state_known.set(
             bool(checkpoint is not None and checkpoint.is_exact and not reading.contradiction and not self._files_error)

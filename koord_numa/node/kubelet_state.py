@@ -24,7 +24,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.node.bound_pod import BoundPod
 from koord_numa.node.inputs.kubelet_config import KubeletOptions
 from koord_numa.node.inputs.kubelet_files import STATIC_CPUS, STATIC_MEMORY, CpuFile, KubeletFiles, MemoryFile
-from koord_numa.node.inputs.podresources import ContainerResources, PodHoldings, PodResources
+from koord_numa.node.inputs.podresources import HeldResources, PodHoldings, PodResources
 from koord_numa.node.sysfs import Host
 
 NO_CPUS = CpuFile(policy="none")
@@ -362,7 +362,7 @@ def _check_pod(
 
 
 def _difference(
-    container: ContainerResources,
+    container: HeldResources,
     cpus: CpuSet,
     blocks: tuple[HeldMemory, ...],
     devices: Mapping[str, Set[str]],

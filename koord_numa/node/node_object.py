@@ -12,7 +12,7 @@ from koord_numa.wire import names
 
 
 @dataclass(frozen=True, slots=True)
-class NodeReservation:
+class ReservedByNode:
     """
     The Node's UID, the CPUs of ``node.koordinator.sh/reservation``, and the text that koordlet would repeat on the NRT.
 
@@ -25,7 +25,7 @@ class NodeReservation:
     isolation: frozenset[str] = frozenset()
 
 
-def read_reservation(node: Mapping[str, Any] | None) -> NodeReservation:
+def read_reservation(node: Mapping[str, Any] | None) -> ReservedByNode:
     """Parse the reservation of a Node. A malformed one reserves nothing, as in Koordinator."""
     metadata = (node or {}).get("metadata") or {}
     uid = str(metadata.get("uid", ""))
@@ -37,4 +37,4 @@ def read_reservation(node: Mapping[str, Any] | None) -> NodeReservation:
     # Built from parsed values: a malformed text of the Node is not repeated on the topology.
     text = orjson.dumps({"reservedCPUs": str(cpus)}).decode() if cpus else "{}"
     words = isolation_words((metadata.get("labels") or {}).get(names.NODE_CPU_ISOLATION, ""))
-    return NodeReservation(uid, cpus, text, words)
+    return ReservedByNode(uid, cpus, text, words)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.node.applier import BEST_EFFORT, Pools, Target
+from koord_numa.node.applier import BEST_EFFORT, ContainerTarget, Pools
 from koord_numa.node.decided import DecidedPod, decided_pod
 from koord_numa.node.inputs.pods import NodePods
 from koord_numa.node.inputs.rpc import RunningContainer
@@ -48,7 +48,7 @@ _LIVE: Final = (nri_pb2.CONTAINER_CREATED, nri_pb2.CONTAINER_PAUSED, nri_pb2.CON
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PinningPlan:
     """The input of the plugin's decisions: the machine, its reserved CPUs, the Node's isolation, whether memory is applied."""
 
     host: Host
@@ -58,7 +58,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
+class CpusetConflict:
     """Another writer has set different CPUs or memory NUMA nodes for a container."""
 
     pod: DecidedPod
@@ -86,7 +86,7 @@ class NriPlugin:
     """
 
     def __init__(
-        self, socket: Path, pods: NodePods, plan: Callable[[], Plan | None], started: Callable[[], None]
+        self, socket: Path, pods: NodePods, plan: Callable[[], PinningPlan | None], started: Callable[[], None]
     ) -> None:
         self._socket = socket
         self._pods = pods
@@ -98,7 +98,7 @@ class NriPlugin:
         self.connected = False
         # Ids of containers that were created on their CPUs and have not been seen running.
         self.created: dict[str, None] = {}
-        self.conflicts: dict[str, Conflict] = {}  # by container id and field; the agent reports and removes them
+        self.conflicts: dict[str, CpusetConflict] = {}  # by container id and field; the agent reports and removes them
 
     async def run(self) -> None:
         """Keep the plugin connected until cancelled."""
@@ -203,7 +203,7 @@ class NriPlugin:
             # If two plugins set different values for a field, the runtime rejects the container.
             if current:
                 conflict = True
-                self._conflict(Conflict(pod, container.name, f"cpuset.{field}", current, value), container.id)
+                self._conflict(CpusetConflict(pod, container.name, f"cpuset.{field}", current, value), container.id)
                 continue
             setattr(answer.adjust.linux.resources.cpu, field, value)
         if target.pinned and not conflict:
@@ -244,12 +244,12 @@ class NriPlugin:
             conflict = self.conflicts.get(key)
             if conflict is not None and request.container.id in owners:
                 by = owners[request.container.id].simple.get(number, "")
-                self.conflicts[key] = Conflict(
+                self.conflicts[key] = CpusetConflict(
                     conflict.pod, conflict.container, field, conflict.set_to, conflict.decided, by
                 )
         return nri_pb2.ValidateContainerAdjustmentResponse()
 
-    def _conflict(self, conflict: Conflict, container: str) -> None:
+    def _conflict(self, conflict: CpusetConflict, container: str) -> None:
         if len(self.conflicts) < MAX_CREATED:
             self.conflicts[f"{container} {conflict.field}"] = conflict
 
@@ -280,7 +280,7 @@ class NriPlugin:
         pod = self._pods.find(sandbox.uid) or decided_pod(obj)
         return pod if pod is not None else DecidedPod(sandbox.namespace, sandbox.name, sandbox.uid)
 
-    def _pools(self, plan: Plan, pods: Iterable[DecidedPod]) -> Pools:
+    def _pools(self, plan: PinningPlan, pods: Iterable[DecidedPod]) -> Pools:
         """Return the pools of the node, including pods that the API server has not shown yet."""
         all_pods = {pod.uid: pod for pod in (*pods, *self._pods.all())}
         pools = tuple(all_pods.values())
@@ -299,11 +299,11 @@ def _same(current: str, wanted: str) -> bool:
         return False
 
 
-def _differs(target: Target, resources: Any) -> bool:
+def _differs(target: ContainerTarget, resources: Any) -> bool:
     return not _same(resources.cpus, str(target.cpus)) or bool(target.mems and not _same(resources.mems, target.mems))
 
 
-def _update(target: Target, *, ignore_failure: bool = False) -> Any:
+def _update(target: ContainerTarget, *, ignore_failure: bool = False) -> Any:
     cpu = nri_pb2.LinuxCPU(cpus=str(target.cpus), mems=target.mems)
     linux = nri_pb2.LinuxContainerUpdate(resources=nri_pb2.LinuxResources(cpu=cpu))
     return nri_pb2.ContainerUpdate(container_id=target.container, linux=linux, ignore_failure=ignore_failure)

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import orjson
 
-from koord_numa.node.inputs.api_client import ApiError, NodeApi
-from koord_numa.node.topology_object import CpuOwner, Json, NodeFacts, annotations, attributes, topology_object
+from koord_numa.node.inputs.api_client import NodeApi, NodeApiError
+from koord_numa.node.topology_object import Json, NodeCpuOwner, NodeFacts, annotations, attributes, topology_object
 from koord_numa.wire import names
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class _ObjectWriter:
         self._sent, self._failures = obj, 0
         self.writes += 1
 
-    def _failed(self, error: ApiError, now: float) -> None:
+    def _failed(self, error: NodeApiError, now: float) -> None:
         if error.status == 409:
             self._looked = float("-inf")  # another manager owns a field: read the object again
         self._failures += 1
@@ -126,7 +126,7 @@ class DevicePublisher(_ObjectWriter):
             if foreign or obj == self._sent:
                 return False
             await self._apply(obj, now)
-        except ApiError as error:
+        except NodeApiError as error:
             self._failed(error, now)
             return False
         return True
@@ -166,7 +166,7 @@ class Publisher(_ObjectWriter):
             if obj is None or obj == self._sent:
                 return False
             await self._apply(obj, now)
-        except ApiError as error:
+        except NodeApiError as error:
             self._failed(error, now)
             return False
         self._told = facts, differences
@@ -192,7 +192,7 @@ def additions(facts: NodeFacts, seen: Json) -> Json:
     ours = _our_annotations(seen)
     # One foreign key of Koordinator is enough: koordlet writes them as a set, and two writers would contradict each
     # other.
-    if facts.owner is CpuOwner.KUBELET or any(key in theirs and key not in ours for key in _KOORDINATOR):
+    if facts.owner is NodeCpuOwner.KUBELET or any(key in theirs and key not in ours for key in _KOORDINATOR):
         found = {
             key: text for key, text in found.items() if key not in _KOORDINATOR
         }  # owned by koordlet, or without an owner

@@ -33,22 +33,24 @@ _PAGE_UNITS: Final = (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 FINGERPRINT_ALL: Final = "all"
 
 
-class CpuOwner(Enum):
+class NodeCpuOwner(Enum):
     """The component that chooses the CPUs of containers."""
 
     SCHEDULER = "scheduler"
     KUBELET = "kubelet"
 
 
-def cpu_owner(word: str, kubelet: KubeletOptions | None, *, static: bool = False) -> CpuOwner:
+def cpu_owner(word: str, kubelet: KubeletOptions | None, *, static: bool = False) -> NodeCpuOwner:
     """
     Return the owner by name. ``auto`` is the kubelet if one of its managers is static, else the scheduler.
 
     ``static``: there is evidence of a static manager, even if the configuration is unknown.
     """
     if word != "auto":
-        return CpuOwner(word)
-    return CpuOwner.KUBELET if static or (kubelet is not None and kubelet.owns_placement) else CpuOwner.SCHEDULER
+        return NodeCpuOwner(word)
+    return (
+        NodeCpuOwner.KUBELET if static or (kubelet is not None and kubelet.owns_placement) else NodeCpuOwner.SCHEDULER
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class NodeFacts:
 
     name: str
     host: Host
-    owner: CpuOwner = CpuOwner.SCHEDULER
+    owner: NodeCpuOwner = NodeCpuOwner.SCHEDULER
     kubelet: KubeletOptions | None = None
     resources: PodResources | None = None
     checkpoint: KubeletCheckpoint | None = None
@@ -117,7 +119,7 @@ def _chosen_reserved(host: Host, kubelet: KubeletOptions) -> CpuSet:
 
 def topology_object(facts: NodeFacts) -> Json:
     """Return the whole object, for a node without another publisher."""
-    owned = facts.owner is CpuOwner.SCHEDULER
+    owned = facts.owner is NodeCpuOwner.SCHEDULER
     zones = [_zone(facts, numa, [*(_offered if owned else _managed)(facts, numa)]) for numa in facts.host.numa]
     metadata: Json = {
         "name": facts.name,
@@ -161,7 +163,7 @@ def attributes(facts: NodeFacts) -> Iterator[tuple[str, str]]:
 def annotations(facts: NodeFacts) -> dict[str, str]:
     """Return the annotations: Koordinator's if the scheduler owns the CPUs, else the kubelet's state. PCI devices on all nodes."""
     found: dict[str, str] = {}
-    if facts.owner is CpuOwner.SCHEDULER:
+    if facts.owner is NodeCpuOwner.SCHEDULER:
         held = CpuSet.of(cpu for pod in facts.decided for cpu in pod.cpus)
         closed = CpuSet.of(cpu for pod in facts.decided if pod.exclusive_to_best_effort for cpu in pod.cpus)
         # Empty siblings are applied with the cpusets.

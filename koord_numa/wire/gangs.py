@@ -36,23 +36,23 @@ class GangPolicyModel(Strict):
     min_count: Count
 
 
-class PolicyModel(Strict):
+class GroupPolicyModel(Strict):
     """``schedulingPolicy``, a union with exactly one member."""
 
     basic: dict[str, Any] | None = None
     gang: GangPolicyModel | None = None
 
 
-class TopologyModel(Strict):
+class GroupTopologyModel(Strict):
     """A topology constraint."""
 
     key: str
 
 
-class ConstraintsModel(Strict):
+class GroupConstraintsModel(Strict):
     """``schedulingConstraints``."""
 
-    topology: list[TopologyModel] | None = None
+    topology: list[GroupTopologyModel] | None = None
 
 
 class DisruptionModel(Strict):
@@ -70,7 +70,7 @@ class GroupClaimModel(Strict):
     resource_claim_template_name: str | None = None
 
 
-class ClaimStatusModel(Strict):
+class GroupClaimStatusModel(Strict):
     """An entry of ``status.resourceClaimStatuses``."""
 
     name: str
@@ -80,15 +80,15 @@ class ClaimStatusModel(Strict):
 class GroupStatusModel(Strict):
     """The part of the status of a PodGroup that is read."""
 
-    resource_claim_statuses: list[ClaimStatusModel] | None = None
+    resource_claim_statuses: list[GroupClaimStatusModel] | None = None
 
 
 class PodGroupModel(Strict):
     """The spec of a PodGroup of ``scheduling.k8s.io``. v1alpha2 has the disruption mode as a word."""
 
     parent_composite_pod_group_name: str | None = None
-    scheduling_policy: PolicyModel | None = None
-    scheduling_constraints: ConstraintsModel | None = None
+    scheduling_policy: GroupPolicyModel | None = None
+    scheduling_constraints: GroupConstraintsModel | None = None
     resource_claims: list[GroupClaimModel] | None = None
     disruption_mode: DisruptionModel | str | None = None
     priority: int | None = None
@@ -236,12 +236,12 @@ def _spec_of(
 
 
 def _kubernetes_spec(model: PodGroupModel, path: FieldPath) -> GangSpec:
-    policy = model.scheduling_policy or PolicyModel()
+    policy = model.scheduling_policy or GroupPolicyModel()
     if (policy.basic is None) == (policy.gang is None):
         raise path.at("schedulingPolicy").error("must have exactly one of basic and gang")
     if model.parent_composite_pod_group_name:
         raise path.at("parentCompositePodGroupName").error("CompositePodGroups are not supported")
-    topology = (model.scheduling_constraints or ConstraintsModel()).topology or []
+    topology = (model.scheduling_constraints or GroupConstraintsModel()).topology or []
     levels = tuple(TopologyLevel(each.key) for each in topology)
     preempts = PREEMPTION.read(model.preemption_policy or "PreemptLowerPriority", path.at("preemptionPolicy"))
     return GangSpec(

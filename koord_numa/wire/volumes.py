@@ -23,7 +23,7 @@ from koord_numa.wire.parsing import EnumReader, Int64, Problems, Quantity, Stric
 from koord_numa.wire.selectors import LabelSelectorModel, NodeSelectorModel, label_selector, node_terms
 
 
-class CapacityModel(Strict):
+class StorageCapacityModel(Strict):
     """A CSIStorageCapacity, which has its fields at the top level instead of a spec."""
 
     storage_class_name: str = ""
@@ -99,7 +99,7 @@ def parse_storage_capacity(obj: Mapping[str, Any]) -> StorageCapacity:
     """Parse a CSIStorageCapacity, with the name ``namespace/name``. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, "CSIStorageCapacity", problems)
-    model = problems.collect(lambda: read(CapacityModel, top.body, top.path), CapacityModel())
+    model = problems.collect(lambda: read(StorageCapacityModel, top.body, top.path), StorageCapacityModel())
     # As volumebinding/binder.go capacitySufficient: the maximum volume size if the driver reports it, else the capacity
     # left.
     text = model.capacity if model.maximum_volume_size is None else model.maximum_volume_size
@@ -177,7 +177,7 @@ class ClaimResources(Strict):
     requests: dict[str, Quantity] | None = None
 
 
-class ClaimSpec(Strict):
+class VolumeClaimSpec(Strict):
     """Spec of a PersistentVolumeClaim."""
 
     volume_name: str | None = None
@@ -259,7 +259,7 @@ def parse_claim(obj: Mapping[str, Any]) -> PersistentVolumeClaim:
     problems = Problems()
     top = head(obj, "PersistentVolumeClaim", problems)
     path = top.path.at("spec")
-    spec = problems.collect(lambda: read(ClaimSpec, top.body.get("spec") or {}, path), ClaimSpec())
+    spec = problems.collect(lambda: read(VolumeClaimSpec, top.body.get("spec") or {}, path), VolumeClaimSpec())
     status = problems.collect(lambda: read(Phase, top.body.get("status") or {}, top.path.at("status")), Phase())
     legacy = top.annotations.get(names.LEGACY_CLASS)
     requests = spec.resources.requests if spec.resources else None

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from koord_numa.app.metrics import FreeCpus
+from koord_numa.app.metrics import NodeFreeCpus
 from koord_numa.app.runtime import Options, Runtime
 from koord_numa.sandbox.apiserver import ApiServer
 from tests.cluster.objects import until
@@ -142,12 +142,12 @@ async def test_a_mirror_without_a_sign_of_life_makes_the_process_unhealthy(
 @pytest.mark.parametrize(
     ("free", "fragmentation"),
     [
-        pytest.param(FreeCpus(16, 8, 8), 0.0, id="two empty NUMA nodes"),
-        pytest.param(FreeCpus(8, 8, 8), 0.0, id="one empty, one full"),
-        pytest.param(FreeCpus(8, 4, 8), 0.5, id="both half full"),
-        pytest.param(FreeCpus(0, 0, 8), 0.0, id="full"),
-        pytest.param(FreeCpus(8, 1, 16), 0.875, id="scattered"),
+        pytest.param(NodeFreeCpus(16, 8, 8), 0.0, id="two empty NUMA nodes"),
+        pytest.param(NodeFreeCpus(8, 8, 8), 0.0, id="one empty, one full"),
+        pytest.param(NodeFreeCpus(8, 4, 8), 0.5, id="both half full"),
+        pytest.param(NodeFreeCpus(0, 0, 8), 0.0, id="full"),
+        pytest.param(NodeFreeCpus(8, 1, 16), 0.875, id="scattered"),
     ],
 )
-def test_fragmentation(free: FreeCpus, fragmentation: float) -> None:
+def test_fragmentation(free: NodeFreeCpus, fragmentation: float) -> None:
     assert free.fragmentation == fragmentation

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from koord_numa.wire.images import ContainerImage
 from koord_numa.wire.node.nodes import NodeSpec
 from koord_numa.wire.pod.pods import SchedulingSpec, Status
-from koord_numa.wire.pod.requests import ConstraintsModel, ContainerModel, Workload
+from koord_numa.wire.pod.requests import ConstraintsModel, ContainerModel, WorkloadModel
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "pod-fields.md"
 ROW = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \| (honored|irrelevant) \| \S.* \|$", re.MULTILINE)
@@ -48,7 +48,7 @@ LATER_NODE = {"podPreemptionPolicy"}
 OF_RESIZE = {"allocatedResources", "resources"}
 """Read from the raw status, for pods that are being resized."""
 
-OF_SPEC = (tables()[0], known_to(V1PodSpec) | LATER_SPEC, read_by(Workload, ConstraintsModel, SchedulingSpec))
+OF_SPEC = (tables()[0], known_to(V1PodSpec) | LATER_SPEC, read_by(WorkloadModel, ConstraintsModel, SchedulingSpec))
 OF_CONTAINER = (tables()[1], known_to(V1Container), read_by(ContainerModel, ContainerImage))
 OF_STATUS = (tables()[2], known_to(V1PodStatus) | LATER_STATUS, read_by(Status) | OF_RESIZE)
 OF_NODE = (tables()[3], known_to(V1NodeSpec) | LATER_NODE, read_by(NodeSpec))

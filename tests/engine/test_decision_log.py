@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
-from koord_numa.engine.decision_log import COMPARED_A_SECOND, KEPT, Decision, DecisionLog, RunnerUp
+from koord_numa.engine.decision_log import COMPARED_A_SECOND, KEPT, DecisionLog, LoggedDecision, RunnerUp
 
 ANSWERS: Mapping[str, ScoredPlacement | Rejection] = {
     "a": ScoredPlacement(90, Placement("a"), {"resources": 40, "numa": 50}),
@@ -23,7 +23,7 @@ def test_the_best_of_the_others_and_what_they_lack() -> None:
     log = DecisionLog(clock=lambda: 1.0, wall_clock=lambda: 1000.0)
     log.record(key("p"), Placement("a"), lambda: ANSWERS)
     runners = (RunnerUp("d", 90, {"numa": -5, "resources": 5}), RunnerUp("b", 80, {"numa": -10}))
-    assert list(log.decisions) == [Decision(1000.0, key("p"), Placement("a"), 90, runners)]
+    assert list(log.decisions) == [LoggedDecision(1000.0, key("p"), Placement("a"), 90, runners)]
 
 
 def test_few_a_second_are_compared() -> None:

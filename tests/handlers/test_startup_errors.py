@@ -12,7 +12,7 @@ from koord_numa.handlers import embedding
 async def test_a_start_that_fails_is_one_sentence(error: Exception) -> None:
     registry = kopf.OperatorRegistry()
 
-    async def start() -> embedding.Host:
+    async def start() -> embedding.EmbeddingProcess:
         raise error
 
     embedding.attach(registry, start)

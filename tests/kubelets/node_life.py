@@ -19,7 +19,7 @@ from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.ports import DELETED
 from koord_numa.sandbox.machines import NodeDescription
-from koord_numa.sandbox.machines.agents.agent import Refused
+from koord_numa.sandbox.machines.agents.agent import RefusedPod
 from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
 from koord_numa.sandbox.machines.hardware.topologies import node_object
 from koord_numa.wire import parse_node, parse_pod, parse_topology
@@ -127,10 +127,10 @@ class NodeLife:
         uid, placement = self.arriving.popleft()
         pod = parse_pod(self.objects[uid])
         lie = self._lies > 0
-        answer = Refused("TopologyAffinityError", "as told") if lie else self.agent.admit(pod)
+        answer = RefusedPod("TopologyAffinityError", "as told") if lie else self.agent.admit(pod)
         self._lies -= lie
         self.log.append(f"{self.now:.0f} admit {uid} {answer}")
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedPod):
             if not lie:
                 self.refusals.append(Refusal(uid, answer.reason, answer.message, placement.explores))
             status: JsonObject = {"phase": "Failed", "reason": answer.reason, "startTime": self._time()}

@@ -5,7 +5,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.state import Device, DevicePool, KubeletState
+from koord_numa.core.kubelet.state import DevicePool, KubeletState, PluginDevice
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
@@ -32,7 +32,7 @@ class SharedLife(NodeLife):
     def scan(self) -> None:
         """Exporters list what running containers have, and nothing of what only init containers had."""
         if not self.objects:
-            pool = DevicePool(tuple(Device(f"gpu{place}", mask) for place, mask in enumerate(self.wiring)))
+            pool = DevicePool(tuple(PluginDevice(f"gpu{place}", mask) for place, mask in enumerate(self.wiring)))
             self.agent.kubelet = replace(self.agent.kubelet, devices={GPU: pool})
             self.agent._state = KubeletState.empty(self.agent.kubelet)
         super().scan()

@@ -10,7 +10,7 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admit import Admitted, admit
-from koord_numa.core.kubelet.state import Device, DevicePool, KubeletState
+from koord_numa.core.kubelet.state import DevicePool, KubeletState, PluginDevice
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy
@@ -66,7 +66,7 @@ def worlds(life: SharedLife, placed: list[dict[str, Any]]) -> Worlds:
     shown = life.in_use()
     found = []
     for masks in wirings_like(life.wiring):
-        pool = DevicePool(tuple(Device(f"gpu{place}", mask) for place, mask in enumerate(masks)))
+        pool = DevicePool(tuple(PluginDevice(f"gpu{place}", mask) for place, mask in enumerate(masks)))
         state: KubeletState | None = KubeletState.empty(replace(life.agent.kubelet, devices={GPU: pool}))
         for number, spec in enumerate(placed):
             verdict = (

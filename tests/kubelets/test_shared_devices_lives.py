@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from koord_numa.core.kubelet.admit import Admitted, admit
-from koord_numa.core.kubelet.state import Device, DevicePool, KubeletState
+from koord_numa.core.kubelet.state import DevicePool, KubeletState, PluginDevice
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy
@@ -102,7 +102,7 @@ def worlds_of(dice: Random) -> Worlds:
     life = life_of(wiring, policy, in_full=dice.random() < 0.4, numa=numa)
     life.fingerprint = dice.random() < 0.75
     pools = [
-        DevicePool(tuple(Device(f"gpu{place}", mask) for place, mask in enumerate(masks)))
+        DevicePool(tuple(PluginDevice(f"gpu{place}", mask) for place, mask in enumerate(masks)))
         for masks in wirings_like(wiring, numa)
     ]
     if len(pools) > MOST_WORLDS:

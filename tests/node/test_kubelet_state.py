@@ -18,7 +18,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.node.bound_pod import BoundPod
 from koord_numa.node.inputs.kubelet_config import KubeletOptions, kubelet_options
 from koord_numa.node.inputs.kubelet_files import CpuFile, KubeletFiles, MemoryFile
-from koord_numa.node.inputs.podresources import ContainerResources, PodHoldings, PodResources
+from koord_numa.node.inputs.podresources import HeldResources, PodHoldings, PodResources
 from koord_numa.node.kubelet_state import (
     Contradiction,
     Evidence,
@@ -64,9 +64,9 @@ FILES: Final = KubeletFiles(
 LISTED: Final = PodHoldings(
     "default",
     "pod-a",
-    (ContainerResources("app", CpuSet.parse("1-2"), {"x/gpu": frozenset({"g1"})}, blocks(GIB)),),
+    (HeldResources("app", CpuSet.parse("1-2"), {"x/gpu": frozenset({"g1"})}, blocks(GIB)),),
 )
-OTHER: Final = PodHoldings("default", "pod-b", (ContainerResources("app"),))
+OTHER: Final = PodHoldings("default", "pod-b", (HeldResources("app"),))
 RESOURCES: Final = PodResources(
     pods=(LISTED, OTHER),
     allocatable_cpus=CpuSet.parse("1-7"),

@@ -25,7 +25,7 @@ from grpc import aio
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.node.inputs.pods import NodePods
 from koord_numa.node.inputs.rpc import RuntimeClient
-from koord_numa.node.nri_plugin import NriPlugin, Plan
+from koord_numa.node.nri_plugin import NriPlugin, PinningPlan
 from koord_numa.node.sysfs import read_host
 from koord_numa.wire import names
 
@@ -165,7 +165,7 @@ async def test_a_container_starts_on_its_cpus_and_stays_there(monkeypatch: pytes
     host = read_host(Path("/sys"))
     async with containerd() as runtime:
         pods = NodePods(None, "n")  # type: ignore[arg-type]  # nothing is asked of an API server
-        plugin = NriPlugin(runtime.nri, pods, lambda: Plan(host), lambda: None)
+        plugin = NriPlugin(runtime.nri, pods, lambda: PinningPlan(host), lambda: None)
         connected = asyncio.create_task(plugin.run())
         running: list[Running] = []
         try:

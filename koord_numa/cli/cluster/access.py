@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from koord_numa.cli.parameters import Duration
+from koord_numa.cli.parameters import DurationParameter
 from koord_numa.cluster.credentials import NO_OVERRIDES, NoCredentials, Overrides, contexts_of, load_credentials
 
 if TYPE_CHECKING:
@@ -249,7 +249,12 @@ def connection_options(*, before: bool) -> list[Decorator]:
         option("--as-group", "as_groups", multiple=True, metavar="GROUP", help="Group to impersonate; repeatable."),
         option("--as-uid", metavar="UID", help="UID to impersonate."),
         option("--insecure-skip-tls-verify", "insecure", is_flag=True, help="Do not verify the server's certificate."),
-        option("--request-timeout", "timeout", type=Duration(), metavar="DURATION", help="Limit for a response, such as 30s; 0: none."),
+        option(
+            *("--request-timeout", "timeout"),
+            type=DurationParameter(),
+            metavar="DURATION",
+            help="Limit for a response, such as 30s; 0: none.",
+        ),
     ]  # fmt: skip
 
 

@@ -60,7 +60,7 @@ from koord_numa.wire.names import DEVICE_KIND, TOPOLOGY_KIND
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.node.topologies import parse_topology
 from koord_numa.wire.parsing import is_nested_deeper
-from koord_numa.wire.pod.pods import PriorityClass, parse_pod, parse_priority_class
+from koord_numa.wire.pod.pods import PriorityClassObject, parse_pod, parse_priority_class
 from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
 from koord_numa.wire.workloads import parse_budget, parse_namespace, parse_workload
 
@@ -175,7 +175,7 @@ class ClusterObjects:
     device_classes: list[DeviceClass] = field(default_factory=list)
     taint_rules: list[DeviceTaintRule] = field(default_factory=list)
     budgets: list[DisruptionBudget] = field(default_factory=list)
-    priority_classes: list[PriorityClass] = field(default_factory=list)
+    priority_classes: list[PriorityClassObject] = field(default_factory=list)
     workloads: list[Workload] = field(default_factory=list)
     pod_groups: list[PodGroup] = field(default_factory=list)
     unread: dict[Resource, str] = field(default_factory=dict)
@@ -220,7 +220,7 @@ PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
     "DeviceClass": ("device_classes", parse_device_class),
     "DeviceTaintRule": ("taint_rules", parse_taint_rule),
     "PodDisruptionBudget": ("budgets", parse_budget),
-    "PriorityClass": ("priority_classes", parse_priority_class),
+    "PriorityClassObject": ("priority_classes", parse_priority_class),
     POD_GROUP_KIND: ("pod_groups", _pod_group),
     **{kind.value: ("workloads", partial(parse_workload, kind)) for kind in WorkloadKind},
 }
@@ -244,7 +244,7 @@ _LISTED: Final[Mapping[str, Resource]] = {
     "ResourceSlice": RESOURCE_SLICES,
     "DeviceClass": DEVICE_CLASSES,
     "PodDisruptionBudget": BUDGETS,
-    "PriorityClass": PRIORITY_CLASSES,
+    "PriorityClassObject": PRIORITY_CLASSES,
     **{kind.value: resource for kind, resource in WORKLOADS.items()},
 }
 

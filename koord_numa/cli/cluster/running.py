@@ -40,7 +40,7 @@ class Answered:
     by: str
 
 
-class Refused(click.ClickException):
+class ResponseError(click.ClickException):
     """An error response of the scheduler. ``status`` is the HTTP status."""
 
     def __init__(self, message: str, status: int) -> None:
@@ -61,7 +61,7 @@ def ask(access: Access, url: str, path: str) -> Answered | None:
         return Answered(_ask_named(access, url, path), url)
     try:
         return asyncio.run(_ask_leader(access, path))
-    except (ClusterError, NoCredentials, Refused, aiohttp.ClientError, OSError, TimeoutError, ValueError):
+    except (ClusterError, NoCredentials, ResponseError, aiohttp.ClientError, OSError, TimeoutError, ValueError):
         return None  # the objects are used instead, and report problems of the cluster
 
 
@@ -110,7 +110,7 @@ async def _ask(access: Access, url: str) -> Mapping[str, Any]:
         found = {"message": raw.decode(errors="replace").strip()}
     if response.status >= 300 or not isinstance(found, dict):
         message = found.get("message", "") if isinstance(found, dict) else ""
-        raise Refused(message or f"the scheduler answers {response.status}", response.status)
+        raise ResponseError(message or f"the scheduler answers {response.status}", response.status)
     return found
 
 

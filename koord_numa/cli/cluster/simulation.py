@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 from koord_numa.cli.cluster.snapshot import Snapshot, WouldWait
-from koord_numa.cli.cluster.trace import Arrival
+from koord_numa.cli.cluster.trace import TracePod
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Alignment, Placement
 
@@ -23,7 +23,7 @@ FEW: Final = 200
 """Number of pods below which no progress bar is shown."""
 
 
-class Outcome(Enum):
+class SimulatedOutcome(Enum):
     """The simulated outcome of a pod."""
 
     PLACED = "placed"
@@ -39,11 +39,11 @@ class Simulated:
     verdict: Placement | WouldWait
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SimulatedOutcome:
         """The outcome of the decision."""
         if isinstance(self.verdict, Placement):
-            return Outcome.PLACED
-        return Outcome.WAITS if self.verdict.candidate is None else Outcome.AFTER_EVICTIONS
+            return SimulatedOutcome.PLACED
+        return SimulatedOutcome.WAITS if self.verdict.candidate is None else SimulatedOutcome.AFTER_EVICTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Totals:
     tried: int
 
 
-def simulate(arrivals: Sequence[Arrival], snapshot: Snapshot, label: str = "simulating") -> list[Simulated]:
+def simulate(arrivals: Sequence[TracePod], snapshot: Snapshot, label: str = "simulating") -> list[Simulated]:
     """
     Decide each pod in the order of arrival. A placed pod counts in the snapshot until it leaves.
 
@@ -110,7 +110,7 @@ def totals_of(results: Sequence[Simulated]) -> Totals:
     return Totals(
         pods=len(results),
         placed=len(placements),
-        after_evictions=sum(one.outcome is Outcome.AFTER_EVICTIONS for one in results),
+        after_evictions=sum(one.outcome is SimulatedOutcome.AFTER_EVICTIONS for one in results),
         nodes=len({it.node for it in placements}),
         aligned=sum(it.alignment is Alignment.ALIGNED for it in tried),
         tried=len(tried),

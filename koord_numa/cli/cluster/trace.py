@@ -41,7 +41,7 @@ Row = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class TracePod:
     """A pod with its arrival and departure in seconds of the simulation. It stays by default."""
 
     pod: Pod
@@ -54,7 +54,7 @@ def read_trace_nodes(path: Path) -> list[tuple[Node, NodeResourceTopology]]:
     return [_machine(path, row) for row in _rows(path, _NODE_COLUMNS)]
 
 
-def read_trace_pods(path: Path, scheduler: str = "koord-numa") -> list[Arrival]:
+def read_trace_pods(path: Path, scheduler: str = "koord-numa") -> list[TracePod]:
     """Return all pods, sorted by arrival, with the given scheduler name. Raises ``click.ClickException``."""
     found = [_traced(path, row, scheduler) for row in _rows(path, _POD_COLUMNS)]
     return sorted(found, key=lambda one: (one.arrives, one.pod.key.name))
@@ -95,7 +95,7 @@ def _machine(path: Path, row: Row) -> tuple[Node, NodeResourceTopology]:
     )
 
 
-def _traced(path: Path, row: Row, scheduler: str) -> Arrival:
+def _traced(path: Path, row: Row, scheduler: str) -> TracePod:
     name, cpu = row["name"], _number(path, row, "cpu_milli")
     if row["gpu_spec"]:
         raise click.ClickException(
@@ -109,4 +109,4 @@ def _traced(path: Path, row: Row, scheduler: str) -> Arrival:
     request = PodRequest(containers=(Container("app", ContainerKind.APP, amounts, amounts),), qos=qos)
     arrives = _number(path, row, "creation_time")
     pod = Pod(PodKey(NAMESPACE, name, name), request, scheduler=scheduler, created=float(arrives))
-    return Arrival(pod, arrives, _number(path, row, "deletion_time"))
+    return TracePod(pod, arrives, _number(path, row, "deletion_time"))

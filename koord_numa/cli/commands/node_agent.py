@@ -143,9 +143,9 @@ def _printed(options: dict[str, Any]) -> str:
 def _run(options: dict[str, Any]) -> None:
     import asyncio
 
-    from koord_numa.node.agent import Refused
+    from koord_numa.node.agent import ApplyRefused
     from koord_numa.node.agent_config import AgentConfig
-    from koord_numa.node.inputs.api_client import ApiError
+    from koord_numa.node.inputs.api_client import NodeApiError
     from koord_numa.node.publisher import Publish
 
     config = AgentConfig(
@@ -173,7 +173,7 @@ def _run(options: dict[str, Any]) -> None:
     )
     try:
         asyncio.run(_main(config, options["kubeconfig"], release=options["release"]))
-    except (ApiError, Refused) as error:
+    except (NodeApiError, ApplyRefused) as error:
         raise click.ClickException(str(error)) from None
 
 

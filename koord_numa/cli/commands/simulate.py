@@ -15,7 +15,7 @@ from koord_numa.view.printable import printable
 
 if TYPE_CHECKING:
     from koord_numa.cli.cluster.objects import ClusterObjects
-    from koord_numa.cli.cluster.trace import Arrival
+    from koord_numa.cli.cluster.trace import TracePod
 
 
 @click.command(
@@ -92,21 +92,21 @@ def command(
 
 def _arrivals(
     sources: Sequence[Path], objects: "ClusterObjects", namespace: str
-) -> "tuple[list[Arrival], Counter[str]]":
+) -> "tuple[list[TracePod], Counter[str]]":
     """
     Return the pods of manifests in their order, then those of traces by arrival, and the number of ignored objects by
     kind.
     """
     from koord_numa.cli.cluster.manifest import pods, read_manifests, take
-    from koord_numa.cli.cluster.trace import SUFFIX, Arrival, read_trace_pods
+    from koord_numa.cli.cluster.trace import SUFFIX, TracePod, read_trace_pods
 
     traces = [source for source in sources if source.suffix == SUFFIX]
     manifests = [source for source in sources if source.suffix != SUFFIX]
     passed: Counter[str] = Counter()
-    found: list[Arrival] = []
+    found: list[TracePod] = []
     if manifests:
         manifest = take(read_manifests(manifests), objects, namespace)
-        found.extend(Arrival(pod) for pod in pods(manifest, objects, namespace))
+        found.extend(TracePod(pod) for pod in pods(manifest, objects, namespace))
         passed = manifest.passed
         for sentence in manifest.unread:
             click.echo(printable(sentence), err=True)

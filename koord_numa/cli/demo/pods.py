@@ -16,7 +16,7 @@ from koord_numa.wire import names
 Json = dict[str, Any]
 
 
-class ClaimTemplate(BaseModel):
+class DemoClaims(BaseModel):
     """A ResourceClaimTemplate: ``devices`` are device classes by request, ``cpus`` whole CPUs of dra-driver-cpu."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -140,6 +140,6 @@ def load_pods(path: Path, seed: int | None = None) -> list[Json]:
 def load_referenced(path: Path) -> list[Json]:
     """Return the ResourceClaimTemplates and PodGroups that the pods of a file refer to."""
     found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    claims = [ClaimTemplate.model_validate(entry).document() for entry in found.get("claimTemplates", ())]
+    claims = [DemoClaims.model_validate(entry).document() for entry in found.get("claimTemplates", ())]
     templates = map(PodTemplate.model_validate, found["pods"])
     return [*claims, *(template.pod_group() for template in templates if template.gang)]

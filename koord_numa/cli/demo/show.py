@@ -58,14 +58,14 @@ def run_demo(*, keep: bool, seed: int | None, speed: float) -> int:
     console = open_console()
     with tempfile.TemporaryDirectory(prefix="koord-numa-demo-") as folder:
         try:
-            return asyncio.run(_run(console, Path(folder), Plan(keep, seed, Pace(pause=PAUSE / speed))))
+            return asyncio.run(_run(console, Path(folder), DemoOptions(keep, seed, Pace(pause=PAUSE / speed))))
         except (KeyboardInterrupt, asyncio.CancelledError):
             console.print("\nstopped; nothing is left behind")
             return 130
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoOptions:
     """Options of one demo."""
 
     keep: bool
@@ -73,7 +73,7 @@ class Plan:
     pace: Pace
 
 
-async def _run(console: Console, folder: Path, plan: Plan) -> int:
+async def _run(console: Console, folder: Path, plan: DemoOptions) -> int:
     # KeyboardInterrupt is not used, because SIGINT may be ignored, as in background jobs of a shell.
     if task := asyncio.current_task():
         # Cancellation ends the blocks and stops the operator. A plain SIGTERM would leave it running.

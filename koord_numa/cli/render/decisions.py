@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from koord_numa.cli.cluster.simulation import Outcome, Simulated, totals_of
+from koord_numa.cli.cluster.simulation import Simulated, SimulatedOutcome, totals_of
 from koord_numa.cli.cluster.snapshot import Snapshot
 from koord_numa.cli.cluster.views import now
 from koord_numa.cli.render.placements import sentences
@@ -312,4 +312,4 @@ def _entry(one: Simulated) -> Document:
 
 def everything_placed(results: Sequence[Simulated]) -> bool:
     """Return whether all pods were placed."""
-    return all(one.outcome is Outcome.PLACED for one in results)
+    return all(one.outcome is SimulatedOutcome.PLACED for one in results)

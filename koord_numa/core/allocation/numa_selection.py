@@ -20,7 +20,7 @@ from koord_numa.core.allocation.numa_sets import NumaSets
 from koord_numa.core.numa.common_masks import common_masks
 from koord_numa.core.numa.counted import Counted, fewest_that_reach
 from koord_numa.core.numa.distances import Distances, spreads
-from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
+from koord_numa.core.numa.exclusive import UNCONSTRAINED, NumaExclusivity
 from koord_numa.core.numa.hints import Hint, mask_of_ids, masks_of_size
 from koord_numa.core.numa.policies import KOORDINATOR, Decision, decide_koordinator
 from koord_numa.core.objects.vocabulary import (
@@ -110,7 +110,7 @@ def all_masks(offers: NumaOffers) -> Iterator[int]:
 
 
 def hints(
-    rules: NodeRules, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED, closed: int = 0
+    rules: NodeRules, offers: NumaOffers, exclusivity: NumaExclusivity = UNCONSTRAINED, closed: int = 0
 ) -> dict[str, list[Hint]]:
     """
     Return the hints of every resource, as Koordinator's resource_manager.go: one per set that could hold the whole pod.
@@ -159,7 +159,7 @@ def _searched_sizes(sets: NumaSets) -> range:
 def preferred(
     rules: NodeRules,
     offers: NumaOffers,
-    exclusivity: Exclusivity,
+    exclusivity: NumaExclusivity,
     suits: Callable[[int], bool] | None = None,
     distances: Distances = NO_DISTANCES,
 ) -> Hint | None:
@@ -212,7 +212,7 @@ def is_possible(rules: NodeRules, offers: NumaOffers) -> bool:
     return sets.adds_up(sets.unlacking)
 
 
-def _of_size(sets: NumaSets, size: int, exclusivity: Exclusivity) -> list[int]:
+def _of_size(sets: NumaSets, size: int, exclusivity: NumaExclusivity) -> list[int]:
     """Return the sets of this size that can hold the pod, in the order of comparison."""
     offers = sets.offers
     if size == 1:
@@ -224,7 +224,7 @@ def _of_size(sets: NumaSets, size: int, exclusivity: Exclusivity) -> list[int]:
     return sets.holding(sets.found(size, nodes))
 
 
-def _closed(exclusivity: Exclusivity) -> int:
+def _closed(exclusivity: NumaExclusivity) -> int:
     """Return the NUMA nodes that no set of several may contain."""
     return exclusivity.occupancy.single if exclusivity.wish is NUMA_REQUIRED else 0
 
@@ -252,7 +252,10 @@ def _closest(masks: list[int], distances: Distances) -> list[int]:
 
 
 def select_numa_nodes(
-    rules: NodeRules, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED, distances: Distances = NO_DISTANCES
+    rules: NodeRules,
+    offers: NumaOffers,
+    exclusivity: NumaExclusivity = UNCONSTRAINED,
+    distances: Distances = NO_DISTANCES,
 ) -> Decision:
     """
     Return the set of NUMA nodes that the policy elects, and whether it is admitted. The policy must not be ``NONE``.

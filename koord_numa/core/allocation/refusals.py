@@ -8,7 +8,7 @@ from koord_numa.core.allocation.numa_offers import NumaOffers
 from koord_numa.core.allocation.numa_selection import fewest_if_empty, is_possible
 from koord_numa.core.cpus.cpu_request import NotEnoughCpus
 from koord_numa.core.explain import amounts_text, cpus_text, largest_that_fits, needs_text
-from koord_numa.core.numa.exclusive import Exclusivity
+from koord_numa.core.numa.exclusive import NumaExclusivity
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
 from koord_numa.core.objects.vocabulary import NO_BIND_POLICY, CpuBindPolicy, NumaExclusive, NumaPolicy, RestrictedRule
 from koord_numa.core.pod_resources import amplify
@@ -21,7 +21,7 @@ WHOLE_CORES: Final = "in whole cores"
 _SHAPES: Final = {CpuBindPolicy.FULL_PCPUS: WHOLE_CORES, CpuBindPolicy.SPREAD_BY_PCPUS: "counting one CPU of each core"}
 
 
-def not_aligned(rules: NodeRules, offers: NumaOffers, exclusivity: Exclusivity) -> Rejection:
+def not_aligned(rules: NodeRules, offers: NumaOffers, exclusivity: NumaExclusivity) -> Rejection:
     """Return a rejection if no set is acceptable: too little in total, excluded by exclusivity, or by the policy."""
     short = [name for name, given in offers.given.items() if _whole(given, offers.units[name]) < rules.amounts[name]]
     if short:

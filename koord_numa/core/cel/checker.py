@@ -23,7 +23,7 @@ from koord_numa.core.cel.functions import (
 )
 from koord_numa.core.cel.parser import (
     Bind,
-    Call,
+    CallExpression,
     Expr,
     Ident,
     Index,
@@ -175,7 +175,7 @@ def _map(node: MapLiteral, scope: Scope) -> Type:
     return map_of(key, _common(values, [value for _, value, _ in node.entries], scope))
 
 
-def _call(node: Call, scope: Scope) -> Type:
+def _call(node: CallExpression, scope: Scope) -> Type:
     if node.function in ("_&&_", "_||_"):
         return _logic(node, scope)
     target, name = node.target, node.function
@@ -200,7 +200,7 @@ def argument_type(function: str, node: Expr, scope: Scope) -> Type:
     return type_of(node, {**scope, _MIXED: DYN} if function == "format" else scope)
 
 
-def _logic(node: Call, scope: Scope) -> Type:
+def _logic(node: CallExpression, scope: Scope) -> Type:
     kinds = [type_of(arg, scope) for arg in node.args]
     # Every operand is checked against bool separately, because two operands share no type parameter.
     if not all(unify(BOOL, kind, {}) for kind in kinds):
@@ -214,7 +214,7 @@ def overloads_of(name: str, member: bool, kinds: Sequence[Type]) -> list[tuple[S
     return [(row.parameters, result) for row in rows if (result := _result(row, kinds)) is not None]
 
 
-def _resolve(name: str, member: bool, kinds: Sequence[Type], node: Call) -> Type:
+def _resolve(name: str, member: bool, kinds: Sequence[Type], node: CallExpression) -> Type:
     """
     Return the result type of the overloads that accept the types, or dyn when their results differ because of dyn
     operands.
@@ -239,7 +239,7 @@ def _result(overload: Overload, kinds: Sequence[Type]) -> Type | None:
     return None
 
 
-def _no_overload(node: Call, kinds: Sequence[Type], member: bool) -> CompileError:
+def _no_overload(node: CallExpression, kinds: Sequence[Type], member: bool) -> CompileError:
     shown = ", ".join(map(str, kinds[1:] if member else kinds))
     applied = f"{kinds[0]}.({shown})" if member else f"({shown})"
     return CompileError(f"found no matching overload for '{node.function}' applied to '{applied}'", node.position)
@@ -252,7 +252,7 @@ _CONSTANTS: Final[Mapping[str, Callable[[str], object]]] = {
 }
 
 
-def _validate_constant(node: Call) -> None:
+def _validate_constant(node: CallExpression) -> None:
     # Only literals are validated: the value of any other pattern is unknown before evaluation.
     if node.function in _CONSTANTS and node.args and isinstance(node.args[-1], Literal):
         value = node.args[-1].value
@@ -330,7 +330,7 @@ _CHECKS: Final[Mapping[type, Callable[[Any, Scope], Type]]] = {
     Index: _index,
     ListLiteral: _list,
     MapLiteral: _map,
-    Call: _call,
+    CallExpression: _call,
     Loop: _loop,
     Bind: _bind,
     OptionalMap: _optional_map,

@@ -8,7 +8,7 @@ from koord_numa.core.cel.frame import CelDevice, Frame
 from koord_numa.core.cel.functions import QUALIFIED, Overload, constant_time
 from koord_numa.core.cel.parser import (
     Bind,
-    Call,
+    CallExpression,
     Expr,
     Ident,
     Index,
@@ -23,7 +23,7 @@ from koord_numa.core.cel.runtime import (
     DEVICE_NAMES,
     LOOPS,
     OPERATORS,
-    Body,
+    LoopBody,
     contained,
     contained_in_constant,
     index_value,
@@ -45,7 +45,7 @@ from koord_numa.core.cel.values import (
 )
 
 
-class Scope:
+class BindingScope:
     """
     A chain of variable bindings. Every binding of an expression has its own slot, so inner variables may hide outer
     variables.
@@ -73,9 +73,9 @@ class Scope:
             raise CompileError(f"undeclared reference to '{name}' (in container '')")
         return slot
 
-    def bind(self, *names: str) -> "Scope":
+    def bind(self, *names: str) -> "BindingScope":
         """Return a nested scope with further variables."""
-        inner = Scope()
+        inner = BindingScope()
         # All scopes of an expression share the counter: slots of inner scopes must not overlap with outer slots.
         inner._counter = self._counter
         inner._slots = {**self._slots, **{name: self._counter[0] + at for at, name in enumerate(names)}}
@@ -175,15 +175,15 @@ FOLDED: Final = 64
 
 def compile_tree(tree: Expr) -> tuple[Evaluate, int]:
     """Return the closure of a checked tree and the number of variable slots that its frame needs."""
-    scope = Scope()
+    scope = BindingScope()
     return _compile(tree, scope), scope.size
 
 
-def _compile(node: Expr, scope: Scope) -> Evaluate:
+def _compile(node: Expr, scope: BindingScope) -> Evaluate:
     return _COMPILERS[type(node)](node, scope)
 
 
-def _literal(node: Literal, _: Scope) -> Evaluate:
+def _literal(node: Literal, _: BindingScope) -> Evaluate:
     value = node.value
     return lambda _: value
 
@@ -196,7 +196,7 @@ _TYPE_VALUES: Final = {
 }
 
 
-def _ident(node: Ident, scope: Scope) -> Evaluate:
+def _ident(node: Ident, scope: BindingScope) -> Evaluate:
     # The slot is resolved at compile time, so that reading a variable is one list access.
     slot = scope.slot(node.name)
     if slot is not None:
@@ -227,7 +227,7 @@ def _base_cost(operand: Expr) -> int:
     return 1 if isinstance(operand, Ident | Select | Index) else 2
 
 
-def _select(node: Select, scope: Scope) -> Evaluate:
+def _select(node: Select, scope: BindingScope) -> Evaluate:
     operand, field, cost = _compile(node.operand, scope), node.field, _base_cost(node.operand)
     read = test_field if node.test else optional_select if node.optional else select_value
     # ``device.x`` is by far the most common selection, so it gets a single closure.
@@ -261,7 +261,7 @@ def _device_field(field: str) -> Evaluate:
     return evaluate
 
 
-def _index(node: Index, scope: Scope) -> Evaluate:
+def _index(node: Index, scope: BindingScope) -> Evaluate:
     operand, key, cost = _compile(node.operand, scope), _compile(node.key, scope), _base_cost(node.operand)
     read = optional_index if node.optional else index_value
 
@@ -273,18 +273,18 @@ def _index(node: Index, scope: Scope) -> Evaluate:
     return evaluate
 
 
-def _list(node: ListLiteral, scope: Scope) -> Evaluate:
+def _list(node: ListLiteral, scope: BindingScope) -> Evaluate:
     made = make_list([(_compile(element, scope), at in node.optional) for at, element in enumerate(node.elements)])
     # A constant list is built once instead of once per device.
     return once(made) if constant(node) else made
 
 
-def _map(node: MapLiteral, scope: Scope) -> Evaluate:
+def _map(node: MapLiteral, scope: BindingScope) -> Evaluate:
     made = make_map([(_compile(key, scope), _compile(value, scope), optional) for key, value, optional in node.entries])
     return once(made) if constant(node) else made
 
 
-def _call(node: Call, scope: Scope) -> Evaluate:
+def _call(node: CallExpression, scope: BindingScope) -> Evaluate:
     if node.function == "@in":
         return _in(node, scope)
     if node.function in OPERATORS:
@@ -393,23 +393,23 @@ def _folded(evaluate: Evaluate) -> Evaluate:
     return _costing(value, frame.cost) if frame.size(value).units <= FOLDED else evaluate
 
 
-def _in(node: Call, scope: Scope) -> Evaluate:
+def _in(node: CallExpression, scope: BindingScope) -> Evaluate:
     container = _compile(node.args[1], scope)
     if isinstance(node.args[1], ListLiteral) and constant(node.args[1]):
         return contained_in_constant(_compile(node.args[0], scope), container(NoFrame()))
     return contained(_compile(node.args[0], scope), container)
 
 
-def _loop(node: Loop, scope: Scope) -> Evaluate:
+def _loop(node: Loop, scope: BindingScope) -> Evaluate:
     items = _compile(node.range, scope)
     inner = scope.bind(*node.names)
     condition = _compile(node.condition, inner) if node.condition is not None else None
     result = _compile(node.result, inner) if node.result is not None else None
-    body = Body(items, tuple(inner.require(name) for name in node.names), condition, result)
+    body = LoopBody(items, tuple(inner.require(name) for name in node.names), condition, result)
     return LOOPS[node.kind](body)
 
 
-def _bind(node: Bind, scope: Scope) -> Evaluate:
+def _bind(node: Bind, scope: BindingScope) -> Evaluate:
     value, inner = _compile(node.value, scope), scope.bind(node.name)
     slot, body = inner.require(node.name), _compile(node.body, inner)
 
@@ -421,7 +421,7 @@ def _bind(node: Bind, scope: Scope) -> Evaluate:
     return evaluate
 
 
-def _optional_map(node: OptionalMap, scope: Scope) -> Evaluate:
+def _optional_map(node: OptionalMap, scope: BindingScope) -> Evaluate:
     target, inner = _compile(node.target, scope), scope.bind(node.name)
     slot, body, flat = inner.require(node.name), _compile(node.body, inner), node.flat
 
@@ -441,14 +441,14 @@ def _optional_map(node: OptionalMap, scope: Scope) -> Evaluate:
     return evaluate
 
 
-_COMPILERS: Final[Mapping[type, Callable[[Any, Scope], Evaluate]]] = {
+_COMPILERS: Final[Mapping[type, Callable[[Any, BindingScope], Evaluate]]] = {
     Literal: _literal,
     Ident: _ident,
     Select: _select,
     Index: _index,
     ListLiteral: _list,
     MapLiteral: _map,
-    Call: _call,
+    CallExpression: _call,
     Loop: _loop,
     Bind: _bind,
     OptionalMap: _optional_map,

@@ -23,7 +23,7 @@ from koord_numa.core.cel.checker import (
 from koord_numa.core.cel.functions import DYN, INT, QUALIFIED, STRING, Type
 from koord_numa.core.cel.parser import (
     Bind,
-    Call,
+    CallExpression,
     Expr,
     Ident,
     Index,
@@ -52,30 +52,30 @@ _LONGEST_INCLUDED: Final = 48
 _SCALARS: Final = frozenset({"bool", "double", "duration", "int", "timestamp", "uint"})
 
 
-class Size(NamedTuple):
+class SizeRange(NamedTuple):
     """Minimum and maximum number of characters of a string, or of entries of a list or map."""
 
     least: int
     most: int
 
 
-class Entry(NamedTuple):
+class EntrySizes(NamedTuple):
     """Sizes of the keys and values of a map, or of the elements of a list."""
 
     kind: str
-    key: Size
-    value: Size
+    key: SizeRange
+    value: SizeRange
 
 
 class _Local(NamedTuple):
     path: tuple[str, ...]
-    size: Size | None
-    entry: Entry | None
+    size: SizeRange | None
+    entry: EntrySizes | None
     scope_type: Type
 
 
-_ANY_SIZE: Final = Size(0, UNKNOWN)
-_ONE: Final = Size(1, 1)
+_ANY_SIZE: Final = SizeRange(0, UNKNOWN)
+_ONE: Final = SizeRange(1, 1)
 _NO_LENGTH: Final = 2**63 - 1
 _DEVICE_SIZES: Final[Mapping[tuple[str, ...], int]] = {
     ("device",): 0,
@@ -109,14 +109,14 @@ def _scaled(value: int, factor: float) -> int:
     return min(ceil(float(value) * factor), UNKNOWN)
 
 
-def _union(left: Size, right: Size) -> Size:
-    return Size(min(left.least, right.least), max(left.most, right.most))
+def _union(left: SizeRange, right: SizeRange) -> SizeRange:
+    return SizeRange(min(left.least, right.least), max(left.most, right.most))
 
 
-def _union_of_entries(left: Entry | None, right: Entry | None) -> Entry | None:
+def _union_of_entries(left: EntrySizes | None, right: EntrySizes | None) -> EntrySizes | None:
     if left is None or right is None:
         return None
-    return Entry(left.kind, _union(left.key, right.key), _union(left.value, right.value))
+    return EntrySizes(left.kind, _union(left.key, right.key), _union(left.value, right.value))
 
 
 class _Node(NamedTuple):
@@ -124,7 +124,7 @@ class _Node(NamedTuple):
 
     expr: Expr
     kind: Type
-    size: Size | None
+    size: SizeRange | None
     path: tuple[str, ...]
     cost: int
 
@@ -132,8 +132,8 @@ class _Node(NamedTuple):
 class _Estimator:
     def __init__(self) -> None:
         # Keyed by object identity: every node occurs once in the tree, and the tree outlives the estimator.
-        self._sizes: dict[int, Size] = {}
-        self._entries: dict[int, Entry] = {}
+        self._sizes: dict[int, SizeRange] = {}
+        self._entries: dict[int, EntrySizes] = {}
         self._paths: dict[int, tuple[str, ...]] = {}
         self._types: dict[int, Type] = {}
         self._locals: dict[str, _Local] = {}
@@ -153,7 +153,7 @@ class _Estimator:
             return self._locals[node.name].path
         return self._paths.get(id(node), ())
 
-    def size(self, node: Expr) -> Size | None:
+    def size(self, node: Expr) -> SizeRange | None:
         known = self._sizes.get(id(node)) or _literal_size(node) or _device_size(self.path(node))
         if known is not None:
             return known
@@ -163,18 +163,18 @@ class _Estimator:
             return self._locals[node.name].size
         return None
 
-    def any_size(self, node: Expr) -> Size:
+    def any_size(self, node: Expr) -> SizeRange:
         size = self.size(node)
         return _ANY_SIZE if size is None else size
 
-    def entry(self, node: Expr) -> Entry | None:
+    def entry(self, node: Expr) -> EntrySizes | None:
         if id(node) in self._entries:
             return self._entries[id(node)]
         if isinstance(node, Ident) and node.name in self._locals:
             return self._locals[node.name].entry
         return None
 
-    def keep(self, node: Expr, size: Size | None, entry: Entry | None = None) -> None:
+    def keep(self, node: Expr, size: SizeRange | None, entry: EntrySizes | None = None) -> None:
         if size is not None:
             self._sizes[id(node)] = size
         if entry is not None:
@@ -213,18 +213,18 @@ class _Estimator:
 
     def list_literal(self, node: ListLiteral) -> int:
         cost = _add(_NEW_LIST, *map(self.cost, node.elements))
-        self.keep(node, None, Entry("list", _ONE, self._largest(node.elements)))
+        self.keep(node, None, EntrySizes("list", _ONE, self._largest(node.elements)))
         return cost
 
     def map_literal(self, node: MapLiteral) -> int:
         keys, values = [key for key, _, _ in node.entries], [value for _, value, _ in node.entries]
         cost = _add(_NEW_MAP, *map(self.cost, (*keys, *values)))
-        self.keep(node, None, Entry("map", self._largest(keys), self._largest(values)))
+        self.keep(node, None, EntrySizes("map", self._largest(keys), self._largest(values)))
         return cost
 
-    def _largest(self, nodes: Sequence[Expr]) -> Size:
-        sizes = [self.any_size(node) for node in nodes] or [Size(0, 0)]
-        return Size(min(size.least for size in sizes), max(size.most for size in sizes))
+    def _largest(self, nodes: Sequence[Expr]) -> SizeRange:
+        sizes = [self.any_size(node) for node in nodes] or [SizeRange(0, 0)]
+        return SizeRange(min(size.least for size in sizes), max(size.most for size in sizes))
 
     # --- macros, as cel-go expands them
 
@@ -255,10 +255,10 @@ class _Estimator:
             size = count
             # The expanded macro appends the elements to an empty list.
             if node.kind in ("filter", "map"):
-                entry = Entry("list", _ONE, Size(0, UNKNOWN if element is None else element.most))
+                entry = EntrySizes("list", _ONE, SizeRange(0, UNKNOWN if element is None else element.most))
         if node.kind == "sortBy":
             key = self._types[id(node.result)] if node.result is not None else DYN
-            squared = Size(_times(count.least, count.least), _times(count.most, count.most))
+            squared = SizeRange(_times(count.least, count.least), _times(count.most, count.most))
             once = _add(once, _scaled(squared.most, 2 + _STRING_FACTOR * (key.name in ("string", "bytes"))))
             size = squared
         self.keep(node, size, entry)
@@ -293,7 +293,7 @@ class _Estimator:
 
     # --- calls
 
-    def call(self, node: Call) -> int:
+    def call(self, node: CallExpression) -> int:
         target, name = node.target, node.function
         if isinstance(target, Ident) and f"{target.name}.{name}" in QUALIFIED and target.name not in GLOBAL_SCOPE:
             name, target = f"{target.name}.{name}", None
@@ -329,30 +329,30 @@ class _Estimator:
         return _add(before, most)
 
 
-def _literal_size(node: Expr) -> Size | None:
+def _literal_size(node: Expr) -> SizeRange | None:
     if isinstance(node, Literal):
         count = len(node.value) if isinstance(node.value, str | bytes) else 1
-        return Size(count, count)
+        return SizeRange(count, count)
     if isinstance(node, ListLiteral):
-        return Size(len(node.elements), len(node.elements))
+        return SizeRange(len(node.elements), len(node.elements))
     if isinstance(node, MapLiteral):
-        return Size(len(node.entries), len(node.entries))
+        return SizeRange(len(node.entries), len(node.entries))
     return None
 
 
-def _device_size(path: tuple[str, ...]) -> Size | None:
+def _device_size(path: tuple[str, ...]) -> SizeRange | None:
     """Return the size of the value at a path from ``device``. Attribute identifiers count as ``@values``."""
     if len(path) == 4 and path[:3] == ("device", "attributes", "@values") and not path[3].startswith("@"):
         path = (*path[:3], "@values")
     most = _DEVICE_SIZES.get(path)
-    return None if most is None else Size(0, most)
+    return None if most is None else SizeRange(0, most)
 
 
 def _is_scalar(kind: Type) -> bool:
     return kind.name in _SCALARS or (kind.name == "optional" and _is_scalar(kind.parameters[0]))
 
 
-_LoopCost = Callable[[int, int, bool], tuple[int, int, Entry | None]]
+_LoopCost = Callable[[int, int, bool], tuple[int, int, EntrySizes | None]]
 _LOOPS: Final[Mapping[str, _LoopCost]] = {
     # Step cost, one-time cost, and entry sizes, computed from the costs of the accumulator's condition and result.
     "all": lambda condition, _, __: (2 + 1 + condition, 1, None),
@@ -365,16 +365,16 @@ _LOOPS: Final[Mapping[str, _LoopCost]] = {
     # cel.bind(input, range, input.@sortByAssociatedKeys(input.map(name, key)))
     "sortBy": lambda _, result, __: (result + 12, _NEW_LIST + 1 + 1 + _NEW_LIST + 1 + 11, None),
 }
-_Made = tuple[int, Size | None]
-_Member = Callable[[_Node, Size, Sequence[_Node], Sequence[Size]], _Made]
-_Global = Callable[[Sequence[Type], Sequence[_Node], Sequence[Size]], _Made]
+_Made = tuple[int, SizeRange | None]
+_Member = Callable[[_Node, SizeRange, Sequence[_Node], Sequence[SizeRange]], _Made]
+_Global = Callable[[Sequence[Type], Sequence[_Node], Sequence[SizeRange]], _Made]
 
 
-def _traversal(_: _Node, of_target: Size, *__: object) -> _Made:
+def _traversal(_: _Node, of_target: SizeRange, *__: object) -> _Made:
     return _scaled(of_target.most, _STRING_FACTOR), of_target
 
 
-def _over_elements(target: _Node, of_target: Size, *_: object) -> _Made:
+def _over_elements(target: _Node, of_target: SizeRange, *_: object) -> _Made:
     """Compare every element of a list, or search a text."""
     if not target.kind.parameters:
         return _scaled(of_target.most, _STRING_FACTOR), None
@@ -384,7 +384,7 @@ def _over_elements(target: _Node, of_target: Size, *_: object) -> _Made:
     return _times(of_target.most, element), None
 
 
-def _size_of_element(target: _Node) -> Size:
+def _size_of_element(target: _Node) -> SizeRange:
     return _device_size((*target.path, "@items")) or _ANY_SIZE
 
 
@@ -392,7 +392,7 @@ def _one(*_: object) -> _Made:
     return 1, None
 
 
-def _one_of(_: Sequence[Type], __: Sequence[_Node], ___: Sequence[Size]) -> _Made:
+def _one_of(_: Sequence[Type], __: Sequence[_Node], ___: Sequence[SizeRange]) -> _Made:
     return 1, None
 
 
@@ -404,40 +404,40 @@ def _pairs(factor: float) -> _Global:
     return lambda _, __, sizes: (_add(_scaled(_times(sizes[0].most, sizes[1].most), factor), 1), None)
 
 
-def _range(_: Sequence[Type], args: Sequence[_Node], __: Sequence[Size]) -> _Made:
+def _range(_: Sequence[Type], args: Sequence[_Node], __: Sequence[SizeRange]) -> _Made:
     value = getattr(args[0].expr, "value", None)
-    size = Size(value, value) if type(value) is int and value >= 0 else _ANY_SIZE
+    size = SizeRange(value, value) if type(value) is int and value >= 0 else _ANY_SIZE
     return _add(size.most, _NEW_LIST, 1), size
 
 
-def _quote(_: Sequence[Type], __: Sequence[_Node], sizes: Sequence[Size]) -> _Made:
-    return _scaled(sizes[0].most, _STRING_FACTOR), Size(sizes[0].least + 2, _add(_times(sizes[0].most, 2), 2))
+def _quote(_: Sequence[Type], __: Sequence[_Node], sizes: Sequence[SizeRange]) -> _Made:
+    return _scaled(sizes[0].most, _STRING_FACTOR), SizeRange(sizes[0].least + 2, _add(_times(sizes[0].most, 2), 2))
 
 
-def _bytes(parameters: Sequence[Type], _: Sequence[_Node], sizes: Sequence[Size]) -> _Made:
+def _bytes(parameters: Sequence[Type], _: Sequence[_Node], sizes: Sequence[SizeRange]) -> _Made:
     if parameters[0] != STRING:
         return 1, None
-    return _scaled(sizes[0].most, _STRING_FACTOR), Size(sizes[0].least, _times(sizes[0].most, 4))
+    return _scaled(sizes[0].most, _STRING_FACTOR), SizeRange(sizes[0].least, _times(sizes[0].most, 4))
 
 
-def _string(parameters: Sequence[Type], _: Sequence[_Node], sizes: Sequence[Size]) -> _Made:
+def _string(parameters: Sequence[Type], _: Sequence[_Node], sizes: Sequence[SizeRange]) -> _Made:
     if parameters[0].name != "bytes":
         return 1, None
-    return _scaled(sizes[0].most, _STRING_FACTOR), Size(sizes[0].least // 4, sizes[0].most)
+    return _scaled(sizes[0].most, _STRING_FACTOR), SizeRange(sizes[0].least // 4, sizes[0].most)
 
 
-def _is_in(parameters: Sequence[Type], _: Sequence[_Node], sizes: Sequence[Size]) -> _Made:
+def _is_in(parameters: Sequence[Type], _: Sequence[_Node], sizes: Sequence[SizeRange]) -> _Made:
     return (sizes[1].most if parameters[1].name == "list" else 1), None
 
 
-def _plus(parameters: Sequence[Type], _: Sequence[_Node], sizes: Sequence[Size]) -> _Made:
+def _plus(parameters: Sequence[Type], _: Sequence[_Node], sizes: Sequence[SizeRange]) -> _Made:
     if parameters[0].name not in ("string", "bytes", "list"):
         return 1, None
-    size = Size(_add(sizes[0].least, sizes[1].least), _add(sizes[0].most, sizes[1].most))
+    size = SizeRange(_add(sizes[0].least, sizes[1].least), _add(sizes[0].most, sizes[1].most))
     return (1 if parameters[0].name == "list" else _scaled(size.most, _STRING_FACTOR)), size
 
 
-def _equal(_: Sequence[Type], args: Sequence[_Node], sizes: Sequence[Size]) -> _Made:
+def _equal(_: Sequence[Type], args: Sequence[_Node], sizes: Sequence[SizeRange]) -> _Made:
     kind = args[0].kind.name if args[0].kind == args[1].kind else ""
     if kind in ("ip", "cidr", "quantity", "semver", "url"):
         return 1, None
@@ -446,15 +446,15 @@ def _equal(_: Sequence[Type], args: Sequence[_Node], sizes: Sequence[Size]) -> _
     return _compared(_, args, sizes)
 
 
-def _compared(_: Sequence[Type], __: Sequence[_Node], sizes: Sequence[Size]) -> _Made:
+def _compared(_: Sequence[Type], __: Sequence[_Node], sizes: Sequence[SizeRange]) -> _Made:
     return _scaled(min(sizes[0].most, sizes[1].most), _STRING_FACTOR), None
 
 
-def _ordered(parameters: Sequence[Type], args: Sequence[_Node], sizes: Sequence[Size]) -> _Made:
+def _ordered(parameters: Sequence[Type], args: Sequence[_Node], sizes: Sequence[SizeRange]) -> _Made:
     return _compared(parameters, args, sizes) if parameters[0].name in ("string", "bytes") else (1, None)
 
 
-def _replace(_: _Node, text: Size, __: Sequence[_Node], sizes: Sequence[Size]) -> _Made:
+def _replace(_: _Node, text: SizeRange, __: Sequence[_Node], sizes: Sequence[SizeRange]) -> _Made:
     old, new = sizes[0], sizes[1]
     if old.least == 0:
         most = _add(_times(_add(text.most, 1), new.most), text.most)
@@ -468,43 +468,43 @@ def _replace(_: _Node, text: Size, __: Sequence[_Node], sizes: Sequence[Size]) -
         least = text.least
     else:
         least = _times(ceil(float(text.least) / float(old.most)), new.least)
-    return _scaled(text.most, 2 * _STRING_FACTOR), Size(least, most)
+    return _scaled(text.most, 2 * _STRING_FACTOR), SizeRange(least, most)
 
 
-def _split(_: _Node, text: Size, args: Sequence[_Node], ___: Sequence[Size]) -> _Made:
+def _split(_: _Node, text: SizeRange, args: Sequence[_Node], ___: Sequence[SizeRange]) -> _Made:
     most = text.most
     if len(args) > 1:
         value = getattr(args[1].expr, "value", None)
         most = value % 2**64 if type(value) is int else most
-    return _scaled(text.most, 2 * _STRING_FACTOR), Size(0, most)
+    return _scaled(text.most, 2 * _STRING_FACTOR), SizeRange(0, most)
 
 
-def _join(target: _Node, count: Size, args: Sequence[_Node], sizes: Sequence[Size]) -> _Made:
+def _join(target: _Node, count: SizeRange, args: Sequence[_Node], sizes: Sequence[SizeRange]) -> _Made:
     element = _size_of_element(target)
-    size = Size(_times(count.least, element.least), _times(count.most, element.most))
+    size = SizeRange(_times(count.least, element.least), _times(count.most, element.most))
     if args:
-        size = Size(
+        size = SizeRange(
             _add(size.least, _times(sizes[0].least, max(count.least - 1, 0))),
             _add(size.most, _times(sizes[0].most, max(count.most - 1, 0))),
         )
     return _scaled(size.most, _STRING_FACTOR), size
 
 
-def _pattern(_: _Node, text: Size, __: Sequence[_Node], sizes: Sequence[Size]) -> _Made:
+def _pattern(_: _Node, text: SizeRange, __: Sequence[_Node], sizes: Sequence[SizeRange]) -> _Made:
     cost = _times(_scaled(_add(text.most, 1), _STRING_FACTOR), _scaled(sizes[0].most, _REGEX_FACTOR))
-    return cost, Size(0, text.most)
+    return cost, SizeRange(0, text.most)
 
 
-def _contains(_: _Node, text: Size, __: Sequence[_Node], sizes: Sequence[Size]) -> _Made:
+def _contains(_: _Node, text: SizeRange, __: Sequence[_Node], sizes: Sequence[SizeRange]) -> _Made:
     return _times(_scaled(text.most, _STRING_FACTOR), _scaled(sizes[0].most, _STRING_FACTOR)), None
 
 
-def _affix(_: _Node, __: Size, ___: Sequence[_Node], sizes: Sequence[Size]) -> _Made:
+def _affix(_: _Node, __: SizeRange, ___: Sequence[_Node], sizes: Sequence[SizeRange]) -> _Made:
     return _scaled(sizes[0].most, _STRING_FACTOR), None
 
 
 def _network(base: int) -> _Member:
-    def cost(_: _Node, __: Size, args: Sequence[_Node], sizes: Sequence[Size]) -> _Made:
+    def cost(_: _Node, __: SizeRange, args: Sequence[_Node], sizes: Sequence[SizeRange]) -> _Made:
         # Addresses of 16 bytes are compared. A string is parsed first.
         text = args[0].kind.name in ("string", "dyn", "any")
         return _add(base, _scaled(sizes[0].most, _STRING_FACTOR) if text else 0), None
@@ -512,22 +512,22 @@ def _network(base: int) -> _Member:
     return cost
 
 
-def _allocating(cost: Callable[[Size, Sequence[_Node], Type], int], squared: bool) -> _Member:
+def _allocating(cost: Callable[[SizeRange, Sequence[_Node], Type], int], squared: bool) -> _Member:
     """Return the estimate for a member function that builds a list."""
 
-    def estimate(target: _Node, count: Size, args: Sequence[_Node], _: Sequence[Size]) -> _Made:
+    def estimate(target: _Node, count: SizeRange, args: Sequence[_Node], _: Sequence[SizeRange]) -> _Made:
         element = target.kind.parameters[0] if target.kind.parameters else DYN
-        size = Size(_times(count.least, count.least), _times(count.most, count.most)) if squared else count
+        size = SizeRange(_times(count.least, count.least), _times(count.most, count.most)) if squared else count
         return _add(cost(size, args, element), _NEW_LIST, 1), size
 
     return estimate
 
 
-def _slice(_: _Node, count: Size, args: Sequence[_Node], ___: Sequence[Size]) -> _Made:
+def _slice(_: _Node, count: SizeRange, args: Sequence[_Node], ___: Sequence[SizeRange]) -> _Made:
     start, end = (getattr(arg.expr, "value", None) for arg in args)
     first = start if type(start) is int else 0
     last = end if type(end) is int else count.most
-    size = Size(last - first, last - first) if last >= first else count
+    size = SizeRange(last - first, last - first) if last >= first else count
     return _add(size.most, _NEW_LIST, 1), size
 
 
@@ -588,7 +588,7 @@ _COSTS: Final[Mapping[type, Callable[[_Estimator, Any], int]]] = {
     Index: _Estimator.index,
     ListLiteral: _Estimator.list_literal,
     MapLiteral: _Estimator.map_literal,
-    Call: _Estimator.call,
+    CallExpression: _Estimator.call,
     Loop: _Estimator.loop,
     Bind: _Estimator.bind,
     OptionalMap: _Estimator.optional_map,

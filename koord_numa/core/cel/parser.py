@@ -177,7 +177,7 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallExpression:
     """A call of a function or operator. ``target`` is the receiver of a member call."""
 
     position: int
@@ -242,7 +242,7 @@ class OptionalMap:
     flat: bool
 
 
-Expr = Literal | Ident | Select | Index | Call | ListLiteral | MapLiteral | Loop | Bind | OptionalMap
+Expr = Literal | Ident | Select | Index | CallExpression | ListLiteral | MapLiteral | Loop | Bind | OptionalMap
 
 
 Macro = Callable[[int, Expr | None, tuple[Expr, ...]], Expr]
@@ -387,7 +387,7 @@ class _Parser:
             chosen = self._logical("||")
             self.expect(":")
             # The last branch is an expression, so ``?:`` is right-associative.
-            condition = Call(mark.position, "_?:_", (condition, chosen, self.expression()))
+            condition = CallExpression(mark.position, "_?:_", (condition, chosen, self.expression()))
         self._depth -= 1
         return condition
 
@@ -398,7 +398,7 @@ class _Parser:
         position = self._next.position
         while self._accept(operator):
             operands.append(self._logical("&&") if operator == "||" else self._relation())
-        return first if len(operands) == 1 else Call(position, f"_{operator}_", tuple(operands))
+        return first if len(operands) == 1 else CallExpression(position, f"_{operator}_", tuple(operands))
 
     def _relation(self) -> Expr:
         left = self._sum()
@@ -406,26 +406,26 @@ class _Parser:
         while self._next.kind != "literal" and self._next.text in _RELATIONS:
             mark = self._take()
             name = "@in" if mark.text == "in" else f"_{mark.text}_"
-            left = Call(mark.position, name, (left, self._sum()))
+            left = CallExpression(mark.position, name, (left, self._sum()))
         return left
 
     def _sum(self) -> Expr:
         left = self._product()
         while mark := self._accept("+", "-"):
-            left = Call(mark.position, f"_{mark.text}_", (left, self._product()))
+            left = CallExpression(mark.position, f"_{mark.text}_", (left, self._product()))
         return left
 
     def _product(self) -> Expr:
         left = self._unary()
         while mark := self._accept("*", "/", "%"):
-            left = Call(mark.position, f"_{mark.text}_", (left, self._unary()))
+            left = CallExpression(mark.position, f"_{mark.text}_", (left, self._unary()))
         return left
 
     def _unary(self) -> Expr:
         if marks := self._run("!"):
             operand = self._member()
             # Two signs cancel out, so a chain of signs is one operation or none.
-            return operand if len(marks) % 2 == 0 else Call(marks[0].position, "!_", (operand,))
+            return operand if len(marks) % 2 == 0 else CallExpression(marks[0].position, "!_", (operand,))
         if self._next.text == "-" and self._next.kind == "op":
             following = self._tokens[self._at + 1]
             # A minus before a number is part of the literal. Otherwise -2**63 would not be an int.
@@ -433,7 +433,7 @@ class _Parser:
                 return self._members(self._negative_literal())
             marks = self._run("-")
             operand = self._member()
-            return operand if len(marks) % 2 == 0 else Call(marks[0].position, "-_", (operand,))
+            return operand if len(marks) % 2 == 0 else CallExpression(marks[0].position, "-_", (operand,))
         return self._member()
 
     def _run(self, text: str) -> list[Token]:
@@ -473,7 +473,7 @@ class _Parser:
             return macro(name.position, target, args)
         if macro := MEMBER_MACROS.get((name.text, len(args))):
             return macro(name.position, target, args)
-        return Call(name.position, name.text, args, target)
+        return CallExpression(name.position, name.text, args, target)
 
     def _arguments(self, end: str) -> tuple[Expr, ...]:
         args: list[Expr] = []
@@ -516,7 +516,7 @@ class _Parser:
         args = self._arguments(")")
         if macro := GLOBAL_MACROS.get((name.text, len(args))):
             return macro(name.position, None, args)
-        return Call(name.position, name.text, args)
+        return CallExpression(name.position, name.text, args)
 
     def _name(self, selector: bool = False) -> Token:
         token = self._next

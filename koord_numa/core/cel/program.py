@@ -10,7 +10,7 @@ from koord_numa.core.cel.compiler import Evaluate, compile_tree
 from koord_numa.core.cel.frame import CelDevice, Frame, TimedFrame
 from koord_numa.core.cel.parser import (
     Bind,
-    Call,
+    CallExpression,
     Expr,
     Ident,
     Index,
@@ -96,7 +96,7 @@ def children(node: Expr) -> tuple[Expr, ...]:
             return (operand,)
         case Index(operand=operand, key=key):
             return (operand, key)
-        case Call(args=args, target=target):
+        case CallExpression(args=args, target=target):
             return args if target is None else (target, *args)
         case ListLiteral(elements=elements):
             return elements

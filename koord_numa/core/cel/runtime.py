@@ -243,7 +243,7 @@ OPERATORS: Final[Mapping[str, Callable[[Sequence[Evaluate]], Evaluate]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class LoopBody:
     """A loop: the range, the slots of its variables, the condition and the result."""
 
     items: Evaluate
@@ -288,7 +288,7 @@ class Body:
         return self.result(frame) if self.result is not None else frame.variables[self.slots[0]]
 
 
-def _quantifier(body: Body, decisive: bool, check: int) -> Evaluate:
+def _quantifier(body: LoopBody, decisive: bool, check: int) -> Evaluate:
     """Return a closure for ``all`` or ``exists``. A decisive element overrides errors of other elements."""
 
     def evaluate(frame: Frame) -> bool:
@@ -312,15 +312,15 @@ def _quantifier(body: Body, decisive: bool, check: int) -> Evaluate:
     return evaluate
 
 
-def _all(body: Body) -> Evaluate:
+def _all(body: LoopBody) -> Evaluate:
     return _quantifier(body, decisive=False, check=2)
 
 
-def _exists(body: Body) -> Evaluate:
+def _exists(body: LoopBody) -> Evaluate:
     return _quantifier(body, decisive=True, check=3)
 
 
-def _exists_one(body: Body) -> Evaluate:
+def _exists_one(body: LoopBody) -> Evaluate:
     def evaluate(frame: Frame) -> bool:
         count = 0
         for _ in body.each(frame):
@@ -333,7 +333,7 @@ def _exists_one(body: Body) -> Evaluate:
     return evaluate
 
 
-def _list(body: Body) -> Evaluate:
+def _list(body: LoopBody) -> Evaluate:
     """Return a closure for ``map``, ``filter`` or ``transformList``."""
     # ``filter`` has no result expression and reads the variable once more.
     plain = 1 if body.result is None else 0
@@ -350,7 +350,7 @@ def _list(body: Body) -> Evaluate:
     return evaluate
 
 
-def _transform_map(body: Body) -> Evaluate:
+def _transform_map(body: LoopBody) -> Evaluate:
     def evaluate(frame: Frame) -> Any:
         made: list[tuple[Any, Any]] = []
         for key in body.each(frame):
@@ -363,7 +363,7 @@ def _transform_map(body: Body) -> Evaluate:
     return evaluate
 
 
-def _transform_entries(body: Body) -> Evaluate:
+def _transform_entries(body: LoopBody) -> Evaluate:
     def evaluate(frame: Frame) -> Any:
         made: list[tuple[Any, Any]] = []
         for _ in body.each(frame):
@@ -384,7 +384,7 @@ def _transform_entries(body: Body) -> Evaluate:
     return evaluate
 
 
-def _sort_by(body: Body) -> Evaluate:
+def _sort_by(body: LoopBody) -> Evaluate:
     def evaluate(frame: Frame) -> Any:
         keyed = [(body.make(frame), frame.variables[body.slots[0]]) for _ in body.each(frame)]
         frame.cost += 11 * len(keyed) + 1
@@ -396,7 +396,7 @@ def _sort_by(body: Body) -> Evaluate:
     return evaluate
 
 
-LOOPS: Final[Mapping[str, Callable[[Body], Evaluate]]] = {
+LOOPS: Final[Mapping[str, Callable[[LoopBody], Evaluate]]] = {
     "all": _all,
     "exists": _exists,
     "exists_one": _exists_one,

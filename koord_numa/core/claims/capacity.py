@@ -9,14 +9,14 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from koord_numa.core.claims.allocation import DeviceUsage
-from koord_numa.core.claims.claim import DeviceDemand
+from koord_numa.core.claims.claim import DeviceRequirements
 from koord_numa.core.claims.inventory import Amounts, Capacity, CapacityPolicy, CapacityRange, Device
 from koord_numa.core.claims.pools import Features
 from koord_numa.core.quantity import format_nano
 
 
 def room_for(
-    device: Device, demand: DeviceDemand, usage: DeviceUsage, features: Features, held: Amounts
+    device: Device, demand: DeviceRequirements, usage: DeviceUsage, features: Features, held: Amounts
 ) -> dict[str, int] | None:
     """
     Return the amount that the request consumes of every capacity of the device, or None if the device does not fit.
@@ -71,7 +71,7 @@ class CapacityShortage:
 
 
 def capacity_shortage(
-    device: Device, demand: DeviceDemand, usage: DeviceUsage, features: Features
+    device: Device, demand: DeviceRequirements, usage: DeviceUsage, features: Features
 ) -> CapacityShortage | None:
     """Return the reason why ``room_for`` rejects a device, without the picks of a search."""
     if not features.consumable_capacity:
@@ -99,7 +99,7 @@ def _policy_text(policy: CapacityPolicy) -> str:
     return f"{format_nano(limits.minimum)}{most or ' or more'}{steps}"
 
 
-def _requests(device: Device, demand: DeviceDemand) -> dict[str, int]:
+def _requests(device: Device, demand: DeviceRequirements) -> dict[str, int]:
     """
     Return the requested amounts, keyed by the names of the device, which may omit the domain of its driver (Kubernetes
     1.37).

@@ -43,7 +43,7 @@ class DeviceToleration:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceDemand:
+class DeviceRequirements:
     """
     The device requirements of one request, or of one alternative of ``firstAvailable``.
 
@@ -79,7 +79,7 @@ class DeviceRequest:
     """A named request. ``alternatives`` holds one demand, or the demands of ``firstAvailable`` in their order."""
 
     name: str
-    alternatives: tuple[DeviceDemand, ...]
+    alternatives: tuple[DeviceRequirements, ...]
     prioritized: bool = False  # written as firstAvailable
 
     def result_name(self, index: int) -> str:

@@ -12,8 +12,8 @@ from koord_numa.core.claims.claim import (
     ClaimToAllocate,
     Classes,
     DeviceClass,
-    DeviceDemand,
     DeviceRequest,
+    DeviceRequirements,
 )
 from koord_numa.core.claims.pools import Candidate, Features, NodeDevices, Pool
 from koord_numa.core.claims.selection import SelectorRows
@@ -29,7 +29,7 @@ class Alternative:
 
     request: DeviceRequest
     index: int
-    demand: DeviceDemand
+    demand: DeviceRequirements
     device_class: DeviceClass
     selectors: SelectorRows
     count: int
@@ -123,7 +123,9 @@ def _alternative(claim: ClaimToAllocate, request: DeviceRequest, index: int, set
     return Alternative(request, index, demand, device_class, selectors, len(every), every)
 
 
-def _check_gates(claim: ClaimToAllocate, request: DeviceRequest, demand: DeviceDemand, features: Features) -> None:
+def _check_gates(
+    claim: ClaimToAllocate, request: DeviceRequest, demand: DeviceRequirements, features: Features
+) -> None:
     if request.prioritized and not features.prioritized_list:
         raise ClaimError(
             f"claim {claim}, request {request.name}: has subrequests, but the DRAPrioritizedList feature is disabled"

@@ -4,7 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.claims.claim import ClaimSpec, ClaimToAllocate, Classes, DeviceClass, DeviceDemand, DeviceRequest
+from koord_numa.core.claims.claim import (
+    ClaimSpec,
+    ClaimToAllocate,
+    Classes,
+    DeviceClass,
+    DeviceRequest,
+    DeviceRequirements,
+)
 from koord_numa.core.claims.resource_claim import PodClaims
 from koord_numa.core.objects.request import Container, PodRequest, once_per_request
 from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
@@ -135,7 +142,7 @@ def _count(request: DeviceRequest) -> int:
 def _request(at: int, container: Container, resource: str, device_class: str, count: int) -> DeviceRequest:
     # By position among the container's requested resources, as upstream's ``createResourceRequestAndMappings``.
     name = f"container-{at}-request-{sorted(container.requests).index(resource)}"
-    return DeviceRequest(name, (DeviceDemand(name, device_class, count=count),))
+    return DeviceRequest(name, (DeviceRequirements(name, device_class, count=count),))
 
 
 def without(containers: Iterable[Container], resources: Mapping[str, object]) -> tuple[Container, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from koord_numa.core.cel.values import CompileError
 from koord_numa.core.claims.allocation import DeviceUsage
 from koord_numa.core.claims.budget import ClaimError, Selectors
-from koord_numa.core.claims.claim import ClaimToAllocate, DeviceClass, DeviceDemand
+from koord_numa.core.claims.claim import ClaimToAllocate, DeviceClass, DeviceRequirements
 from koord_numa.core.claims.inventory import Device
 from koord_numa.core.claims.pools import NodeDevices
 
@@ -17,7 +17,7 @@ class SelectorRows:
 
     claim: ClaimToAllocate
     device_class: DeviceClass
-    demand: DeviceDemand
+    demand: DeviceRequirements
     run: Selectors
 
     def select(self, device: Device) -> bool:
@@ -69,7 +69,9 @@ def count_devices(device_class: DeviceClass, node: NodeDevices, usage: DeviceUsa
     As noderesources ``calculateDRAResourceTotals``. Both are 0 when an expression of the class fails, because upstream
     then omits the resource from the score.
     """
-    selectors = SelectorRows(ClaimToAllocate("", ""), device_class, DeviceDemand("", device_class.name), node.selectors)
+    selectors = SelectorRows(
+        ClaimToAllocate("", ""), device_class, DeviceRequirements("", device_class.name), node.selectors
+    )
     try:
         pools = [pool for pool in node.pools if not selectors.excludes_driver(pool.id.driver)]
         devices = [candidate.device for pool in pools for candidate in pool.candidates()]

@@ -159,7 +159,7 @@ def _worth(size: int) -> int:
     return next((worth for least, worth in WORTH if size >= least), 0)
 
 
-class DeviceUsage(ValueObject, gc=False):
+class DeviceHolding(ValueObject, gc=False):
     """What pods hold of a device. ``exclusive`` is the strictest exclusivity that a holder demands for it."""
 
     type: str
@@ -173,7 +173,7 @@ class DeviceUsage(ValueObject, gc=False):
 class DeviceUse:
     """What pods hold of the devices of a node, ascending by type and minor. Equal uses are one object, as machines."""
 
-    usages: tuple[DeviceUsage, ...] = ()
+    usages: tuple[DeviceHolding, ...] = ()
 
 
 UNUSED: Final = DeviceUse()
@@ -186,7 +186,10 @@ Key = tuple[str, int, tuple[tuple[str, int], ...], tuple[str, ...], str]
 def _use(keys: tuple[Key, ...]) -> DeviceUse:
     return DeviceUse(
         tuple(
-            [DeviceUsage(kind, minor, amounts, ids, DeviceExclusive(word)) for kind, minor, amounts, ids, word in keys]
+            [
+                DeviceHolding(kind, minor, amounts, ids, DeviceExclusive(word))
+                for kind, minor, amounts, ids, word in keys
+            ]
         )
     )
 

@@ -141,7 +141,7 @@ class Refused(ValueObject):
 
 
 @dataclass(slots=True)
-class _Search:
+class _GroupSearch:
     """Attempts on a set of nodes. ``done`` has the placements in the order of the decisions. ``spare`` bounds further decisions."""
 
     trial: Trial
@@ -341,7 +341,7 @@ def _domain_order(domains: Sequence[Domain], sizes: Sequence[int], limits: Limit
 
 def _attempt(trial: Trial, group: Group, nodes: frozenset[str] | None, limits: Limits) -> Steps[Placed | Refused]:
     """Try orders of the members on these nodes. A member that fits on no node is first in the next order."""
-    search = _Search(trial, group, nodes, limits.extra_choices, limits)
+    search = _GroupSearch(trial, group, nodes, limits.extra_choices, limits)
     orders = _orders(group)
     best: Refused | None = None
     for _ in range(limits.orders):

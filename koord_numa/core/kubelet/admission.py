@@ -1,7 +1,7 @@
 """
 Decide whether the kubelet of a node would admit a pod, and which NUMA nodes, amounts and CPUs the pod would get.
 
-``Question`` lists the kubelet states to dry-run, ``would_admit`` combines the answers, and ``refuse_exploration``
+``AdmissionQuestion`` lists the kubelet states to dry-run, ``would_admit`` combines the answers, and ``refuse_exploration``
 applies the rule for unknown kubelet options. An admission holds in every state that the view considers possible. A
 rejection may be wrong and names the assumption that caused it.
 """
@@ -133,7 +133,7 @@ FEW: Final = 16
 """Number of dry-run states after which sums are compared first. Sums cost less, but do not show on which NUMA node the pod is placed."""
 
 
-class Probe(ValueObject):
+class StateProbe(ValueObject):
     """
     A state to dry-run, with an order in which CPUs of init containers are reused, and with CPU shares.
 
@@ -147,7 +147,7 @@ class Probe(ValueObject):
     shares: Shares = ()
 
 
-class Question:
+class AdmissionQuestion:
     """
     The admission of one pod on one node, as a sequence of states to dry-run.
 
@@ -167,13 +167,13 @@ class Question:
         self._known: set[Signature] = set()
         self._dealt_many = False
 
-    def probes(self) -> Iterator[Probe]:
+    def probes(self) -> Iterator[StateProbe]:
         """Yield every state to dry-run once, the likeliest first. Raise ``TooManyWays`` if there are too many states."""
         for probe in self._all():
             self._number += 1
             yield probe
 
-    def _all(self) -> Iterator[Probe]:
+    def _all(self) -> Iterator[StateProbe]:
         """Yield the states to dry-run. Raise ``TooManyWays`` if there are too many, and ``PodsInFlight`` if pods in flight matter."""
         request, view, node = self._request, self._view, self._view.state.node
         confined = is_confined(self._demand, node)
@@ -190,7 +190,7 @@ class Question:
         for one in self._with_pods_away(view.hypotheses, confined=confined):
             yield from self._each_way(one)
         if confined and view.upper is not None:
-            yield from [Probe(view.upper.state, Trust.INFERRED, order) for order in self._orders]
+            yield from [StateProbe(view.upper.state, Trust.INFERRED, order) for order in self._orders]
 
     def _likely(self) -> Iterator[Hypothesis]:
         # ``rooms`` has one state per distribution of free resources. The other hypotheses give the same answers.
@@ -237,7 +237,7 @@ class Question:
         answers = (dry_run(one.state, self._request, one.trust, order) for order in self._orders)
         return all(isinstance(answer, DryRunAdmitted) for answer in answers)
 
-    def _each_way(self, one: Hypothesis) -> Iterator[Probe]:
+    def _each_way(self, one: Hypothesis) -> Iterator[StateProbe]:
         """Yield the probes of the hypothesis, unless the kubelet treats the pod as in a state that was yielded before."""
         if self._first is None:
             self._first = one
@@ -246,9 +246,9 @@ class Question:
         if self._told(one, has_room_in_all_ways):
             return
         for laid, order in product(device_layouts(one, self._request), self._orders):
-            yield Probe(laid.state, one.trust, order, one.options)
+            yield StateProbe(laid.state, one.trust, order, one.options)
             for shares in self._shares(laid, order):
-                yield Probe(laid.state, one.trust, order, one.options, shares)
+                yield StateProbe(laid.state, one.trust, order, one.options, shares)
 
     def _shares(self, laid: Hypothesis, order: CpuReuse) -> Iterator[Shares]:
         """
@@ -374,7 +374,7 @@ def _in_all_states(request: PodRequest, view: KubeletView, doubts: "_Doubts | No
     demand = pod_demand(request)
     first: tuple[DryRunAdmitted, KubeletState, list[int]] | None = None
     masks: list[int] = []
-    question = Question(request, view)
+    question = AdmissionQuestion(request, view)
     for probe in question.probes():
         verdict = answer(probe.state, request, probe.trust, probe.reuse, probe.shares)
         if isinstance(verdict, NotAdmitted):

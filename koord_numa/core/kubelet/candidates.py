@@ -33,7 +33,7 @@ TRUNCATED: Final = "more states of the kubelet are possible than one decision ma
 
 
 @dataclass(slots=True)
-class Arrival:
+class ArrivedPod:
     """
     A pod that was bound to the node.
 
@@ -68,7 +68,7 @@ class Candidates:
     truncated: str = ""
     verdicts: dict[str, bool] = field(default_factory=dict)
     left: dict[str, float] = field(default_factory=dict)
-    arrivals: list[Arrival] = field(default_factory=list)
+    arrivals: list[ArrivedPod] = field(default_factory=list)
     last: list[CandidateState] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,10 +87,10 @@ class Candidates:
     def arrive(self, uid: str, request: PodRequest, when: float) -> None:
         """Record the bind of a pod to the node. Kubelets admit pods in the order of their binds."""
         self._forget(when)
-        self.arrivals.append(Arrival(uid, request, when, before=self.last))
+        self.arrivals.append(ArrivedPod(uid, request, when, before=self.last))
         self._replay(len(self.arrivals) - 1)
 
-    def resume(self, arrived: Sequence[Arrival], left: Mapping[str, float]) -> None:
+    def resume(self, arrived: Sequence[ArrivedPod], left: Mapping[str, float]) -> None:
         """Record several arrivals and departures at once, after a start while the node is in use."""
         self.arrivals = [replace(arrival, before=self.last) for arrival in arrived[-LIMITS.arrivals :]]
         self.verdicts.update((arrival.uid, True) for arrival in arrived if arrival.judged is not None)
@@ -148,7 +148,7 @@ class Candidates:
             states = self._next_unseen(arrival, states, budget)
         return distinct(_gone(states, self.left))
 
-    def _next_unseen(self, arrival: Arrival, states: list[CandidateState], budget: Budget) -> list[CandidateState]:
+    def _next_unseen(self, arrival: ArrivedPod, states: list[CandidateState], budget: Budget) -> list[CandidateState]:
         if arrival.unseen is not None and arrival.unseen[0] is states:
             return arrival.unseen[1]
         verdict = self.verdicts.get(arrival.uid)
@@ -170,7 +170,7 @@ class Candidates:
         arrival.unseen = states, found
         return found
 
-    def _outcomes(self, state: CandidateState, arrival: Arrival, budget: Budget) -> list[CandidateState]:
+    def _outcomes(self, state: CandidateState, arrival: ArrivedPod, budget: Budget) -> list[CandidateState]:
         after = list(_advanced(state, arrival, self.left, budget))
         return after or [state]
 
@@ -202,7 +202,7 @@ class Candidates:
                 self.last = after
         self._conclude()
 
-    def _advance(self, arrival: Arrival, budgets: dict[tuple[object, ...], Budget]) -> list[CandidateState]:
+    def _advance(self, arrival: ArrivedPod, budgets: dict[tuple[object, ...], Budget]) -> list[CandidateState]:
         """
         Return the states after an arrival.
 
@@ -275,7 +275,7 @@ def _by_variant(states: Iterable[CandidateState]) -> dict[tuple[object, ...], li
 
 
 def _advanced(
-    state: CandidateState, arrival: Arrival, left: Mapping[str, float], budget: Budget
+    state: CandidateState, arrival: ArrivedPod, left: Mapping[str, float], budget: Budget
 ) -> Iterator[CandidateState]:
     """
     Yield the states after a pod reached the kubelet: one per possible decision and per set of pods that may have left before.
@@ -322,7 +322,7 @@ def _outcome(after: CandidateState, uid: str) -> Signature:
     )
 
 
-def _lateness(arrival: Arrival, left: float, *, away: bool) -> float:
+def _lateness(arrival: ArrivedPod, left: float, *, away: bool) -> float:
     """
     Return by how many seconds events must have been late for a pod to be gone (``away``), or still there, at the arrival.
 

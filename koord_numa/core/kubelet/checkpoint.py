@@ -13,13 +13,13 @@ from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.kubelet.options import STATIC_CPUS, STATIC_MEMORY
 from koord_numa.core.kubelet.state import (
     ContainerGrant,
-    Device,
     DevicePool,
     Grant,
     KubeletNode,
     KubeletState,
     ManagerState,
     MemoryBlock,
+    PluginDevice,
 )
 from koord_numa.core.kubelet.unknowns import CandidateState
 from koord_numa.core.objects.kubelet_checkpoint import ContainerState, KubeletCheckpoint
@@ -60,7 +60,7 @@ def exact_node(config: NodeConfig, checkpoint: KubeletCheckpoint) -> KubeletNode
         ),
         memory=_memory(config, checkpoint),
         devices={
-            name: DevicePool(tuple(Device(device, mask) for device, mask in sorted(ids.items(), key=_natural)))
+            name: DevicePool(tuple(PluginDevice(device, mask) for device, mask in sorted(ids.items(), key=_natural)))
             for name, ids in sorted(checkpoint.device_numa.items())
         },
         shared_devices=frozenset(),

@@ -219,7 +219,7 @@ def take_distributed(
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _EvenShare:
     """The CPUs that every NUMA node gives: the even share of the members, then one group from each entry of ``remainder``."""
 
     share: int
@@ -228,7 +228,7 @@ class _Choice:
     remainder: tuple[int, ...]  # NUMA ids
 
 
-def _take_choice(machine: CpuTopology, free: int, choice: _Choice, packing: StaticOptions) -> CpuSet:
+def _take_choice(machine: CpuTopology, free: int, choice: _EvenShare, packing: StaticOptions) -> CpuSet:
     taken = 0
     shares = [(numa, choice.share) for numa in choice.members] + [(numa, choice.group) for numa in choice.remainder]
     for numa, count in shares:
@@ -269,7 +269,7 @@ class _Distribution:
         needed = self.count // self.group
         return range(-(-needed // per_numa), min(needed, len(self.free)) + 1)
 
-    def best(self, size: int) -> _Choice | None:
+    def best(self, size: int) -> _EvenShare | None:
         """Return the first combination of ``size`` NUMA nodes with the lowest balance, or ``None`` if none has enough CPUs."""
         share = self.count // size // self.group * self.group
         ids = tuple(self.free)
@@ -286,13 +286,13 @@ class _Distribution:
             (tuple(numa for numa in ids if numa in emptiest),),
         )
         lowest = inf
-        best: _Choice | None = None
+        best: _EvenShare | None = None
         for members in candidates:
             if not self._has_enough(members, share):
                 continue
             balance, remainder = self._distribute_remainder(members, share, lowest)
             if balance < lowest:
-                lowest, best = balance, _Choice(share, members, self.group, remainder)
+                lowest, best = balance, _EvenShare(share, members, self.group, remainder)
             # The comparison is strict, so that no later combination replaces a balance of 0.
             if not lowest:
                 break

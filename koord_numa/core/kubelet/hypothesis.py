@@ -15,13 +15,13 @@ from koord_numa.core.kubelet.budget import spend
 from koord_numa.core.kubelet.demand import PodDemand
 from koord_numa.core.kubelet.state import (
     ContainerGrant,
-    Device,
     DevicePool,
     Grant,
     KubeletNode,
     KubeletState,
     ManagerState,
     MemoryTable,
+    PluginDevice,
     reached_by,
 )
 from koord_numa.core.objects.node import Zone
@@ -33,7 +33,7 @@ Counts = Mapping[int, int]
 """Numbers of devices by NUMA id."""
 
 
-class SharedPool(ValueObject, gc=False):
+class SharedDevices(ValueObject, gc=False):
     """The devices of one resource: the number near each NUMA node, and the total number."""
 
     counts: Counts
@@ -57,7 +57,7 @@ def deal(free: Counts, count: int) -> list[int]:
     return masks
 
 
-def fewest_free(shared: SharedPool, in_use: int) -> dict[int, int]:
+def fewest_free(shared: SharedDevices, in_use: int) -> dict[int, int]:
     """Return how many devices are free near each NUMA node if all in use are near it."""
     return {numa: max(0, count - in_use) for numa, count in shared.counts.items()}
 
@@ -65,7 +65,7 @@ def fewest_free(shared: SharedPool, in_use: int) -> dict[int, int]:
 @lru_cache(maxsize=4096)
 def assumed_pool(name: str, near: tuple[int, ...]) -> DevicePool:
     """Return a pool whose devices are assumed to be near these NUMA nodes."""
-    devices = tuple(Device(f"{name}-{place}", mask) for place, mask in enumerate(near))
+    devices = tuple(PluginDevice(f"{name}-{place}", mask) for place, mask in enumerate(near))
     return DevicePool(devices, assumed=True)
 
 
@@ -178,7 +178,7 @@ class Hypothesis(ValueObject):
     options: tuple[str, ...] = ()
     trust: Trust = Trust.EXACT
     uncertainty: float = 0.0
-    sharing: Mapping[str, SharedPool] = value_field(default_factory=dict)
+    sharing: Mapping[str, SharedDevices] = value_field(default_factory=dict)
 
     def has(self, uid: str) -> bool:
         """Return whether the kubelet admitted this pod and still has it."""

@@ -19,7 +19,7 @@ from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.hypothesis import SOMEONE, Hypothesis, held_by_init, most_used, pins_init_cpus
 from koord_numa.core.kubelet.node_config import NodeConfig, config_variants, counts_in_full, first_cpus, sharing_of
-from koord_numa.core.kubelet.state import Device, DevicePool, KubeletNode, KubeletState, ManagerState, MemoryTable
+from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState, ManagerState, MemoryTable, PluginDevice
 from koord_numa.core.numa.hints import mask_of_ids, masks_of_size, numa_ids
 from koord_numa.core.objects.node import KubeletConfig, Zone
 from koord_numa.core.objects.request import Container, PodRequest
@@ -209,7 +209,7 @@ class Block:
 
 
 @dataclass(slots=True)
-class _Search:
+class _BlockSearch:
     """A depth-first search over blocks, largest first. The rest of a cell (mask, rest) is the use that is not yet attributed to a block."""
 
     blocks: Sequence[Block]
@@ -258,7 +258,7 @@ def explain_use(used: Mapping[int, ResourceList], blocks: Sequence[Block]) -> Ma
         return None
     # Largest first: few places hold a large block, so dead ends appear early.
     ordered = sorted(blocks, key=lambda block: sorted(block.amounts.values(), reverse=True), reverse=True)
-    search = _Search(ordered)
+    search = _BlockSearch(ordered)
     nodes = sum(1 << numa for numa in used)
     widest = len(used) if any(block.may_span for block in ordered) else 1
     for width in range(1, widest + 1):
@@ -298,7 +298,7 @@ def groupings(
     ordered = sorted(blocks, key=lambda block: sorted(block.amounts.values(), reverse=True), reverse=True)
     cells = _in_full(used, supply) if in_full else _filled_up(used, supply)
     spans = any(block.may_span for block in blocks)
-    search = _Search(ordered)
+    search = _BlockSearch(ordered)
     found: list[Grouping] = []
     for tried, parts in enumerate(_cellings(sorted(used), cells if spans else {})):
         if tried >= STEPS:
@@ -582,7 +582,7 @@ def _pool(name: str, facts: Published) -> tuple[DevicePool, int]:
         left = there - facts.requested.get(name, 0) - len(free)
         free += [0] * min(max(0, left), without)
         used += [0] * (without - min(max(0, left), without))
-    devices = tuple(Device(f"{name}-{place}", near) for place, near in enumerate([*free, *used]))
+    devices = tuple(PluginDevice(f"{name}-{place}", near) for place, near in enumerate([*free, *used]))
     # Free devices come first in the pool, so the devices in use are the upper bits.
     return DevicePool(devices), ((1 << len(used)) - 1) << len(free)
 

@@ -18,7 +18,7 @@ from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.bounds import STRICT
 from koord_numa.core.kubelet.demand import PodDemand, is_memory
-from koord_numa.core.kubelet.hypothesis import Hypothesis, SharedPool, assumed_pool, deal
+from koord_numa.core.kubelet.hypothesis import Hypothesis, SharedDevices, assumed_pool, deal
 from koord_numa.core.kubelet.options import (
     CLOSEST_NUMA,
     FULL_CORES,
@@ -27,7 +27,7 @@ from koord_numa.core.kubelet.options import (
     STATIC_MEMORY,
     likely_config,
 )
-from koord_numa.core.kubelet.state import ContainerGrant, Device, DevicePool, Grant, KubeletNode, KubeletState
+from koord_numa.core.kubelet.state import ContainerGrant, DevicePool, Grant, KubeletNode, KubeletState, PluginDevice
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -421,7 +421,7 @@ def _with_sockets(machine: CpuTopology, sockets: Sockets) -> CpuTopology:
     return CpuTopology(cpus=cpus, numa_ids=machine.numa_ids, distances=machine.distances)
 
 
-def sharing_of(frame: NodeConfig) -> dict[str, SharedPool]:
+def sharing_of(frame: NodeConfig) -> dict[str, SharedDevices]:
     """
     Return the resources with devices near several NUMA nodes: zones count more devices than the Node.
 
@@ -435,7 +435,7 @@ def sharing_of(frame: NodeConfig) -> dict[str, SharedPool]:
         total = frame.allocatable.get(name, 0)
         # A zone with more devices than the Node would count a device twice.
         if sum(counts.values()) > total >= max(counts.values()):
-            found[name] = SharedPool({numa: count for numa, count in counts.items() if count}, total)
+            found[name] = SharedDevices({numa: count for numa, count in counts.items() if count}, total)
     return found
 
 
@@ -473,5 +473,5 @@ def device_pool(name: str, frame: NodeConfig) -> DevicePool:
     if listed <= there or not there:
         near = [1 << numa for numa, count in counts.items() for _ in range(count)]
         near += [0] * max(0, there - listed)
-        return DevicePool(tuple(Device(f"{name}-{place}", mask) for place, mask in enumerate(near)))
+        return DevicePool(tuple(PluginDevice(f"{name}-{place}", mask) for place, mask in enumerate(near)))
     return assumed_pool(name, tuple(deal(counts, there)))

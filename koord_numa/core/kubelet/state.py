@@ -32,7 +32,7 @@ from koord_numa.core.value_objects import ValueObject, replace, value_field, val
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class PluginDevice:
     """One device of a device plugin. ``near`` is the mask of its NUMA nodes, 0 if the plugin reports none."""
 
     id: str
@@ -44,7 +44,7 @@ class Device:
 class DevicePool:
     """All devices of one resource. A set of devices is an integer: bit i is the device at index i of ``devices``."""
 
-    devices: tuple[Device, ...]  # in the plugin's order of preference
+    devices: tuple[PluginDevice, ...]  # in the plugin's order of preference
     assumed: bool = False  # whether the NUMA nodes of devices near several of them are an assumption
     healthy: int = field(init=False)  # bits of the devices that may be allocated
     on: Mapping[int, int] = field(init=False)  # NUMA id -> bits of all devices near it, unhealthy ones included

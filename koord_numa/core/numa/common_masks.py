@@ -35,7 +35,7 @@ def common_masks(families: Sequence[Counted], size: int, within: int = -1) -> li
         return []
     ids = numa_ids(nodes)
     if len(ids) > WIDEST_TABLE:
-        return _Search(families, ids).first(size)
+        return _MaskSearch(families, ids).first(size)
     accepted = families[0].table(ids)
     for family in families[1:]:
         accepted = accepted & family.table(ids)
@@ -62,7 +62,7 @@ def _sizes(bits: int) -> NDArray[np.int8]:
     return sizes
 
 
-class _Search:
+class _MaskSearch:
     """
     Depth-first search from the highest NUMA id down, exclusion before inclusion: the first set found is the smallest number.
 

@@ -50,7 +50,7 @@ class NumaOccupancy(ValueObject, gc=False):
 UNUSED = NumaOccupancy()
 
 
-class Exclusivity(ValueObject, gc=False):
+class NumaExclusivity(ValueObject, gc=False):
     """The exclusivity that a pod requests (``singleNUMANodeExclusive``), and the occupancy of the node."""
 
     wish: NumaExclusive = NumaExclusive.NONE
@@ -90,4 +90,4 @@ class Exclusivity(ValueObject, gc=False):
         return hint if hint.mask is None else hint._replace(score=self.score(hint.mask, hint.score))
 
 
-UNCONSTRAINED = Exclusivity()
+UNCONSTRAINED = NumaExclusivity()

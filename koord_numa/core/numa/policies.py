@@ -10,7 +10,7 @@ from typing import Final
 
 from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.numa.distances import Distances
-from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
+from koord_numa.core.numa.exclusive import UNCONSTRAINED, NumaExclusivity
 from koord_numa.core.numa.hint_providers import Answer, ResourceHints, Takes, hints_of, resource_hints
 from koord_numa.core.numa.hint_rule import HintRule
 from koord_numa.core.numa.hints import Hint
@@ -130,7 +130,7 @@ def _only_rules(answers: Sequence[Answer]) -> list[HintRule]:
 
 
 def decide_koordinator(
-    policy: NumaPolicy, answers: Iterable[Answer], nodes: int, exclusivity: Exclusivity = UNCONSTRAINED
+    policy: NumaPolicy, answers: Iterable[Answer], nodes: int, exclusivity: NumaExclusivity = UNCONSTRAINED
 ) -> Decision:
     """
     Return the decision of Koordinator's topology manager for a pod on a node with the NUMA nodes ``nodes``.

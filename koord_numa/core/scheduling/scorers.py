@@ -38,7 +38,7 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
-from koord_numa.core.score.least_numa_nodes import Placed
+from koord_numa.core.score.least_numa_nodes import PlacedPod
 from koord_numa.core.score.node_scores import (
     FILLING,
     MAX_SCORE,
@@ -102,7 +102,7 @@ def score_numa(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement,
     if method is NodeScoring.FEWEST_NUMA_NODES:
         return score_fewest(placement)
     if isinstance(offer, Inventory):
-        placed = Placed(placement, ask.amounts, offer, seen.ledger)
+        placed = PlacedPod(placement, ask.amounts, offer, seen.ledger)
         if (
             method is NodeScoring.LEAST_NUMA_NODES
             and not placed.mask

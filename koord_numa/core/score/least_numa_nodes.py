@@ -33,7 +33,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedPod:
     """The placement of one pod on one node, before it is assumed. ``amounts`` is the effective request of the pod."""
 
     placement: Placement
@@ -178,7 +178,7 @@ def _score_containers(pod: PodRequest, topology: NodeResourceTopology) -> int:
     return normalized(most, optimal=optimal, highest=topology.kubelet.max_numa_nodes) if most else 100
 
 
-def score_placed_by_numa_nodes(placed: Placed) -> int:
+def score_placed_by_numa_nodes(placed: PlacedPod) -> int:
     """
     Return the LeastNUMANodes score of a placement by the scheduler, from its NUMA nodes and their distance.
 

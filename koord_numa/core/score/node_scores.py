@@ -14,7 +14,7 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.vocabulary import ScoringType
 from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, is_native
-from koord_numa.core.score.least_numa_nodes import Placed
+from koord_numa.core.score.least_numa_nodes import PlacedPod
 
 Ints = NDArray[np.int64]
 
@@ -244,7 +244,7 @@ class Strategy:
         return tuple([(name, weight, wanted.get(name, 0)) for name, weight in weights if counts(name, wanted)])
 
 
-def score_koordinator(placed: Placed, strategy: Strategy) -> int:
+def score_koordinator(placed: PlacedPod, strategy: Strategy) -> int:
     """
     Return the score 0 to 100 by the strategy, over the NUMA nodes of the pod's amounts, else over the whole node.
 

@@ -9,7 +9,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope, KubeQos, NodeScoring, ScoringType
 from koord_numa.core.resources import CPU, MILLI, ResourceList
-from koord_numa.core.score.least_numa_nodes import Placed, score_least_numa_nodes, score_placed_by_numa_nodes
+from koord_numa.core.score.least_numa_nodes import PlacedPod, score_least_numa_nodes, score_placed_by_numa_nodes
 from koord_numa.core.score.node_scores import MAX_SCORE, Strategy, score_filling, score_koordinator
 
 NUMA_STEP: Final = 10
@@ -20,7 +20,7 @@ Full utilization earns as many points.
 """
 
 
-def score_node(method: NodeScoring, placed: Placed, strategy: Strategy) -> int:
+def score_node(method: NodeScoring, placed: PlacedPod, strategy: Strategy) -> int:
     """
     Return the score of a placement by a method, 0 to 100. 0 for every method if the NUMA nodes of the node are unknown.
     """
@@ -35,7 +35,7 @@ def score_fewest(placement: Placement) -> int:
     return max(0, MAX_SCORE - NUMA_STEP * (placement.numa_nodes - 1))
 
 
-def score_orchestration(placed: Placed, strategy: Strategy) -> int:
+def score_orchestration(placed: PlacedPod, strategy: Strategy) -> int:
     """
     Return half of A + B: the fit of the NUMA nodes, and the share of the node's NUMA nodes with CPUs of the pod.
 
@@ -44,14 +44,14 @@ def score_orchestration(placed: Placed, strategy: Strategy) -> int:
     return (score_numa_topology(placed, strategy) + score_cpu_allocation(placed, strategy)) // 2
 
 
-def score_numa_topology(placed: Placed, strategy: Strategy) -> int:
+def score_numa_topology(placed: PlacedPod, strategy: Strategy) -> int:
     """Return A: the lowest score of any NUMA node that takes a part of the pod, 0 without alignment."""
     return min(
         (strategy.score(part.capacity, part.taken, placed.weighed(part.share)) for part in placed.parts), default=0
     )
 
 
-def score_cpu_allocation(placed: Placed, strategy: Strategy) -> int:
+def score_cpu_allocation(placed: PlacedPod, strategy: Strategy) -> int:
     """
     Return B: the share of involved NUMA nodes by the strategy, only for pods with exclusive CPUs.
 
@@ -69,7 +69,7 @@ def score_cpu_allocation(placed: Placed, strategy: Strategy) -> int:
     return (there - involved) * MAX_SCORE // there
 
 
-def score_pod_level(placed: Placed, strategy: Strategy) -> int:
+def score_pod_level(placed: PlacedPod, strategy: Strategy) -> int:
     """
     Return ``(100 - 10 * NUMA nodes) + 10 * utilization`` of the pod's place, including the pod.
 
@@ -88,7 +88,7 @@ def score_pod_level(placed: Placed, strategy: Strategy) -> int:
     return min(MAX_SCORE, max(0, MAX_SCORE - NUMA_STEP * placed.numa_nodes) + utilisation)
 
 
-METHODS: Final[Mapping[NodeScoring, Callable[[Placed, Strategy], int]]] = {
+METHODS: Final[Mapping[NodeScoring, Callable[[PlacedPod, Strategy], int]]] = {
     NodeScoring.FEWEST_NUMA_NODES: lambda placed, _strategy: score_fewest(placed.placement),
     NodeScoring.CPU_ORCHESTRATION: score_orchestration,
     NodeScoring.KOORDINATOR: score_koordinator,

@@ -13,8 +13,7 @@ from typing import Final
 from koord_numa.core.kubelet.arrivals import Arrival
 from koord_numa.core.kubelet.belief import Belief
 from koord_numa.core.kubelet.budget import OnTruncation
-from koord_numa.core.kubelet.candidates import Arrival as Arriving
-from koord_numa.core.kubelet.candidates import Candidates
+from koord_numa.core.kubelet.candidates import ArrivedPod, Candidates
 from koord_numa.core.kubelet.checkpoint import exact_candidate
 from koord_numa.core.kubelet.demand import SMT_ALIGNMENT, pod_demand
 from koord_numa.core.kubelet.hypothesis import Hypothesis
@@ -295,7 +294,7 @@ class KubeletHistory:
         candidates = Candidates([exact_candidate(frame, checkpoint, requests)])
         order = sorted(self.pods.values(), key=lambda known: known.order)
         arrived = [
-            Arriving(it.uid, it.request, it.bound, it.judged if it.started else None)
+            ArrivedPod(it.uid, it.request, it.bound, it.judged if it.started else None)
             for it in order
             if it.uid not in known_to_kubelet and not it.left
         ]

@@ -103,7 +103,7 @@ Topologies = Callable[[str], NodeResourceTopology | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class CachedRefusal:
     """Cached rejection and the state it depends on. ``seen`` is ``None`` if it does not depend on CPUs and memory of the node."""
 
     rejection: Rejection
@@ -153,7 +153,7 @@ class ClaimCheck:
         self._budget = self._budgets.of(self._extended.namespace, claims)
         self._selectors = Selectors(self._budget.budget, thread_time)
         self._variants: dict[Served, PodClaims | str] = {}  # by the resources that a node serves by claim
-        self._refused: dict[str, Refusal] = {}
+        self._refused: dict[str, CachedRefusal] = {}
         self._explains = True
         self._steps = 0  # of the last search
         self._spent = 0
@@ -184,7 +184,7 @@ class ClaimCheck:
             return None, True
         refusal = Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION)
         rejection = self._with_numbers(refusal, claims, devices)
-        self._refused[seen.node.name] = Refusal(rejection, revision, seen.node, None)
+        self._refused[seen.node.name] = CachedRefusal(rejection, revision, seen.node, None)
         return rejection, True
 
     def spent(self) -> int:
@@ -239,7 +239,7 @@ class ClaimCheck:
         if isinstance(answer, Rejection):
             self._spent += 1 + self._steps // STEPS_A_NODE
             alone = answer.reason is Reason.RESOURCE_CLAIMS
-            self._refused[seen.node.name] = Refusal(answer, revision, seen.node, None if alone else seen)
+            self._refused[seen.node.name] = CachedRefusal(answer, revision, seen.node, None if alone else seen)
         return answer
 
     def try_out(

@@ -39,7 +39,7 @@ StillWaits = Callable[[PodKey], Awaitable[bool]]
 
 
 @dataclass(slots=True)
-class DynamicResources:
+class ClaimPreBind:
     """
     ``PreBindStep`` of resource claims.
 
@@ -60,7 +60,7 @@ class DynamicResources:
     writer: ClaimWriter
     waits: StillWaits
     nowhere: StillWaits  # the same for a pod that may be gone
-    name: str = "DynamicResources"
+    name: str = "ClaimPreBind"
     timeout: float = TIMEOUT
     on_conflict: OnConflict = OnConflict.DECIDE_AGAIN
     _cycles: dict[str, list[ClaimWork]] = field(default_factory=dict)  # by pod UID
@@ -203,13 +203,13 @@ def _with_shares(allocation: Allocation) -> Allocation:
     return allocation.with_share_ids([str(uuid4()) for it in allocation.results if it.share_id == NEW_SHARE])
 
 
-def dynamic_resources(handle: Handle) -> DynamicResources | None:
+def dynamic_resources(handle: Handle) -> ClaimPreBind | None:
     """Return the claim step of this process; ``None`` where claims are disabled."""
     writer = handle.dependencies.claim_writer
     if writer is None:
         return None
     outside = handle.dependencies
-    return DynamicResources(
+    return ClaimPreBind(
         handle.selector.claims,
         handle.resource_claims,
         writer,

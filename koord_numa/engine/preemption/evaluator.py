@@ -66,7 +66,7 @@ class Freeable:
     users: frozenset[str]
 
 
-class FreedDevices:
+class EvictionFreedDevices:
     """``core.preempt.dry_run.FreedDevices`` for one plan. ``evicted`` are UIDs of evicted pods that may have left already."""
 
     def __init__(
@@ -86,7 +86,7 @@ class FreedDevices:
     @classmethod
     def of(
         cls, handle: Handle, own: Collection[str], request_class: RequestClass, evicted: Collection[str]
-    ) -> "FreedDevices | None":
+    ) -> "EvictionFreedDevices | None":
         """Return the devices for a pod of this class; ``None`` without claims."""
         check = handle.selector.claims_for(request_class)
         ask = handle.selector.requirements_now(request_class) if check is not None else None
@@ -639,7 +639,7 @@ class Evaluator:
             self._handle.selector.profile_of(request_class),
             self.disruption_budgets(),
             self._handle.cache.index.namespaces,
-            FreedDevices.of(self._handle, group or (pod.key.uid,), request_class, self.evicted),
+            EvictionFreedDevices.of(self._handle, group or (pod.key.uid,), request_class, self.evicted),
         )
 
 

@@ -122,7 +122,7 @@ class Agenda:
         self._due[request_class] = None if due is None else due | nodes
 
 
-class Freeable(ValueObject):
+class FreeableAmounts(ValueObject):
     """
     Amounts that a node would have free.
 
@@ -136,7 +136,7 @@ class Freeable(ValueObject):
     sums: tuple[ResourceList, ...]
 
     @classmethod
-    def of(cls, info: NodeInfo, evicted: Collection[str]) -> "Freeable":
+    def of(cls, info: NodeInfo, evicted: Collection[str]) -> "FreeableAmounts":
         """Return the amounts for this node. The UIDs ``evicted`` are terminating, though no event has shown it yet."""
         holdings = info.counted.holdings
         held = {uid: holding.amounts if (holding := holdings.get(uid)) else NOTHING for uid in info.pods}
@@ -169,7 +169,7 @@ class Glance:
     def __init__(self, cache: Cache, evicted: Collection[str]) -> None:
         self._cache = cache
         self._evicted = evicted
-        self._known: dict[str, Freeable | None] = {}
+        self._known: dict[str, FreeableAmounts | None] = {}
 
     def worth_a_look(self, request_class: RequestClass, names: Iterable[str]) -> frozenset[str]:
         """Return the nodes on which evictions may help the class."""
@@ -177,10 +177,10 @@ class Glance:
             [name for name in names if (found := self._of(name)) is not None and found.suffices(request_class)]
         )
 
-    def _of(self, name: str) -> Freeable | None:
+    def _of(self, name: str) -> FreeableAmounts | None:
         if name not in self._known:
             info = self._cache.nodes.get(name)
-            self._known[name] = None if info is None else Freeable.of(info, self._evicted)
+            self._known[name] = None if info is None else FreeableAmounts.of(info, self._evicted)
         return self._known[name]
 
 

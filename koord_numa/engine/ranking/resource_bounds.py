@@ -150,7 +150,7 @@ Some = slice | list[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BoundsPlan:
     """Relevant lines of the table for one request. Valid until a resource is added."""
 
     # int64[lines, 1], so that it is added to int64[lines, rows] by broadcasting.
@@ -268,7 +268,7 @@ class ResourceBounds:
         )
         return found
 
-    def _make_plan(self) -> Plan:
+    def _make_plan(self) -> BoundsPlan:
         table, weights = self._table, self._rules.weights
         for name in (*ALWAYS_SCORED, *weights, *self._amounts):
             # Pods can contain any resource name: above the limit a resource has no line, and only ``evaluate`` handles
@@ -290,7 +290,7 @@ class ResourceBounds:
         if even:
             scored = dict.fromkeys(scored, 1)
         by_most = self._rules.scoring is ScoringType.MOST_ALLOCATED and set(scored) == set(common)
-        return Plan(
+        return BoundsPlan(
             wanted=amounts,
             hundredfold=amounts[whole] * MAX_SCORE,
             usual=by_most and not sparing and not self._unlisted,

@@ -98,7 +98,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClassRequest:
     """Request of a class under its profile, and the rejection that applies to every node, volumes aside. Immutable."""
 
     request: SchedulingRequest
@@ -124,7 +124,7 @@ class NodeSelection:
         self._backoff = backoff
         self._clock = limits.clock
         self._rankings: LRUCache[RequestClass, NodeRanking] = LRUCache(maxsize=limits.remembered_classes)
-        self._asked: LRUCache[RequestClass, Asked] = LRUCache(maxsize=limits.remembered_classes)
+        self._asked: LRUCache[RequestClass, ClassRequest] = LRUCache(maxsize=limits.remembered_classes)
         self._rules: dict[str, Profile] = {}
         self.storage = listers.volumes
         self.claims = listers.claims
@@ -357,13 +357,13 @@ class NodeSelection:
     def _ask(self, request_class: RequestClass) -> SchedulingRequest:
         return self._asked_by(request_class).request
 
-    def _asked_by(self, request_class: RequestClass) -> Asked:
+    def _asked_by(self, request_class: RequestClass) -> ClassRequest:
         known = self._asked.get(request_class)
         if known is None:
             ask = scheduling_request(request_class.request, self.profile_of(request_class))
             if request_class.claims is not None:
                 ask = with_claims(ask, request_class.claims)
-            known = self._asked[request_class] = Asked(ask, refuse_everywhere(ask))
+            known = self._asked[request_class] = ClassRequest(ask, refuse_everywhere(ask))
         return known
 
     def profile_of(self, request_class: RequestClass) -> Profile:

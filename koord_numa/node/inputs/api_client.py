@@ -34,7 +34,7 @@ MERGE: Final = "application/merge-patch+json"
 JSON: Final = "application/json"
 
 
-class ApiError(Exception):
+class NodeApiError(Exception):
     """A failed request. ``status`` is 0 without a response."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -53,10 +53,10 @@ class ApiAccess:
 
 
 def in_cluster(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> ApiAccess:
-    """Return the access of the agent's pod. Raises ``ApiError`` outside of a cluster."""
+    """Return the access of the agent's pod. Raises ``NodeApiError`` outside of a cluster."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (folder / "token").exists():
-        raise ApiError(0, "no service account: run inside a cluster, or name a kubeconfig")
+        raise NodeApiError(0, "no service account: run inside a cluster, or name a kubeconfig")
     address = f"[{host}]" if ":" in host else host
     # Only the certificate authority of the cluster: the system's would accept any public certificate for the address.
     tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
@@ -64,7 +64,7 @@ def in_cluster(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -
 
 
 async def from_kubeconfig(path: Path) -> ApiAccess:
-    """Return the access of a kubeconfig. Raises ``ApiError`` if it is unusable."""
+    """Return the access of a kubeconfig. Raises ``NodeApiError`` if it is unusable."""
     from kubernetes_asyncio import client, config  # noqa: PLC0415  (40 MB, for kubeconfigs only)
 
     found = client.Configuration()
@@ -72,16 +72,16 @@ async def from_kubeconfig(path: Path) -> ApiAccess:
     try:
         await config.load_kube_config(config_file=str(path), client_configuration=found)
     except (config.ConfigException, OSError, KeyError, TypeError, ValueError) as error:
-        raise ApiError(0, f"{path}: {error}") from None
+        raise NodeApiError(0, f"{path}: {error}") from None
     except RecursionError:
-        raise ApiError(0, f"{path} is nested too deeply") from None
+        raise NodeApiError(0, f"{path} is nested too deeply") from None
     host = found.host or ""
     if not host.startswith(("http://", "https://")):
-        raise ApiError(0, f"{path}: {host!r} is no address of a server")
+        raise NodeApiError(0, f"{path}: {host!r} is no address of a server")
     try:
         tls = _tls(found) if host.startswith("https") else None
     except OSError as error:  # includes errors of ssl
-        raise ApiError(0, f"{path}: its certificates cannot be used: {error}") from None
+        raise NodeApiError(0, f"{path}: its certificates cannot be used: {error}") from None
     # The name of the key depends on the version of kubernetes-asyncio.
     token = found.api_key.get("BearerToken") or found.api_key.get("authorization") or ""
     return ApiAccess(host.rstrip("/"), token=token.removeprefix("Bearer "), tls=tls)
@@ -120,27 +120,27 @@ class NodeApi:
         await self._session.close()
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
-        """Return the object at a path, ``None`` if it does not exist. Raises ``ApiError``."""
+        """Return the object at a path, ``None`` if it does not exist. Raises ``NodeApiError``."""
         try:
             return await self._send("GET", path, params=params)
-        except ApiError as error:
+        except NodeApiError as error:
             if error.status == 404:
                 return None
             raise
 
     async def apply(self, path: str, obj: Any, manager: str) -> Any:
-        """Server-side apply an object without force. Raises ``ApiError``, with 409 if another manager owns one of the fields."""
+        """Server-side apply an object without force. Raises ``NodeApiError``, with 409 if another manager owns one of the fields."""
         return await self._send("PATCH", path, params={"fieldManager": manager}, body=obj, kind=APPLY)
 
     async def post(self, path: str, obj: Any) -> Any:
-        """Create an object. Raises ``ApiError``."""
+        """Create an object. Raises ``NodeApiError``."""
         return await self._send("POST", path, body=obj)
 
     async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[tuple[str, Any]]:
         """
         Yield the pages of a list, then events as ``(type, object)`` until the server ends the watch.
 
-        A page is ``("PAGE", objects)``, the last one ``("LIST", objects)``. Raises ``ApiError`` if the list or the
+        A page is ``("PAGE", objects)``, the last one ``("LIST", objects)``. Raises ``NodeApiError`` if the list or the
         watch fails.
         """
         listed = await self._send("GET", path, params={**params, "limit": str(PAGE)})
@@ -157,7 +157,7 @@ class NodeApi:
         try:
             async with self._session.get(path, params=query, headers=self._headers(), timeout=endless) as answer:
                 if answer.status != 200:
-                    raise ApiError(answer.status, f"watch {path}: {(await answer.text())[:300]}")
+                    raise NodeApiError(answer.status, f"watch {path}: {(await answer.text())[:300]}")
                 async for line in answer.content:
                     event = orjson.loads(line)
                     # Usually 410 Gone, if the version is too old: the caller lists again.
@@ -165,7 +165,7 @@ class NodeApi:
                         return
                     yield str(event.get("type")), event.get("object") or {}
         except (aiohttp.ClientError, HttpProcessingError, TimeoutError, orjson.JSONDecodeError) as error:
-            raise ApiError(
+            raise NodeApiError(
                 0, f"watch {path}: {error!r}"
             ) from None  # a line beyond the buffer is an HttpProcessingError
 
@@ -178,11 +178,11 @@ class NodeApi:
             async with self._session.request(method, path, params=params, data=data, headers=headers) as answer:
                 text = await answer.read()
                 if answer.status >= 300:
-                    raise ApiError(answer.status, f"{method} {path}: {answer.status}: {_message(text)}")
+                    raise NodeApiError(answer.status, f"{method} {path}: {answer.status}: {_message(text)}")
                 return orjson.loads(text) if text else None
         except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
             # repr, since several errors of aiohttp have no text.
-            raise ApiError(0, f"{method} {path}: {error!r}") from None
+            raise NodeApiError(0, f"{method} {path}: {error!r}") from None
 
     def _headers(self) -> dict[str, str]:
         if self._access.token_file is not None and monotonic() - self._read_at > TOKEN_LIFE:
@@ -192,7 +192,7 @@ class NodeApi:
             except OSError as error:
                 # The kubelet may be replacing the file. The known token remains valid meanwhile.
                 if not self._token:
-                    raise ApiError(0, f"{self._access.token_file}: {error.strerror}") from None
+                    raise NodeApiError(0, f"{self._access.token_file}: {error.strerror}") from None
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 
 

@@ -142,14 +142,14 @@ class _Block(msgspec.Struct, rename="camel"):
     size: _Size
 
 
-class _Amounts(msgspec.Struct):
+class _MemoryAmounts(msgspec.Struct):
     allocatable: _Size
     reserved: _Size
 
 
 class _NumaJson(msgspec.Struct, rename="camel"):
     cells: list[int]
-    memory_map: dict[str, _Amounts]
+    memory_map: dict[str, _MemoryAmounts]
 
 
 class _PodMemory(msgspec.Struct, rename="camel"):

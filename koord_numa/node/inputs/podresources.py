@@ -22,7 +22,7 @@ class PodResourcesError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerResources:
+class HeldResources:
     """The exclusive resources of a container: CPUs, devices by resource name, and memory blocks."""
 
     name: str
@@ -37,7 +37,7 @@ class PodHoldings:
 
     namespace: str
     name: str
-    containers: tuple[ContainerResources, ...] = ()
+    containers: tuple[HeldResources, ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -111,7 +111,7 @@ def _pod(pod: Any) -> PodHoldings:
             # A resource may have several entries, such as one per device or NUMA node.
             devices[entry.resource_name] = devices.get(entry.resource_name, frozenset()) | set(entry.device_ids)
         memory = sorted(_blocks(container.memory, who), key=lambda block: (block.resource, block.numa_mask, block.size))
-        containers.append(ContainerResources(container.name, _cpus(container.cpu_ids, who), devices, tuple(memory)))
+        containers.append(HeldResources(container.name, _cpus(container.cpu_ids, who), devices, tuple(memory)))
     return PodHoldings(pod.namespace, pod.name, tuple(containers))
 
 

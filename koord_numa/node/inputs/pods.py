@@ -8,7 +8,7 @@ from typing import Any, Final
 from koord_numa.core.value_objects import replace
 from koord_numa.node.bound_pod import BoundPod, bound_pod
 from koord_numa.node.decided import KOORDLET_NAMESPACE, DecidedContainer, DecidedPod, decided_pod
-from koord_numa.node.inputs.api_client import ApiError, NodeApi
+from koord_numa.node.inputs.api_client import NodeApi, NodeApiError
 from koord_numa.node.inputs.rpc import RunningContainer
 
 logger = logging.getLogger(__name__)
@@ -74,13 +74,13 @@ class NodePods:
                     # Only a response resets the back-off: a failing list never gets here.
                     pause = 1.0
                     self.observe(kind, value)
-            except ApiError as error:
+            except NodeApiError as error:
                 logger.warning("the pods of this node are not watched: %s", error)
                 await asyncio.sleep(pause)
                 pause = min(LONGEST_PAUSE, pause * 2)
 
     async def confirm(self) -> None:
-        """Forget pods that only the runtime has shown and that the API server does not have. Raises ``ApiError``."""
+        """Forget pods that only the runtime has shown and that the API server does not have. Raises ``NodeApiError``."""
         unconfirmed = self._pods.keys() - self._bound.keys()
         if not unconfirmed:
             return
@@ -93,7 +93,7 @@ class NodePods:
             self.changed.set()
 
     async def relist(self) -> None:
-        """List all pods once, without a watch. Raises ``ApiError``."""
+        """List all pods once, without a watch. Raises ``NodeApiError``."""
         listed = await self._api.get("/api/v1/pods", self._query)
         self.observe("LIST", (listed or {}).get("items") or [])
 

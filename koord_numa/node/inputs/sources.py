@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Self
 
-from koord_numa.node.inputs.api_client import ApiError, NodeApi
+from koord_numa.node.inputs.api_client import NodeApi, NodeApiError
 from koord_numa.node.inputs.kubelet_config import (
     KubeletConfigError,
     KubeletOptions,
@@ -145,7 +145,7 @@ class KubeletSource:
             elif self._api is not None:
                 answer = await self._api.get(f"/api/v1/nodes/{self._node}/proxy/configz")
                 self.value = kubelet_options(answer)
-        except (KubeletConfigError, ApiError) as error:
+        except (KubeletConfigError, NodeApiError) as error:
             logger.warning("the kubelet's configuration is not known: %s", error)
             # Seconds. Sooner than after a success, since nothing can be applied without the configuration.
             self._next = self._clock() + 5.0

@@ -15,7 +15,7 @@ from koord_numa.sandbox.apiserver.rules.selectors import Selection, parse_fields
 from koord_numa.sandbox.apiserver.store.backend import Target
 from koord_numa.sandbox.apiserver.store.cluster import Cluster
 from koord_numa.sandbox.apiserver.store.deletion import DeleteOptions
-from koord_numa.sandbox.apiserver.store.storage import Change, Table
+from koord_numa.sandbox.apiserver.store.storage import Table, TableChange
 
 WatchCallback = Callable[[str, JsonObject], None]
 
@@ -25,7 +25,7 @@ class Subscription:
     """An in-process watch. ``cancel`` ends it."""
 
     table: Table
-    listener: Callable[[Change], None]
+    listener: Callable[[TableChange], None]
 
     def cancel(self) -> None:
         """Stop the callbacks. A second call has no effect."""
@@ -125,7 +125,7 @@ class DirectStore:
         selection = Selection(fields=parse_fields(fields, kind))
         version = kind.api_version(kind.versions[0])
 
-        def listener(change: Change) -> None:
+        def listener(change: TableChange) -> None:
             event = selection.event_of(change)
             if event is not None:
                 callback(event, change.subject(event).shared(version))

@@ -12,12 +12,11 @@ from koord_numa.sandbox.machines.hardware.description import (
     Style,
 )
 from koord_numa.sandbox.machines.hardware.descriptions import load_descriptions, read_descriptions
-from koord_numa.sandbox.machines.history import DoubleHold, History
+from koord_numa.sandbox.machines.history import History, SimultaneousHold
 from koord_numa.sandbox.machines.simulated_node import SimulatedNode
 
 __all__ = [
     "STATIC_KUBELET",
-    "DoubleHold",
     "Fleet",
     "Hardware",
     "History",
@@ -27,6 +26,7 @@ __all__ = [
     "RejectedPod",
     "Shape",
     "SimulatedNode",
+    "SimultaneousHold",
     "Style",
     "load_descriptions",
     "read_descriptions",

@@ -8,7 +8,7 @@ from koord_numa.sandbox.apiserver import DirectStore, Subscription
 from koord_numa.sandbox.machines.agents.agent import RejectedPod
 from koord_numa.sandbox.machines.hardware.description import NodeDescription
 from koord_numa.sandbox.machines.hardware.topologies import Json
-from koord_numa.sandbox.machines.history import DoubleHold, History
+from koord_numa.sandbox.machines.history import History, SimultaneousHold
 from koord_numa.sandbox.machines.simulated_node import Clock, SimulatedNode
 
 
@@ -48,7 +48,7 @@ class Fleet:
         """Pods that a node rejected for any reason, on all nodes."""
         return [complaint for node in self._nodes.values() for complaint in node.refusals]
 
-    def double_holds(self) -> list[DoubleHold]:
+    def double_holds(self) -> list[SimultaneousHold]:
         """Return every double hold of a CPU, a device or memory in the history."""
         return self.history.double_holds()
 

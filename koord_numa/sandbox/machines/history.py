@@ -11,22 +11,22 @@ from dataclasses import dataclass, field
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import PodKey
-from koord_numa.sandbox.machines.agents.agent import Allocation, Claim, NumaCapacity
+from koord_numa.sandbox.machines.agents.agent import AgentAllocation, Claim, NumaCapacity
 
-NOTHING = Allocation()
+NOTHING = AgentAllocation()
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HistoryEntry:
     """The allocation of a pod on a node from this entry on."""
 
     node: str
     pod: PodKey
-    held: Allocation
+    held: AgentAllocation
 
 
 @dataclass(frozen=True, slots=True)
-class DoubleHold:
+class SimultaneousHold:
     """Pods that held ``what`` at the same time. ``moment`` is the number of the entry that caused it."""
 
     moment: int
@@ -42,18 +42,18 @@ class DoubleHold:
 class History:
     """The log of a run in chronological order. ``stocks`` is the capacity of the nodes."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[HistoryEntry] = field(default_factory=list)
     stocks: dict[str, NumaCapacity] = field(default_factory=dict)
 
-    def hold(self, node: str, pod: PodKey, held: Allocation) -> None:
+    def hold(self, node: str, pod: PodKey, held: AgentAllocation) -> None:
         """Record the allocation of a pod. It replaces the previous allocation of the pod on the node."""
-        self.entries.append(Entry(node, pod, held))
+        self.entries.append(HistoryEntry(node, pod, held))
 
     def release(self, node: str, pod: PodKey) -> None:
         """Record that a pod holds nothing."""
-        self.entries.append(Entry(node, pod, NOTHING))
+        self.entries.append(HistoryEntry(node, pod, NOTHING))
 
-    def double_holds(self) -> list[DoubleHold]:
+    def double_holds(self) -> list[SimultaneousHold]:
         """Return all double holds in the order of their entries."""
         return list(self._replay())
 
@@ -65,38 +65,38 @@ class History:
             if (cpus := {pod: held.cpus for pod, held in pods.items() if held.cpus})
         }
 
-    def allocations(self) -> dict[str, dict[PodKey, Allocation]]:
+    def allocations(self) -> dict[str, dict[PodKey, AgentAllocation]]:
         """Return the allocations of pods at the end, by node."""
-        found: dict[str, dict[PodKey, Allocation]] = {}
+        found: dict[str, dict[PodKey, AgentAllocation]] = {}
         for entry in self.entries:
             _enter(found.setdefault(entry.node, {}), entry)
         return {node: pods for node, pods in found.items() if pods}
 
-    def _replay(self) -> Iterator[DoubleHold]:
-        found: dict[str, dict[PodKey, Allocation]] = {}
+    def _replay(self) -> Iterator[SimultaneousHold]:
+        found: dict[str, dict[PodKey, AgentAllocation]] = {}
         for moment, entry in enumerate(self.entries):
             pods = found.setdefault(entry.node, {})
             # The entry replaces the pod's own earlier allocation, which therefore is no conflict.
             pods.pop(entry.pod, None)
             for other, held in pods.items():
                 for what in _in_common(held, entry.held):
-                    yield DoubleHold(moment, entry.node, what, (other, entry.pod))
+                    yield SimultaneousHold(moment, entry.node, what, (other, entry.pod))
             _enter(pods, entry)
             stock = self.stocks.get(entry.node, {})
             # Only the resources of this entry: no other resource can become overcommitted by it.
             for resource in sorted({claim.resource for claim in entry.held.claims}):
                 for what, holders in _overdrawn(resource, stock.get(resource, {}), pods):
-                    yield DoubleHold(moment, entry.node, what, holders)
+                    yield SimultaneousHold(moment, entry.node, what, holders)
 
 
-def _enter(pods: dict[PodKey, Allocation], entry: Entry) -> None:
+def _enter(pods: dict[PodKey, AgentAllocation], entry: HistoryEntry) -> None:
     # Popped first, so that the pod moves to the end and violations list pods in chronological order.
     pods.pop(entry.pod, None)
     if entry.held != NOTHING:
         pods[entry.pod] = entry.held
 
 
-def _in_common(one: Allocation, other: Allocation) -> Iterator[str]:
+def _in_common(one: AgentAllocation, other: AgentAllocation) -> Iterator[str]:
     if one.cpus & other.cpus:
         yield f"CPUs {one.cpus & other.cpus}"
     if one.devices & other.devices:
@@ -104,7 +104,7 @@ def _in_common(one: Allocation, other: Allocation) -> Iterator[str]:
 
 
 def _overdrawn(
-    resource: str, there: Mapping[int, int], pods: Mapping[PodKey, Allocation]
+    resource: str, there: Mapping[int, int], pods: Mapping[PodKey, AgentAllocation]
 ) -> Iterator[tuple[str, tuple[PodKey, ...]]]:
     """Yield every set of NUMA nodes whose claims exceed its amount, with the claiming pods."""
     claims = [

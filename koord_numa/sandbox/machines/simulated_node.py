@@ -13,9 +13,9 @@ from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.sandbox.apiserver import ApiError, DeleteOptions, DirectStore
 from koord_numa.sandbox.machines.agents.agent import (
     WRONG_PLACEMENT,
-    Admitted,
+    AdmittedPod,
     NodeAgent,
-    Refused,
+    RefusedPod,
     RejectedPod,
     capacity_of,
 )
@@ -71,7 +71,7 @@ class SimulatedNode:
             Callable[[], None]
         ] = []  # called when pods have started, ended or changed their assignment
         self._delayed: deque[tuple[str, Json]] = deque()
-        self._refuse_next: deque[Refused] = deque()
+        self._refuse_next: deque[RefusedPod] = deque()
 
     @property
     def name(self) -> str:
@@ -152,7 +152,7 @@ class SimulatedNode:
 
     def refuse_next(self, reason: str, message: str = "as told") -> None:
         """Reject the next pod that would be admitted."""
-        self._refuse_next.append(Refused(reason, message))
+        self._refuse_next.append(RefusedPod(reason, message))
 
     def crash(self) -> None:
         """Ignore events until ``restart``. Containers keep running."""
@@ -199,7 +199,7 @@ class SimulatedNode:
     def _start(self, pod: Pod, obj: Json) -> None:
         # A rejection on request precedes the agent, so that the agent does not account for the pod.
         answer = self._refuse_next.popleft() if self._refuse_next else self._admit(pod)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedPod):
             self._reject(pod, answer)
             return
         self._pods[pod.key.uid] = pod
@@ -211,18 +211,18 @@ class SimulatedNode:
             address = f"10.{128 + self._started // 65536 % 128}.{self._started // 256 % 256}.{self._started % 256}"
             self._write_status(pod.key, running(obj, self._host, address, self._clock()))
 
-    def _admit(self, pod: Pod) -> Admitted | Refused:
+    def _admit(self, pod: Pod) -> AdmittedPod | RefusedPod:
         if wrong := self.devices.admit(pod):
-            return Refused(WRONG_PLACEMENT, wrong)
+            return RefusedPod(WRONG_PLACEMENT, wrong)
         answer = self._agent.admit(pod)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedPod):
             self.devices.remove(pod.key.uid)
         return answer
 
     def _update_assignment(self, pod: Pod) -> None:
         """Apply the changed assignment of a running pod. A violation is recorded and terminates the pod."""
         answer = self._admit(pod)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedPod):
             self._release(pod.key.uid)
             self._reject(pod, answer)
             return
@@ -243,7 +243,7 @@ class SimulatedNode:
         for listener in self.listeners:
             listener()
 
-    def _reject(self, pod: Pod, answer: Refused) -> None:
+    def _reject(self, pod: Pod, answer: RefusedPod) -> None:
         complaint = RejectedPod(self.name, pod.key, answer.reason, answer.message)
         self.refusals.append(complaint)
         if answer.reason == WRONG_PLACEMENT:

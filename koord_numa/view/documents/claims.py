@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from koord_numa.core.claims.allocation import Allocation
-from koord_numa.core.claims.claim import AllocationMode, DeviceDemand
+from koord_numa.core.claims.claim import AllocationMode, DeviceRequirements
 from koord_numa.core.claims.cpus import CAPACITY, NANO, cpu_count, is_cpu_device
 from koord_numa.core.claims.extended_resources import IN_MEMORY, Served, extended_requests
 from koord_numa.core.claims.inventory import Device, DeviceId
@@ -181,7 +181,7 @@ def _wanted(lister: ClaimLister, pod: Pod, entry: str, name: str) -> Document:
     return {"entry": entry, "claim": str(claim), "state": state, "asks": asks}
 
 
-def _asked(demand: DeviceDemand) -> str:
+def _asked(demand: DeviceRequirements) -> str:
     capacity = dict(demand.capacity or ())
     cpus = capacity.get(CAPACITY, 0)
     if cpus:

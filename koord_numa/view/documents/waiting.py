@@ -11,18 +11,18 @@ from koord_numa.core.explain import amounts_text, closest_nodes, describe, needs
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import NumaNumbers, Rejection
 from koord_numa.core.resources import CPU
-from koord_numa.engine.decision_log import Decision, RunnerUp
+from koord_numa.engine.decision_log import LoggedDecision, RunnerUp
 from koord_numa.view.advice import Remedy
 from koord_numa.view.documents import Document, document
 from koord_numa.view.text import asked, device_texts, policies
 
 
-def decisions_document(decisions: Iterable[Decision], now: str) -> Document:
+def decisions_document(decisions: Iterable[LoggedDecision], now: str) -> Document:
     """Return the decisions, newest first. ``decisions`` are oldest first."""
     return document("DecisionsView", generatedAt=now, decisions=[_entry(one) for one in reversed([*decisions])])
 
 
-def _entry(one: Decision) -> Document:
+def _entry(one: LoggedDecision) -> Document:
     placement = one.placement
     return {
         "time": datetime.fromtimestamp(one.seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),

@@ -14,8 +14,8 @@ from koord_numa.core.claims.claim import (
     ClaimSpec,
     DeviceClass,
     DeviceConstraint,
-    DeviceDemand,
     DeviceRequest,
+    DeviceRequirements,
     DeviceToleration,
     OpaqueConfig,
 )
@@ -152,7 +152,7 @@ class ConsumerModel(Strict):
     uid: str = ""
 
 
-class ConditionModel(Strict):
+class DeviceConditionModel(Strict):
     """A condition of an allocated device."""
 
     type: str
@@ -166,7 +166,7 @@ class DeviceStatusModel(Strict):
     pool: str
     device: str
     share_id: str | None = Field(None, alias="shareID")
-    conditions: list[ConditionModel] | None = None
+    conditions: list[DeviceConditionModel] | None = None
 
 
 class ClaimStatusModel(Strict):
@@ -288,9 +288,9 @@ def _request(model: RequestModel, path: FieldPath) -> DeviceRequest:
     return DeviceRequest(model.name, (_demand(model.name, model.exactly or DemandModel(), path.at("exactly")),))
 
 
-def _demand(name: str, model: DemandModel, path: FieldPath) -> DeviceDemand:
+def _demand(name: str, model: DemandModel, path: FieldPath) -> DeviceRequirements:
     requests = model.capacity.requests if model.capacity is not None else None
-    return DeviceDemand(
+    return DeviceRequirements(
         name=name,
         device_class=model.device_class_name or "",
         selectors=_selectors(model.selectors),

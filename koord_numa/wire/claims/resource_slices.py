@@ -104,7 +104,7 @@ class NodeAllocatableModel(Strict):
     overhead: NodeAllocatableOverheadModel | None = None
 
 
-class DeviceModel(Strict):
+class SliceDeviceModel(Strict):
     """A device. Its attributes are objects with one field, whose name is the type."""
 
     name: str
@@ -139,7 +139,7 @@ class SliceSpec(Strict):
     node_selector: NodeSelectorModel | None = None
     all_nodes: bool | None = None
     per_device_node_selection: bool | None = None
-    devices: list[DeviceModel] | None = None
+    devices: list[SliceDeviceModel] | None = None
     shared_counters: list[CounterSetModel] | None = None
 
 
@@ -213,7 +213,7 @@ def _slice(name: str, pool: PoolId, model: SliceSpec, path: FieldPath) -> Resour
     )
 
 
-def _nodes(model: SliceSpec | DeviceModel, path: FieldPath) -> NodeChoice:
+def _nodes(model: SliceSpec | SliceDeviceModel, path: FieldPath) -> NodeChoice:
     if model.node_name:
         return NodeChoice(name=model.node_name)
     if model.all_nodes:
@@ -229,7 +229,7 @@ def _single_term(terms: tuple[NodeTerm, ...], path: FieldPath) -> NodeTerm:
     return terms[0]
 
 
-def _device(pool: PoolId, model: DeviceModel, path: FieldPath) -> Device:
+def _device(pool: PoolId, model: SliceDeviceModel, path: FieldPath) -> Device:
     attributes = {name: _attribute(name, value, path) for name, value in (model.attributes or {}).items()}
     capacity = {name: _capacity(each, path.at(f"capacity.{name}")) for name, each in (model.capacity or {}).items()}
     return Device(

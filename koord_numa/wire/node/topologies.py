@@ -295,7 +295,7 @@ _LONGEST: Final = 1e9  # seconds, some thirty years
 _DIFFERENCES: Final = TypeAdapter(dict[str, DifferenceModel] | None, config=DEFERRED)
 
 
-class TopologyModel(Strict):
+class NodeTopologyModel(Strict):
     """The top-level fields of both versions."""
 
     topology_policies: list[str] | None = None
@@ -331,7 +331,7 @@ _Fields = dict[str, Any]
 
 
 def _read(top: Head) -> _Fields:
-    model = read(TopologyModel, top.body, top.path)
+    model = read(NodeTopologyModel, top.body, top.path)
     attributes = model.attributes or []
     # The first attribute of a name counts.
     told = {each.name: each.value for each in reversed(attributes)}

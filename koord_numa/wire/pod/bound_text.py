@@ -55,7 +55,7 @@ class _Amounts(Struct, omit_defaults=True):
     claims: Raw = _ABSENT
 
 
-class Container(Struct, rename="camel", omit_defaults=True):
+class ContainerFields(Struct, rename="camel", omit_defaults=True):
     """The fields of a container that a request depends on."""
 
     name: str
@@ -69,8 +69,8 @@ class Spec(Struct, rename="camel", omit_defaults=True):
     """The parsed fields of a pod's spec. All except ``node_name`` are part of the key of its request."""
 
     node_name: str
-    containers: list[Container]
-    init_containers: list[Container] | None = None
+    containers: list[ContainerFields]
+    init_containers: list[ContainerFields] | None = None
     volumes: list[dict[str, Raw]] | None = None
     scheduler_name: str | None = None
     preemption_policy: str | None = None

@@ -101,7 +101,7 @@ class NumaAmounts(GoJson):
     resources: dict[str, Quantity] = Field({})
 
 
-class Pool(GoJson):
+class AnnotatedPool(GoJson):
     """A shared pool of a node, or chosen for a pod."""
 
     socket: Id = 0
@@ -114,7 +114,7 @@ class ResourceStatus(GoJson):
 
     cpuset: str = ""
     numa: list[NumaAmounts] = Field([], alias="numaNodeResources")
-    pools: list[Pool] = Field([], alias="cpuSharedPools")
+    pools: list[AnnotatedPool] = Field([], alias="cpuSharedPools")
 
 
 def qos_class(labels: Mapping[str, str], path: FieldPath) -> QosClass:
@@ -329,7 +329,7 @@ def assignment(text: str, path: FieldPath) -> Assignment:
     )
 
 
-def shared_pools(pools: list[Pool], path: FieldPath) -> tuple[SharedPool, ...]:
+def shared_pools(pools: list[AnnotatedPool], path: FieldPath) -> tuple[SharedPool, ...]:
     """Return the shared pools in the order of sockets and NUMA nodes."""
     found = [
         SharedPool(socket=pool.socket, numa=numa_id(pool.node, path), cpus=cpu_list(pool.cpuset, path))

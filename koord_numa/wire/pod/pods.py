@@ -141,7 +141,7 @@ _OBJECT: Final = (dict, Mapping)  # dict first: the common case and the faster c
 
 
 @dataclass(frozen=True, slots=True)
-class PriorityClass:
+class PriorityClassObject:
     """A PriorityClass. ``global_default``: the class of pods that name none."""
 
     name: str
@@ -152,8 +152,8 @@ class PriorityClass:
 
 
 BUILT_IN: Final = (
-    PriorityClass("system-cluster-critical", 2_000_000_000),
-    PriorityClass("system-node-critical", 2_000_001_000),
+    PriorityClassObject("system-cluster-critical", 2_000_000_000),
+    PriorityClassObject("system-node-critical", 2_000_001_000),
 )
 """PriorityClasses of every API server (scheduling/v1, ``SystemPriorityClasses``)."""
 
@@ -166,16 +166,16 @@ class PriorityClassModel(Strict):
     preemption_policy: str | None = None
 
 
-def parse_priority_class(obj: Mapping[str, Any]) -> PriorityClass:
+def parse_priority_class(obj: Mapping[str, Any]) -> PriorityClassObject:
     """Parse a PriorityClass. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
-    top = head(obj, "PriorityClass", problems)
+    top = head(obj, "PriorityClassObject", problems)
     model = problems.collect(lambda: read(PriorityClassModel, top.body, top.path), PriorityClassModel())
     preempts = model.preemption_policy or "PreemptLowerPriority"
-    return PriorityClass(top.name, model.value, preempts, bool(model.global_default), problems.problem)
+    return PriorityClassObject(top.name, model.value, preempts, bool(model.global_default), problems.problem)
 
 
-def with_priority(pod: Mapping[str, Any], priority_classes: Iterable[PriorityClass]) -> Mapping[str, Any]:
+def with_priority(pod: Mapping[str, Any], priority_classes: Iterable[PriorityClassObject]) -> Mapping[str, Any]:
     """
     Return a new pod with the priority and preemption policy of its class, as the API server's Priority admission does.
 

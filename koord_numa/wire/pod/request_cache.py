@@ -17,7 +17,7 @@ from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.gangs import ANNOTATIONS as GANG_ANNOTATIONS
 from koord_numa.wire.metadata import Head
 from koord_numa.wire.parsing import ParsedCache, Problems
-from koord_numa.wire.pod.requests import FREE_KINDS, ConstraintsModel, ContainerModel, Workload, pod_request
+from koord_numa.wire.pod.requests import FREE_KINDS, ConstraintsModel, ContainerModel, WorkloadModel, pod_request
 
 ANNOTATIONS: Final = (
     names.RESOURCE_SPEC,
@@ -130,7 +130,7 @@ def read_by(*models: type[BaseModel]) -> tuple[str, ...]:
     return tuple(field.alias or name for model in models for name, field in model.model_fields.items())
 
 
-_SPEC: Final = tuple(key for key in read_by(Workload, ConstraintsModel) if key != "nodeName")
+_SPEC: Final = tuple(key for key in read_by(WorkloadModel, ConstraintsModel) if key != "nodeName")
 _CONTAINER: Final = read_by(ContainerModel)
 
 _CHARACTERS: Final = 16 << 20

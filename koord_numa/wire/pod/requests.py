@@ -453,7 +453,7 @@ class ContainerModel(Strict):
     restart_policy_rules: list[dict[str, Any]] | None = None
 
 
-class Workload(Strict):
+class WorkloadModel(Strict):
     """The part of a pod's spec about its containers."""
 
     containers: list[ContainerModel] | None = None
@@ -503,7 +503,7 @@ def _workload(top: Head, spec: dict[str, Any], problems: Problems) -> _Work:
 
 
 def _read_workload(spec: dict[str, Any], path: FieldPath) -> _Work:
-    work = read(Workload, spec, path)
+    work = read(WorkloadModel, spec, path)
     containers = tuple(_containers(work, path))
     pod_requests, pod_limits = _pod_level(work.resources, containers, path.at("resources"))
     ports = tuple(port for model in _long_running(work) for port in model.ports or ())
@@ -524,7 +524,7 @@ def _constraints(top: Head, spec: dict[str, Any], work: _Work, problems: Problem
     )
 
 
-def _containers(work: Workload, path: FieldPath) -> Iterable[Container]:
+def _containers(work: WorkloadModel, path: FieldPath) -> Iterable[Container]:
     for model in work.init_containers or ():
         # The restart policy Always makes an init container a sidecar (KEP-753).
         sidecar = model.restart_policy == "Always"
@@ -559,7 +559,7 @@ def _pod_level(
     return {name: amount for name, amount in limits.items() if name not in mentioned} | requests, limits
 
 
-def _long_running(work: Workload) -> Iterable[ContainerModel]:
+def _long_running(work: WorkloadModel) -> Iterable[ContainerModel]:
     yield from (model for model in work.init_containers or () if model.restart_policy == "Always")
     yield from work.containers or ()
 

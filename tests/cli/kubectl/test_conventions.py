@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from koord_numa.cli import EXAMPLES, main
 from koord_numa.cli.kubectl_completion import complete
-from koord_numa.cli.parameters import Documented, Duration
+from koord_numa.cli.parameters import Documented, DurationParameter
 from tests.cli.small import ask, pod, small_cluster
 
 WIDE = pod("wide", 10, numa="SingleNUMANode", kind="own")
@@ -111,7 +111,7 @@ async def test_values_that_do_not_exist_are_named(option: str, value: str, compl
     ("text", "seconds"), [("30", 30.0), ("1.5s", 1.5), ("250ms", 0.25), ("2m30s", 150.0), ("1h", 3600.0), ("0", 0.0)]
 )
 def test_durations(text: str, seconds: float) -> None:
-    assert Duration().convert(text, None, None) == seconds
+    assert DurationParameter().convert(text, None, None) == seconds
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.resources import Call
 from koord_numa.cluster.writers.claim_writer import ApiClaimWriter
 from koord_numa.core.claims.allocation import Allocation, DeviceResult
-from koord_numa.core.claims.claim import DeviceDemand, DeviceRequest
+from koord_numa.core.claims.claim import DeviceRequest, DeviceRequirements
 from koord_numa.core.claims.extended_resources import RequestMapping
 from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.claims.resource_claim import ResourceClaim
@@ -21,7 +21,7 @@ from tests.cluster.objects import JsonObject, pod
 
 CLAIMS = "resourceclaims.resource.k8s.io"
 NAME = "container-0-request-1"
-REQUESTS = (DeviceRequest(NAME, (DeviceDemand(NAME, "gpu", count=2),)),)
+REQUESTS = (DeviceRequest(NAME, (DeviceRequirements(NAME, "gpu", count=2),)),)
 ALLOCATION = Allocation((DeviceResult(NAME, DeviceId("gpu.example.com", "pool", "a")),))
 
 

@@ -16,7 +16,7 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.bind_policies import Downgrade
 from koord_numa.core.cpus.exclusivity import cpu_occupancy
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.numa.exclusive import Exclusivity, NumaOccupancy
+from koord_numa.core.numa.exclusive import NumaExclusivity, NumaOccupancy
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.policies import Decision, decide_koordinator
 from koord_numa.core.objects.request import PodKey
@@ -119,7 +119,9 @@ def answer(question: Question) -> Answer:
     )
     if question.what == "allocate":
         return Answer(question, room, {}, None, None, place(rules, room, Placement("n", mask=question.mask)))
-    exclusivity = Exclusivity(question.exclusive, koordinator_occupancy(question.ledger, question.inventory.machine))
+    exclusivity = NumaExclusivity(
+        question.exclusive, koordinator_occupancy(question.ledger, question.inventory.machine)
+    )
     generated = hints(rules, room, exclusivity)
     if question.what == "hints":
         return Answer(question, room, generated, None, None, None)

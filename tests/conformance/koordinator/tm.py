@@ -7,7 +7,7 @@ Koordinator's topology manager: merge scored hints under a policy and an exclusi
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from koord_numa.core.numa.exclusive import Exclusivity, NumaOccupancy, NumaUse
+from koord_numa.core.numa.exclusive import NumaExclusivity, NumaOccupancy, NumaUse
 from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.numa.policies import Decision, decide_koordinator
@@ -30,7 +30,7 @@ class Merge:
     policy: NumaPolicy
     answers: Sequence[Answer]
     nodes: int
-    exclusivity: Exclusivity
+    exclusivity: NumaExclusivity
 
 
 def load(case: Case) -> Merge:
@@ -41,7 +41,7 @@ def load(case: Case) -> Merge:
         POLICIES[given.get("policy") or "none"],
         load_answers(given.get("providers")),
         mask_of(given.get("numa") or ()),
-        Exclusivity(NumaExclusive(given.get("exclusive") or ""), occupancy),
+        NumaExclusivity(NumaExclusive(given.get("exclusive") or ""), occupancy),
     )
 
 

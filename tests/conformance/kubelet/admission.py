@@ -10,7 +10,7 @@ from typing import Any
 
 from koord_numa.core.cpu_topology import cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.state import ContainerGrant, Device, DevicePool, Grant, KubeletNode, KubeletState
+from koord_numa.core.kubelet.state import ContainerGrant, DevicePool, Grant, KubeletNode, KubeletState, PluginDevice
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.objects.node import KubeletConfig, Zone
 from koord_numa.core.objects.request import Container, PodRequest
@@ -111,11 +111,11 @@ def _memory(node: Mapping[str, Any]) -> Iterator[tuple[int, ResourceList]]:
         yield numa, {"memory": rest, **pages}
 
 
-def _devices(rows: list[list[Any]]) -> Iterator[Device]:
+def _devices(rows: list[list[Any]]) -> Iterator[PluginDevice]:
     """The recorded plugin prefers the lowest number."""
     for row in sorted(rows, key=lambda row: int("".join(letter for letter in row[0] if letter.isdigit()))):
         near = row[1] if isinstance(row[1], list) else [] if row[1] is None else [row[1]]
-        yield Device(id=row[0], near=sum(1 << numa for numa in near), healthy=len(row) < 3)
+        yield PluginDevice(id=row[0], near=sum(1 << numa for numa in near), healthy=len(row) < 3)
 
 
 def written(grant: Grant) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
-from koord_numa.core.kubelet.state import Device, DevicePool, KubeletNode, KubeletState
+from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState, PluginDevice
 from koord_numa.core.kubelet.worst_case_alignment import refuse_unsure
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, NumaSpec, Pod, PodKey, PodRequest
@@ -64,7 +64,7 @@ def hosts(draw: st.DrawFn) -> tuple[Inventory, KubeletState]:
         NodeResourceTopology("n", CpuOwner.SCHEDULER, zones, machine=built, kubelet=config, reserved=reserved),
     )
     assert isinstance(made, Inventory)
-    devices = tuple(Device(f"gpu-{numa}-{index}", 1 << numa) for numa in built.numa_ids for index in range(gpus))
+    devices = tuple(PluginDevice(f"gpu-{numa}-{index}", 1 << numa) for numa in built.numa_ids for index in range(gpus))
     memory = {numa: {"memory": 8 * GI} for numa in built.numa_ids}
     node = KubeletNode(built, config, allocatable, memory, {GPU: DevicePool(devices)})
     return made, KubeletState.empty(node)

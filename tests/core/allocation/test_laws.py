@@ -15,7 +15,7 @@ from koord_numa.core.allocation.numa_selection import hints, select_numa_nodes
 from koord_numa.core.cpus.core_shapes import has_shape
 from koord_numa.core.cpus.exclusivity import cpu_occupancy
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.numa.exclusive import Exclusivity
+from koord_numa.core.numa.exclusive import NumaExclusivity
 from koord_numa.core.numa.policies import decide_koordinator
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
@@ -278,7 +278,7 @@ def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
     )
     room = offers(rules, accounts(where, ledger, NumaAccounting(accounting)), cpu_occupancy(ledger))
     wish = data.draw(any_of(NumaExclusive.NONE, NumaExclusive.REQUIRED))
-    exclusivity = Exclusivity(wish, numa_occupancy(ledger, where.machine))
+    exclusivity = NumaExclusivity(wish, numa_occupancy(ledger, where.machine))
     merged = decide_koordinator(rules.policy, [hints(rules, room, exclusivity)], room.mask, exclusivity)
     elected = select_numa_nodes(rules, room, exclusivity)
     if rules.policy is NumaPolicy.BEST_EFFORT and _touches_protected(merged.hint.mask, exclusivity):
@@ -303,7 +303,7 @@ def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
             assert isinstance(place(rules, room, Placement(where.node, mask=elected.hint.mask)), Placement)
 
 
-def _touches_protected(mask: int | None, exclusivity: Exclusivity) -> bool:
+def _touches_protected(mask: int | None, exclusivity: NumaExclusivity) -> bool:
     """A set of several NUMA nodes with one that SingleNUMANode pods keep for themselves."""
     several = mask is None or mask & (mask - 1) != 0
     return several and exclusivity.wish is NumaExclusive.REQUIRED and bool((mask or -1) & exclusivity.occupancy.single)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.state import Device, DevicePool, KubeletNode
+from koord_numa.core.kubelet.state import DevicePool, KubeletNode, PluginDevice
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -17,7 +17,9 @@ ROOMY: ResourceList = {"cpu": 10**9, "memory": 10**18, "pods": 110, "vendor.com/
 
 def gpus(*near: int | None, unhealthy: tuple[int, ...] = ()) -> DevicePool:
     """One GPU per mask of NUMA nodes; ``None`` for one without any."""
-    return DevicePool(tuple(Device(f"gpu{i}", mask or 0, healthy=i not in unhealthy) for i, mask in enumerate(near)))
+    return DevicePool(
+        tuple(PluginDevice(f"gpu{i}", mask or 0, healthy=i not in unhealthy) for i, mask in enumerate(near))
+    )
 
 
 def node(

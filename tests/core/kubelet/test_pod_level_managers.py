@@ -8,7 +8,7 @@ from koord_numa.core.cpu_topology import cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
 from koord_numa.core.kubelet.demand import EMPTY_POD_SHARED_POOL, SMT_ALIGNMENT, TOPOLOGY_AFFINITY, UNEXPECTED_ADMISSION
-from koord_numa.core.kubelet.state import Device, DevicePool, KubeletNode, KubeletState, MemoryBlock
+from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState, MemoryBlock, PluginDevice
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -168,7 +168,7 @@ def test_memory_is_bound_for_the_pod() -> None:
 
 
 def test_devices_count_at_admission() -> None:
-    two = replace(node(), devices={"gpu": DevicePool((Device("g0", 1), Device("g1", 1)))})
+    two = replace(node(), devices={"gpu": DevicePool((PluginDevice("g0", 1), PluginDevice("g1", 1)))})
     gpus = Container("a", APP, {}, {"gpu": 2})
     answer = admit(KubeletState.empty(two), "u", pod(1, gpus))
     assert isinstance(answer, Admitted)

@@ -4,7 +4,7 @@ from itertools import combinations_with_replacement
 
 import pytest
 
-from koord_numa.core.kubelet.hypothesis import SharedPool, deal, fewest_free, most_used
+from koord_numa.core.kubelet.hypothesis import SharedDevices, deal, fewest_free, most_used
 from koord_numa.core.objects.node import Zone
 from tests.kubelets.strategies import GPU
 
@@ -24,7 +24,7 @@ def test_devices_are_dealt_out_with_the_numbers_that_exist() -> None:
 
 
 def test_a_device_in_use_is_charged_to_every_numa_node() -> None:
-    assert fewest_free(SharedPool({0: 2, 1: 4, 2: 3}, 6), 3) == {0: 0, 1: 1, 2: 0}
+    assert fewest_free(SharedDevices({0: 2, 1: 4, 2: 3}, 6), 3) == {0: 0, 1: 1, 2: 0}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity, NumaOccupancy, NumaUse
+from koord_numa.core.numa.exclusive import UNCONSTRAINED, NumaExclusivity, NumaOccupancy, NumaUse
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.objects.vocabulary import NumaExclusive
 
@@ -25,12 +25,12 @@ def test_disturbance(mask: int, uses: tuple[NumaUse, ...], disturbs: bool) -> No
     occupancy = NumaOccupancy.of(enumerate(uses))
     assert occupancy.disturbs(mask) == disturbs
     size = mask.bit_count()
-    assert bool(Exclusivity(NumaExclusive.REQUIRED, occupancy).denied(size) & mask) == disturbs
-    assert Exclusivity(NumaExclusive.REQUIRED, occupancy).allows(mask) != disturbs
-    assert Exclusivity(NumaExclusive.PREFERRED, occupancy).denied(size) == 0
-    assert Exclusivity(NumaExclusive.PREFERRED, occupancy).score(mask, 7) == (0 if disturbs else 7)
-    assert Exclusivity(NumaExclusive.REQUIRED, occupancy).score(mask, 7) == 7
-    assert Exclusivity(NumaExclusive.NONE, occupancy).denied(size) == 0
+    assert bool(NumaExclusivity(NumaExclusive.REQUIRED, occupancy).denied(size) & mask) == disturbs
+    assert NumaExclusivity(NumaExclusive.REQUIRED, occupancy).allows(mask) != disturbs
+    assert NumaExclusivity(NumaExclusive.PREFERRED, occupancy).denied(size) == 0
+    assert NumaExclusivity(NumaExclusive.PREFERRED, occupancy).score(mask, 7) == (0 if disturbs else 7)
+    assert NumaExclusivity(NumaExclusive.REQUIRED, occupancy).score(mask, 7) == 7
+    assert NumaExclusivity(NumaExclusive.NONE, occupancy).denied(size) == 0
 
 
 def test_occupancy_goes_by_numa_id() -> None:
@@ -39,7 +39,7 @@ def test_occupancy_goes_by_numa_id() -> None:
 
 
 def test_hints_are_scored_by_the_policy() -> None:
-    wish = Exclusivity(NumaExclusive.PREFERRED, NumaOccupancy(shared=0b01))
+    wish = NumaExclusivity(NumaExclusive.PREFERRED, NumaOccupancy(shared=0b01))
     assert wish.scored(Hint(0b01, True, score=9)) == Hint(0b01, True, score=0)
     assert wish.scored(Hint(0b10, True, score=9)) == Hint(0b10, True, score=9)
     assert wish.scored(Hint(None, True, score=9)) == Hint(None, True, score=9)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.numa.exclusive import Exclusivity, NumaOccupancy
+from koord_numa.core.numa.exclusive import NumaExclusivity, NumaOccupancy
 from koord_numa.core.numa.hints import ANYWHERE, NOWHERE, Hint, mask_of
 from koord_numa.core.numa.koordinator_merge import merge_scored
 from koord_numa.core.numa.kubelet_merge import merge
@@ -101,7 +101,7 @@ def test_koordinator_merge_equals_the_walk(data: st.DataObject) -> None:
     nodes = mask_of(data.draw(random_hints.IDS))
     lists = data.draw(random_hints.lists(nodes))
     occupancy = NumaOccupancy(data.draw(random_hints.subsets(nodes)), data.draw(random_hints.subsets(nodes)))
-    denied = Exclusivity(data.draw(st.sampled_from(NumaExclusive)), occupancy).denied
+    denied = NumaExclusivity(data.draw(st.sampled_from(NumaExclusive)), occupancy).denied
     assert merge_scored(lists, nodes, denied) == koordinator_merge(lists, nodes, denied)
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.numa.exclusive import Exclusivity, NumaOccupancy
+from koord_numa.core.numa.exclusive import NumaExclusivity, NumaOccupancy
 from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.numa.hints import Hint, mask_of
 from koord_numa.core.numa.policies import Decision, decide_koordinator
@@ -109,7 +109,7 @@ def test_masks_read_as_koordinator_prints_them(mask: int | None, text: str) -> N
 
 def test_required_exclusivity_takes_the_next_set() -> None:
     """NUMA node 0 is used by a pod that spans nodes: a pod on one NUMA node keeps away from it, or is refused."""
-    wish = Exclusivity(NumaExclusive.REQUIRED, NumaOccupancy(shared=0b01))
+    wish = NumaExclusivity(NumaExclusive.REQUIRED, NumaOccupancy(shared=0b01))
     both: list[Answer] = [{"cpu": [YES_0, YES_1]}]
     assert decide_koordinator(NumaPolicy.SINGLE_NUMA_NODE, both, ALL, wish).hint == YES_1
     assert not decide_koordinator(NumaPolicy.SINGLE_NUMA_NODE, [{"cpu": [YES_0]}], ALL, wish).admitted
@@ -130,7 +130,7 @@ def test_what_a_strict_policy_admits_a_laxer_one_admits(
     case: tuple[list[Answer], int], wish: NumaExclusive, single: int, shared: int
 ) -> None:
     answers, nodes = case
-    exclusivity = Exclusivity(wish, NumaOccupancy(single, shared))
+    exclusivity = NumaExclusivity(wish, NumaOccupancy(single, shared))
     kubelet = [decide_kubelet(policy, answers, nodes).admitted for policy in list(KubeletPolicy)[1:]]
     koordinator = [decide_koordinator(policy, answers, nodes, exclusivity).admitted for policy in list(NumaPolicy)[1:]]
     for verdicts in (kubelet, koordinator):

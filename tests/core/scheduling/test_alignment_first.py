@@ -19,7 +19,7 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, decide, evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request
-from koord_numa.core.score.least_numa_nodes import Placed
+from koord_numa.core.score.least_numa_nodes import PlacedPod
 from koord_numa.core.score.node_scores import Strategy
 from koord_numa.core.score.zones import score_node
 from koord_numa.core.state.inventory import Inventory, inventory
@@ -105,7 +105,7 @@ def test_more_numa_nodes_score_lower(method: NodeScoring, seed: int) -> None:
         answer = evaluate(ask, seen, rules)
         if isinstance(answer, ScoredPlacement):
             assert isinstance(seen.offer, Inventory)
-            placed = Placed(answer.placement, ask.amounts, seen.offer, seen.ledger)
+            placed = PlacedPod(answer.placement, ask.amounts, seen.offer, seen.ledger)
             scores[at] = (numa_nodes(seen, answer.placement), score_node(method, placed, Strategy()))
     for count, score in scores.values():
         for more, less in scores.values():

@@ -11,7 +11,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import NodeScoring, NumaPolicy, QosClass, ScoringType
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.score.least_numa_nodes import Placed
+from koord_numa.core.score.least_numa_nodes import PlacedPod
 from koord_numa.core.score.node_scores import Strategy
 from koord_numa.core.score.zones import (
     METHODS,
@@ -32,11 +32,11 @@ SINGLE, RESTRICTED = NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED
 UNASKED = AllocateOptions(numa_policy=NumaPolicy.NONE)
 
 
-def placed(request: PodRequest, where: Inventory, holdings: Sequence[Holding] = ()) -> Placed:
+def placed(request: PodRequest, where: Inventory, holdings: Sequence[Holding] = ()) -> PlacedPod:
     ledger = Ledger.of(holdings)
     answer = allocate(request, where, ledger, UNASKED)
     assert isinstance(answer, Placement)
-    return Placed(answer, effective_requests(request), where, ledger)
+    return PlacedPod(answer, effective_requests(request), where, ledger)
 
 
 BIG = node("2x1x26x2", memory=128 * GI)
@@ -180,7 +180,7 @@ def test_every_score_is_0_to_100(method: NodeScoring, strategy: ScoringType, cpu
     where, request = node("2x1x8x2"), pod(1000 * cpus, GI, qos=LSR, numa=policy)
     answer = allocate(request, where, Ledger(), UNASKED)
     if isinstance(answer, Placement):
-        placed_there = Placed(answer, effective_requests(request), where, Ledger())
+        placed_there = PlacedPod(answer, effective_requests(request), where, Ledger())
         assert 0 <= score_node(method, placed_there, Strategy(strategy)) <= 100
 
 

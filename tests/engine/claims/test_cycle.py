@@ -19,7 +19,7 @@ from koord_numa.engine.claims.deallocation import Deallocation, Outside
 from koord_numa.engine.claims.late_check import UNAVAILABLE, ClaimCheck
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
-from koord_numa.engine.claims.pre_bind import DynamicResources
+from koord_numa.engine.claims.pre_bind import ClaimPreBind
 from koord_numa.ports import DELETED, Conflict, Unavailable
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import claim_object, device, device_class, published, request
@@ -45,7 +45,7 @@ class World:
         self.lister.observe_claim(None, self.claim(**claim))
         self.lister.synced()
         self.server = Server(self.lister)
-        self.step = DynamicResources(self.lister, self.resolver, self.server, self.waits, self.waits)
+        self.step = ClaimPreBind(self.lister, self.resolver, self.server, self.waits, self.waits)
 
     def deallocation(self) -> Deallocation:
         """What pods that fit nowhere give up."""

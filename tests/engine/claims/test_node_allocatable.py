@@ -10,7 +10,7 @@ from koord_numa.core.objects.request import Container, Pod, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.claims.pre_bind import DynamicResources
+from koord_numa.engine.claims.pre_bind import ClaimPreBind
 from koord_numa.wire.claims.claim_json import claim_amounts_json
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
 from koord_numa.wire.claims.resource_slices import parse_resource_slice
@@ -153,7 +153,7 @@ async def test_amounts_are_written_before_the_bind_and_cleared_after_a_failure()
         return True
 
     server = Server(world.engine.claims)
-    step = DynamicResources(world.engine.claims, world.engine.handle.resource_claims, server, waits, waits)
+    step = ClaimPreBind(world.engine.claims, world.engine.handle.resource_claims, server, waits, waits)
     pod = asks(world, "p", 4, cpu=1000)
     found = verdict(world, pod)
     assert isinstance(found, Placement)

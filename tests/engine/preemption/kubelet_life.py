@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.ports import DELETED, Conflict, Gone
-from koord_numa.sandbox.machines.agents.agent import Refused
+from koord_numa.sandbox.machines.agents.agent import RefusedPod
 from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
 from koord_numa.sandbox.machines.hardware.description import NodeDescription
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
@@ -240,7 +240,7 @@ class KubeletLife:
         elif uid in self.server.objects and self.server.objects[uid]["status"]["phase"] == "Pending":
             answer = agent.admit(pod)
             status: JsonObject = {"phase": "Running", "startTime": self._time(), "containerStatuses": [{}]}
-            if isinstance(answer, Refused):
+            if isinstance(answer, RefusedPod):
                 status = {"phase": "Failed", "reason": answer.reason, "startTime": self._time()}
                 self.refused.add(uid)
             else:

@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from koord_numa.core.kubelet.state import Device, DevicePool, KubeletState
+from koord_numa.core.kubelet.state import DevicePool, KubeletState, PluginDevice
 from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.machines import NodeDescription
 from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
@@ -47,7 +47,7 @@ class DrawnLife(ExportedLife):
         """A kubelet whose devices are near these NUMA nodes."""
         agent = super().new_agent()
         if self.wiring:
-            pool = DevicePool(tuple(Device(f"gpu{place}", near) for place, near in enumerate(self.wiring)))
+            pool = DevicePool(tuple(PluginDevice(f"gpu{place}", near) for place, near in enumerate(self.wiring)))
             agent.kubelet = replace(agent.kubelet, devices={**agent.kubelet.devices, GPU: pool})
             agent._state = KubeletState.empty(agent.kubelet)
         return agent

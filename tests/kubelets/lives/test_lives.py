@@ -5,7 +5,7 @@ from typing import Final
 import pytest
 
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
-from koord_numa.sandbox.machines.agents.agent import Refused
+from koord_numa.sandbox.machines.agents.agent import RefusedPod
 from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
 from tests.kubelets.exporters.exported_life import Exporter
 from tests.kubelets.lives.__main__ import main
@@ -97,6 +97,6 @@ def test_what_is_demanded_is_drawn(seed: int) -> None:
 def test_a_life_breaks_where_the_kubelet_refuses_what_was_placed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(KubeletAgent, "admit", lambda *_: Refused("TopologyAffinityError", "no room"))
+    monkeypatch.setattr(KubeletAgent, "admit", lambda *_: RefusedPod("TopologyAffinityError", "no room"))
     assert main(["0", "3"]) == 1
     assert "lives broken [0" in capsys.readouterr().out

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from koord_numa.node.inputs.api_client import PAGE, READ_BUFFER, ApiAccess, ApiError, NodeApi
+from koord_numa.node.inputs.api_client import PAGE, READ_BUFFER, ApiAccess, NodeApi, NodeApiError
 from koord_numa.node.inputs.pods import NodePods
 from koord_numa.sandbox.apiserver import ApiServer
 from tests.sandbox.machines.pods import bind, create
@@ -63,7 +63,7 @@ def test_a_watch_takes_the_largest_pods() -> None:
 
 
 def test_a_line_beyond_the_buffer_is_an_error_that_the_agent_survives() -> None:
-    with pytest.raises(ApiError, match="watch"):
+    with pytest.raises(NodeApiError, match="watch"):
         asyncio.run(watched(3 * READ_BUFFER))
 
 
@@ -83,7 +83,7 @@ def test_a_token_that_cannot_be_read_for_a_moment_stays_in_use(tmp_path: Path, m
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         try:
             async with NodeApi(ApiAccess(f"http://127.0.0.1:{runner.addresses[0][1]}", token_file=token)) as api:
-                with pytest.raises(ApiError, match="No such file"):
+                with pytest.raises(NodeApiError, match="No such file"):
                     await api.get(PODS)
                 token.write_text("first")
                 await api.get(PODS)

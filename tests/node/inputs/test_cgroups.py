@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.node.applier import CgroupRuntime, Target, apply
+from koord_numa.node.applier import CgroupRuntime, ContainerTarget, apply
 from koord_numa.node.decided import DecidedContainer, DecidedPod
 from koord_numa.node.inputs.cgroups import CgroupError, Cgroups
 from koord_numa.node.observer import GRACE, Observer
@@ -162,13 +162,13 @@ async def test_a_real_process_is_observed_and_moved(container: tuple[str, int, s
     now = GRACE
     (difference,) = observer.look([pod]).differences
     assert difference.cpus == CpuSet.of(every)
-    done = await apply([Target(name, wanted)], cgroups, CgroupRuntime(cgroups))
+    done = await apply([ContainerTarget(name, wanted)], cgroups, CgroupRuntime(cgroups))
     assert (done.updated, dict(done.errors)) == (frozenset({name}), {})
     assert os.sched_getaffinity(process) == set(wanted)
     assert observer.look([pod]).resolved == (pod,)
-    assert (await apply([Target(name, wanted)], cgroups, CgroupRuntime(cgroups))).updated == set()
+    assert (await apply([ContainerTarget(name, wanted)], cgroups, CgroupRuntime(cgroups))).updated == set()
     # An empty set is never written: it would stop the container.
-    refused = await apply([Target(name, CpuSet.of([4000]))], cgroups, CgroupRuntime(cgroups))
+    refused = await apply([ContainerTarget(name, CpuSet.of([4000]))], cgroups, CgroupRuntime(cgroups))
     assert refused.updated == set()
     assert refused.errors
     assert os.sched_getaffinity(process) == set(wanted)

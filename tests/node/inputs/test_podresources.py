@@ -11,7 +11,7 @@ from koord_numa.core.cpuset import MAX_CPU, CpuSet
 from koord_numa.node.inputs.kubelet_config import KubeletOptions
 from koord_numa.node.inputs.podresources import PodResourcesError, read_resources
 from koord_numa.node.sysfs import read_host
-from koord_numa.node.topology_object import CpuOwner, NodeFacts, topology_object
+from koord_numa.node.topology_object import NodeCpuOwner, NodeFacts, topology_object
 from koord_numa.sandbox.machines.hardware.description import GIB, Shape
 from koord_numa.sandbox.machines.hardware.sysfs_tree import write_sysfs
 from koord_numa.wire import parse_topology
@@ -101,7 +101,7 @@ def test_fuzzed_answers(tmp_path: Path, fuzz_rounds: int) -> None:
         except (DecodeError, PodResourcesError):
             continue
         read += 1
-        facts = NodeFacts(name="n0", host=host, owner=CpuOwner.KUBELET, kubelet=KUBELET, resources=resources)
+        facts = NodeFacts(name="n0", host=host, owner=NodeCpuOwner.KUBELET, kubelet=KUBELET, resources=resources)
         topology = parse_topology(topology_object(facts))
         for zone in topology.zones:
             for name, amount in zone.available.items():

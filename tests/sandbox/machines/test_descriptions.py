@@ -20,10 +20,10 @@ from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.machines.hardware.description import (
     GIB,
     STATIC_KUBELET,
-    Device,
     NodeDescription,
     Numbering,
     Shape,
+    SimulatedDevice,
     Style,
 )
 from koord_numa.sandbox.machines.hardware.descriptions import load_descriptions, node_name, read_descriptions, read_dump
@@ -59,9 +59,9 @@ def test_a_shape() -> None:
     assert [machine.distance(0, numa) for numa in range(4)] == [10, 12, 32, 32]
     assert (hardware.hugepage_bytes(1), hardware.plain_memory(1)) == ({"hugepages-1Gi": 2 * GIB}, 6 * GIB)
     assert hardware.devices == (
-        Device("a.b/gpu", "gpu-0", 3),
-        Device("a.b/gpu", "gpu-1", None),
-        Device("a.b/gpu", "gpu-2", 0),
+        SimulatedDevice("a.b/gpu", "gpu-0", 3),
+        SimulatedDevice("a.b/gpu", "gpu-1", None),
+        SimulatedDevice("a.b/gpu", "gpu-2", 0),
     )
     assert (hardware.devices_on(0), hardware.devices_on(1), hardware.device_counts()) == (
         {"a.b/gpu": 1},
@@ -219,8 +219,8 @@ def test_a_file_that_lists_every_cpu() -> None:
     assert (hardware.machine.numa_ids, hardware.machine.distance(4, 1)) == ((0, 1, 4), 40)
     assert hardware.memory == {0: GIB, 1: 0, 4: GIB}
     assert hardware.devices == (
-        Device("vendor.example/nic", "0000:01:00.0", None),
-        Device("nvidia.com/gpu", "0000:02:00.0", 4),
+        SimulatedDevice("vendor.example/nic", "0000:01:00.0", None),
+        SimulatedDevice("nvidia.com/gpu", "0000:02:00.0", 4),
     )
 
 

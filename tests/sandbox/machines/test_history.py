@@ -10,9 +10,9 @@ from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.machines import STATIC_KUBELET, NodeDescription, Shape, Style
-from koord_numa.sandbox.machines.agents.agent import Allocation, Claim, capacity_of
+from koord_numa.sandbox.machines.agents.agent import AgentAllocation, Claim, capacity_of
 from koord_numa.sandbox.machines.hardware.description import GIB
-from koord_numa.sandbox.machines.history import DoubleHold, History
+from koord_numa.sandbox.machines.history import History, SimultaneousHold
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import bind, create, numa
 
@@ -25,19 +25,19 @@ STOCK = capacity_of(NodeDescription("n", SHAPE.build()))
 FIRST, SECOND, ANYWHERE = 0b01, 0b10, 0b11
 
 
-def cpus(text: str) -> Allocation:
-    return Allocation(CpuSet.parse(text))
+def cpus(text: str) -> AgentAllocation:
+    return AgentAllocation(CpuSet.parse(text))
 
 
-def devices(*ids: str) -> Allocation:
-    return Allocation(devices=frozenset(ids))
+def devices(*ids: str) -> AgentAllocation:
+    return AgentAllocation(devices=frozenset(ids))
 
 
-def claim(resource: str, amount: int, mask: int = ANYWHERE) -> Allocation:
-    return Allocation(claims=(Claim(resource, amount, mask),))
+def claim(resource: str, amount: int, mask: int = ANYWHERE) -> AgentAllocation:
+    return AgentAllocation(claims=(Claim(resource, amount, mask),))
 
 
-def of_node(*held: tuple[PodKey, Allocation]) -> History:
+def of_node(*held: tuple[PodKey, AgentAllocation]) -> History:
     """What pods took on one machine, one after the other."""
     history = History(stocks={"n": STOCK})
     for pod, possession in held:
@@ -55,7 +55,7 @@ def test_what_a_machine_has() -> None:
     }
 
 
-TWICE: dict[str, tuple[Sequence[tuple[PodKey, Allocation]], str]] = {
+TWICE: dict[str, tuple[Sequence[tuple[PodKey, AgentAllocation]], str]] = {
     "a CPU": ([(ONE, cpus("0-3")), (TWO, cpus("3-4"))], "CPUs 3"),
     "a device": ([(ONE, devices("gpu 0", "gpu 1")), (TWO, devices("gpu 1"))], "devices gpu 1"),
     "a device of a NUMA node": (
@@ -82,17 +82,25 @@ TWICE: dict[str, tuple[Sequence[tuple[PodKey, Allocation]], str]] = {
 
 
 @pytest.mark.parametrize(("held", "what"), TWICE.values(), ids=TWICE.keys())
-def test_what_is_held_twice_is_found(held: Sequence[tuple[PodKey, Allocation]], what: str) -> None:
+def test_what_is_held_twice_is_found(held: Sequence[tuple[PodKey, AgentAllocation]], what: str) -> None:
     history = of_node(*held)
-    assert history.double_holds() == [DoubleHold(1, "n", what, (ONE, TWO))]
+    assert history.double_holds() == [SimultaneousHold(1, "n", what, (ONE, TWO))]
     history.release("n", ONE)
-    assert history.double_holds() == [DoubleHold(1, "n", what, (ONE, TWO))]  # it was so, if only for a moment
+    assert history.double_holds() == [SimultaneousHold(1, "n", what, (ONE, TWO))]  # it was so, if only for a moment
 
 
-ONCE: dict[str, Sequence[tuple[PodKey, Allocation]]] = {
+ONCE: dict[str, Sequence[tuple[PodKey, AgentAllocation]]] = {
     "everything": [
-        (ONE, Allocation(CpuSet.parse("0-3"), frozenset({"a"}), (Claim(GPU, 1, FIRST), Claim(HUGE, 2 * GIB, FIRST)))),
-        (TWO, Allocation(CpuSet.parse("4-7"), frozenset({"b"}), (Claim(GPU, 2, SECOND), Claim(HUGE, 2 * GIB, SECOND)))),
+        (
+            ONE,
+            AgentAllocation(CpuSet.parse("0-3"), frozenset({"a"}), (Claim(GPU, 1, FIRST), Claim(HUGE, 2 * GIB, FIRST))),
+        ),
+        (
+            TWO,
+            AgentAllocation(
+                CpuSet.parse("4-7"), frozenset({"b"}), (Claim(GPU, 2, SECOND), Claim(HUGE, 2 * GIB, SECOND))
+            ),
+        ),
     ],
     "from anywhere, beside what is bound": [
         (ONE, claim(HUGE, 2 * GIB, FIRST)),
@@ -108,7 +116,7 @@ ONCE: dict[str, Sequence[tuple[PodKey, Allocation]]] = {
 
 
 @pytest.mark.parametrize("held", ONCE.values(), ids=ONCE.keys())
-def test_what_is_held_once_is_no_clash(held: Sequence[tuple[PodKey, Allocation]]) -> None:
+def test_what_is_held_once_is_no_clash(held: Sequence[tuple[PodKey, AgentAllocation]]) -> None:
     assert of_node(*held).double_holds() == []
 
 
@@ -146,7 +154,7 @@ def test_scheduler_owned_nodes_log_what_the_annotation_says_and_the_rest_as_from
         Claim("memory", GIB, ANYWHERE),
         Claim(GPU, 2, SECOND),
     )
-    assert rack.history.allocations() == {"n": {pod: Allocation(CpuSet.parse("4-5"), claims=claims)}}
+    assert rack.history.allocations() == {"n": {pod: AgentAllocation(CpuSet.parse("4-5"), claims=claims)}}
 
 
 @pytest.mark.parametrize(

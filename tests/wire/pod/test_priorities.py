@@ -3,20 +3,20 @@
 import pytest
 
 from koord_numa.wire.errors import WireError
-from koord_numa.wire.pod.pods import PriorityClass, parse_priority_class, with_priority
+from koord_numa.wire.pod.pods import PriorityClassObject, parse_priority_class, with_priority
 
 RANKS = (
-    PriorityClass("low", 1, "Never"),
-    PriorityClass("high", 9),
-    PriorityClass("usual", 5, global_default=True),
-    PriorityClass("other", 6, global_default=True),
+    PriorityClassObject("low", 1, "Never"),
+    PriorityClassObject("high", 9),
+    PriorityClassObject("usual", 5, global_default=True),
+    PriorityClassObject("other", 6, global_default=True),
 )
 
 
 def test_a_priority_class() -> None:
     found = {"metadata": {"name": "high"}, "value": 9, "globalDefault": True, "preemptionPolicy": "Never"}
-    assert parse_priority_class(found) == PriorityClass("high", 9, "Never", global_default=True)
-    assert parse_priority_class({"metadata": {"name": "plain"}, "value": 0}) == PriorityClass("plain", 0)
+    assert parse_priority_class(found) == PriorityClassObject("high", 9, "Never", global_default=True)
+    assert parse_priority_class({"metadata": {"name": "plain"}, "value": 0}) == PriorityClassObject("plain", 0)
 
 
 def test_a_malformed_class_is_named_and_counts_for_no_pod() -> None:

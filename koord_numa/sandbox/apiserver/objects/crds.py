@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from koord_numa.sandbox.apiserver.errors import Cause, duplicate, invalid_value, required, unsupported
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, clone, dig, dumps, section, timestamp
-from koord_numa.sandbox.apiserver.objects.kinds import COMMON_FIELDS, Generation, Kind, Scope
+from koord_numa.sandbox.apiserver.objects.kinds import COMMON_FIELDS, Generation, Kind, KindScope
 
 INT_OR_STRING: Final = "x-kubernetes-int-or-string"
 PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
@@ -461,7 +461,7 @@ def kind_of(crd: JsonObject) -> Kind:
         versions=tuple(version["name"] for version in served),
         kind=names["kind"],
         plural=names["plural"],
-        scope=Scope(spec["scope"]),
+        scope=KindScope(spec["scope"]),
         short_names=tuple(names.get("shortNames") or ()),
         subresources=tuple(subresources),
         generation=Generation.COUNTED,

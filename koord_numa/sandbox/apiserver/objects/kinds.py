@@ -8,7 +8,7 @@ from typing import Final
 FieldPath = tuple[str, ...]
 
 
-class Scope(Enum):
+class KindScope(Enum):
     """Whether objects of a kind are namespaced."""
 
     NAMESPACED = "Namespaced"
@@ -42,7 +42,7 @@ class Kind:
     versions: tuple[str, ...]  # served versions, the preferred version first
     kind: str
     plural: str
-    scope: Scope = Scope.NAMESPACED
+    scope: KindScope = KindScope.NAMESPACED
     short_names: tuple[str, ...] = ()
     subresources: tuple[str, ...] = ()
     generation: Generation = Generation.NONE
@@ -58,7 +58,7 @@ class Kind:
     @property
     def namespaced(self) -> bool:
         """Whether objects have a namespace."""
-        return self.scope is Scope.NAMESPACED
+        return self.scope is KindScope.NAMESPACED
 
     @property
     def singular(self) -> str:
@@ -123,7 +123,7 @@ _EVENT_FIELDS: Final[Mapping[str, FieldPath]] = {
 }
 _ONE: Final = ("v1",)
 _STATUS: Final = ("status",)
-_CLUSTER: Final = Scope.CLUSTER
+_CLUSTER: Final = KindScope.CLUSTER
 _COUNTED: Final = Generation.COUNTED
 
 BUILTIN: Final = (
@@ -213,13 +213,33 @@ BUILTIN: Final = (
         categories=("api-extensions",),
     ),
     Kind("apps", _ONE, "ControllerRevision", "controllerrevisions"),
-    Kind("apps", _ONE, "DaemonSet", "daemonsets", Scope.NAMESPACED, ("ds",), _STATUS, _COUNTED, categories=("all",)),
     Kind(
-        "apps", _ONE, "Deployment", "deployments", Scope.NAMESPACED, ("deploy",), _STATUS, _COUNTED, categories=("all",)
+        "apps", _ONE, "DaemonSet", "daemonsets", KindScope.NAMESPACED, ("ds",), _STATUS, _COUNTED, categories=("all",)
     ),
-    Kind("apps", _ONE, "ReplicaSet", "replicasets", Scope.NAMESPACED, ("rs",), _STATUS, _COUNTED, categories=("all",)),
     Kind(
-        "apps", _ONE, "StatefulSet", "statefulsets", Scope.NAMESPACED, ("sts",), _STATUS, _COUNTED, categories=("all",)
+        "apps",
+        _ONE,
+        "Deployment",
+        "deployments",
+        KindScope.NAMESPACED,
+        ("deploy",),
+        _STATUS,
+        _COUNTED,
+        categories=("all",),
+    ),
+    Kind(
+        "apps", _ONE, "ReplicaSet", "replicasets", KindScope.NAMESPACED, ("rs",), _STATUS, _COUNTED, categories=("all",)
+    ),
+    Kind(
+        "apps",
+        _ONE,
+        "StatefulSet",
+        "statefulsets",
+        KindScope.NAMESPACED,
+        ("sts",),
+        _STATUS,
+        _COUNTED,
+        categories=("all",),
     ),
     Kind("authentication.k8s.io", _ONE, "SelfSubjectReview", "selfsubjectreviews", _CLUSTER, verbs=CREATE_ONLY),
     Kind("authentication.k8s.io", _ONE, "TokenReview", "tokenreviews", _CLUSTER, verbs=CREATE_ONLY),
@@ -231,22 +251,26 @@ BUILTIN: Final = (
         "authorization.k8s.io", _ONE, "SelfSubjectRulesReview", "selfsubjectrulesreviews", _CLUSTER, verbs=CREATE_ONLY
     ),
     Kind("authorization.k8s.io", _ONE, "SubjectAccessReview", "subjectaccessreviews", _CLUSTER, verbs=CREATE_ONLY),
-    Kind("batch", _ONE, "CronJob", "cronjobs", Scope.NAMESPACED, ("cj",), _STATUS, _COUNTED, categories=("all",)),
-    Kind("batch", _ONE, "Job", "jobs", Scope.NAMESPACED, (), _STATUS, _COUNTED, categories=("all",)),
+    Kind("batch", _ONE, "CronJob", "cronjobs", KindScope.NAMESPACED, ("cj",), _STATUS, _COUNTED, categories=("all",)),
+    Kind("batch", _ONE, "Job", "jobs", KindScope.NAMESPACED, (), _STATUS, _COUNTED, categories=("all",)),
     Kind("coordination.k8s.io", _ONE, "Lease", "leases"),
     Kind("discovery.k8s.io", _ONE, "EndpointSlice", "endpointslices", generation=_COUNTED),
     Kind("events.k8s.io", _ONE, "Event", "events", short_names=("ev",), fields=_EVENT_FIELDS, table="events"),
-    Kind("networking.k8s.io", _ONE, "Ingress", "ingresses", Scope.NAMESPACED, ("ing",), _STATUS, _COUNTED),
-    Kind("networking.k8s.io", _ONE, "NetworkPolicy", "networkpolicies", Scope.NAMESPACED, ("netpol",), (), _COUNTED),
+    Kind("networking.k8s.io", _ONE, "Ingress", "ingresses", KindScope.NAMESPACED, ("ing",), _STATUS, _COUNTED),
+    Kind(
+        "networking.k8s.io", _ONE, "NetworkPolicy", "networkpolicies", KindScope.NAMESPACED, ("netpol",), (), _COUNTED
+    ),
     Kind("node.k8s.io", _ONE, "RuntimeClass", "runtimeclasses", _CLUSTER),
-    Kind("policy", _ONE, "PodDisruptionBudget", "poddisruptionbudgets", Scope.NAMESPACED, ("pdb",), _STATUS, _COUNTED),
+    Kind(
+        "policy", _ONE, "PodDisruptionBudget", "poddisruptionbudgets", KindScope.NAMESPACED, ("pdb",), _STATUS, _COUNTED
+    ),
     Kind("rbac.authorization.k8s.io", _ONE, "ClusterRole", "clusterroles", _CLUSTER),
     Kind("rbac.authorization.k8s.io", _ONE, "ClusterRoleBinding", "clusterrolebindings", _CLUSTER),
     Kind("rbac.authorization.k8s.io", _ONE, "Role", "roles"),
     Kind("rbac.authorization.k8s.io", _ONE, "RoleBinding", "rolebindings"),
     Kind("resource.k8s.io", _ONE, "DeviceClass", "deviceclasses", _CLUSTER, (), (), _COUNTED),
     Kind("resource.k8s.io", ("v1", "v1beta2"), "DeviceTaintRule", "devicetaintrules", _CLUSTER, (), _STATUS, _COUNTED),
-    Kind("resource.k8s.io", _ONE, "ResourceClaim", "resourceclaims", Scope.NAMESPACED, (), _STATUS),
+    Kind("resource.k8s.io", _ONE, "ResourceClaim", "resourceclaims", KindScope.NAMESPACED, (), _STATUS),
     Kind("resource.k8s.io", _ONE, "ResourceClaimTemplate", "resourceclaimtemplates"),
     Kind(
         "resource.k8s.io",
@@ -259,7 +283,7 @@ BUILTIN: Final = (
         _COUNTED,
         fields={**COMMON_FIELDS, "spec.nodeName": ("spec", "nodeName"), "spec.driver": ("spec", "driver")},
     ),
-    Kind("scheduling.k8s.io", ("v1beta1",), "PodGroup", "podgroups", Scope.NAMESPACED, (), _STATUS, _COUNTED),
+    Kind("scheduling.k8s.io", ("v1beta1",), "PodGroup", "podgroups", KindScope.NAMESPACED, (), _STATUS, _COUNTED),
     Kind("scheduling.k8s.io", _ONE, "PriorityClass", "priorityclasses", _CLUSTER, ("pc",), (), _COUNTED),
     Kind("storage.k8s.io", _ONE, "CSIDriver", "csidrivers", _CLUSTER),
     Kind("storage.k8s.io", _ONE, "CSINode", "csinodes", _CLUSTER),

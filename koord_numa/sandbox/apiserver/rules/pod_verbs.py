@@ -15,9 +15,9 @@ from koord_numa.sandbox.apiserver.errors import (
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, dig, metadata_of, section, timestamp
 from koord_numa.sandbox.apiserver.objects.names import metadata_type_problem
 from koord_numa.sandbox.apiserver.rules.selectors import Selection, from_label_selector
-from koord_numa.sandbox.apiserver.store.backend import Backend, DryRun, Target
+from koord_numa.sandbox.apiserver.store.backend import Backend, Target, WriteMode
 from koord_numa.sandbox.apiserver.store.deletion import DeleteOptions, Deleter
-from koord_numa.sandbox.apiserver.store.storage import DELETED, Change, Record
+from koord_numa.sandbox.apiserver.store.storage import DELETED, Record, TableChange
 
 _BUDGETS: Final = "poddisruptionbudgets.policy"
 _ENDED: Final = ("Succeeded", "Failed")
@@ -31,7 +31,7 @@ class PodVerbs:
         self._backend = backend
         self._deleter = deleter
 
-    def bind(self, target: Target, binding: JsonObject, dry_run: DryRun = DryRun.NO) -> None:
+    def bind(self, target: Target, binding: JsonObject, dry_run: WriteMode = WriteMode.NO) -> None:
         """Assign a pod to a node and merge the annotations and labels of the binding in the same write.
 
         As in pkg/registry/core/pod/storage, neither the existence of the node nor annotation keys are checked. Raises
@@ -66,7 +66,7 @@ class PodVerbs:
         # The spec changes, although a bind is not an update of the pod.
         if "generation" in pod["metadata"]:
             pod["metadata"]["generation"] += 1
-        if dry_run is DryRun.NO:
+        if dry_run is WriteMode.NO:
             self._backend.put(target.kind, pod)
 
     def _check_binding(self, target: Target, binding: JsonObject) -> None:
@@ -136,7 +136,7 @@ class PodVerbs:
             raise too_many_requests(
                 "Cannot evict pod as it would violate the pod's disruption budget.", 0, {"causes": [cause]}
             )
-        if options.dry_run is DryRun.NO:
+        if options.dry_run is WriteMode.NO:
             # Decremented immediately: the next eviction may come before the disruption controller recounts.
             status["disruptionsAllowed"] -= 1
             section(status, "disruptedPods")[target.name] = timestamp()
@@ -169,7 +169,7 @@ def _set_scheduled(pod: JsonObject) -> None:
     ]
 
 
-class Budgets:
+class BudgetController:
     """Controller of the budget status. It recomputes the budgets of a namespace when a pod or budget in it changes.
 
     Without budgets in the namespace a pod change costs nothing.
@@ -181,11 +181,11 @@ class Budgets:
         backend.storage.table("pods").listeners.append(self._pod_changed)
         backend.storage.table(_BUDGETS).listeners.append(self._budget_changed)
 
-    def _pod_changed(self, change: Change) -> None:
+    def _pod_changed(self, change: TableChange) -> None:
         for budget in self._backend.storage.table(_BUDGETS).in_namespace(change.record.key.namespace):
             self._refresh(budget)
 
-    def _budget_changed(self, change: Change) -> None:
+    def _budget_changed(self, change: TableChange) -> None:
         """Refresh a budget whose specification changed. A status that a client wrote stays until a pod changes."""
         if change.kind == DELETED:
             return

@@ -9,10 +9,10 @@ from typing import Any, Final
 from koord_numa.sandbox.apiserver.errors import bad_request
 from koord_numa.sandbox.apiserver.objects.kinds import Kind
 from koord_numa.sandbox.apiserver.objects.names import label_key_problem, label_value_problem
-from koord_numa.sandbox.apiserver.store.storage import ADDED, DELETED, MODIFIED, Change, Record
+from koord_numa.sandbox.apiserver.store.storage import ADDED, DELETED, MODIFIED, Record, TableChange
 
 
-class Operator(Enum):
+class SelectorOperator(Enum):
     """The comparison of a requirement."""
 
     IN = "in"
@@ -24,11 +24,11 @@ class Operator(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Requirement:
+class SelectorRequirement:
     """A condition on a label or field."""
 
     key: str
-    operator: Operator
+    operator: SelectorOperator
     values: tuple[str, ...] = ()
 
     def holds(self, values: Mapping[str, str]) -> bool:
@@ -43,13 +43,13 @@ def _compares(found: str | None, bound: str, sign: int) -> bool:
         return False
 
 
-_HOLDS: Final[Mapping[Operator, Callable[[str | None, tuple[str, ...]], bool]]] = {
-    Operator.IN: lambda found, values: found in values,
-    Operator.NOT_IN: lambda found, values: found not in values,
-    Operator.EXISTS: lambda found, _: found is not None,
-    Operator.ABSENT: lambda found, _: found is None,
-    Operator.GREATER: lambda found, values: _compares(found, values[0], 1),
-    Operator.LESS: lambda found, values: _compares(found, values[0], -1),
+_HOLDS: Final[Mapping[SelectorOperator, Callable[[str | None, tuple[str, ...]], bool]]] = {
+    SelectorOperator.IN: lambda found, values: found in values,
+    SelectorOperator.NOT_IN: lambda found, values: found not in values,
+    SelectorOperator.EXISTS: lambda found, _: found is not None,
+    SelectorOperator.ABSENT: lambda found, _: found is None,
+    SelectorOperator.GREATER: lambda found, values: _compares(found, values[0], 1),
+    SelectorOperator.LESS: lambda found, values: _compares(found, values[0], -1),
 }
 
 
@@ -58,8 +58,8 @@ class Selection:
     """The objects of a kind that a list or watch selects."""
 
     namespace: str = ""
-    labels: tuple[Requirement, ...] = ()
-    fields: tuple[Requirement, ...] = ()
+    labels: tuple[SelectorRequirement, ...] = ()
+    fields: tuple[SelectorRequirement, ...] = ()
 
     @property
     def everything(self) -> bool:
@@ -73,7 +73,7 @@ class Selection:
         fields, labels = record.fields, record.labels
         return all(one.holds(fields) for one in self.fields) and all(one.holds(labels) for one in self.labels)
 
-    def event_of(self, change: Change) -> str | None:
+    def event_of(self, change: TableChange) -> str | None:
         """Return the watch event type that a change has for this selection, or ``None``."""
         if self.everything:
             return change.kind
@@ -87,7 +87,7 @@ class Selection:
 _TOKEN: Final = re.compile(r"\s*(==|!=|=|!|<|>|\(|\)|,|[^\s=!<>(),]+)")
 
 
-def parse_labels(text: str) -> tuple[Requirement, ...]:
+def parse_labels(text: str) -> tuple[SelectorRequirement, ...]:
     """Return the requirements of a label selector: ``a=b,c!=d,e in (f,g),h notin (i),j,!k,l>5``.
 
     Raises ``ApiError`` with code 400 for a selector that cannot be parsed.
@@ -101,7 +101,7 @@ def parse_labels(text: str) -> tuple[Requirement, ...]:
             raise _unparsable(text)
         tokens.append(match.group(1))
         position = match.end()
-    found: list[Requirement] = []
+    found: list[SelectorRequirement] = []
     while tokens:
         found.append(_take_requirement(tokens, text))
         if tokens and (tokens.pop(0) != "," or not tokens):
@@ -109,16 +109,16 @@ def parse_labels(text: str) -> tuple[Requirement, ...]:
     return tuple(found)
 
 
-def _take_requirement(tokens: list[str], text: str) -> Requirement:
+def _take_requirement(tokens: list[str], text: str) -> SelectorRequirement:
     if tokens[0] == "!":
         tokens.pop(0)
-        return Requirement(_key(_take(tokens, text), text), Operator.ABSENT)
+        return SelectorRequirement(_key(_take(tokens, text), text), SelectorOperator.ABSENT)
     key = _key(_take(tokens, text), text)
     if not tokens or tokens[0] == ",":
-        return Requirement(key, Operator.EXISTS)
+        return SelectorRequirement(key, SelectorOperator.EXISTS)
     word = tokens.pop(0)
     if word in ("in", "notin"):
-        return Requirement(key, Operator(word), _take_set(tokens, text))
+        return SelectorRequirement(key, SelectorOperator(word), _take_set(tokens, text))
     operator = _SIGNS.get(word)
     if operator is None:
         raise _unparsable(text)
@@ -126,15 +126,15 @@ def _take_requirement(tokens: list[str], text: str) -> Requirement:
     problem = label_value_problem(value)
     if problem:
         raise bad_request(f'unable to parse requirement: values[0][{key}]: Invalid value: "{value}": {problem}')
-    return Requirement(key, operator, (value,))
+    return SelectorRequirement(key, operator, (value,))
 
 
 _SIGNS: Final = {
-    "=": Operator.IN,
-    "==": Operator.IN,
-    "!=": Operator.NOT_IN,
-    ">": Operator.GREATER,
-    "<": Operator.LESS,
+    "=": SelectorOperator.IN,
+    "==": SelectorOperator.IN,
+    "!=": SelectorOperator.NOT_IN,
+    ">": SelectorOperator.GREATER,
+    "<": SelectorOperator.LESS,
 }
 
 
@@ -169,13 +169,13 @@ _TERM: Final = re.compile(r"(?:[^,\\]|\\.)+")
 _COMPARISON: Final = re.compile(r"([^=!]+)(!=|==|=)(.*)", re.DOTALL)
 
 
-def parse_fields(text: str, kind: Kind, labels: str = "") -> tuple[Requirement, ...]:
+def parse_fields(text: str, kind: Kind, labels: str = "") -> tuple[SelectorRequirement, ...]:
     """Return the requirements of a field selector: ``spec.nodeName=,status.phase!=Failed``.
 
     Raises ``ApiError`` with code 400 for a selector that cannot be parsed or has unknown fields.
     """
     known = kind.fields
-    found: list[Requirement] = []
+    found: list[SelectorRequirement] = []
     for term in _TERM.findall(text):
         match = _COMPARISON.fullmatch(term)
         if match is None:
@@ -187,25 +187,30 @@ def parse_fields(text: str, kind: Kind, labels: str = "") -> tuple[Requirement, 
                 f'Unable to find "{resource}" that match label selector "{labels}", field selector "{text}": '
                 f'"{field}" is not a known field selector: only {", ".join(sorted(known))}: field label not supported: {field}'
             )
-        operator = Operator.NOT_IN if sign == "!=" else Operator.IN
-        found.append(Requirement(field, operator, (re.sub(r"\\(.)", r"\1", value),)))
+        operator = SelectorOperator.NOT_IN if sign == "!=" else SelectorOperator.IN
+        found.append(SelectorRequirement(field, operator, (re.sub(r"\\(.)", r"\1", value),)))
     return tuple(found)
 
 
-def from_label_selector(selector: Any) -> tuple[Requirement, ...]:
+def from_label_selector(selector: Any) -> tuple[SelectorRequirement, ...]:
     """Return the requirements of a LabelSelector object (``matchLabels`` and ``matchExpressions``)."""
     selector = selector if isinstance(selector, dict) else {}
-    found = [Requirement(key, Operator.IN, (value,)) for key, value in (selector.get("matchLabels") or {}).items()]
+    found = [
+        SelectorRequirement(key, SelectorOperator.IN, (value,))
+        for key, value in (selector.get("matchLabels") or {}).items()
+    ]
     for expression in selector.get("matchExpressions") or ():
         operator = _EXPRESSION_OPERATORS.get(expression.get("operator", ""))
         if operator is not None:
-            found.append(Requirement(expression.get("key", ""), operator, tuple(expression.get("values") or ())))
+            found.append(
+                SelectorRequirement(expression.get("key", ""), operator, tuple(expression.get("values") or ()))
+            )
     return tuple(found)
 
 
 _EXPRESSION_OPERATORS: Final = {
-    "In": Operator.IN,
-    "NotIn": Operator.NOT_IN,
-    "Exists": Operator.EXISTS,
-    "DoesNotExist": Operator.ABSENT,
+    "In": SelectorOperator.IN,
+    "NotIn": SelectorOperator.NOT_IN,
+    "Exists": SelectorOperator.EXISTS,
+    "DoesNotExist": SelectorOperator.ABSENT,
 }

@@ -14,7 +14,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.apiserver.errors import ApiError, bad_request, expired, no_such_path, timed_out
 from koord_numa.sandbox.apiserver.faults import Effect, Fault, Faults, first
 from koord_numa.sandbox.apiserver.serving import http, nonresource, port_forward
-from koord_numa.sandbox.apiserver.serving.http import Call, Parameters, ResourceApi, parse
+from koord_numa.sandbox.apiserver.serving.http import Parameters, ResourceApi, ResourceCall, parse
 from koord_numa.sandbox.apiserver.serving.request_log import Asked, RequestLog
 from koord_numa.sandbox.apiserver.serving.reviews import ABOUT_ONESELF, attributes, user_of
 from koord_numa.sandbox.apiserver.serving.watch import WatchRequest, WatchStream, error_line
@@ -193,14 +193,14 @@ class Handler:
         asked.status = response.status
         return response
 
-    async def _forward(self, call: Call) -> web.StreamResponse:
+    async def _forward(self, call: ResourceCall) -> web.StreamResponse:
         """Serve a port forward. Raises ``ApiError`` with code 404 for an absent pod."""
         target, port = call.target, call.parameters.number("ports")
         self._serving.cluster.backend.get(replace(target, subresource=""))
         local = self._serving.local_ports.get((target.namespace, target.name, port))
         return await port_forward.serve(call.request, local, port)
 
-    async def _watch(self, call: Call) -> web.StreamResponse:
+    async def _watch(self, call: ResourceCall) -> web.StreamResponse:
         cluster = self._serving.cluster
         presentation = self._resources.presentation(call)
         stream = WatchStream(cluster.backend, WatchRequest.parse(call.parameters), call.selection(), presentation)
@@ -215,7 +215,7 @@ class Handler:
             self._watches.discard(stream)
             stream.close()
 
-    async def _stream(self, call: Call, stream: WatchStream, response: web.StreamResponse) -> None:
+    async def _stream(self, call: ResourceCall, stream: WatchStream, response: web.StreamResponse) -> None:
         try:
             for chunk in stream.begin(self._serving.cluster.reader):
                 await response.write(chunk)

@@ -32,18 +32,18 @@ from koord_numa.sandbox.apiserver.serving.reviews import answer_review
 from koord_numa.sandbox.apiserver.store.backend import (
     Backend,
     Conflicts,
-    DryRun,
     FieldValidation,
-    Outcome,
     Target,
+    WriteMode,
     WriteOptions,
+    WriteOutcome,
     Written,
 )
 from koord_numa.sandbox.apiserver.store.cluster import Cluster
 from koord_numa.sandbox.apiserver.store.columns import Column, columns_of
 from koord_numa.sandbox.apiserver.store.deletion import DeleteOptions
 from koord_numa.sandbox.apiserver.store.reader import Page
-from koord_numa.sandbox.apiserver.store.storage import Change, Record
+from koord_numa.sandbox.apiserver.store.storage import Record, TableChange
 from koord_numa.wire.parsing import is_nested_deeper
 
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch"}
@@ -243,7 +243,7 @@ class Presentation:
         items = [_metadata_only(document) for document in documents]
         return dumps({"kind": "PartialObjectMetadataList", "apiVersion": _META, "metadata": metadata, "items": items})
 
-    def event(self, kind: str, change: Change) -> bytes:
+    def event(self, kind: str, change: TableChange) -> bytes:
         """Return the watch line for a change."""
         if self.form is Form.PLAIN:
             return change.line(kind, self.target.api_version)
@@ -324,7 +324,7 @@ _RETURNED: Final = (
 )
 
 
-class Call:
+class ResourceCall:
     """A request for a resource with its parsed target and parameters."""
 
     def __init__(self, request: web.BaseRequest, asked: Asked, parameters: Parameters, kind: Kind) -> None:
@@ -358,7 +358,7 @@ class Call:
             )
         conflicts = Conflicts.FORCE if self.parameters.flag("force") else Conflicts.REFUSE
         return WriteOptions(
-            DryRun(dry_run),
+            WriteMode(dry_run),
             self.parameters.text("fieldManager"),
             FieldValidation(validation),
             conflicts,
@@ -384,7 +384,7 @@ class ResourceApi:
         """Create the API. ``faults`` determine the results of access reviews."""
         self._cluster = cluster
         self._faults = faults
-        self._verbs: Mapping[str, Callable[[Call], Awaitable[web.Response]]] = {
+        self._verbs: Mapping[str, Callable[[ResourceCall], Awaitable[web.Response]]] = {
             "get": self._get,
             "list": self._list,
             "create": self._create,
@@ -394,7 +394,7 @@ class ResourceApi:
             "deletecollection": self._delete_collection,
         }
 
-    def call(self, request: web.BaseRequest, asked: Asked, parameters: Parameters) -> Call:
+    def call(self, request: web.BaseRequest, asked: Asked, parameters: Parameters) -> ResourceCall:
         """Return the parsed call. Raises 404 for unknown resources and subresources and 405 for unsupported verbs."""
         kind = self._cluster.backend.registry.served(asked.group, asked.version, asked.resource)
         if asked.subresource and asked.subresource not in kind.subresources:
@@ -405,22 +405,22 @@ class ResourceApi:
             raise method_not_allowed(request.method)
         if asked.namespace and not kind.namespaced:
             raise no_such_path()
-        return Call(request, asked, parameters, kind)
+        return ResourceCall(request, asked, parameters, kind)
 
-    def presentation(self, call: Call) -> Presentation:
+    def presentation(self, call: ResourceCall) -> Presentation:
         """Return the presentation that the client requests."""
         accept = call.request.headers.get("Accept", "")
         return present(self._cluster.backend, call.target, accept, call.parameters.text("includeObject"))
 
-    async def answer(self, call: Call) -> web.Response:
+    async def answer(self, call: ResourceCall) -> web.Response:
         """Serve the request. Raises ``ApiError`` where kube-apiserver rejects it."""
         return await self._verbs[call.asked.verb](call)
 
-    async def _get(self, call: Call) -> web.Response:
+    async def _get(self, call: ResourceCall) -> web.Response:
         record = self._cluster.backend.get(call.target)
         return body(self.presentation(call).object(record))
 
-    async def _list(self, call: Call) -> web.Response:
+    async def _list(self, call: ResourceCall) -> web.Response:
         limit, token = call.parameters.number("limit"), call.parameters.text("continue")
         self._check_revision(call, token)
         if token:
@@ -429,7 +429,7 @@ class ResourceApi:
             page = self._cluster.reader.first_page(call.target.kind, call.selection(), limit)
         return body(self.presentation(call).page(page))
 
-    def _check_revision(self, call: Call, token: str) -> None:
+    def _check_revision(self, call: ResourceCall, token: str) -> None:
         """Raise 400 for an invalid resourceVersion and 504 for a revision that the server has not reached."""
         text = call.parameters.text("resourceVersion")
         if token and text not in ("", "0"):
@@ -440,7 +440,7 @@ class ResourceApi:
         if int(text or 0) > current:
             raise too_large(int(text), current)
 
-    async def _create(self, call: Call) -> web.Response:
+    async def _create(self, call: ResourceCall) -> web.Response:
         options, target, document = call.write_options(), call.target, await call.document()
         if target.subresource:
             return self._create_subresource(target, document, options)
@@ -468,12 +468,12 @@ class ResourceApi:
             raise method_not_allowed("POST")
         return success(201)
 
-    async def _update(self, call: Call) -> web.Response:
+    async def _update(self, call: ResourceCall) -> web.Response:
         return self._written(
             call, self._cluster.writer.update(call.target, await call.document(), call.write_options())
         )
 
-    async def _patch(self, call: Call) -> web.Response:
+    async def _patch(self, call: ResourceCall) -> web.Response:
         options, target = call.write_options(), call.target
         content_type = call.request.content_type
         if content_type == _APPLY:
@@ -487,17 +487,17 @@ class ResourceApi:
             raise bad_request(f"error decoding patch: {problem}") from problem
         return self._written(call, self._cluster.writer.patch(target, _change(content_type, patch), options))
 
-    async def _delete(self, call: Call) -> web.Response:
+    async def _delete(self, call: ResourceCall) -> web.Response:
         options = await _delete_options(call)
         target = call.target
         if target.subresource:
             raise method_not_allowed("DELETE")
         written = self._cluster.deleter.delete(target, options)
-        if written.outcome is Outcome.REMOVED and target.kind.qualified not in _RETURNED:
+        if written.outcome is WriteOutcome.REMOVED and target.kind.qualified not in _RETURNED:
             return success(200, target.kind, target.name, written.record.uid)
         return body(self.presentation(call).object(written.record))
 
-    async def _delete_collection(self, call: Call) -> web.Response:
+    async def _delete_collection(self, call: ResourceCall) -> web.Response:
         if "deletecollection" not in call.target.kind.verbs:
             raise method_not_allowed("DELETE")
         options = await _delete_options(call)
@@ -505,8 +505,8 @@ class ResourceApi:
         self._cluster.deleter.delete_all(call.target.kind, page.records, options)
         return body(self.presentation(call).page(page))
 
-    def _written(self, call: Call, written: Written) -> web.Response:
-        status = 201 if written.outcome is Outcome.CREATED else 200
+    def _written(self, call: ResourceCall, written: Written) -> web.Response:
+        status = 201 if written.outcome is WriteOutcome.CREATED else 200
         return body(self.presentation(call).object(written.record), status, written.warnings)
 
 
@@ -547,7 +547,7 @@ def _swapped(change: Callable[[JsonObject, Any], Any], patch: Any, document: Jso
     return _shallow(change(document, patch))
 
 
-async def _delete_options(call: Call) -> DeleteOptions:
+async def _delete_options(call: ResourceCall) -> DeleteOptions:
     """Return the delete options from the body. Query parameters apply where the body has none."""
     raw = await call.request.read()
     given: JsonObject = {}

@@ -16,7 +16,7 @@ from koord_numa.sandbox.apiserver.rules.selectors import Selection
 from koord_numa.sandbox.apiserver.serving.http import Parameters, Presentation
 from koord_numa.sandbox.apiserver.store.backend import Backend
 from koord_numa.sandbox.apiserver.store.reader import Reader
-from koord_numa.sandbox.apiserver.store.storage import ADDED, Change
+from koord_numa.sandbox.apiserver.store.storage import ADDED, TableChange
 
 DEFAULT_TIMEOUT: Final = 3600.0  # seconds; kube-apiserver chooses between 30 and 60 minutes
 _BEFORE_END: Final = 2.0  # seconds between the last bookmark and the end of a watch (watch cache of kube-apiserver)
@@ -84,7 +84,7 @@ class WatchStream:
         """Wake the stream after a change outside the table."""
         self._woken.set()
 
-    def _changed(self, _: Change) -> None:
+    def _changed(self, _: TableChange) -> None:
         self._woken.set()
 
     def begin(self, reader: Reader) -> Iterator[bytes]:

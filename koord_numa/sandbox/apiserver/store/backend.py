@@ -8,7 +8,7 @@ from koord_numa.sandbox.apiserver.errors import ApiError, forbidden, no_such_api
 from koord_numa.sandbox.apiserver.objects.crds import CustomVersion
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject
 from koord_numa.sandbox.apiserver.objects.kinds import BUILTIN, Kind
-from koord_numa.sandbox.apiserver.store.storage import HISTORY, ObjectKey, Record, Storage, Table
+from koord_numa.sandbox.apiserver.store.storage import HISTORY, ObjectKey, Record, Table, TableStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class FieldValidation(Enum):
     STRICT = "Strict"
 
 
-class DryRun(Enum):
+class WriteMode(Enum):
     """Whether a write is discarded."""
 
     NO = ""
@@ -136,14 +136,14 @@ class Conflicts(Enum):
 class WriteOptions:
     """The options of a write. ``validation_asked`` is true if the client sets ``fieldValidation``."""
 
-    dry_run: DryRun = DryRun.NO
+    dry_run: WriteMode = WriteMode.NO
     manager: str = ""
     validation: FieldValidation = FieldValidation.WARN
     conflicts: Conflicts = Conflicts.REFUSE
     validation_asked: bool = False
 
 
-class Outcome(Enum):
+class WriteOutcome(Enum):
     """The effect of a write."""
 
     CREATED = "created"
@@ -157,7 +157,7 @@ class Written:
     """The object after a write, the effect, and warnings for the client."""
 
     record: Record
-    outcome: Outcome
+    outcome: WriteOutcome
     warnings: tuple[str, ...] = ()
 
 
@@ -166,7 +166,7 @@ class Backend:
 
     def __init__(self, history: int = HISTORY) -> None:
         """Create an empty state. ``history`` is the number of changes per kind that a watch can lag behind."""
-        self.storage = Storage(history)
+        self.storage = TableStorage(history)
         self.registry = Registry()
         self.custom: dict[str, dict[str, CustomVersion]] = {}  # qualified kind name → version → schema
 

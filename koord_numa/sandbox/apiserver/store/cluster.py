@@ -4,7 +4,7 @@ from typing import Final
 
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject
 from koord_numa.sandbox.apiserver.rules.authorization import Authorizer
-from koord_numa.sandbox.apiserver.rules.pod_verbs import Budgets, PodVerbs
+from koord_numa.sandbox.apiserver.rules.pod_verbs import BudgetController, PodVerbs
 from koord_numa.sandbox.apiserver.store.backend import Backend, Target
 from koord_numa.sandbox.apiserver.store.deletion import Definitions, Deleter
 from koord_numa.sandbox.apiserver.store.reader import Reader
@@ -27,7 +27,7 @@ class Cluster:
         self.pods = PodVerbs(self.backend, self.deleter)
         self.reader = Reader(self.backend)
         self.authorizer = Authorizer(self.backend)
-        Budgets(self.backend)
+        BudgetController(self.backend)
         for name in _NAMESPACES:
             self._seed("namespaces", {"metadata": {"name": name}})
         self._seed("serviceaccounts", {"metadata": {"name": "default"}}, "default")

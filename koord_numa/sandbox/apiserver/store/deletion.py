@@ -15,8 +15,8 @@ from koord_numa.sandbox.apiserver.errors import ApiError, bad_request, conflict,
 from koord_numa.sandbox.apiserver.objects.crds import kind_of, versions_of
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, dig, metadata_of, timestamp
 from koord_numa.sandbox.apiserver.objects.kinds import Kind
-from koord_numa.sandbox.apiserver.store.backend import Backend, DryRun, Outcome, Target, Written
-from koord_numa.sandbox.apiserver.store.storage import DELETED, Change, ObjectKey, Record, Table
+from koord_numa.sandbox.apiserver.store.backend import Backend, Target, WriteMode, WriteOutcome, Written
+from koord_numa.sandbox.apiserver.store.storage import DELETED, ObjectKey, Record, Table, TableChange
 
 FOREGROUND: Final = "foregroundDeletion"
 
@@ -81,7 +81,7 @@ class Dependents:
         owner = self._backend.table(kind).get(ObjectKey(namespace if kind.namespaced else "", reference["name"]))
         return (kind, owner) if owner is not None and owner.uid == reference["uid"] else None
 
-    def _index(self, table: Table, change: Change) -> None:
+    def _index(self, table: Table, change: TableChange) -> None:
         place = (table.name, change.record.key)
         if change.previous is not None:
             for uid in change.previous.owners:
@@ -105,7 +105,7 @@ class Definitions:
         self._backend = backend
         backend.storage.indexers.append(self._index)
 
-    def _index(self, table: Table, change: Change) -> None:
+    def _index(self, table: Table, change: TableChange) -> None:
         if table.name != DEFINITIONS:
             return
         crd = change.record.load()
@@ -138,7 +138,7 @@ class DeleteOptions:
     uid: str = ""
     resource_version: str = ""
     propagation: Propagation = Propagation.BACKGROUND
-    dry_run: DryRun = DryRun.NO
+    dry_run: WriteMode = WriteMode.NO
 
     @staticmethod
     def parse(body: Any) -> "DeleteOptions":
@@ -154,7 +154,7 @@ class DeleteOptions:
             raise bad_request(f"propagationPolicy: {problem}") from problem
         if body.get("orphanDependents"):
             propagation = Propagation.ORPHAN
-        dry_run = DryRun.ALL if "All" in (body.get("dryRun") or ()) else DryRun.NO
+        dry_run = WriteMode.ALL if "All" in (body.get("dryRun") or ()) else WriteMode.NO
         preconditions = body.get("preconditions") or {}
         return DeleteOptions(
             grace, preconditions.get("uid") or "", preconditions.get("resourceVersion") or "", propagation, dry_run
@@ -227,8 +227,8 @@ class Deleter:
             raise forbidden(kind, name, "this namespace may not be deleted")
 
     def _delete(self, kind: Kind, record: Record, options: DeleteOptions) -> Written:
-        if options.dry_run is DryRun.ALL:
-            return Written(record, Outcome.UNCHANGED)
+        if options.dry_run is WriteMode.ALL:
+            return Written(record, WriteOutcome.UNCHANGED)
         if options.propagation is Propagation.ORPHAN:
             self._dependents.release(record)
         in_foreground = (
@@ -243,10 +243,10 @@ class Deleter:
         if self.is_finished(kind, document):
             if kind.qualified == DEFINITIONS:
                 self._delete_custom_resources(document)
-            return Written(self.remove(kind, document), Outcome.REMOVED)
+            return Written(self.remove(kind, document), WriteOutcome.REMOVED)
         if record.load() == document:
-            return Written(record, Outcome.UNCHANGED)
-        written = Written(self._backend.put(kind, document), Outcome.UPDATED)
+            return Written(record, WriteOutcome.UNCHANGED)
+        written = Written(self._backend.put(kind, document), WriteOutcome.UPDATED)
         if in_foreground:
             for dependent_kind, dependent in self._dependents.of(record):
                 self._delete(dependent_kind, dependent, _AT_ONCE)
@@ -270,9 +270,9 @@ class Deleter:
                 self.delete_all(content_kind, self._backend.table(content_kind).in_namespace(name), _AT_ONCE)
         current = self._backend.lookup("namespaces", name)
         if current is None:
-            return Written(record, Outcome.REMOVED)
+            return Written(record, WriteOutcome.REMOVED)
         gone = self._finish_namespace(current)
-        return Written(record, Outcome.REMOVED if gone else Outcome.UPDATED)
+        return Written(record, WriteOutcome.REMOVED if gone else WriteOutcome.UPDATED)
 
     def _finish_namespace(self, namespace: Record) -> bool:
         """Remove a terminating namespace if it is empty. Returns whether it was removed."""

@@ -123,7 +123,7 @@ class Record:
         return text
 
 
-class Change:
+class TableChange:
     """A change of a table: the event type, and the object before and after it (its last state if it was deleted)."""
 
     __slots__ = ("_lost", "kind", "previous", "record", "revision")
@@ -175,7 +175,7 @@ HISTORY_BYTES: Final = 64 * 1024 * 1024
 With large objects the history holds fewer changes than ``HISTORY``.
 """
 
-Listener = Callable[[Change], None]
+Listener = Callable[[TableChange], None]
 
 
 class Table:
@@ -189,7 +189,7 @@ class Table:
         self._history = history
         self._records: dict[ObjectKey, Record] = {}
         self._keys: list[ObjectKey] = []
-        self._changes: list[Change] = []
+        self._changes: list[TableChange] = []
         self._bytes = 0  # size of the JSON texts in the history
 
     def __len__(self) -> int:
@@ -211,7 +211,7 @@ class Table:
         end = bisect_left(self._keys, (namespace + "\0", ""))
         return [self._records[key] for key in self._keys[start:end]]
 
-    def since(self, revision: int) -> list[Change]:
+    def since(self, revision: int) -> list[TableChange]:
         """Return the changes after a revision. Raises 410 when the history no longer has them."""
         if revision < self.forgotten:
             raise too_old(revision, self.forgotten)
@@ -222,7 +222,7 @@ class Table:
         self.forgotten = max(self.forgotten, revision)
         self._drop(bisect_right(self._changes, revision, key=lambda change: change.revision))
 
-    def record(self, change: Change) -> None:
+    def record(self, change: TableChange) -> None:
         """Apply a change and append it to the history."""
         key = change.record.key
         if change.kind == DELETED:
@@ -253,7 +253,7 @@ class Table:
         del self._changes[:count]
 
 
-class Storage:
+class TableStorage:
     """All tables with a shared revision counter.
 
     Listeners receive changes in order, even if a listener makes further changes.
@@ -262,10 +262,10 @@ class Storage:
     def __init__(self, history: int = HISTORY) -> None:
         """Create an empty storage. ``history`` is the number of changes per table that a watch can lag behind."""
         self.revision = FIRST_REVISION
-        self.indexers: list[Callable[[Table, Change], None]] = []  # called immediately, before any listener
+        self.indexers: list[Callable[[Table, TableChange], None]] = []  # called immediately, before any listener
         self._history = history
         self._tables: dict[str, Table] = {}
-        self._untold: deque[tuple[Table, Change]] = deque()
+        self._untold: deque[tuple[Table, TableChange]] = deque()
         self._telling = False
 
     def table(self, name: str) -> Table:
@@ -283,13 +283,13 @@ class Storage:
         """Store a document under a new resourceVersion. The storage takes ownership of the document."""
         record = self._next(document, fields)
         previous = table.get(record.key)
-        self._commit(table, Change(ADDED if previous is None else MODIFIED, record, previous))
+        self._commit(table, TableChange(ADDED if previous is None else MODIFIED, record, previous))
         return record
 
     def drop(self, table: Table, document: JsonObject, fields: Mapping[str, FieldPath]) -> Record:
         """Remove an object. Watchers receive ``document`` as its last state with a new resourceVersion."""
         record = self._next(document, fields)
-        self._commit(table, Change(DELETED, record, table.get(record.key)))
+        self._commit(table, TableChange(DELETED, record, table.get(record.key)))
         return record
 
     def compact(self) -> int:
@@ -306,7 +306,7 @@ class Storage:
         section(document, "metadata")["resourceVersion"] = str(self.revision)
         return Record(document, self.revision, fields)
 
-    def _commit(self, table: Table, change: Change) -> None:
+    def _commit(self, table: Table, change: TableChange) -> None:
         table.record(change)
         for indexer in self.indexers:
             indexer(table, change)

@@ -29,11 +29,11 @@ from koord_numa.sandbox.apiserver.rules.rules import admit, rules_of
 from koord_numa.sandbox.apiserver.store.backend import (
     Backend,
     Conflicts,
-    DryRun,
     FieldValidation,
-    Outcome,
     Target,
+    WriteMode,
     WriteOptions,
+    WriteOutcome,
     Written,
 )
 from koord_numa.sandbox.apiserver.store.deletion import Deleter
@@ -47,8 +47,7 @@ from koord_numa.sandbox.apiserver.store.ownership import (
     remove,
     schema_rules,
 )
-from koord_numa.sandbox.apiserver.store.storage import DELETED, Record, Table, convert
-from koord_numa.sandbox.apiserver.store.storage import Change as StoredChange
+from koord_numa.sandbox.apiserver.store.storage import DELETED, Record, Table, TableChange, convert
 
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # without vowels and similar characters (apimachinery util/rand)
 _SUFFIX: Final = 5
@@ -173,9 +172,9 @@ class Writer:
         self._check_valid(target, document)
         if self._backend.find(Target(kind, target.version, target.namespace, name)) is not None:
             raise already_exists(kind, name)
-        if options.dry_run is DryRun.ALL:
-            return Written(self._backend.unstored(kind, document), Outcome.CREATED, warnings)
-        return Written(self._backend.put(kind, document), Outcome.CREATED, warnings)
+        if options.dry_run is WriteMode.ALL:
+            return Written(self._backend.unstored(kind, document), WriteOutcome.CREATED, warnings)
+        return Written(self._backend.put(kind, document), WriteOutcome.CREATED, warnings)
 
     def update(self, target: Target, document: JsonObject, options: WriteOptions = _DEFAULTS) -> Written:
         """Replace an object (PUT). Raises 409 when resourceVersion or uid differ from the stored object."""
@@ -247,11 +246,11 @@ class Writer:
             ownership.take(options.manager, wanted)
             managed = ownership.managed_fields(target.api_version)
             written = self._replace(target, current, merged, options, managed)
-        if options.dry_run is DryRun.NO:
+        if options.dry_run is WriteMode.NO:
             self._owners[written.record.uid] = ownership
         return written
 
-    def _forget(self, _: Table, change: StoredChange) -> None:
+    def _forget(self, _: Table, change: TableChange) -> None:
         """Discard the ownership of fields of a deleted object."""
         if change.kind == DELETED:
             self._owners.pop(change.record.uid, None)
@@ -292,12 +291,12 @@ class Writer:
         if kind.generation is Generation.COUNTED and desired(kind, old) != desired(kind, new):
             metadata_of(new)["generation"] = (metadata_of(old).get("generation") or 0) + 1
         if new == old:
-            return Written(current, Outcome.UNCHANGED, warnings)
-        if options.dry_run is DryRun.ALL:
-            return Written(self._backend.unstored(kind, new), Outcome.UPDATED, warnings)
+            return Written(current, WriteOutcome.UNCHANGED, warnings)
+        if options.dry_run is WriteMode.ALL:
+            return Written(self._backend.unstored(kind, new), WriteOutcome.UPDATED, warnings)
         if self._deleter.is_finished(kind, new):
-            return Written(self._deleter.remove(kind, new), Outcome.REMOVED, warnings)
-        return Written(self._backend.put(kind, new), Outcome.UPDATED, warnings)
+            return Written(self._deleter.remove(kind, new), WriteOutcome.REMOVED, warnings)
+        return Written(self._backend.put(kind, new), WriteOutcome.UPDATED, warnings)
 
     def _check_identity(self, target: Target, document: JsonObject) -> None:
         """Check apiVersion, kind, namespace and name against the request path.

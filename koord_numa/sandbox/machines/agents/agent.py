@@ -28,7 +28,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Allocation:
+class AgentAllocation:
     """Exclusive CPUs and devices by id, and claims on other resources that must not be allocated twice."""
 
     cpus: CpuSet = EMPTY
@@ -68,14 +68,14 @@ WRONG_PLACEMENT = "WrongPlacement"
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class AdmittedPod:
     """The pod runs and holds ``held`` exclusively. Without CPUs it runs in a shared pool."""
 
-    held: Allocation = field(default_factory=Allocation)
+    held: AgentAllocation = field(default_factory=AgentAllocation)
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedPod:
     """The pod is rejected. ``reason`` and ``message`` are written into its status."""
 
     reason: str
@@ -98,7 +98,7 @@ class RejectedPod:
 class NodeAgent(Protocol):
     """The agent of a node. It admits or rejects pods and publishes a topology."""
 
-    def admit(self, pod: Pod) -> Admitted | Refused:
+    def admit(self, pod: Pod) -> AdmittedPod | RefusedPod:
         """Admit or reject a pod that was bound or whose assignment changed. Only an admitted pod is accounted for."""
         ...
 

@@ -18,10 +18,10 @@ from koord_numa.core.qos import is_pinned_by_static_kubelet
 from koord_numa.core.resources import CPU, MILLI, PODS, ResourceList, add, subtract
 from koord_numa.sandbox.machines.agents.agent import (
     WRONG_PLACEMENT,
-    Admitted,
-    Allocation,
+    AdmittedPod,
+    AgentAllocation,
     Claim,
-    Refused,
+    RefusedPod,
     capacity_of,
     with_rest,
 )
@@ -55,23 +55,23 @@ class KoordinatorAgent:
             for numa in description.hardware.machine.numa_ids
         }
 
-    def admit(self, pod: Pod) -> Admitted | Refused:
+    def admit(self, pod: Pod) -> AdmittedPod | RefusedPod:
         """Check the placement. A pod that was admitted before is checked against all other pods again."""
         before = self._residents.pop(pod.key.uid, None)
         found = self._check(pod, before)
-        if isinstance(found, Refused):
+        if isinstance(found, RefusedPod):
             return found
         self._residents[pod.key.uid] = found
-        return Admitted(self._allocation(found))
+        return AdmittedPod(self._allocation(found))
 
-    def _allocation(self, resident: _Resident) -> Allocation:
+    def _allocation(self, resident: _Resident) -> AgentAllocation:
         """Return the allocation of a pod.
 
         Devices have no ids: the scheduler selects their NUMA node, and the kubelet and the device plugin select the
         devices.
         """
         claims = (Claim(name, amount, 1 << numa) for numa, held in resident.held.numa for name, amount in held.items())
-        return Allocation(
+        return AgentAllocation(
             cpus=resident.held.cpus | resident.kubelet_cpus,
             claims=with_rest(claims, resident.requests, self._capacity, self._description.hardware.machine.numa_mask),
         )
@@ -103,18 +103,18 @@ class KoordinatorAgent:
         for numa, bits in self._description.hardware.machine.numa_bits.items():
             yield numa, {CPU: (bits & cpus.bits).bit_count() * MILLI}
 
-    def _check(self, pod: Pod, before: _Resident | None) -> _Resident | Refused:
+    def _check(self, pod: Pod, before: _Resident | None) -> _Resident | RefusedPod:
         requests = effective_requests(pod.request)
         held = pod.assignment or _NOTHING
         complaints = [pod.problem] if pod.problem else [*violations_of(self._situation(pod, held))]
         if complaints:
-            return Refused(WRONG_PLACEMENT, "; ".join(complaints))
+            return RefusedPod(WRONG_PLACEMENT, "; ".join(complaints))
         lacking = check_node_fit(requests, self._requested(), self._description.allocatable)
         if lacking is not None:
-            return Refused(lacking.reason, lacking.detail)
+            return RefusedPod(lacking.reason, lacking.detail)
         kubelet_cpus = before.kubelet_cpus if before else self._pinned_by_kubelet(pod, held, requests)
         if kubelet_cpus is None:
-            return Refused("UnexpectedAdmissionError", "the kubelet has not enough CPUs left to assign")
+            return RefusedPod("UnexpectedAdmissionError", "the kubelet has not enough CPUs left to assign")
         return _Resident(pod, held, kubelet_cpus, {**requests, PODS: 1})
 
     def _situation(self, pod: Pod, held: Assignment) -> BoundPlacement:

@@ -8,12 +8,19 @@ from typing import Final
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admit import NotAdmitted, admit
-from koord_numa.core.kubelet.state import ContainerGrant, Device, DevicePool, KubeletNode, KubeletState
+from koord_numa.core.kubelet.state import ContainerGrant, DevicePool, KubeletNode, KubeletState, PluginDevice
 from koord_numa.core.objects.kubelet_checkpoint import KubeletCheckpoint
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import ResourceList
-from koord_numa.sandbox.machines.agents.agent import Admitted, Allocation, Claim, Refused, capacity_of, with_rest
+from koord_numa.sandbox.machines.agents.agent import (
+    AdmittedPod,
+    AgentAllocation,
+    Claim,
+    RefusedPod,
+    capacity_of,
+    with_rest,
+)
 from koord_numa.sandbox.machines.agents.kubelet_files import KubeletMemory, checkpoint
 from koord_numa.sandbox.machines.hardware.description import Hardware, NodeDescription
 from koord_numa.sandbox.machines.hardware.topologies import Json, exported_topology
@@ -35,7 +42,7 @@ class KubeletAgent:
         self._stale: dict[str, tuple[ContainerGrant, ...]] = {}  # of terminated pods, until the next admission
         self._gone: dict[str, None] = {}  # most recent uids of rejected and terminated pods
 
-    def admit(self, pod: Pod) -> Admitted | Refused:
+    def admit(self, pod: Pod) -> AdmittedPod | RefusedPod:
         """Admit the pod. A pod that was admitted before keeps its allocation, whatever changes."""
         uid = pod.key.uid
         if uid not in self._pods:
@@ -46,9 +53,9 @@ class KubeletAgent:
             self._state = verdict.state
             if isinstance(verdict, NotAdmitted):
                 self._depart(uid)
-                return Refused(verdict.refusal.reason, verdict.refusal.detail)
+                return RefusedPod(verdict.refusal.reason, verdict.refusal.detail)
             self._pods[uid] = pod.key
-        return Admitted(self._allocation(uid))
+        return AdmittedPod(self._allocation(uid))
 
     def remove(self, uid: str) -> None:
         """Release all resources of a pod."""
@@ -79,7 +86,7 @@ class KubeletAgent:
         while len(self._gone) > MAX_GONE:
             del self._gone[next(iter(self._gone))]
 
-    def _allocation(self, uid: str) -> Allocation:
+    def _allocation(self, uid: str) -> AgentAllocation:
         """Return the allocation of all containers.
 
         An init container returns its memory, but neither CPUs nor devices.
@@ -87,7 +94,7 @@ class KubeletAgent:
         resident = self._state.pods[uid]
         containers = resident.grant.containers
         blocks = [block for each in containers if each.kind is not ContainerKind.INIT for block in each.memory]
-        return Allocation(
+        return AgentAllocation(
             cpus=CpuSet.of(cpu for each in containers for cpu in each.cpus),
             devices=frozenset(
                 f"{resource} {device}"
@@ -124,9 +131,9 @@ def _memory(node: NodeDescription, numa: int) -> ResourceList:
 
 
 def _devices(hardware: Hardware) -> Mapping[str, DevicePool]:
-    found: dict[str, list[Device]] = {}
+    found: dict[str, list[PluginDevice]] = {}
     for device in hardware.devices:
         # A device without a NUMA node has no preference, like a device whose plugin reports no topology.
         near = 0 if device.numa is None else 1 << device.numa
-        found.setdefault(device.resource, []).append(Device(device.id, near))
+        found.setdefault(device.resource, []).append(PluginDevice(device.id, near))
     return {resource: DevicePool(tuple(devices)) for resource, devices in sorted(found.items())}

@@ -24,7 +24,7 @@ class Numbering(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class SimulatedDevice:
     """A device of a resource such as ``nvidia.com/gpu``. ``numa`` is ``None`` if its NUMA node is unknown."""
 
     resource: str
@@ -44,8 +44,8 @@ class Hardware:
     machine: CpuTopology
     memory: Mapping[int, int]
     pages: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    devices: tuple[Device, ...] = ()
-    claimed_devices: tuple[Device, ...] = ()
+    devices: tuple[SimulatedDevice, ...] = ()
+    claimed_devices: tuple[SimulatedDevice, ...] = ()
 
     def hugepage_bytes(self, numa: int) -> dict[str, int]:
         """Return the bytes of huge pages on a NUMA node, by resource name."""
@@ -116,11 +116,11 @@ class Shape:
                 yield cpu, core, numa // self.numa, numa
 
 
-def devices_of(places_of: Mapping[str, Sequence[int | None]]) -> Iterator[Device]:
+def devices_of(places_of: Mapping[str, Sequence[int | None]]) -> Iterator[SimulatedDevice]:
     """Yield the devices of every resource from their NUMA nodes."""
     for resource, places in sorted(places_of.items()):
         for place, numa in enumerate(places):
-            yield Device(resource, f"{resource.rsplit('/', 1)[-1]}-{place}", numa)
+            yield SimulatedDevice(resource, f"{resource.rsplit('/', 1)[-1]}-{place}", numa)
 
 
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"

@@ -28,11 +28,11 @@ from koord_numa.sandbox.machines.hardware.description import (
     PLAIN_KUBELET,
     STATIC_KUBELET,
     CpuDriver,
-    Device,
     Hardware,
     NodeDescription,
     Numbering,
     Shape,
+    SimulatedDevice,
     Style,
     devices_of,
 )
@@ -106,11 +106,11 @@ def _wrong(model: DumpModel) -> str:
     return ""
 
 
-def _devices(rows: Iterable[tuple[str, str, int]]) -> Iterable[Device]:
+def _devices(rows: Iterable[tuple[str, str, int]]) -> Iterable[SimulatedDevice]:
     for address, pci_class, numa in sorted(rows):
         resource = PCI_RESOURCES.get(pci_class.removeprefix("0x")[:4])
         if resource is not None:
-            yield Device(resource, address, numa if numa >= 0 else None)
+            yield SimulatedDevice(resource, address, numa if numa >= 0 else None)
 
 
 MOST_NODES: Final = 50_000
@@ -126,11 +126,11 @@ EXTENDED_RESOURCE: Final = re.compile(
 )
 
 
-class _Part(BaseModel):
+class _DescribedPart(BaseModel):
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
 
-class TaintModel(_Part):
+class DescribedTaint(_DescribedPart):
     """One taint."""
 
     key: str
@@ -138,7 +138,7 @@ class TaintModel(_Part):
     effect: TaintEffect = TaintEffect.NO_SCHEDULE
 
 
-class KubeletModel(_Part):
+class KubeletModel(_DescribedPart):
     """The kubelet's configuration, in the kubelet's own words. What is left out depends on the style of the node."""
 
     topology_policy: KubeletPolicy | None = None
@@ -150,7 +150,7 @@ class KubeletModel(_Part):
     memory_policy: str | None = Field(None, pattern="^(None|Static)$")
 
 
-class NumaNodeModel(_Part):
+class NumaNodeModel(_DescribedPart):
     """
     One NUMA node of a machine whose NUMA nodes differ. ``cpus`` is a list of ids; a NUMA node without CPUs has memory alone, such as CXL
     memory, HBM in flat mode or memory of a GPU. Threads of a core are found in the list by the machine's ``threads`` and ``numbering``.
@@ -163,7 +163,7 @@ class NumaNodeModel(_Part):
     hugepages: dict[str, Annotated[int, Field(ge=0)]] = {}
 
 
-class MachineModel(_Part):
+class MachineModel(_DescribedPart):
     """One entry: ``count`` nodes named ``name-0``, ``name-1``, … (just ``name`` when ``count`` is left out)."""
 
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,200}[a-z0-9])?$")
@@ -193,7 +193,7 @@ class MachineModel(_Part):
     reserved_cpus: str = Field("", alias="reservedCPUs")
     reserved_memory: str | int = 0
     labels: dict[str, str] = {}
-    taints: list[TaintModel] = []
+    taints: list[DescribedTaint] = []
     pods: Positive = 110
     kubelet: KubeletModel = KubeletModel()
     hidden: bool = False
@@ -202,7 +202,7 @@ class MachineModel(_Part):
     cpu_driver: CpuDriver = CpuDriver.AUTO
 
 
-class FileModel(_Part):
+class FileModel(_DescribedPart):
     """A whole file."""
 
     machines: list[MachineModel]

@@ -10,7 +10,7 @@ from typing import Final
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.sandbox.machines.hardware.description import PAGE_BYTES, Device, Hardware
+from koord_numa.sandbox.machines.hardware.description import PAGE_BYTES, Hardware, SimulatedDevice
 
 PCI_CLASSES: Final[Mapping[str, str]] = {
     "nvidia.com/gpu": "0x030200",
@@ -99,7 +99,7 @@ def _write_nodes(folder: Path, hardware: Hardware) -> None:
             (here / f"cpu{cpu}").symlink_to(f"../../cpu/cpu{cpu}")
 
 
-def _write_device(sys: Path, slot: int, device: Device) -> None:
+def _write_device(sys: Path, slot: int, device: SimulatedDevice) -> None:
     domain = 0 if device.numa is None else device.numa
     address = f"{domain:04x}:{slot % 31 + 1:02x}:00.0"
     real = sys / "devices" / f"pci{domain:04x}:00" / address

@@ -10,7 +10,7 @@ from koord_numa.sandbox.apiserver import ApiError
 from koord_numa.sandbox.apiserver.rules.patches import merge_patch, strategic_merge_patch
 from koord_numa.sandbox.apiserver.store.backend import version_rank
 from koord_numa.sandbox.apiserver.store.columns import age, human_duration
-from koord_numa.sandbox.apiserver.store.storage import ObjectKey, Storage
+from koord_numa.sandbox.apiserver.store.storage import ObjectKey, TableStorage
 from koord_numa.wire.jsonpath import find
 
 # The test cases of RFC 7386, appendix A.
@@ -127,7 +127,7 @@ def test_versions_are_ranked_as_kubernetes_does() -> None:
     st.integers(1, 10),
 )
 def test_a_table_and_its_history_tell_the_same_story(steps: list[tuple[str, str, bool]], history: int) -> None:
-    storage = Storage(history)
+    storage = TableStorage(history)
     table = storage.table("things")
     start = storage.revision
     mirror: dict[ObjectKey, int] = {}
