@@ -1,5 +1,6 @@
 """Groups of pods in ``explain`` and ``simulate``: their members are decided on together."""
 
+import asyncio
 import json
 from functools import partial
 from pathlib import Path
@@ -131,6 +132,24 @@ async def test_an_incomplete_group_says_how_many_pods_exist(tmp_path: Path) -> N
     assert "2 of 4 pods of default/train exist" in " ".join(answer.output.split())
     assert "  gang default/train (scheduling.k8s.io): minCount 4, 2 pods exist, 0 with a node" in answer.output
     assert "  - with minCount 2 instead of 4 it fits on own" in answer.output
+
+
+async def test_a_dry_run_ends_when_its_members_are_bound_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = racks(p0=16, q0=16)
+    group(world, GangSpec(4))
+    world.waits(*members(4, cpu=2000))
+    monkeypatch.setattr("koord_numa.engine.gangs.trial.TURN_STEPS", 1)
+    dry_run = asyncio.ensure_future(dry_run_group(world.engine.handle, (KEY,)))
+    await asyncio.sleep(0)
+    assert not any(world.ledgers().values())
+    monkeypatch.setattr("koord_numa.engine.gangs.trial.TURN_STEPS", 2_000)
+    while not dry_run.done() and await world.step() is not None:
+        pass
+    report = await dry_run
+    assert (report.placed, report.rejection, report.why) == (None, None, "")
+    bound_to = [list(world.engine.cache.nodes[name].pods) for name in ("p0", "q0")]
+    assert sorted(uid for uids in bound_to for uid in uids) == [f"uid-m{number}" for number in range(4)]
+    assert not any(info.nominees for info in world.engine.cache.nodes.values())
 
 
 def racks(**cpus: int) -> World:

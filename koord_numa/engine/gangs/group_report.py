@@ -219,8 +219,7 @@ async def dry_run_group(handle: Handle, keys: Keys, change: Change = NO_CHANGE) 
     """
     groups = handle.pod_groups
     specs = [spec for key in keys if (spec := groups.spec_of(key)) is not None]
-    found = [it for key in keys for it in groups.gang(key).pending.values() if not (it.pod.problem or it.binding)]
-    members = _changed(handle, [it for it in found if not _has_problem(it.pod)], change)
+    members = _changed(handle, _waiting(handle, keys), change)
     pods = {it.uid: it.pod for it in members}
     report = GroupReport(keys, tuple(pods.values()))
     waits = groups.group(keys[0])[1] if change.min_count is None else ""
@@ -235,9 +234,9 @@ async def dry_run_group(handle: Handle, keys: Keys, change: Change = NO_CHANGE) 
     trial = ClusterTrial(handle, pods, groups.nodes_of(keys), interruptible=True)
     with trial.begun():
         group = Group(tuple(member_of(it) for it in members), missing, levels)
-        answer = await _decide(trial, group)
+        answer = await _decide(trial, group, keys)
         if isinstance(answer, Refused) and trial.shared_claims:
-            again = await _decide(trial, replace(group, levels=(*levels, TopologyLevel(HOSTNAME))))
+            again = await _decide(trial, replace(group, levels=(*levels, TopologyLevel(HOSTNAME))), keys)
             answer = answer if isinstance(again, Refused) else again
         if isinstance(answer, Placed):
             return replace(report, placed=answer)
@@ -251,17 +250,17 @@ def placed_beside(handle: Handle, report: GroupReport) -> Iterator[bool]:
     """
     Assume the members that could be placed beside the blocked member, without ``await`` in the ``with`` block.
 
-    Yield false if a member fits nowhere any more.
+    Yield false if a member fits nowhere any more, or does not wait any more.
     """
     beside = {} if report.rejection is None else report.rejection.beside
     pods = {pod.key.uid: pod for pod in report.members}
     trial = ClusterTrial(handle, pods, handle.pod_groups.nodes_of(report.keys))
     with trial.begun():
-        yield trial.resume(Suspended([*beside.items()], {})) is not None
+        yield _all_wait(handle, report.keys, pods) and trial.resume(Suspended([*beside.items()], {})) is not None
 
 
-async def _decide(trial: ClusterTrial, group: Group) -> Placed | Refused | None:
-    """Decide in turns. Return ``None`` if a placed member fits nowhere any more after another task has run."""
+async def _decide(trial: ClusterTrial, group: Group, keys: Keys) -> Placed | Refused | None:
+    """Decide in turns. Return ``None`` if, after another task has run, a placed member fits nowhere or a member does not wait any more."""
     steps, moved = decide_in_steps(trial, group), None
     while True:
         try:
@@ -271,14 +270,28 @@ async def _decide(trial: ClusterTrial, group: Group) -> Placed | Refused | None:
             return answer
         suspended = trial.suspend()
         await asyncio.sleep(0)
-        if (moved := trial.resume(suspended)) is None:
+        # A member that was bound meanwhile must not be assumed a second time.
+        if not _all_wait(trial.handle, keys, trial.pods) or (moved := trial.resume(suspended)) is None:
             return None
 
 
+def _all_wait(handle: Handle, keys: Keys, uids: Iterable[str]) -> bool:
+    waiting = {it.uid for it in _waiting(handle, keys)}
+    return waiting.issuperset(uids)
+
+
+def _waiting(handle: Handle, keys: Keys) -> list[PendingPod]:
+    """Return the members that may be decided on, in the order of the queue."""
+    gangs = (handle.pod_groups.gang(key) for key in keys)
+    pending = (it for gang in gangs for uid, it in gang.pending.items() if uid not in gang.scheduled)
+    members = (it for it in pending if not (it.binding or it.pod.problem or _has_problem(it.pod)))
+    return sorted(members, key=lambda it: (it.order, it.uid))
+
+
 def _changed(handle: Handle, members: Iterable[PendingPod], change: Change) -> list[PendingPod]:
-    """Return records of the changed pods in the order of the queue. The records of the queue are not affected."""
+    """Return records of the changed pods. The records of the queue are not affected."""
     found = []
-    for pending in sorted(members, key=lambda it: (it.order, it.uid)):
+    for pending in members:
         pod = change.pod(pending.pod)
         request_class = pending.request_class if pod is pending.pod else handle.classes.of(pod)
         if request_class is not None:

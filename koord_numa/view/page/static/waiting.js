@@ -48,6 +48,7 @@ const groupEntry = (one) =>
     one.wouldFit.length
       ? [el("h4", {}, "What would make the group fit"), el("ul", { class: "would" }, one.wouldFit.map((way) => el("li", { "data-kind": way.kind }, way.text)))]
       : null,
+    el("details", {}, el("summary", {}, `Pods that wait${one.count > one.pods.length ? `, ${one.pods.length} of ${one.count}` : ""}`), el("ul", {}, one.pods.map((pod) => el("li", {}, pod)))),
     one.closest.length ? el("details", {}, el("summary", {}, `Nodes that came closest for ${one.blockedBy}`), one.closest.map(closest)) : null);
 
 // A document that is read again some time after the cluster has changed, and drawn again when it says something else.
