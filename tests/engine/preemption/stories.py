@@ -84,7 +84,7 @@ class Outcome:
 
 
 async def outcome(seed: int) -> Outcome | None:
-    """Play one story. ``None`` if no pod waits that a new scheduler would help."""
+    """Play one story. ``None`` if no pod waits for ``WAIT`` seconds while a new scheduler would help it."""
     dice = Random(seed)
     nodes = machines(dice)
     story = Story(seed, USUAL if dice.random() < 0.5 else (*USUAL, *UNUSUAL), *nodes)
@@ -95,6 +95,19 @@ async def outcome(seed: int) -> Outcome | None:
     # A rejection by a kubelet closes a node to its kind of pod for a while.
     refused = len(life.refused)
     await rest(life, BACKOFF if len(life.refused) > refused else 0)
+    first = await _helped(life, seed)
+    if first is None:
+        return None
+    # An eviction of another pod may have made the room just now.
+    await rest(life, WAIT)
+    later = await _helped(life, seed)
+    if later is None or not (set(first.helped) & set(later.helped) or (not first.helped and not later.helped)):
+        return None
+    return later
+
+
+async def _helped(life: KubeletLife, seed: int) -> Outcome | None:
+    """Return the waiting pods that a new scheduler places or evicts pods for, ``None`` if there are none."""
     if not (waiting := life.waiting()):
         return None
     fresh = life.restarted()

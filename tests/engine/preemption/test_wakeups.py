@@ -21,6 +21,11 @@ async def test_evictions_are_found_in_a_rebuilt_state_of_a_kubelet() -> None:
     assert await outcome(9107) is None
 
 
+async def test_room_that_an_eviction_has_just_made_is_used() -> None:
+    """Two pods of higher priority first evict others, and leave room for a third one."""
+    assert await outcome(4987) is None
+
+
 async def test_room_is_tried_again_before_it_is_given_to_lower_priority() -> None:
     """No topology follows the evictions, and another scheduler's pod takes a part of the room."""
     life = KubeletLife()
