@@ -326,7 +326,7 @@ def with_connection(group: Command) -> Command:
 
 def with_watch(command: Command) -> Command:
     """Add ``-w``. The command receives ``watch``."""
-    return click.option("-w", "--watch", is_flag=True, help="Go on, and print what changes.")(command)
+    return click.option("-w", "--watch", is_flag=True, help="Watch, and print changes.")(command)
 
 
 def with_selector(command: Command) -> Command:

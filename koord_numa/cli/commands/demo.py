@@ -15,7 +15,7 @@ from koord_numa.cli.parameters import Documented, FiniteRange
 )
 @click.option("--keep", is_flag=True, help="Leave the cluster running afterwards, to look around with kubectl.")
 @click.option("--seed", type=int, help="Submit the pods in another order.")
-@click.option("--speed", type=FiniteRange(0.1, 10.0), default=1.0, help="Submit pods so many times as fast.")
+@click.option("--speed", type=FiniteRange(0.1, 10.0), default=1.0, help="Factor of the submission rate.")
 def command(keep: bool, seed: int | None, speed: float) -> None:
     """Fill a simulated rack of nine machines and show the result; takes about fifteen seconds."""
     # Before the imports, which take a second

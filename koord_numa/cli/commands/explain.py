@@ -99,10 +99,10 @@ def command(
     access: Access,
 ) -> None:
     """
-    Say why PODs wait, with the answers of the nodes and with changes that would make them fit, or what bound pods hold.
+    Show why PODs wait, with the answers of the nodes and changes that make the pods fit, or what bound pods hold.
 
-    The running scheduler is asked for its own record of a pod when it can be reached; else the answer comes from the objects, and the
-    last line says which. podgroup/NAME explains a group of pods. Without POD, every pod that waits is listed, by the objects. Reads only.
+    The answer comes from the running scheduler if it is reachable, otherwise from the objects; the last line shows the source.
+    podgroup/NAME explains a group of pods. Without POD, all waiting pods are listed from the objects. Read-only.
     """
     check_watch(watch, access, output)
     if not pods:

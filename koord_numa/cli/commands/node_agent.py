@@ -36,7 +36,7 @@ _path = click.Path(path_type=Path)
     "--print", "print_only", is_flag=True, help="Print the NodeResourceTopology as YAML and end. Needs no cluster."
 )
 @click.option("--node-name", envvar="NODE_NAME", help="Name of the Node; the host's name without it.")
-@click.option("--owner", type=click.Choice(OWNERS), default="auto", show_default=True, help="Who decides on CPUs.")
+@click.option("--owner", type=click.Choice(OWNERS), default="auto", show_default=True, help="Owner of the CPUs.")
 @click.option(
     "--publish", type=click.Choice(PUBLISH), default="auto", show_default=True, help="auto: what others lack."
 )
@@ -78,7 +78,7 @@ _path = click.Path(path_type=Path)
     "--koordlet-namespace",
     default="koordinator-system",
     show_default=True,
-    help="Where a DaemonSet koordlet applies cpusets itself, so that --apply does not.",
+    help="Namespace of the DaemonSet koordlet, which disables --apply on its nodes.",
 )
 @click.option(
     "--proc", type=_path, default=Path("/proc"), show_default=True, help="Where procfs is mounted, for interrupts."
@@ -92,12 +92,13 @@ _path = click.Path(path_type=Path)
     help="With --apply: where the original affinities of interrupts are kept; without it, interrupts are not moved.",
 )
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Serve Prometheus metrics; 0: do not.")
-@click.option("--kubeconfig", type=_path, callback=outer, help="For trying things out; else the service account.")
+@click.option("--kubeconfig", type=_path, callback=outer, help="For tests; default: the service account.")
 def command(**options: Any) -> None:
     """
-    Publish the NodeResourceTopology of this node, and compare (--apply: make equal) the CPUs that containers have with the decided ones.
+    Publish the NodeResourceTopology of this node, and compare the CPUs of containers with the decided CPUs.
 
-    With --print the object is printed as YAML, without any cluster; exits with 1 and says why when the machine cannot be described.
+    With --apply, set the decided CPUs. With --print, print the object as YAML without a cluster, and exit with 1 if the machine cannot
+    be described.
     """
     # Late imports: ``--print`` is meant for nodes with little memory, and the agent stays small.
     import logging

@@ -112,7 +112,7 @@ WIDEST: Final = 160
 )
 @click.argument("node", shell_complete=complete_names("nodes"))
 @click.option("--dry-run", is_flag=True, help="Only show what would be done; nothing is created.")
-@click.option("--wait", is_flag=True, help="Wait for the end and show the node as it is then.")
+@click.option("--wait", is_flag=True, help="Wait for the end and show the node.")
 @click.option(
     "--deadline", type=click.IntRange(min=1), help="Seconds after which no further step is begun; usually 600."
 )

@@ -84,7 +84,7 @@ def command(
     leader_elect: bool,
     identity: str,
 ) -> None:
-    """Schedule the pods that ask for us, until SIGTERM."""
+    """Schedule pods until SIGTERM."""
     import asyncio
 
     from koord_numa.app.runtime import Options, SecureServing

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=Documented,
-    short_help="Say where the pods of a manifest would go.",
+    short_help="Show where the pods of a manifest would go.",
     examples=(
         ("Where the pods of a manifest would go now", "simulate -f pod.yaml"),
         ("All manifests of a folder, in a namespace", "simulate -f manifests/ -n team"),
@@ -50,12 +50,11 @@ def command(
     access: Access,
 ) -> None:
     """
-    Say where the pods of a manifest would go now, each after those before it; workloads count with all their replicas.
+    Show where the pods of a manifest would go, in order and with all replicas of workloads.
 
-    Pods of a group are decided on together, with members that wait in the cluster; the group is in the manifest or in the cluster.
-    Claims, volumes, budgets and priority classes in the manifest count as if they existed. No pod is evicted. A trace
-    (openb_pod_list_*.csv) is replayed with arrivals and departures; its machines are read by --from openb_node_list_*.csv. Exits
-    with 1 when some pod would wait; with --compare, when some would under either configuration.
+    Pods of a group are placed together with waiting members in the cluster. Claims, volumes, budgets and priority classes in the
+    manifest count. No pod is evicted. A trace (openb_pod_list_*.csv) is replayed with arrivals and departures on the machines of --from
+    openb_node_list_*.csv. Exits with 1 if a pod would wait, with --compare under any configuration.
     """
     from koord_numa.cli.cluster.simulation import simulate
     from koord_numa.cli.cluster.snapshot import snapshot_of

@@ -297,11 +297,10 @@ DROPPED: Final = frozenset(
 @with_cluster
 def command(output: Path, hide: bool, access: Access) -> None:
     """
-    Write nodes, topologies, pods, namespaces, volumes, claims, storage classes, budgets, priority classes, services and what makes pods to
-    one file.
+    Write nodes, topologies, pods, workloads and all other objects that decisions depend on to one file.
 
-    Commands, environments and templates are left out, and of images only hashes of their names are written. explain, node, nodes,
-    simulate, top and page read it by --from.
+    The file has no commands, environments or templates, and hashes of image names. explain, node, nodes, simulate, top and page read
+    it with --from.
     """
     import yaml
 

@@ -29,7 +29,7 @@ _MOVES = 3  # displayed moves that gather free devices; -o json has all
 @with_output
 @with_access
 def command(interval: float, once: bool, selects: Selects, output: Output, access: Access) -> None:
-    """Show free CPUs, the largest aligned request and pods that wait and moves that gather free devices, the emptiest nodes first."""
+    """Show free CPUs, largest aligned requests, waiting pods and moves that gather free devices, emptiest nodes first."""
     if not output.is_table:
         from koord_numa.cli.cluster.views import cluster_view
 

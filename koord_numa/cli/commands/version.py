@@ -24,7 +24,7 @@ PACKAGES: Final = ("kopf", "kubernetes-asyncio", "aiohttp", "numpy")
 )
 @with_output
 def command(output: Output) -> None:
-    """Print the versions of koord-numa and of what it stands on."""
+    """Print the versions of koord-numa and its dependencies."""
     from importlib.metadata import version
 
     found = {"koord-numa": __version__, "python": platform.python_version()}
