@@ -220,7 +220,7 @@ PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
     "DeviceClass": ("device_classes", parse_device_class),
     "DeviceTaintRule": ("taint_rules", parse_taint_rule),
     "PodDisruptionBudget": ("budgets", parse_budget),
-    "PriorityClassObject": ("priority_classes", parse_priority_class),
+    "PriorityClass": ("priority_classes", parse_priority_class),
     POD_GROUP_KIND: ("pod_groups", _pod_group),
     **{kind.value: ("workloads", partial(parse_workload, kind)) for kind in WorkloadKind},
 }
@@ -244,7 +244,7 @@ _LISTED: Final[Mapping[str, Resource]] = {
     "ResourceSlice": RESOURCE_SLICES,
     "DeviceClass": DEVICE_CLASSES,
     "PodDisruptionBudget": BUDGETS,
-    "PriorityClassObject": PRIORITY_CLASSES,
+    "PriorityClass": PRIORITY_CLASSES,
     **{kind.value: resource for kind, resource in WORKLOADS.items()},
 }
 

@@ -60,7 +60,7 @@ class ClaimPreBind:
     writer: ClaimWriter
     waits: StillWaits
     nowhere: StillWaits  # the same for a pod that may be gone
-    name: str = "ClaimPreBind"
+    name: str = "DynamicResources"
     timeout: float = TIMEOUT
     on_conflict: OnConflict = OnConflict.DECIDE_AGAIN
     _cycles: dict[str, list[ClaimWork]] = field(default_factory=dict)  # by pod UID

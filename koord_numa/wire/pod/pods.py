@@ -169,7 +169,7 @@ class PriorityClassModel(Strict):
 def parse_priority_class(obj: Mapping[str, Any]) -> PriorityClassObject:
     """Parse a PriorityClass. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
-    top = head(obj, "PriorityClassObject", problems)
+    top = head(obj, "PriorityClass", problems)
     model = problems.collect(lambda: read(PriorityClassModel, top.body, top.path), PriorityClassModel())
     preempts = model.preemption_policy or "PreemptLowerPriority"
     return PriorityClassObject(top.name, model.value, preempts, bool(model.global_default), problems.problem)
