@@ -31,9 +31,9 @@ from tests.sandbox.machines.pods import bind, create
 pytestmark = pytest.mark.chaos
 
 EVERY: Final = CpuSet.parse("0-15")
-PODS_PER_STEP: Final = 15
-"""A run of 1,500 pods of the other chaos tests has 100 steps here."""
-FEWEST: Final = 20
+PODS_PER_STEP: Final = 30
+"""A run of 1,500 pods of the other chaos tests has 50 steps here, of about a second."""
+FEWEST: Final = 10
 PATIENCE: Final = 40.0
 """Seconds until everything must be right again: a round of the agent is due every 10 seconds."""
 MOST_PODS: Final = 40

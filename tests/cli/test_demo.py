@@ -124,28 +124,22 @@ def server_in(folder: Path) -> str:
 
 @pytest.mark.parametrize("number", [SIGINT, SIGTERM])
 async def test_nothing_is_left_of_an_interrupted_demo(tmp_path: Path, number: Signals) -> None:
-    async with started("demo", TMPDIR=str(tmp_path)) as process:
-        await line_with(process, "8 of")
-        url = server_in(tmp_path)
-        assert await is_open(url)
-        assert processes_about(str(tmp_path))
-        process.send_signal(number)
-        assert await process.wait() == 130
-        assert not await is_open(url)
-    assert left_in(tmp_path) == []
-    assert processes_about(str(tmp_path)) == []
-
-
-async def test_sigterm_ends_it_where_sigint_is_ignored(tmp_path: Path) -> None:
-    ignored = signal(SIGINT, SIG_IGN)
+    """SIGTERM ends it where SIGINT is ignored, too, as in the background of a shell."""
+    before = signal(SIGINT, SIG_IGN) if number is SIGTERM else None
     try:
         async with started("demo", TMPDIR=str(tmp_path)) as process:
-            await line_with(process, "0 of")
-            process.send_signal(SIGTERM)
+            await line_with(process, "8 of")
+            url = server_in(tmp_path)
+            assert await is_open(url)
+            assert processes_about(str(tmp_path))
+            process.send_signal(number)
             assert await process.wait() == 130
+            assert not await is_open(url)
     finally:
-        signal(SIGINT, ignored)
+        if before is not None:
+            signal(SIGINT, before)
     assert left_in(tmp_path) == []
+    assert processes_about(str(tmp_path)) == []
 
 
 def test_of_pods_with_claims_one_is_submitted_at_a_time() -> None:
