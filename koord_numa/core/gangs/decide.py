@@ -32,7 +32,7 @@ class Limits:
     orders: int = 6  # attempts with different orders of the members
     chain: int = 2  # successive moves that free resources for a member
     domains: int = 64  # topology domains that are evaluated in ascending order of free CPU
-    domain_members: int = 4096  # members placed in vain in further domains; about 1 s at 0.2 ms per member
+    domain_members: int = 4096  # members that may fail in further domains before these end; about a second
     hopeless_domains: int = 5  # domains that are evaluated only to explain why they are too full
 
 

@@ -105,7 +105,7 @@ class TtrpcLink:
         finally:
             del self._waiting[stream]
             if not waiting.cancel() and not waiting.cancelled():
-                waiting.exception()  # asyncio logs an error that nobody has read
+                waiting.exception()  # marks the error as read: asyncio would log it
         if response.status.code:
             raise TtrpcError(f"{method}: {response.status.message}")
         return answer.FromString(response.payload)
