@@ -303,7 +303,8 @@ class PendingPodHandler:
         """Reclassify the waiting pods that one of these terms selects; all pods with ``None``."""
         pending = self._handle.pending
         for each in pending if terms is None else pending.selected_by(terms):
-            self.observe(None, each.pod)
+            if not each.binding:  # its own term is the most frequent change; a failed bind determines the class again
+                self.observe(None, each.pod)
 
     def _observe(self, pod: Pod) -> None:
         handle, uid = self._handle, pod.key.uid
@@ -351,7 +352,7 @@ class PendingPodHandler:
             self._leads_from = now
             return
         self._groups.tick()
-        undecided = 0
+        active, undecided = handle.queue.numbers().active, 0
         for pending in handle.pending:
             if not pending.untold or pending.binding:
                 continue
@@ -364,7 +365,7 @@ class PendingPodHandler:
             elif now - max(pending.since, self._leads_from) < UNTOLD_SECONDS or pending.message:
                 continue
             elif (undecided := undecided + 1) <= MOST_UNDECIDED:
-                handle.conditions.waits(pending, self._without_decision(pending))
+                handle.conditions.waits(pending, self._without_decision(pending, active))
                 pending.provisional = True
 
     def _tell(self, pending: PendingPod, verdict: Unschedulable) -> None:
@@ -372,12 +373,12 @@ class PendingPodHandler:
         self._preemption.consider(pending.pod, pending.request_class, verdict)
         self._handle.conditions.waits(pending, self._handle.messages.current(pending.request_class, verdict))
 
-    def _without_decision(self, pending: PendingPod) -> str:
+    def _without_decision(self, pending: PendingPod, active: int) -> str:
         if pending.failed_binds:
             return f"the bind has failed {pending.failed_binds} times; the pod is tried again after a pause"
         if self._handle.queue.is_unexplained(pending.request_class):
             return "no node fits; the reasons of the nodes are being determined"
-        return f"the pod has not been tried yet; {self._handle.queue.numbers().active} pods are in the active queue"
+        return f"the pod has not been tried yet; {active} pods are in the active queue"
 
 
 class BoundPodHandler:

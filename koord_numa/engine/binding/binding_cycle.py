@@ -444,6 +444,8 @@ class BindingCycle:
         """Queue the current version of the pod again after ``delay`` seconds, unless it is not pending any more."""
         handle = self._handle
         if handle.pending.get(pending.uid) is pending:
+            # Changed terms of placed pods do not reclassify a pod while it is bound.
+            pending.request_class = handle.classes.of(pending.pod) or pending.request_class
             handle.queue.back_off(pending, handle.dependencies.clock() + delay)
             handle.nominator.try_again(pending.uid)
             self._on_free()

@@ -199,10 +199,14 @@ class ResourceBounds:
         # operation.
         self._filling_weight = None if weights["resources"] == 1 else np.array(weights["resources"])
         self._sparing_weight = None if weights["devices"] == 1 else np.array(weights["devices"])
-        self._plan = self._make_plan()
+        self._plan: BoundsPlan  # from the last call of ``requested``
 
     def requested(self) -> dict[int, int]:
-        """Return 100 times the required free amount by line, if the node does not serve the resource by claim. New resources get a line."""
+        """
+        Return 100 times the required free amount by line, if the node does not serve the resource by claim. New resources get a line.
+
+        To be called before the first and after every change of the lines.
+        """
         self._plan = plan = self._make_plan()
         # Only requested resources can be insufficient (fitsRequest skips zero requests).
         return {line: MAX_SCORE * int(plan.wanted[line, 0]) for line in plan.requested.difference(plan.by_claim)}

@@ -4,12 +4,14 @@ import asyncio
 
 import pytest
 
+from koord_numa.core.objects.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement
 from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.binding.binding_cycle import OUTAGE
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable, UnknownOutcome
 from tests.cluster.objects import until
 from tests.engine.failures import raise_once
-from tests.engine.world import make_node, make_pod, make_world
+from tests.engine.world import bound, make_node, make_pod, make_world
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,28 @@ async def test_a_failed_bind_gives_back_and_tries_later(failure: ClusterError, r
     world.clock.now += retried_after
     assert await world.step() is not None
     assert world.nodes_of() == {"pod": "node"}
+
+
+async def test_a_failed_bind_respects_terms_placed_meanwhile() -> None:
+    zones = {"node": "a", "other": "b"}
+    world = make_world(*(make_node(name, labels={"zone": zone}) for name, zone in zones.items()))
+    web = LabelSelector((Requirement("app", Operator.IN, ("web",)),))
+    keeps_away = Constraints(anti_affinity=(PodTerm("zone", web, ("default",)),))
+    enemy = make_pod("enemy")
+    enemy = replace(enemy, request=replace(enemy.request, constraints=keeps_away))
+
+    def fail(call: str) -> None:
+        if call == "bind before" and not world.engine.cache.pod("uid-enemy"):
+            world.engine.handlers.bound_pods.observe("ADDED", bound(enemy, world.server.calls[-1].split()[-1]))
+            raise Unavailable("overload")
+
+    world.server.fail = fail
+    world.waits(make_pod("pod", labels=(("app", "web"),)))
+    await world.step()
+    first = world.server.calls[0].split()[-1]
+    world.clock.now += 1
+    await world.step()
+    assert world.nodes_of() == {"pod": next(name for name in zones if name != first)}
 
 
 async def test_a_missing_right_is_said_by_its_rule() -> None:
