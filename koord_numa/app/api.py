@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,12 +19,19 @@ from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.engine.device_moves import DeviceMove
+from koord_numa.engine.metrics import Result
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.advice import Remedy, advise, plan_in_thread
 from koord_numa.view.documents import API_VERSION, Document, document
 from koord_numa.view.documents.claims import node_claims, wanted_claims
-from koord_numa.view.documents.cluster import cluster_document, move_entry, node_entry, summary
+from koord_numa.view.documents.cluster import (
+    cluster_document,
+    largest_cpus,
+    move_entry,
+    node_entry,
+    summary,
+)
 from koord_numa.view.documents.node import drawing_of, node_document, unused_cpus, with_claimed_cpus
 from koord_numa.view.documents.waiting import SHAPES, WaitingShape, decisions_document, shape_entry, waiting_document
 from koord_numa.view.groups import WaitingGroups
@@ -86,6 +94,73 @@ class NodeEntries:
             derived += 1
             if derived % BATCH == 0:
                 await asyncio.sleep(0)
+
+
+SAMPLES: Final = 120
+"""Number of samples in the history: one hour."""
+
+SAMPLE_SECONDS: Final = 30.0
+"""Seconds between two samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Pods scheduled and rejected since the previous sample, and the CPUs of the largest aligned request that fits."""
+
+    scheduled: int
+    rejected: int
+    largest: int
+
+
+class History:
+    """The samples of the last hour, in memory. One instance per process."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._samples: deque[Sample] = deque(maxlen=SAMPLES - 1)
+        self._counted = (0, 0)
+        self._largest: dict[str, tuple[int, int]] = {}
+
+    async def run(self) -> None:
+        """Take samples until cancelled."""
+        while True:
+            await asyncio.sleep(SAMPLE_SECONDS)
+            await self.take()
+
+    async def take(self) -> None:
+        """Add the current sample to the history and start the next sample."""
+        sample = await self.current()
+        scheduled, rejected = self._counted
+        self._counted = (scheduled + sample.scheduled, rejected + sample.rejected)
+        self._samples.append(sample)
+
+    async def current(self) -> Sample:
+        """Return the sample since the last ``take``."""
+        largest = await self._largest_aligned()
+        counts = Counter[Result]()
+        for (result, _), histogram in self._scheduler.metrics.attempts.items():
+            counts[result] += histogram.count
+        scheduled, rejected = self._counted
+        return Sample(counts[Result.SCHEDULED] - scheduled, counts[Result.UNSCHEDULABLE] - rejected, largest)
+
+    async def read(self) -> Document:
+        """Return the samples with the current sample, oldest first."""
+        samples = [await self.current(), *reversed(self._samples)][::-1]
+        columns = {name: [getattr(it, name) for it in samples] for name in ("scheduled", "rejected", "largest")}
+        return document("HistoryView", generatedAt=now(), sampleSeconds=SAMPLE_SECONDS, **columns)
+
+    async def _largest_aligned(self) -> int:
+        # Only changed nodes are evaluated. Their entries are not kept, because no page may be open.
+        evaluated = 0
+        for name, info in list(self._scheduler.cache.nodes.items()):
+            if self._largest.get(name, (None, 0))[0] == info.revision:
+                continue
+            self._largest[name] = info.revision, largest_cpus(info)
+            evaluated += 1
+            if evaluated % BATCH == 0:
+                await asyncio.sleep(0)
+        self._largest = {name: it for name, it in self._largest.items() if name in self._scheduler.cache.nodes}
+        return max((cpus for _, cpus in self._largest.values()), default=0)
 
 
 ADVISED: Final = 20
@@ -256,6 +331,7 @@ PATHS: Final = (
     "/api/v1/pods/{namespace}/{name}",
     "/api/v1/groups/{namespace}/{name}",
     "/api/v1/decisions",
+    "/api/v1/history",
     "/api/v1/events",
 )
 
@@ -288,6 +364,7 @@ class ViewApi:
         self._waiting = WaitingShapes(scheduler)
         self._groups = WaitingGroups(scheduler)
         self.live = LiveFeed(self._entries, moves)
+        self.history = History(scheduler)
 
     def routes(self) -> list[web.RouteDef]:
         """Return all routes. All of them are read-only."""
@@ -302,6 +379,7 @@ class ViewApi:
             web.get("/api/v1/pods/{namespace}/{name}", self._pod),
             web.get("/api/v1/groups/{namespace}/{name}", self._group),
             web.get("/api/v1/decisions", self._decisions),
+            web.get("/api/v1/history", self._history),
             web.get("/api/v1/events", self.live.serve),
         ]
 
@@ -377,6 +455,9 @@ class ViewApi:
 
     async def _decisions(self, request: web.Request) -> web.Response:
         return answer(request, decisions_document(self._scheduler.handle.decisions.decisions, now()))
+
+    async def _history(self, request: web.Request) -> web.Response:
+        return answer(request, await self.history.read())
 
 
 def now() -> str:

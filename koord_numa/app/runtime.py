@@ -175,6 +175,7 @@ class Runtime:
         self.tasks.start("lease conflicts", self.lease_conflicts.run())
         self.tasks.start("events", self.recorder.run())
         self.tasks.start("loop lag", self.loop_lag.run())
+        self.tasks.start("history", self.view_api.history.run())
         for informer in self.informers.all:
             self.tasks.start(f"informer of {informer.kind.name}", informer.run())
         for resync in self.informers.resyncs:

@@ -9,10 +9,11 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from koord_numa.app.api import READERS, LiveFeed, NodeChanges, NodeEntries
+from koord_numa.app.api import READERS, SAMPLES, History, LiveFeed, NodeChanges, NodeEntries
 from koord_numa.engine.device_moves import DeviceMove
+from koord_numa.engine.metrics import Result
 from tests.cluster.objects import until
-from tests.engine.world import make_node, make_pod, make_world
+from tests.engine.world import make_node, make_pod, make_topology, make_world
 
 
 async def test_a_burst_of_pages_does_not_pass_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,3 +83,25 @@ async def test_a_node_is_removed_while_its_pods_remain() -> None:
     await entries.refresh()
     assert "node" in world.engine.cache.nodes
     assert entries.changes_since(sent) == NodeChanges(removed=("node",))
+
+
+async def test_the_history_is_counted_per_sample_and_bounded() -> None:
+    world = make_world(make_node("a"), make_node("b", cpu=16))
+    for topology in (make_topology("a"), make_topology("b", cores=4)):
+        world.engine.handlers.topologies.observe("ADDED", topology)
+    attempts, history = world.engine.metrics.attempts, History(world.engine)
+    attempts[Result.SCHEDULED, "koord-numa"].add(0.001)
+    attempts[Result.SCHEDULED, "other"].add(0.001)
+    await history.take()
+    attempts[Result.UNSCHEDULABLE, "koord-numa"].add(0.001)
+    attempts[Result.ERROR, "koord-numa"].add(0.001)
+    world.engine.handlers.nodes.observe("MODIFIED", make_node("b", unschedulable=True))
+    found = await history.read()
+    assert {name: found[name] for name in ("scheduled", "rejected", "largest")} == {
+        "scheduled": [2, 0],
+        "rejected": [0, 1],
+        "largest": [8, 4],
+    }
+    for _ in range(SAMPLES):
+        await history.take()
+    assert [len((await history.read())[name]) for name in ("scheduled", "rejected", "largest")] == [SAMPLES] * 3

@@ -73,6 +73,10 @@ async def test_every_view_shows_what_the_api_says(tmp_path: Path, monkeypatch: p
         await expect(page.locator("a.node")).to_have_count(3)
         names = await page.locator("a.node b").all_inner_texts()
         assert sorted(names) == sorted(node["metadata"]["name"] for node in cluster.server.store.list("nodes"))
+        history = page.get_by_role("region", name="The last hour").locator("figure")
+        await expect(history).to_have_text(
+            [re.compile("Scheduled 1 in"), re.compile("Rejected [1-9]"), re.compile("8 CPU")]
+        )
         await accessible(page)
 
         bound = cluster.server.store.get("pods", "engine", "default")

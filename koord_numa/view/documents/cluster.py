@@ -87,6 +87,14 @@ def node_entry(info: NodeInfo) -> Document | None:
     }
 
 
+def largest_cpus(info: NodeInfo) -> int:
+    """Return the CPUs of the largest aligned request that fits on the node; 0 if its state is not ``ok``."""
+    seen = info.candidate()
+    if seen is None or state_of(info, seen)[0] != "ok":
+        return 0
+    return largest_aligned(seen).get(CPU, 0) // MILLI
+
+
 def rule_of(seen: NodeSnapshot) -> tuple[str, str, str]:
     """Return the owner of the CPUs (``scheduler``, ``kubelet``, ``none``), the effective policies, and their scope."""
     offer = seen.offer

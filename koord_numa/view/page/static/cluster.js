@@ -55,6 +55,41 @@ const legend = (top) => {
   return el("ul", { class: "legend", "aria-label": "CPUs of the largest aligned request that still fits" }, steps);
 };
 
+// The last hour: a bar for each sample, the newest at the right.
+const SPAN = 120;
+const shape = (name, attributes, ...children) => {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+};
+
+const bars = (title, total, values) => {
+  const top = largest(values) || 1;
+  const path = values.map((value, at) => (value ? `M${SPAN - values.length + at} 24V${24 - (value / top) * 24}h.8V24` : "")).join("");
+  const text = `${title}: ${total}`;
+  return el("figure", {}, el("figcaption", {}, `${title} `, el("b", {}, total)),
+    shape("svg", { viewBox: `0 0 ${SPAN} 24`, preserveAspectRatio: "none", role: "img", "aria-label": text }, shape("path", { d: path })));
+};
+
+const historyStrip = () => {
+  const strip = el("section", { class: "history", "aria-label": "The last hour" });
+  const sum = (values) => values.reduce((all, value) => all + value, 0);
+  const read = async () => {
+    const found = await store.read("/api/v1/history");
+    const span = seconds(found.sampleSeconds * found.largest.length);
+    const [least, most] = [Math.min(...found.largest), largest(found.largest)];
+    fill(strip, bars("Scheduled", `${number(sum(found.scheduled))} in ${span}`, found.scheduled),
+      bars("Rejected", `${number(sum(found.rejected))} in ${span}`, found.rejected),
+      bars("Largest aligned request", `${least === most ? "" : `${number(least)}–`}${number(most)} CPU`, found.largest));
+  };
+  if (!store.embedded) {
+    read().catch(() => {});
+    const timer = setInterval(() => (strip.isConnected ? read().catch(() => {}) : clearInterval(timer)), 30000);
+  }
+  return strip;
+};
+
 const clusterView = (main, query) => {
   for (const name of Object.keys(filters)) if (query.size) filters[name] = query.get(name) || "";
   const top = largest(store.cluster.nodes.map((node) => largest(node.numa.map((one) => one.cpus))));
@@ -139,6 +174,7 @@ const clusterView = (main, query) => {
   fill(main,
     el("h2", {}, "Cluster"),
     sums,
+    historyStrip(),
     el("form", { class: "filter", on: { submit: (event) => event.preventDefault() } },
       el("label", {}, "Filter", text),
       select("State", "state", [["", "all"], ...states.map((one) => [one, one])]),
