@@ -4,7 +4,7 @@ Devices of a node by id: ledger, allocation and NUMA hints of Koordinator's Devi
 Other packages import these names only.
 """
 
-from koord_numa.core.devices.allocation import NUMA_SCOPED, Chosen, Shortage, partition_points
+from koord_numa.core.devices.allocation import NUMA_SCOPED, Chosen, Shortage, fits_one_numa_node, partition_points
 from koord_numa.core.devices.demand import COUNTED_DEVICES, TYPE_OF, DeviceDemand, TypeDemand, device_demand
 from koord_numa.core.devices.machine import (
     UNUSED,
@@ -42,6 +42,7 @@ __all__ = [
     "device_demand",
     "device_machine",
     "device_offer",
+    "fits_one_numa_node",
     "free_devices",
     "free_partitions",
     "node_devices",

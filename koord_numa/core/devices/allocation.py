@@ -24,6 +24,7 @@ from koord_numa.core.devices.machine import (
     free_value,
     neighbours,
 )
+from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.objects.devices import (
     GPU,
     DeviceExclusive,
@@ -108,6 +109,20 @@ def partition_points(machine: DeviceMachine, use: DeviceUse, demand: DeviceDeman
     taken = free.used | (gpus & ~free.healthy)
     before = free_value(machine, taken)
     return 100 * free_value(machine, taken | chosen.devices & gpus) // before if before else 100
+
+
+def fits_one_numa_node(machine: DeviceMachine, use: DeviceUse, demand: DeviceDemand) -> bool:
+    """Return whether the devices of a single NUMA node suffice, as the policy SingleNUMANode requires."""
+    places = places_of(machine, demand)
+    return not places or any(isinstance(allocate(machine, use, demand, 1 << numa), Chosen) for numa in numa_ids(places))
+
+
+def places_of(machine: DeviceMachine, demand: DeviceDemand) -> int:
+    """Return the NUMA nodes of the demanded types as a bit set."""
+    places = 0
+    for wanted in demand.types:
+        places |= machine.numa_of_type.get(wanted.type, 0)
+    return places
 
 
 @dataclass(slots=True)

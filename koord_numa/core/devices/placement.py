@@ -13,6 +13,7 @@ from koord_numa.core.devices.allocation import (
     allocate,
     lowest_function,
     partition_points,
+    places_of,
 )
 from koord_numa.core.devices.demand import DeviceDemand, device_demand
 from koord_numa.core.devices.machine import (
@@ -167,10 +168,7 @@ def node_devices(request: PodRequest, offer: DeviceOffer | None, ledger: Ledger)
         return Rejection(Reason.DEVICES, NO_OBJECT, "the pod has conditions on its devices", resolvable=False)
     if offer.problem:
         return Rejection(Reason.DEVICES, UNUSABLE, offer.problem, resolvable=False)
-    places = 0
-    for wanted in demand.types:
-        places |= offer.machine.numa_of_type.get(wanted.type, 0)
-    return NodeDeviceHints(demand, offer, offer.use(ledger), places)
+    return NodeDeviceHints(demand, offer, offer.use(ledger), places_of(offer.machine, demand))
 
 
 def rejection(shortage: Shortage) -> Rejection:

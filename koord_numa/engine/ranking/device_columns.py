@@ -10,6 +10,7 @@ from koord_numa.core.devices import (
     DeviceMachine,
     DeviceUse,
     device_demand,
+    fits_one_numa_node,
     partition_points,
 )
 from koord_numa.core.objects.devices import GPU
@@ -105,17 +106,20 @@ class DeviceBounds:
         self._never = never
         self._version = column.version
         self._points: Ints = np.zeros(0, dtype=np.int64)
+        self._aligned: Ints = np.zeros(0, dtype=np.int64)  # ``never`` if the devices of one NUMA node do not suffice
         self._known: set[int] = set()
 
-    def points(self, rows: Ints, lists_all: np.ndarray) -> Ints:
+    def points(self, rows: Ints, lists_all: np.ndarray, needs_one: np.ndarray) -> Ints:
         """
         Return the points of these rows.
+
+        ``needs_one``: the devices have to be on a single NUMA node.
 
         ``lists_all``: the Node lists every requested device resource, which a node without a Device object has to.
         """
         numbers = self._column.rows[rows]
         self._learn(numbers)
-        points: Ints = self._points[numbers]
+        points: Ints = np.where(needs_one, self._aligned[numbers], self._points[numbers])
         points[(numbers == NO_OBJECT) & ~lists_all] = self._never
         return points
 
@@ -126,10 +130,15 @@ class DeviceBounds:
             self._known.clear()
         if len(self._points) < len(column.states):
             self._points = longer(self._points, 2 * len(column.states))
+            self._aligned = longer(self._aligned, 2 * len(column.states))
         for number in distinct(numbers).tolist():
             if number not in self._known:
                 self._known.add(number)
-                self._points[number] = self._points_of(column.states[number])
+                state = column.states[number]
+                self._points[number] = self._aligned[number] = points = self._points_of(state)
+                if points != self._never and state is not None and state.machine is not None:
+                    fits = fits_one_numa_node(state.machine, state.use, self._demand)
+                    self._aligned[number] = points if fits else self._never
 
     def _points_of(self, state: DeviceState | None) -> int:
         if state is None:

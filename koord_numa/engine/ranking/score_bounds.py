@@ -113,6 +113,7 @@ class ClassJudgement:
     starts: Ints
     wanted: Ints
     explores: bool  # whether the request would explore on any class
+    one_numa_node: Bools  # by class: whether the scheduler places the request on a single NUMA node
     version: tuple[int, int]  # versions of the table's classes and of the lines
 
 
@@ -188,7 +189,7 @@ class ScoreBounds:
             bound += self._row_by_row(rows)
         bound += self._ledger.points(rows, numbers)
         if self._devices is not None:
-            bound += self._devices.points(rows, self._ledger.lists_all(rows))
+            bound += self._devices.points(rows, self._ledger.lists_all(rows), judged.one_numa_node[kinds])
         if judged.explores:
             bound[(bound < ZERO) & (bound > MAY_EXPLORE)] = 0
         return bound
@@ -228,6 +229,9 @@ class ScoreBounds:
             starts=np.arange(len(kinds)) * numbers.rows.shape[1],
             wanted=wanted,
             explores=any(kind.explores and alignment.splits_cores_of(kind) for kind in kinds),
+            one_numa_node=np.array(
+                [kind.config is None and alignment.needs_one_on(kind) for kind in kinds], dtype=np.bool_
+            ),
             version=(columns.kinds_version, columns.numbers.version),
         )
 

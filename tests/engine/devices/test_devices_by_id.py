@@ -10,7 +10,7 @@ from koord_numa.core.objects.devices import DeviceInventory, DeviceSpec, Partiti
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import NumaSpec, Pod
 from koord_numa.core.objects.verdicts import Placement, Reason
-from koord_numa.core.objects.vocabulary import NumaPolicy
+from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaPolicy
 from koord_numa.core.scheduling.evaluate import decide
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED
@@ -244,18 +244,30 @@ async def test_whole_partitions_are_spared() -> None:
     assert (world.nodes_of()["a"], devices_of(world, pod)) == ("node-1", "gpu6")
 
 
-@pytest.mark.parametrize("seed", range(6))
-async def test_remembered_choices_equal_asking_every_node(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "policies"),
+    [*((seed, (NumaPolicy.NONE,)) for seed in range(6)), *((seed, tuple(NumaPolicy)) for seed in range(6, 18))],
+)
+async def test_remembered_choices_equal_asking_every_node(seed: int, policies: tuple[NumaPolicy, ...]) -> None:
     """Bounds and remembered rankings choose the node that evaluating every node chooses."""
     dice = Random(seed)
     machines = ["0a 0a 0b 0b 1c 1c 1d 1d", "0a 0a 1b 1b", "0a", "? ?"]
     world = rack(*(inventory(dice.choice(machines), dice.choice(("0a 0b 1c", "0a", ""))) for _ in range(6)))
     world.engine.handlers.nodes.observe("ADDED", _listing(make_node("plain", cpu=64, memory=256)))
     engine = world.engine
+    aligned = len(policies) > 1
+    for name in sorted(engine.cache.nodes) if aligned else ():
+        ours = make_topology(name, sockets=2, numa=1, cores=16, memory=256)
+        kubelets = [kubelet_topology(name, 2, 16, policy) for policy in KubeletPolicy]
+        topology = dice.choice((None, ours, replace(ours, numa_policy=NumaPolicy.SINGLE_NUMA_NODE), *kubelets))
+        if topology is not None:
+            engine.handlers.topologies.observe("ADDED", topology)
     shapes = ({"gpu": 100}, {"gpu": 200}, {"gpu": 30}, {"gpu": 100, "rdma": 1}, {"rdma": 50}, {"gpu-memory": 9 << 30})
     for number in range(40):
         spec = dice.choice((None, SAME, DeviceSpec(joint=("gpu", "rdma"))))
         pod = asking(f"pod-{number}", spec, **dice.choice(shapes))
+        policy = dice.choice(policies) if aligned else NumaPolicy.NONE
+        pod = replace(pod, request=replace(pod.request, numa=NumaSpec(policy=policy)))
         request_class = engine.classes.of(pod)
         assert request_class is not None
         selector = engine.handle.selector
@@ -265,7 +277,7 @@ async def test_remembered_choices_equal_asking_every_node(seed: int) -> None:
         assert found == (expected if isinstance(expected, Placement) else None)
         if isinstance(found, Placement):
             engine.cache.hold(pod, found)
-        else:
+        elif not aligned:
             assert Reason.DEVICES in {no.reason for no in selector.explain(request_class).rejections.values()}
         if dice.random() < 0.3 and (held := sorted(engine.cache.node_of)):
             engine.cache.release(dice.choice(held))
