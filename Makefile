@@ -11,7 +11,7 @@ REPOSITORY ?= koord-numa/koord-numa
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types imports unit fix bench chaos chaos-round docs docs-output dist krew chart lock image cluster-check version clean
+.PHONY: help setup demo test check lint types imports unit fix bench chaos chaos-round docs docs-output dist krew chart schemas lock image cluster-check version clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -93,6 +93,9 @@ krew:  ## kubectl plugin archive and its Krew manifest, into build/dist (REPOSIT
 
 chart: $(DEV)  ## Lint, render and pack the Helm chart by Helm's library, into build/chart
 	$(BIN)/python deploy/tools/chart.py build/chart
+
+schemas: $(DEV)  ## Write the schemas of built-in kinds for the sandbox anew, from the client of Kubernetes
+	$(BIN)/python deploy/tools/schemas.py
 
 lock: $(DEV)  ## Write deploy/requirements.lock, from which the image is installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

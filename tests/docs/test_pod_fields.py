@@ -4,12 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from kubernetes_asyncio.client.models.v1_container import V1Container
-from kubernetes_asyncio.client.models.v1_node_spec import V1NodeSpec
-from kubernetes_asyncio.client.models.v1_pod_spec import V1PodSpec
-from kubernetes_asyncio.client.models.v1_pod_status import V1PodStatus
 from pydantic import BaseModel
 
+from koord_numa.sandbox.apiserver.objects.schemas import schema
 from koord_numa.wire.images import ContainerImage
 from koord_numa.wire.node.nodes import NodeSpec
 from koord_numa.wire.pod.pods import SchedulingSpec, Status
@@ -30,9 +27,9 @@ def tables() -> list[dict[str, str]]:
     return found
 
 
-def known_to(model: object) -> set[str]:
-    """The fields that the client's model of Kubernetes 1.36 has."""
-    return set(vars(model)["attribute_map"].values())
+def known_to(kind: str) -> set[str]:
+    """The fields of a type in Kubernetes 1.36."""
+    return set(schema(f"io.k8s.api.v1.{kind}")["properties"])
 
 
 def read_by(*models: type[BaseModel]) -> set[str]:
@@ -43,15 +40,15 @@ def read_by(*models: type[BaseModel]) -> set[str]:
 LATER_SPEC = {"evictionResponders"}
 LATER_STATUS = {"nodeAllocatableResourceClaimStatuses"}
 LATER_NODE = {"podPreemptionPolicy"}
-"""What Kubernetes 1.37 adds to the client's model, which is that of 1.36."""
+"""What Kubernetes 1.37 adds to the schemas, which are those of 1.36."""
 
 OF_RESIZE = {"allocatedResources", "resources"}
 """Read from the raw status, for pods that are being resized."""
 
-OF_SPEC = (tables()[0], known_to(V1PodSpec) | LATER_SPEC, read_by(WorkloadModel, ConstraintsModel, SchedulingSpec))
-OF_CONTAINER = (tables()[1], known_to(V1Container), read_by(ContainerModel, ContainerImage))
-OF_STATUS = (tables()[2], known_to(V1PodStatus) | LATER_STATUS, read_by(Status) | OF_RESIZE)
-OF_NODE = (tables()[3], known_to(V1NodeSpec) | LATER_NODE, read_by(NodeSpec))
+OF_SPEC = (tables()[0], known_to("PodSpec") | LATER_SPEC, read_by(WorkloadModel, ConstraintsModel, SchedulingSpec))
+OF_CONTAINER = (tables()[1], known_to("Container"), read_by(ContainerModel, ContainerImage))
+OF_STATUS = (tables()[2], known_to("PodStatus") | LATER_STATUS, read_by(Status) | OF_RESIZE)
+OF_NODE = (tables()[3], known_to("NodeSpec") | LATER_NODE, read_by(NodeSpec))
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,9 @@ async def test_kubectl_edits_and_explains(server: ApiServer, tmp_path: Path) -> 
     assert [taint["key"] for taint in found["spec"]["taints"]] == ["k"]
     assert found["spec"]["unschedulable"] is True
     assert "-required-" in await run(server, tmp_path, "explain", "rack.spec")
+    explained = await run(server, tmp_path, "explain", "pod.spec.containers.resources")
+    assert "FIELD: resources <ResourceRequirements>" in explained
+    assert "limits\t<map[string]string>" in explained
 
 
 @needs_kubectl
@@ -230,6 +233,13 @@ async def test_kubectl_creates_and_drains(server: ApiServer, tmp_path: Path) -> 
     server.store.create(node())
     server.store.create(pod(nodeName="n1", terminationGracePeriodSeconds=0))
     assert await run(server, tmp_path, "create", "namespace", "team") == "namespace/team created\n"
+    # Newer clients send these in protobuf.
+    command = ("--image=img", "--port=80", "--", "sleep", "1")
+    assert await run(server, tmp_path, "create", "deployment", "d", *command) == "deployment.apps/d created\n"
+    assert await run(server, tmp_path, "create", "job", "j", "--image=img") == "job.batch/j created\n"
+    found = server.store.get("deployments.apps", "d", "default")["spec"]
+    assert found["selector"] == {"matchLabels": {"app": "d"}}
+    assert found["template"]["spec"]["containers"][0]["command"] == ["sleep", "1"]
     assert await run(server, tmp_path, "auth", "can-i", "create", "pods") == "yes\n"
     assert "node/n1 drained" in await run(server, tmp_path, "drain", "n1", "--force")
     assert server.store.list("pods") == []

@@ -1,70 +1,15 @@
 """JSON types of the fields of built-in kinds that this server reads. Malformed objects are rejected as undecodable.
 
-Only types are checked here. ``rules`` and ``pod_rules`` validate values. Fields that are not listed may hold any
-value.
+Only types are checked here. ``rules`` and ``pod_rules`` validate values, ``schemas`` knows the names of all fields.
+Fields that are not listed may hold any value.
 """
 
-import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 from koord_numa.core.quantity import parse_quantity
 from koord_numa.sandbox.apiserver.objects.crds import validate
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject
-
-_LIST: Final = re.compile(r"list\[(.+)\]")
-_MAP: Final = re.compile(r"dict\([^,]+, (.+)\)|dict\[[^,]+, (.+)\]")
-
-
-def unknown_fields(group: str, version: str, kind: str, document: Any) -> Iterator[str]:
-    """Yield the paths of fields that a built-in kind does not have, such as ``spec.nodeSelectr``.
-
-    Empty for kinds without a model.
-    """
-    model = _model_of(group, version, kind)
-    if model:
-        yield from _unknown(model, document, "")
-
-
-def _unknown(type_name: str, value: Any, path: str) -> Iterator[str]:
-    if (inner := _LIST.fullmatch(type_name)) and isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _unknown(inner[1], item, f"{path}[{index}]")
-    elif (inner := _MAP.fullmatch(type_name)) and isinstance(value, dict):
-        for key, item in value.items():
-            yield from _unknown(inner[1] or inner[2], item, f"{path}.{key}" if path else key)
-    elif isinstance(value, dict) and (fields := _fields(type_name)) is not None:
-        for name, item in value.items():
-            there = f"{path}.{name}" if path else name
-            if name in fields:
-                yield from _unknown(fields[name], item, there)
-            else:
-                yield there
-
-
-@lru_cache(maxsize=1024)
-def _fields(type_name: str) -> dict[str, str] | None:
-    """Return the types of the fields of a model by their JSON name, or ``None`` for a type that is not a model."""
-    from kubernetes_asyncio.client import models  # noqa: PLC0415  (large import, used only for field validation)
-
-    model = getattr(models, type_name, None)
-    # Models without fields represent values of any type, such as quantities and raw extensions.
-    if model is None or not getattr(model, "openapi_types", None):
-        return None
-    return {model.attribute_map[name]: kind for name, kind in model.openapi_types.items()}
-
-
-@lru_cache(maxsize=256)
-def _model_of(group: str, version: str, kind: str) -> str:
-    """Return the model name of a kind.
-
-    Kinds that occur in two groups have the group in their model name: ``EventsV1Event``.
-    """
-    of_group = (group.partition(".")[0] or "core").capitalize()
-    names = (f"{of_group}{version.capitalize()}{kind}", f"{version.capitalize()}{kind}")
-    return next((name for name in names if _fields(name) is not None), "")
-
 
 QUANTITY_RULE: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 

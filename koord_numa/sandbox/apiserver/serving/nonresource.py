@@ -1,7 +1,7 @@
 """Non-resource paths: health, version, discovery and OpenAPI documents."""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import xxhash
 from aiohttp import web
@@ -9,6 +9,7 @@ from aiohttp import web
 from koord_numa.sandbox.apiserver.errors import no_such_api, no_such_path
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, dumps
 from koord_numa.sandbox.apiserver.objects.kinds import Kind
+from koord_numa.sandbox.apiserver.objects.schemas import schema_name, with_references
 from koord_numa.sandbox.apiserver.serving import http
 from koord_numa.sandbox.apiserver.store.backend import Backend, Registry
 
@@ -137,6 +138,11 @@ def _aggregated_kind(kind: Kind, version: str) -> JsonObject:
 
 _GVK: Final = "x-kubernetes-group-version-kind"
 _INFO: Final = {"title": "Kubernetes", "version": VERSION["gitVersion"]}
+_STANDARD: Final[JsonObject] = {
+    "apiVersion": {"type": "string", "description": "The versioned schema of this representation of an object."},
+    "kind": {"type": "string", "description": "The kind of this object."},
+    "metadata": {"type": "object", "description": "Standard object metadata."},
+}
 _PATCHES: Final = ("application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json")
 
 
@@ -168,8 +174,7 @@ def document(backend: Backend, group: str, version: str) -> JsonObject | None:
         collection = (
             f"/{group_path(group, version)}/" + ("namespaces/{namespace}/" if kind.namespaced else "") + kind.plural
         )
-        name = _schema_name(kind, version)
-        schemas[name] = _schema(backend, kind, version)
+        schemas |= _schemas(backend, kind, version)
         if "patch" in kind.verbs:
             paths[f"{collection}/{{name}}"] = {
                 "get": _operation("get", kind, version),
@@ -190,20 +195,20 @@ def _schema_name(kind: Kind, version: str) -> str:
     return f"{reverse}.{version}.{kind.kind}"
 
 
-def _schema(backend: Backend, kind: Kind, version: str) -> JsonObject:
-    identity = {"group": kind.group, "version": version, "kind": kind.kind}
+def _schemas(backend: Backend, kind: Kind, version: str) -> dict[str, JsonObject]:
+    """Return the schema of a kind by its name, with the schemas of all types that it contains."""
     custom = backend.custom.get(kind.qualified)
-    schema: JsonObject = (
-        dict(custom[version].schema) if custom else {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    )
-    standard: dict[str, Any] = {
-        "apiVersion": {"type": "string", "description": "The versioned schema of this representation of an object."},
-        "kind": {"type": "string", "description": "The kind of this object."},
-        "metadata": {"type": "object", "description": "Standard object metadata."},
-    }
-    schema["properties"] = {**(schema.get("properties") or {}), **standard}
-    schema[_GVK] = [identity]
-    return schema
+    known = "" if custom else schema_name(kind.group, version, kind.kind)
+    found: dict[str, JsonObject] = with_references([known]) if known else {}
+    if known:
+        own = dict(found.pop(known))
+    elif custom:
+        own = dict(custom[version].schema)
+    else:
+        own = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    own["properties"] = {**(own.get("properties") or {}), **({} if known else _STANDARD)}
+    own[_GVK] = [{"group": kind.group, "version": version, "kind": kind.kind}]
+    return {**found, _schema_name(kind, version): own}
 
 
 def _operation(action: str, kind: Kind, version: str) -> JsonObject:

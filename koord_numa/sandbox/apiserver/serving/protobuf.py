@@ -35,6 +35,7 @@ class _Field:
     name: str
     type: _Type = _Type.TEXT
     message: "Mapping[int, _Field] | None" = None
+    repeated: bool = False  # a list of messages
 
 
 def _texts(*names: str) -> dict[int, _Field]:
@@ -70,6 +71,52 @@ _REVIEW: Final = {
     ),
     3: _Field("status", _Type.IGNORED),
 }
+_PORTS: Final = {
+    1: _Field("name"),
+    2: _Field("hostPort", _Type.NUMBER),
+    3: _Field("containerPort", _Type.NUMBER),
+    4: _Field("protocol"),
+    5: _Field("hostIP"),
+}
+_CONTAINER: Final = {
+    **_texts("name", "image"),
+    3: _Field("command", _Type.TEXT_LIST),
+    4: _Field("args", _Type.TEXT_LIST),
+    5: _Field("workingDir"),
+    6: _Field("ports", message=_PORTS, repeated=True),
+    8: _Field("resources", message={}),
+    13: _Field("terminationMessagePath"),
+    14: _Field("imagePullPolicy"),
+    **{number: _Field(name, _Type.FLAG) for number, name in ((16, "stdin"), (17, "stdinOnce"), (18, "tty"))},
+    20: _Field("terminationMessagePolicy"),
+}
+_TEMPLATE: Final = _Field(
+    "template",
+    message={
+        1: _META,
+        2: _Field(
+            "spec",
+            message={
+                2: _Field("containers", message=_CONTAINER, repeated=True),
+                3: _Field("restartPolicy"),
+                6: _Field("dnsPolicy"),
+                **{number: _Field(name) for number, name in ((8, "serviceAccountName"), (9, "serviceAccount"))},
+                10: _Field("nodeName"),
+                **{
+                    number: _Field(name, _Type.FLAG)
+                    for number, name in ((11, "hostNetwork"), (12, "hostPID"), (13, "hostIPC"))
+                },
+                **{
+                    number: _Field(name)
+                    for number, name in ((16, "hostname"), (17, "subdomain"), (19, "schedulerName"))
+                },
+                24: _Field("priorityClassName"),
+            },
+        ),
+    },
+)
+"""The fields that ``kubectl create deployment`` and ``kubectl create job`` write."""
+
 _KINDS: Final[Mapping[tuple[str, str], Mapping[int, _Field]]] = {
     ("v1", "Namespace"): {
         1: _META,
@@ -78,6 +125,22 @@ _KINDS: Final[Mapping[tuple[str, str], Mapping[int, _Field]]] = {
     },
     ("v1", "ConfigMap"): {1: _META, 2: _Field("data", _Type.TEXT_MAP), 4: _Field("immutable", _Type.FLAG)},
     ("v1", "ServiceAccount"): {1: _META, 4: _Field("automountServiceAccountToken", _Type.FLAG)},
+    ("apps/v1", "Deployment"): {
+        1: _META,
+        2: _Field(
+            "spec",
+            message={
+                1: _Field("replicas", _Type.NUMBER),
+                2: _Field("selector", message={1: _Field("matchLabels", _Type.TEXT_MAP)}),
+                3: _TEMPLATE,
+                4: _Field("strategy", message=_texts("type")),
+                5: _Field("minReadySeconds", _Type.NUMBER),
+                7: _Field("paused", _Type.FLAG),
+            },
+        ),
+        3: _Field("status", _Type.IGNORED),
+    },
+    ("batch/v1", "Job"): {1: _META, 2: _Field("spec", message={6: _TEMPLATE}), 3: _Field("status", _Type.IGNORED)},
     ("policy/v1", "Eviction"): {1: _META, 2: _Field("deleteOptions", message=_DELETE_OPTIONS)},
     ("meta.k8s.io/v1", "DeleteOptions"): _DELETE_OPTIONS,
     ("v1", "DeleteOptions"): _DELETE_OPTIONS,
@@ -125,7 +188,9 @@ def _message(raw: bytes, schema: Mapping[int, _Field]) -> JsonObject | None:
             inner = _message(_bytes(value), field.message)
             if inner is None:
                 return None
-            if inner:
+            if field.repeated:
+                found.setdefault(field.name, []).append(inner)
+            elif inner:
                 found[field.name] = inner
         elif field.type is not _Type.IGNORED:
             _set(found, field, value)

@@ -23,7 +23,8 @@ from koord_numa.sandbox.apiserver.errors import (
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, clone, metadata_of, section, timestamp
 from koord_numa.sandbox.apiserver.objects.kinds import Generation, Kind
 from koord_numa.sandbox.apiserver.objects.names import metadata_causes, metadata_type_problem
-from koord_numa.sandbox.apiserver.objects.shapes import shape_problem, unknown_fields, without_nulls
+from koord_numa.sandbox.apiserver.objects.schemas import unknown_fields
+from koord_numa.sandbox.apiserver.objects.shapes import shape_problem, without_nulls
 from koord_numa.sandbox.apiserver.rules.pod_rules import containers_of
 from koord_numa.sandbox.apiserver.rules.rules import admit, rules_of
 from koord_numa.sandbox.apiserver.store.backend import (

@@ -64,10 +64,32 @@ def test_negative_numbers() -> None:
     assert found["value"] == -7
 
 
+RECORDED = (
+    b'k8s\x00\n\x15\n\x07apps/v1\x12\nDeployment\x12\xb6\x01\n\x1b\n\x01d\x12\x00\x1a\x00"\x00*\x002\x008\x00B\x00Z\x08\n\x03app'
+    b'\x12\x01d\x12\x88\x01\x08\x01\x12\n\n\x08\n\x03app\x12\x01d\x1ap\n\x1a\n\x00\x12\x00\x1a\x00"\x00*\x002\x008\x00B\x00Z\x08\n'
+    b'\x03app\x12\x01d\x12R\x124\n\x03img\x12\x03img\x1a\x05sleep\x1a\x011*\x002\n\n\x00\x10\x00\x18P"\x00*\x00B\x00j\x00r\x00\x80\x01'
+    b"\x00\x88\x01\x00\x90\x01\x00\xa2\x01\x00\x1a\x002\x00B\x00J\x00R\x00X\x00`\x00h\x00\x82\x01\x00\x8a\x01\x00\x9a\x01\x00\xc2\x01\x00"
+    b'"\x02\n\x00(\x008\x00\x1a\x0c\x08\x00\x10\x00\x18\x00 \x00(\x008\x00\x1a\x00"\x00'
+)
+"""Body of kubectl 1.33's ``create deployment d --image=img --port=80 -- sleep 1``. Older clients send JSON."""
+
+
+def test_a_deployment_of_kubectl() -> None:
+    found = parse_protobuf(RECORDED)
+    assert found is not None
+    spec = found["spec"]
+    container = {"name": "img", "image": "img", "command": ["sleep", "1"]}
+    assert found["metadata"] == {"name": "d", "labels": {"app": "d"}}
+    assert (spec["replicas"], spec["selector"]) == (1, {"matchLabels": {"app": "d"}})
+    assert spec["template"]["metadata"] == {"labels": {"app": "d"}}
+    assert spec["template"]["spec"]["containers"][0].items() >= container.items()
+    assert spec["template"]["spec"]["containers"][0]["ports"][0]["containerPort"] == 80
+
+
 @pytest.mark.parametrize(
     "body",
     [
-        pytest.param(enveloped("apps/v1", "Deployment", b""), id="kind"),
+        pytest.param(enveloped("apps/v1", "DaemonSet", b""), id="kind"),
         pytest.param(enveloped("v1", "ConfigMap", text(99, "x")), id="field"),
         pytest.param(enveloped("v1", "ConfigMap", text(1, text(99, "x"))), id="inner-field"),
     ],
