@@ -10,7 +10,7 @@ from koord_numa.cli.parameters import Documented
 from koord_numa.cli.render.output import Output, with_output
 from koord_numa.view.documents import document
 
-PACKAGES: Final = ("kopf", "kubernetes-asyncio", "aiohttp", "numpy")
+PACKAGES: Final = ("kopf", "aiohttp", "numpy")
 """Dependencies that are relevant for bug reports."""
 
 
