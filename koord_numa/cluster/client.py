@@ -219,7 +219,10 @@ class Api:
 
     def __init__(self, credentials: Credentials, agent: str = AGENT) -> None:
         self.credentials = credentials
-        self._connector = aiohttp.TCPConnector(limit=CONNECTIONS, ssl=credentials.tls())
+        self.server = _address(credentials.server).rstrip("/")
+        # The certificate authorities of the system take 40 ms to load, which a plain connection does not need.
+        tls = credentials.tls() if self.server.startswith("https:") else True
+        self._connector = aiohttp.TCPConnector(limit=CONNECTIONS, ssl=tls)
         self._session = aiohttp.ClientSession(
             connector=self._connector,
             # Sessions that are lent use the connector, so closing this session must not close it.
@@ -230,7 +233,6 @@ class Api:
             headers=CIMultiDict([("User-Agent", agent), ("Accept", JSON), *credentials.impersonation]),
         )
         self._lent: list[LentSession] = []
-        self.server = _address(credentials.server).rstrip("/")
         self._root = _parsed(self.server)
         self._prefix = "" if self._root is None else self._root.raw_path.rstrip("/")
         self.cut_off = False
