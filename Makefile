@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
+TESTS  := $(VENV)/.collected
 IMAGE  ?= koord-numa:dev
 REPOSITORY ?= koord-numa/koord-numa
 
@@ -47,7 +48,12 @@ types: $(DEV)
 imports: $(DEV)
 	$(BIN)/lint-imports --no-cache
 
-unit: $(DEV)  ## Only the tests
+$(TESTS): $(DEV)
+	@echo "Compiling the tests once, only in a fresh clone: each worker would else ..."
+	-$(BIN)/python -m pytest --collect-only -qq > /dev/null
+	@touch $@
+
+unit: $(TESTS)  ## Only the tests
 	$(BIN)/python -m compileall -q koord_numa # once, or in a fresh clone each worker would
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS) # for two processors: a third of the time of all tests is waiting
 
