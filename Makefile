@@ -71,7 +71,7 @@ chaos: $(DEV)  ## Long runs of random faults and of hostile objects (some forty 
 	$(BIN)/python -m pytest tests/failure_modes/test_fair_shares.py -n 2 -k nothing_grows --lifecycles 100000 $(ARGS)
 	$(BIN)/python -m pytest tests/engine/preemption/test_wakeups.py -n 2 --dist worksteal --stories 10000 $(ARGS)
 	$(BIN)/python -m pytest tests/failure_modes/test_growth.py -n 1 --shapes 60000 $(ARGS)
-	$(BIN)/python -m pytest tests/core tests/engine -n 2 --dist worksteal --hypothesis-profile random --law-examples 200 $(ARGS)
+	$(BIN)/python -m pytest tests/core tests/engine tests/wire tests/sandbox -n 2 --dist worksteal --hypothesis-profile random --law-examples 200 $(ARGS)
 
 chaos-round: $(DEV)  ## One shorter round of it, as CI runs it after the tests (some five minutes)
 	$(BIN)/python -m pytest tests/chaos -n 2 --dist worksteal --chaos-seeds 2 --chaos-pods 1500 --hostile-objects 4000 $(ARGS)

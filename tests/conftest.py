@@ -15,7 +15,7 @@ settings.register_profile("random", deadline=None, suppress_health_check=[Health
 settings.register_profile("fixed", settings.get_profile("random"), derandomize=True, max_examples=50)
 settings.load_profile("fixed")
 
-FEW = 100
+FEW = 60
 """Examples of laws in ``make test``."""
 
 CONFORMANCE = "conformance"
@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=FEW,
         help=f"lives of kubelet-owned nodes; above {FEW}, new ones, and all seeds of sampled tests",
     )
-    parser.addoption("--stories", type=int, default=300, help="random stories of late events and preemption")
+    parser.addoption("--stories", type=int, default=120, help="random stories of late events and preemption")
     parser.addoption("--shapes", type=int, default=240, help="pods of ever new shapes in the test of growth")
     parser.addoption("--lifecycles", type=int, default=1000, help="pods that come and go in the tests of growth")
 

@@ -2,7 +2,7 @@
 The law of kubelet-owned nodes on a busy node: many pods beside one another, names that come back or never do, schedulers that take over,
 refusals of another maker's admission plugin.
 
-Eight lives, the same in every run; ``--law-examples`` above a hundred asks for more, other ones.
+Five lives, the same in every run; ``--law-examples`` above a hundred asks for more, other ones.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.kubelets.node_life import COINING, OWNER, JsonObject, NodeLife
 from tests.kubelets.test_admission_law import FIXED
 
 LENGTH: Final = 200
-FEW: Final = 8
+FEW: Final = 5
 ACTIONS: Final = {
     "place": 8,
     "admit": 8,

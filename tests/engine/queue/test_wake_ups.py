@@ -156,6 +156,7 @@ class Churn:
         return model
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(25))
 async def test_no_waiting_pod_fits_by_the_word_of_a_fresh_engine(seed: int) -> None:
     churn = Churn(seed)
@@ -173,6 +174,7 @@ async def test_no_waiting_pod_fits_by_the_word_of_a_fresh_engine(seed: int) -> N
             )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(25))
 async def test_no_pod_waits_without_event_and_condition(seed: int) -> None:
     """Whatever happens between two attempts, every pod that waits is told within the seconds that pass between two checks."""

@@ -12,7 +12,7 @@ from tests.kubelets.lives.__main__ import main
 from tests.kubelets.lives.drawn_life import drawn_life, wrong_yes
 from tests.kubelets.lives.kinds import Kinds, Share
 
-EACH: Final = 10
+EACH: Final = 5
 """Lives of each kind in every run, the same ones; with more of the law's examples, a tenth as many of these."""
 
 KINDS: Final = {

@@ -109,6 +109,7 @@ def play(store: DirectStore, rack: Fleet, dice: random.Random) -> int:
     return count
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("description", NODES.values(), ids=NODES.keys())
 def test_every_pod_is_admitted(store: DirectStore, rack_of: MakeRack, description: NodeDescription, seed: int) -> None:
@@ -190,6 +191,7 @@ class Blind:
         return self.count
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", [0, 2])
 @pytest.mark.parametrize(
     "name", ["single, whole cores", "single, options hidden", "restricted", "restricted, pod scope, hidden"]

@@ -129,6 +129,7 @@ def play(store: DirectStore, rack: Fleet, dice: random.Random) -> int:
     return count
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("description", NODES.values(), ids=NODES.keys())
 def test_every_placement_is_taken(
