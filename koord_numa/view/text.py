@@ -1,5 +1,6 @@
 """Short texts for tables: requests, policies and NUMA nodes of pods."""
 
+import re
 from collections.abc import Iterable, Iterator
 
 from koord_numa.core.claims.allocation import Allocation
@@ -17,6 +18,8 @@ _FIRST = (CPU, MEMORY)
 
 SHOWN_CPU_DEVICES = 4
 """Maximum number of dra.cpu devices that are listed for one claim. Individual CPUs are separate devices."""
+
+_PARTS = re.compile(r"(\D*)(\d*)", re.ASCII)
 
 
 def short_amounts(amounts: ResourceList) -> str:
@@ -51,6 +54,11 @@ def policies(pod: Pod) -> str:
 def numa_text(numa: Iterable[int]) -> str:
     """Return NUMA nodes as ``0,1``, or ``-`` if they are unknown."""
     return ",".join(map(str, numa)) or NONE
+
+
+def natural(name: str) -> tuple[list[tuple[str, int]], str]:
+    """Return a sort key that compares digits as numbers: ``node-2`` before ``node-10``."""
+    return [(text, int(digits or -1)) for text, digits in _PARTS.findall(name)], name
 
 
 def count(number: int, noun: str) -> str:

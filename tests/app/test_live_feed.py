@@ -9,7 +9,7 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from koord_numa.app.api import READERS, SAMPLES, History, LiveFeed, NodeChanges, NodeEntries
+from koord_numa.app.api import READERS, SAMPLES, History, LiveFeed, NodeChanges, NodeEntries, ViewApi
 from koord_numa.engine.device_moves import DeviceMove
 from koord_numa.engine.metrics import Result
 from tests.cluster.objects import until
@@ -70,6 +70,20 @@ async def test_a_request_for_the_cluster_takes_no_change_from_pages() -> None:
     await entries.refresh()
     assert [(entry["name"], entry["state"]) for entry in entries.changes_since(sent).nodes] == [("a", "cordoned")]
     assert not entries.changes_since(dict(entries.entries))
+
+
+async def test_the_first_nodes_are_sent_alone() -> None:
+    world = make_world(*(make_node(f"node-{number}") for number in (10, 9, 100, 1)))
+    app = web.Application()
+    app.add_routes(ViewApi(world.engine, lambda *_: None, list).routes())
+    async with TestServer(app) as server, ClientSession() as session:
+        answers = []
+        for query in ("?limit=2", "?limit=9", "", "?limit=x"):
+            async with session.get(server.make_url(f"/api/v1/cluster{query}")) as answer:
+                found = await answer.json()
+            answers.append(([node["name"] for node in found["nodes"]], found["summary"]["nodes"], found["more"]))
+    everything = (["node-1", "node-9", "node-10", "node-100"], 4, 0)
+    assert answers == [(["node-1", "node-9"], 2, 2), everything, everything, everything]
 
 
 async def test_a_node_is_removed_while_its_pods_remain() -> None:

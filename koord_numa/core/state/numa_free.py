@@ -1,6 +1,6 @@
 """Free and used amounts and CPUs on each NUMA node of a node."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import reduce
@@ -336,20 +336,21 @@ def node_free(candidate: NodeSnapshot, resource: str, found: Iterable[NumaUsage]
     )
 
 
-def largest_aligned(candidate: NodeSnapshot) -> dict[str, int]:
+def largest_aligned(candidate: NodeSnapshot, usage: Sequence[NumaUsage] | None = None) -> dict[str, int]:
     """
     Return the largest request that a single NUMA node could serve: that with the most free CPUs, then memory.
 
     Contains CPUs, memory and devices. CPUs are whole, or in whole cores if the node allocates only these, and limited
-    by the free CPUs of the whole node. Empty without a known NUMA node.
+    by the free CPUs of the whole node. Empty without a known NUMA node. ``usage`` is the result of ``rooms``, if known.
     """
-    return max(aligned_shapes(candidate), key=_by_cpus, default={})
+    return max(aligned_shapes(candidate, usage), key=_by_cpus, default={})
 
 
-def largest_with_devices(candidate: NodeSnapshot) -> dict[str, int]:
+def largest_with_devices(candidate: NodeSnapshot, usage: Sequence[NumaUsage] | None = None) -> dict[str, int]:
     """Return the largest request with more devices than ``largest_aligned`` has, or an empty dictionary."""
-    most = largest_aligned(candidate)
-    others = [it for it in aligned_shapes(candidate) if it.get(CPU) and devices_in(it) > devices_in(most)]
+    shapes = aligned_shapes(candidate, usage)
+    devices = devices_in(max(shapes, key=_by_cpus, default={}))
+    others = [it for it in shapes if it.get(CPU) and devices_in(it) > devices]
     return max(others, key=lambda shape: (devices_in(shape), *_by_cpus(shape)), default={})
 
 
@@ -358,11 +359,11 @@ def devices_in(amounts: ResourceList) -> int:
     return sum(amount for name, amount in amounts.items() if "/" in name)
 
 
-def aligned_shapes(candidate: NodeSnapshot) -> list[dict[str, int]]:
+def aligned_shapes(candidate: NodeSnapshot, usage: Sequence[NumaUsage] | None = None) -> list[dict[str, int]]:
     """Return the largest request that each NUMA node could serve, as described for ``largest_aligned``."""
     unit = _unit(candidate)
     shapes = []
-    for room in rooms(candidate):
+    for room in rooms(candidate) if usage is None else usage:
         free = {name: max(0, amount) for name, amount in room.free.items()}
         shapes.append({**free, CPU: free.get(CPU, 0) // unit * unit})
     return shapes

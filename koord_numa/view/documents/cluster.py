@@ -14,21 +14,24 @@ from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.device_moves import DeviceMove
 from koord_numa.engine.unreadable_topologies import unread_of
 from koord_numa.view.documents import Document, document
-from koord_numa.view.text import short_amounts
+from koord_numa.view.text import natural, short_amounts
 
 
-def cluster_document(entries: Iterable[Document], waiting: int, now: str, moves: Iterable[DeviceMove] = ()) -> Document:
+def cluster_document(
+    entries: Iterable[Document], waiting: int, now: str, moves: Iterable[DeviceMove] = (), more: int = 0
+) -> Document:
     """
-    Return all node entries, sorted by name, their sums, and moves that gather devices.
+    Return node entries, sorted by name, their sums, and moves that gather devices.
 
-    ``now`` is the current time in RFC 3339.
+    ``now`` is the current time in RFC 3339. ``more`` is the number of nodes that are not listed and not in the sums.
     """
-    nodes = sorted(entries, key=lambda entry: str(entry["name"]))
+    nodes = sorted(entries, key=lambda entry: natural(entry["name"]))
     return document(
         "ClusterView",
         generatedAt=now,
         summary=summary(nodes, waiting),
         nodes=nodes,
+        more=more,
         moves=[move_entry(move) for move in moves],
     )
 
@@ -67,7 +70,8 @@ def node_entry(info: NodeInfo) -> Document | None:
         return None
     owner, policy, scope = rule_of(seen)
     state, why = state_of(info, seen)
-    largest, found = largest_aligned(seen), rooms(seen)
+    found = rooms(seen)
+    largest = largest_aligned(seen, found)
     return {
         "name": info.name,
         "labels": dict(seen.node.labels),
@@ -80,7 +84,7 @@ def node_entry(info: NodeInfo) -> Document | None:
         "cpus": sum(usage.total.get(CPU, 0) for usage in found) / MILLI,
         "freeCPUs": node_free(seen, CPU, found) / MILLI,
         "numa": [*_numa_entries(found, largest.get(CPU, 0))],
-        "largest": " or ".join(filter(None, map(largest_text, (largest, largest_with_devices(seen))))),
+        "largest": " or ".join(filter(None, map(largest_text, (largest, largest_with_devices(seen, found))))),
         "pods": len(seen.ledger),
         "held": short_amounts(seen.ledger.amounts),
         "topologyVersion": "" if info.topology is None else info.topology.resource_version,

@@ -29,10 +29,14 @@ const store = {
     return { items: found, more: 0 };
   },
 
-  async load() {
-    this.cluster = await this.read("/api/v1/cluster");
-    this.cluster.nodes.sort((a, b) => natural(a.name, b.name));
-    this.index();
+  // The first nodes are shown while the scheduler prepares the others.
+  async load(query = "") {
+    this.cluster = await this.read(`/api/v1/cluster${query}`);
+    this.sort();
+  },
+
+  loadFirst() {
+    return this.load(this.embedded ? "" : "?limit=200");
   },
 
   // Listeners get a change without nodes: every node may be different.
@@ -41,24 +45,24 @@ const store = {
     for (const listener of this.listeners) listener({});
   },
 
-  index() {
+  sort() {
+    this.cluster.nodes.sort((a, b) => natural(a.name, b.name));
     this.byName = new Map(this.cluster.nodes.map((node, at) => [node.name, at]));
   },
 
   apply(change) {
+    const gone = new Set(change.removed || []);
+    let other = gone.size > 0;
     for (const node of change.nodes || []) {
       const at = this.byName.get(node.name);
-      if (at === undefined) this.cluster.nodes.push(node);
+      if (at === undefined) other = this.cluster.nodes.push(node) > 0;
       else this.cluster.nodes[at] = node;
     }
-    if (change.removed && change.removed.length) {
-      const gone = new Set(change.removed);
-      this.cluster.nodes = this.cluster.nodes.filter((node) => !gone.has(node.name));
-    }
-    this.cluster.nodes.sort((a, b) => natural(a.name, b.name));
-    if (change.summary) this.cluster.summary = change.summary;
+    if (gone.size) this.cluster.nodes = this.cluster.nodes.filter((node) => !gone.has(node.name));
+    // A message may arrive before all nodes have.
+    if (change.summary && !this.cluster.more) this.cluster.summary = change.summary;
     if (change.moves) this.cluster.moves = change.moves;
-    this.index();
+    if (other) this.sort();
     for (const listener of this.listeners) listener(change);
   },
 
@@ -71,7 +75,11 @@ const store = {
     const lost = () => say("not connected; trying again");
     // Changes before the stream opened, or while it was interrupted, were not sent.
     source.addEventListener("open", () => this.reload().then(() => say("live"), lost));
-    source.addEventListener("error", lost);
+    source.addEventListener("error", () => {
+      lost();
+      // The stream may be refused, because too many pages are open.
+      if (this.cluster.more) this.reload().catch(lost);
+    });
     source.addEventListener("change", (event) => this.apply(JSON.parse(event.data)));
     source.addEventListener("reload", () => this.reload().catch(lost));
   },
