@@ -88,6 +88,14 @@ async def test_every_view_shows_what_the_api_says(tmp_path: Path, monkeypatch: p
         assert f'"cpuset":"{held[0]}' in status
         assert len(held) == 6
         await expect(page.get_by_role("cell", name="default/engine")).to_be_visible()
+        distances = page.get_by_role("region", name="Distances between NUMA nodes").locator("tbody tr")
+        assert await distances.all_inner_texts() == ["NUMA 0\t10\t32", "NUMA 1\t32\t10"]
+        await page.locator(".cpu.held").first.click()
+        await expect(page.locator("output")).to_contain_text(f"CPU {held[0]} (core")
+        await expect(page.locator("output")).to_contain_text("default/engine")
+        assert page.url.endswith(f"?cpu={held[0]}")
+        await page.get_by_label("What runs on CPU").fill("99")
+        await expect(page.locator("output")).to_have_text(f"{bound['spec']['nodeName']} has no CPU 99.")
         await accessible(page)
 
         await page.goto(f"{url(runtime)}#/waiting")
@@ -126,6 +134,17 @@ async def test_a_pod_is_found_and_its_decision_from_there(tmp_path: Path, monkey
             ["default/too-wide", "waits"],
         ]
         await accessible(page)
+        await page.get_by_label("Find a pod").fill("too-wi")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", level=2)).to_have_text("default/too-wide")
+        await expect(page.locator("article.waiting")).to_contain_text("cannot meet NUMA policy SingleNUMANode")
+        await accessible(page)
+        await page.get_by_label("Find a pod").fill("own-1")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", level=2)).to_have_text("own-1")
+        await page.get_by_label("Find a pod").fill("own-")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_text("2 nodes: own-0, own-1")).to_be_visible()
         await page.get_by_label("Find a pod").fill("absent")
         await page.keyboard.press("Enter")
         await expect(page.get_by_text("The scheduler knows no such pod")).to_be_visible()
@@ -155,12 +174,17 @@ async def test_the_plan_of_a_rebind_is_drawn(tmp_path: Path, monkeypatch: pytest
 async def test_changes_arrive_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with scheduling(tmp_path, monkeypatch) as (cluster, runtime), browser_page() as page:
 
+        async def one_node(route: Route) -> None:
+            await route.continue_(url=route.request.url.replace("limit=200", "limit=1"))
+
         async def changed_before(route: Route) -> None:
+            await expect(page.get_by_text("1 of 1 node, reading 2 more")).to_be_visible()
             cluster.server.store.patch("nodes", "own-0", {"spec": {"unschedulable": True}})
             info = runtime.scheduler.cache.nodes["own-0"]
             await until(lambda: info.node is not None and info.node.unschedulable)
             await route.continue_()
 
+        await page.route("**/api/v1/cluster?limit=200", one_node)
         # A change after the page has loaded and before its stream opens.
         await page.route("**/api/v1/events", changed_before)
         await page.goto(url(runtime))
@@ -241,7 +265,7 @@ def many(count: int) -> dict[str, JsonObject]:
     ]
     nodes = [
         {"name": f"node-{at:05}", "labels": {"pool": f"p{at % 7}"}, "cpusOf": "scheduler", "policy": "", "scope": "pod",
-         "state": "ok", "why": "", "numa": numa, "largest": "56 CPU", "pods": 12}
+         "state": "ok", "why": "", "numa": numa, "largest": "56 CPU", "pods": 12, "cpus": 512, "freeCPUs": 224}
         for at in range(count)
     ]  # fmt: skip
     totals = {
@@ -260,7 +284,7 @@ async def test_thousands_of_nodes_scroll_in_a_file_that_needs_no_network(tmp_pat
     path.write_text(written_page(many(5000)))
     async with browser_page(offline=True) as page:
         await page.goto(path.as_uri())
-        await expect(page.get_by_text("5000 of 5000 nodes")).to_be_visible()
+        await expect(page.get_by_text("5,000 of 5,000 nodes")).to_be_visible()
         assert await page.locator("a.node").count() < 200
         await page.locator(".window").evaluate("pane => { pane.scrollTop = pane.scrollHeight; }")
         await expect(page.get_by_role("link", name=re.compile("node-04999"))).to_be_visible()
@@ -286,6 +310,9 @@ async def test_where_a_request_has_room(tmp_path: Path) -> None:
         await page.get_by_label("devices").fill("2")
         await expect(nodes).to_have_text(["n-5", "n-8"])
         await expect(page.get_by_label("Color by")).to_have_value("example.com/gpu")
+        await expect(nodes.first.locator("xpath=../..").locator(".amounts")).to_have_text(
+            "1Ti of 2Ti memory · 16 of 32 gpu"
+        )
         await page.get_by_label("GiB memory").fill("200")
         await expect(nodes).to_have_count(0)
         await expect(page.get_by_text("0 of 11 nodes with this room on one NUMA node")).to_be_visible()
@@ -294,6 +321,57 @@ async def test_where_a_request_has_room(tmp_path: Path) -> None:
         path.write_text(written_page(documents))
         await page.reload()
         await expect(page.get_by_text("No node is known")).to_be_visible()
+
+
+async def test_nodes_are_grouped_by_a_label(tmp_path: Path) -> None:
+    documents = many(21)
+    del documents["/api/v1/cluster"]["nodes"][20]["labels"]["pool"]
+    path = tmp_path / "page.html"
+    path.write_text(written_page(documents))
+    async with browser_page(offline=True) as page:
+        await page.goto(path.as_uri())
+        await page.get_by_label("Group by").select_option("pool")
+        headings = page.locator(".window h3")
+        await expect(headings.first).to_have_text("p0 3 nodes, 672 of 1,536 CPUs free")
+        await page.reload()
+        await expect(headings.first).to_have_text("p0 3 nodes, 672 of 1,536 CPUs free")
+        names = await page.locator("a.node b").all_inner_texts()
+        assert names[:6] == [f"node-{at:05}" for at in (0, 7, 14, 1, 8, 15)]
+        await page.locator("a.node").first.focus()
+        for _ in range(3):
+            await page.keyboard.press("ArrowRight")
+        await expect(page.locator("a.node:focus b")).to_have_text("node-00001")
+        await page.locator(".window").evaluate("pane => { pane.scrollTop = pane.scrollHeight; }")
+        await expect(headings.last).to_have_text("without the label 1 node, 224 of 512 CPUs free")
+        await accessible(page)
+
+
+def decision(number: int) -> JsonObject:
+    return {
+        "time": f"2026-01-01T00:{number // 60:02}:{number % 60:02}.000Z", "pod": f"default/pod-{number}", "uid": str(number),
+        "node": "node", "numa": [0], "cpus": "0-3", "devices": [], "alignment": "aligned", "score": "7",
+        "runnersUp": [{"node": "other", "score": 5, "why": "score 5: shape -2"}],
+    }  # fmt: skip
+
+
+async def test_decisions_are_paged(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    decisions = {"generatedAt": "", "decisions": [decision(number) for number in range(120)]}
+    path.write_text(written_page({**many(1), "/api/v1/decisions": decisions}))
+    async with browser_page(width=390, offline=True) as page:
+        await page.goto(f"{path.as_uri()}#/decisions")
+        rows = page.get_by_role("region", name="Recent decisions").locator("tbody tr")
+        await expect(rows).to_have_count(50)
+        await expect(rows.first.locator("td").nth(1)).to_have_text("default/pod-0")
+        await page.get_by_role("link", name="Older").click()
+        await expect(rows.first.locator("td").nth(1)).to_have_text("default/pod-50")
+        await rows.first.get_by_text("other").first.click()
+        await expect(rows.first.get_by_text("score 5: shape -2")).to_be_visible()
+        await page.get_by_role("link", name="Older").click()
+        await expect(rows).to_have_count(20)
+        await expect(page.get_by_role("link", name="Older")).to_have_count(0)
+        assert await page.evaluate("document.scrollingElement.scrollWidth") <= 390
+        await accessible(page)
 
 
 async def test_no_text_of_an_object_becomes_markup(tmp_path: Path) -> None:

@@ -9,20 +9,28 @@ const route = () => {
   return { view: view || "cluster", name: decodeURIComponent(rest.join("/")), query: new URLSearchParams(query || "") };
 };
 
-// A search with one result leads to the pod's node, or to the pods that wait.
+const LISTED = 50;
+
+// A search with one result leads to the node, the pod's node, or the reason why the pod waits.
 const podsView = async (main, text) => {
   const here = location.hash;
   const found = await store.find(text);
   if (location.hash !== here) return current;
-  const exact = found.items.filter((one) => one.pod === text);
-  const only = found.items.length === 1 ? found.items : exact;
-  if (only.length === 1) {
-    location.replace(only[0].node ? `#/nodes/${encodeURIComponent(only[0].node)}?pod=${encodeURIComponent(only[0].pod)}` : "#/waiting");
+  const nodes = store.cluster.nodes.map((node) => node.name).filter((name) => name.includes(text));
+  const [podsCalled, nodesCalled] = [found.items.filter((one) => one.pod === text), nodes.filter((name) => name === text)];
+  const [pods, places] = podsCalled.length || nodesCalled.length ? [podsCalled, nodesCalled] : [found.items, nodes];
+  if (pods.length + places.length === 1) {
+    const pod = pods.length && encodeURIComponent(pods[0].pod);
+    const node = encodeURIComponent(pods.length ? pods[0].node : places[0]);
+    location.replace(!node ? `#/waiting?pod=${pod}` : `#/nodes/${node}${pod ? `?pod=${pod}` : ""}`);
     return { update: () => {} };
   }
-  fill(main, el("h2", {}, `Pods with “${text}”`),
+  const waits = (pod) => el("a", { href: `#/waiting?pod=${encodeURIComponent(pod)}` }, "waits");
+  fill(main, el("h2", {}, `Pods and nodes with “${text}”`),
+    nodes.length ? el("p", {}, `${plural(nodes.length, "node")}: `, nodes.slice(0, LISTED).flatMap((name, at) => (at ? [", ", nodeLink(name)] : [nodeLink(name)])),
+      nodes.length > LISTED ? " and others" : "") : null,
     found.items.length
-      ? table("Pods found", ["Pod", "Node"], found.items.map((one) => [podLink(one.pod), one.node ? nodeLink(one.node) : el("a", { href: "#/waiting" }, "waits")]))
+      ? table("Pods found", ["Pod", "Node"], found.items.map((one) => [podLink(one.pod), one.node ? nodeLink(one.node) : waits(one.pod)]))
       : el("p", { class: "muted" }, "The scheduler knows no such pod: it neither waits for this scheduler nor runs on a node."),
     found.more ? el("p", { class: "muted" }, `${plural(found.more, "more pod")} not shown.`) : null);
   return { update: () => {} };
@@ -30,16 +38,16 @@ const podsView = async (main, text) => {
 
 const show = async () => {
   const { view, name, query } = route();
-  for (const link of document.querySelectorAll("nav a")) {
+  for (const link of document.querySelectorAll("header nav a")) {
     const here = link.getAttribute("href") === `#/${view === "nodes" ? "cluster" : view}`;
     if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   try {
-    if (view === "nodes") current = await nodeView(main, name, query.get("pod"));
+    if (view === "nodes") current = await nodeView(main, name, query);
     else if (view === "pods") current = await podsView(main, name);
-    else if (view === "waiting") current = await waitingView(main);
-    else if (view === "decisions") current = await decisionsView(main, name);
+    else if (view === "waiting") current = await (query.get("pod") ? waitingPodView(main, query.get("pod")) : waitingView(main));
+    else if (view === "decisions") current = await decisionsView(main, name, query);
     else current = clusterView(main, query);
     document.title = `${name || VIEWS.find(([key]) => key === view)?.[1] || "Cluster"} – koord-numa`;
   } catch (error) {
@@ -72,7 +80,7 @@ addEventListener("keydown", (event) => {
 (async () => {
   const live = document.getElementById("live");
   try {
-    await store.load();
+    await store.loadFirst();
   } catch (error) {
     fill(main, el("p", { class: "bad" }, `The state of the cluster cannot be read: ${error.message || error}`));
     return;

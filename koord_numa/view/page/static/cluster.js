@@ -1,15 +1,17 @@
-// The cluster: a card for each node with a tile for each NUMA node, coloured by the largest aligned request that still fits there.
-// Only cards that can be seen are in the document, so that thousands of nodes scroll as easily as ten.
-const CARD = { width: 230, height: 74 };
-const filters = { text: "", state: "", owner: "", device: "", cpus: "", memory: "", count: "" };
+// The cluster: a card for each node with a tile for each NUMA node, colored by the largest aligned request that still fits there.
+// Only visible cards are in the document, so that thousands of nodes scroll as easily as ten.
+const CARD = { width: 230, height: 104 };
+const HEADING = 40;
+const GROUPS = 100;
+const filters = { text: "", state: "", owner: "", device: "", cpus: "", memory: "", count: "", group: "" };
 
-// Room on one NUMA node: CPUs, GiB of memory, and units of the device by which tiles are coloured.
+// Room on one NUMA node: CPUs, GiB of memory, and units of the device by which tiles are colored.
 const hasRoom = (node) => {
   const [cpus, memory, count] = [filters.cpus, filters.memory, filters.count].map((text) => Math.max(0, Number(text) || 0));
   if (!cpus && !memory && !count) return true;
-  return node.state === "ok" && node.numa.some((one) => {
-    const device = one.devices[filters.device];
-    return one.fits >= cpus && one.freeMemory >= memory * 2 ** 30 && (!count || (device && device.free >= count));
+  return node.state === "ok" && node.numa.some((numa) => {
+    const device = numa.devices[filters.device];
+    return numa.fits >= cpus && numa.freeMemory >= memory * 2 ** 30 && (!count || (device && device.free >= count));
   });
 };
 
@@ -32,27 +34,48 @@ const matches = (node) => {
   });
 };
 
-const describeNode = (node) => {
-  const numa = node.numa.map((one) => `NUMA ${one.id}: ${number(fits(one))} of ${number(one.cpus)}`).join(", ");
-  return `${node.name}, ${node.state === "ok" ? "" : `${node.why || node.state}, `}${numa || "no NUMA nodes published"}`;
+// Free memory and devices of all NUMA nodes, as "168Gi of 384Gi · 3 of 8 gpu".
+const otherAmounts = (node) => {
+  const sums = new Map([["memory", { free: 0, total: 0 }]]);
+  for (const numa of node.numa) {
+    for (const [name, it] of [["memory", { free: numa.freeMemory, total: numa.memory }], ...Object.entries(numa.devices)]) {
+      const sum = sums.get(name) || { free: 0, total: 0 };
+      sums.set(name, { free: sum.free + it.free, total: sum.total + it.total });
+    }
+  }
+  return [...sums].filter(([, it]) => it.total).map(([name, it]) => {
+    const text = name === "memory" ? bytes : amount(name);
+    return `${text(it.free)} of ${text(it.total)} ${name.split("/").pop()}`;
+  }).join(" · ");
 };
 
+const describeNode = (node) => {
+  const numa = node.numa.map((it) => `NUMA ${it.id}: ${number(fits(it))} of ${number(it.cpus)}`).join(", ");
+  return [node.name, node.state === "ok" ? "" : node.why || node.state, numa || "no NUMA nodes published", otherAmounts(node)].filter(Boolean).join(", ");
+};
+
+const describeNuma = (numa) => [`NUMA ${numa.id}: ${range(numa.freeAtLeast, numa.free, number)} of ${number(numa.cpus)} CPUs free`,
+  `${range(numa.freeMemoryAtLeast, numa.freeMemory, bytes)} of ${bytes(numa.memory)} memory`,
+  ...Object.entries(numa.devices).map(([name, it]) => `${range(it.freeAtLeast, it.free, amount(name))} of ${amount(name)(it.total)} ${name}`)].join("\n");
+
 const card = (node, top) => {
-  const tiles = node.numa.map((one) =>
-    el("span", { class: `tile l${level(fits(one), top)}`, title: `NUMA ${one.id}: ${range(one.freeAtLeast, one.free, number)} of ${number(one.cpus)} CPUs free` },
-      node.numa.length > 8 ? "" : number(fits(one))));
+  const tiles = node.numa.map((numa) =>
+    el("span", { class: "numa-tile", title: describeNuma(numa) },
+      el("span", { class: `tile l${level(fits(numa), top)}` }, node.numa.length > 8 ? "" : number(fits(numa))),
+      el("span", { class: "memory" }, el("i", { style: { width: `${numa.memory ? (numa.freeMemory / numa.memory) * 100 : 0}%` } }))));
   return el("a", { class: "node", href: `#/nodes/${encodeURIComponent(node.name)}`, "aria-label": describeNode(node) },
     el("span", { class: "name" }, el("b", {}, node.name), node.state === "ok" ? null : el("span", { class: "bad" }, node.state)),
-    el("span", { class: "tiles", "aria-hidden": "true" }, tiles.length ? tiles : el("span", { class: "muted" }, "no topology")));
+    el("span", { class: "tiles", "aria-hidden": "true" }, tiles.length ? tiles : el("span", { class: "muted" }, "no topology")),
+    el("span", { class: "amounts", "aria-hidden": "true" }, otherAmounts(node)));
 };
 
 const legend = (top) => {
   const steps = [0, 1, 2, 3, 4, 5].map((at) => {
     const from = at === 0 ? 0 : Math.max(1, Math.ceil((top * (at - 1)) / 4.999));
     const to = at === 5 ? top : Math.max(from, Math.ceil((top * at) / 4.999) - 1);
-    return el("li", {}, el("span", { class: `swatch l${at}` }), at === 0 ? "nothing fits" : `${from}–${number(to)}`);
+    return el("li", {}, el("span", { class: `swatch l${at}` }), at === 0 ? "nothing fits" : `${from}–${number(to)} CPUs`);
   });
-  return el("ul", { class: "legend", "aria-label": "CPUs of the largest aligned request that still fits" }, steps);
+  return [...steps, el("li", {}, el("span", { class: "swatch memory" }, el("i", { style: { width: "60%" } })), "free memory")];
 };
 
 // The last hour: a bar for each sample, the newest at the right.
@@ -67,9 +90,8 @@ const shape = (name, attributes, ...children) => {
 const bars = (title, total, values) => {
   const top = largest(values) || 1;
   const path = values.map((value, at) => (value ? `M${SPAN - values.length + at} 24V${24 - (value / top) * 24}h.8V24` : "")).join("");
-  const text = `${title}: ${total}`;
   return el("figure", {}, el("figcaption", {}, `${title} `, el("b", {}, total)),
-    shape("svg", { viewBox: `0 0 ${SPAN} 24`, preserveAspectRatio: "none", role: "img", "aria-label": text }, shape("path", { d: path })));
+    shape("svg", { viewBox: `0 0 ${SPAN} 24`, preserveAspectRatio: "none", role: "img", "aria-label": `${title}: ${total}` }, shape("path", { d: path })));
 };
 
 const historyStrip = () => {
@@ -90,49 +112,99 @@ const historyStrip = () => {
   return strip;
 };
 
+// Labels that divide the nodes into at most GROUPS groups.
+const groupLabels = (nodes) => {
+  const found = new Map();
+  for (const node of nodes) {
+    for (const [key, value] of Object.entries(node.labels)) {
+      const values = found.get(key) || new Set();
+      if (values.size <= GROUPS) found.set(key, values.add(value));
+    }
+  }
+  return [...found].filter(([, values]) => values.size > 1 && values.size <= GROUPS).map(([key]) => key).sort(natural);
+};
+
+const headingText = (value, nodes) => {
+  const [free, cpus] = [nodes.reduce((sum, node) => sum + node.freeCPUs, 0), nodes.reduce((sum, node) => sum + node.cpus, 0)];
+  return [el("b", {}, value === undefined ? "without the label" : value || "(empty)"),
+    el("span", { class: "muted" }, ` ${plural(nodes.length, "node")}, ${number(free)} of ${number(cpus)} CPUs free`)];
+};
+
 const clusterView = (main, query) => {
   for (const name of Object.keys(filters)) if (query.size) filters[name] = query.get(name) || "";
-  const top = largest(store.cluster.nodes.map((node) => largest(node.numa.map((one) => one.cpus))));
-  const states = [...new Set(store.cluster.nodes.map((node) => node.state))].sort();
-  const devices = [...new Set(store.cluster.nodes.flatMap((node) => node.numa.flatMap((one) => Object.keys(one.devices))))].sort();
+  let top = 0;
   let shown = [];
+  let groups = [];
+  let rows = [];
 
-  const select = (label, name, options) =>
-    el("label", {}, label,
-      el("select", { name, on: { change: (event) => { filters[name] = event.target.value; refresh(); } } },
-        options.map(([value, text]) => el("option", { value, selected: filters[name] === value }, text))));
+  const select = (label, name, texts) => {
+    const box = el("select", { name, on: { change: (event) => { filters[name] = event.target.value; refresh(); } } });
+    const wrapper = el("label", {}, label, box);
+    let drawn = "";
+    // Drawn again only when the choices differ: an open list stays open.
+    const offer = (values) => {
+      const choices = [...new Set([...values, filters[name]])].filter(Boolean).sort(natural);
+      wrapper.hidden = !choices.length;
+      if (choices.join() !== drawn) fill(box, el("option", { value: "" }, texts("")), choices.map((value) => el("option", { value }, texts(value))));
+      drawn = choices.join();
+      box.value = filters[name];
+    };
+    return { wrapper, offer };
+  };
+  const states = select("State", "state", (value) => value || "all");
+  const owners = select("CPUs of", "owner", (value) => ({ "": "all", none: "not known" })[value] ?? value);
+  const device = select("Color by", "device", (value) => (value ? `CPUs with ${value}` : "CPUs"));
+  const group = select("Group by", "group", (value) => value || "nothing");
   const text = el("input", { type: "search", id: "filter", value: filters.text, placeholder: "name or label=value", autocomplete: "off",
     on: { input: (event) => { filters.text = event.target.value; refresh(); } } });
   const wanted = (label, name) => el("label", {}, label,
     el("input", { type: "number", min: "0", step: "any", name, value: filters[name], on: { input: (event) => { filters[name] = event.target.value; refresh(); } } }));
+  const count = wanted("devices", "count");
   const found = el("p", { class: "muted", role: "status" });
+  const scale = el("ul", { class: "legend", "aria-label": "CPUs of the largest aligned request that still fits" });
   const list = el("ul", { "aria-label": "Nodes" });
   const pane = el("div", { class: "window", on: { scroll: () => draw() } }, list);
 
   const columns = () => Math.max(1, Math.floor(list.clientWidth / CARD.width));
-  const draw = () => {
+
+  // A row is a heading of a group, or cards: positions from `first` to `last` of the shown nodes.
+  const place = () => {
     const across = columns();
-    const width = list.clientWidth / across;
-    const first = Math.max(0, Math.floor(pane.scrollTop / CARD.height) - 2) * across;
-    const last = Math.min(shown.length, (Math.ceil((pane.scrollTop + pane.clientHeight) / CARD.height) + 2) * across);
+    let y = 0;
+    rows = [];
+    for (const { value, first, last, heading } of groups) {
+      if (heading) {
+        rows.push({ y, height: HEADING, text: headingText(value, shown.slice(first, last)) });
+        y += HEADING;
+      }
+      for (let at = first; at < last; at += across, y += CARD.height) rows.push({ y, height: CARD.height, first: at, last: Math.min(last, at + across) });
+    }
+    list.style.height = `${y}px`;
+  };
+  const draw = () => {
+    const width = list.clientWidth / columns();
+    const [from, to] = [pane.scrollTop - 2 * CARD.height, pane.scrollTop + pane.clientHeight + 2 * CARD.height];
     const active = document.activeElement && document.activeElement.closest && document.activeElement.closest("li[data-at]");
     const focused = active ? active.dataset.at : null;
-    list.style.height = `${Math.ceil(shown.length / across) * CARD.height}px`;
     const items = [];
-    for (let at = first; at < last; at += 1) {
-      items.push(el("li", { "data-at": at, "aria-setsize": shown.length, "aria-posinset": at + 1, style: {
-        left: `${(at % across) * width}px`, top: `${Math.floor(at / across) * CARD.height}px`, width: `${width}px`, height: `${CARD.height}px` } },
-      card(shown[at], top)));
+    for (const row of rows) {
+      if (row.y + row.height < from || row.y > to) continue;
+      if (row.text) items.push(el("li", { class: "heading", style: { top: `${row.y}px` } }, el("h3", {}, row.text)));
+      for (let at = row.first; at < row.last; at += 1) {
+        items.push(el("li", { "data-at": at, "aria-setsize": shown.length, "aria-posinset": at + 1, style: {
+          left: `${(at - row.first) * width}px`, top: `${row.y}px`, width: `${width}px`, height: `${CARD.height}px` } },
+        card(shown[at], top)));
+      }
     }
     list.replaceChildren(...items);
     if (focused !== null) focusOn(Number(focused), false);
   };
   const focusOn = (at, scroll = true) => {
-    if (at < 0 || at >= shown.length) return;
+    const row = rows.find((it) => it.first <= at && at < it.last);
+    if (!row) return;
     if (scroll) {
-      const y = Math.floor(at / columns()) * CARD.height;
-      if (y < pane.scrollTop) pane.scrollTop = y;
-      if (y + CARD.height > pane.scrollTop + pane.clientHeight) pane.scrollTop = y + CARD.height - pane.clientHeight;
+      if (row.y < pane.scrollTop) pane.scrollTop = row.y;
+      if (row.y + CARD.height > pane.scrollTop + pane.clientHeight) pane.scrollTop = row.y + CARD.height - pane.clientHeight;
       draw();
     }
     const link = list.querySelector(`li[data-at="${at}"] a`);
@@ -140,27 +212,54 @@ const clusterView = (main, query) => {
   };
   const sums = el("div", {});
   const moves = el("div", {});
-  const refresh = () => {
-    // A number of devices needs their name.
-    if (filters.count && !filters.device && devices.length) {
-      [filters.device] = devices;
-      main.querySelector("select[name=device]").value = filters.device;
+
+  const groupNodes = () => {
+    const byValue = new Map();
+    for (const node of shown) {
+      const value = node.labels[filters.group];
+      if (!byValue.has(value)) byValue.set(value, []);
+      byValue.get(value).push(node);
     }
-    const { summary } = store.cluster;
-    fill(sums, facts([["Nodes", String(summary.nodes)], ["CPUs free", `${number(summary.freeCPUs)} of ${number(summary.cpus)}`],
-      ["Largest aligned request", summary.largest || "none"], ["Pods that wait", String(summary.waiting)]]));
+    const values = [...byValue.keys()].sort((one, other) => (one === undefined) - (other === undefined) || natural(one, other));
+    shown = [];
+    groups = values.map((value) => {
+      const first = shown.length;
+      shown.push(...byValue.get(value));
+      return { value, first, last: shown.length, heading: true };
+    });
+  };
+  const refresh = () => {
+    const { nodes, summary, more } = store.cluster;
+    const devices = [...new Set(nodes.flatMap((node) => node.numa.flatMap((numa) => Object.keys(numa.devices))))].sort(natural);
+    // A number of devices needs their name.
+    if (filters.count && !filters.device) filters.device = devices[0] || "";
+    states.offer(nodes.map((node) => node.state));
+    owners.offer(nodes.map((node) => node.cpusOf));
+    device.offer(devices);
+    count.hidden = !devices.length;
+    group.offer(groupLabels(nodes));
+    top = largest(nodes.map((node) => largest(node.numa.map((numa) => numa.cpus))));
+    fill(scale, legend(top));
+    const known = (value) => (more ? "…" : value);
+    fill(sums, facts([["Nodes", number(summary.nodes + (more || 0))], ["CPUs free", known(`${number(summary.freeCPUs)} of ${number(summary.cpus)}`)],
+      ["Largest aligned request", known(summary.largest || "none")], ["Pods that wait", number(summary.waiting)]]));
     const reported = store.cluster.moves || [];
     fill(moves, reported.length
       ? [el("h3", {}, "Moves that gather free devices"),
         el("ul", { "aria-label": "Moves that gather free devices" }, reported.map((move) => el("li", {}, move.text)))]
       : null);
-    shown = store.cluster.nodes.filter(matches);
+    shown = nodes.filter(matches);
     const asked = filters.cpus || filters.memory || filters.count;
-    found.textContent = !store.cluster.nodes.length ? "No node is known. Nodes appear when their Node objects are read."
-      : `${shown.length} of ${plural(store.cluster.nodes.length, "node")}${asked ? " with this room on one NUMA node; taints and other rules of a pod are not considered" : ""}`;
+    found.textContent = !nodes.length ? "No node is known. Nodes appear when their Node objects are read."
+      : `${number(shown.length)} of ${plural(nodes.length, "node")}${more ? `, reading ${number(more)} more` : ""}` +
+        `${asked ? " with this room on one NUMA node; taints and other rules of a pod are not considered" : ""}`;
+    pane.hidden = !shown.length;
+    groups = [{ first: 0, last: shown.length }];
+    if (filters.group) groupNodes();
     const set = Object.entries(filters).filter(([, value]) => value);
     const hash = `#/cluster${set.length ? `?${new URLSearchParams(set)}` : ""}`;
     if (route().view === "cluster" && location.hash !== hash && (location.hash || set.length)) history.replaceState(null, "", hash);
+    place();
     draw();
   };
   list.addEventListener("keydown", (event) => {
@@ -176,13 +275,9 @@ const clusterView = (main, query) => {
     sums,
     historyStrip(),
     el("form", { class: "filter", on: { submit: (event) => event.preventDefault() } },
-      el("label", {}, "Filter", text),
-      select("State", "state", [["", "all"], ...states.map((one) => [one, one])]),
-      select("CPUs of", "owner", [["", "all"], ["scheduler", "scheduler"], ["kubelet", "kubelet"], ["none", "not known"]]),
-      devices.length ? select("Color by", "device", [["", "CPUs"], ...devices.map((one) => [one, `CPUs with ${one}`])]) : null,
-      el("fieldset", {}, el("legend", {}, "Room on one NUMA node for"), wanted("CPUs", "cpus"), wanted("GiB memory", "memory"),
-        devices.length ? wanted("devices", "count") : null)),
-    legend(top), found, pane, moves);
+      el("label", {}, "Filter", text), states.wrapper, owners.wrapper, group.wrapper,
+      el("fieldset", {}, el("legend", {}, "Room on one NUMA node for"), wanted("CPUs", "cpus"), wanted("GiB memory", "memory"), count, device.wrapper)),
+    scale, found, pane, moves);
   refresh();
-  return { update: refresh, resize: draw, search: () => text.focus() };
+  return { update: refresh, resize: () => { place(); draw(); }, search: () => text.focus() };
 };

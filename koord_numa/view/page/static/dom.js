@@ -7,13 +7,13 @@ const el = (tag, attributes = {}, ...children) => {
     else if (name === "style") for (const [key, text] of Object.entries(value)) made.style.setProperty(key, text);
     else made.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  made.append(...children.flat(9).filter((child) => child !== null && child !== undefined && child !== false));
   return made;
 };
 
 // Only what there is: replaceChildren alone would show the word null.
 const fill = (parent, ...children) =>
-  parent.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  parent.replaceChildren(...children.flat(9).filter((child) => child !== null && child !== undefined && child !== false));
 
 const largest = (values) => values.reduce((most, value) => (value > most ? value : most), 0);
 
@@ -38,19 +38,22 @@ const seconds = (value) => {
   return `${Math.round(value / 3600)} h`;
 };
 
-// Hues a golden angle apart, dark enough for white text (WCAG AA) in both themes.
-const podColour = (index) => `hsl(${Math.round(index * 137.508) % 360} 62% 27%)`;
+// Colors that people with any color vision tell apart, then their tints and shades. More pods than colors share them.
+const POD_COLORS = 21;
+const podColor = (index) => `p${index % POD_COLORS}`;
 
-const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 
 const facts = (entries) =>
   el("dl", { class: "facts" }, entries.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 
+// Roles are explicit, because small screens show the rows as blocks.
 const table = (caption, headings, rows) =>
   el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    el("table", {},
-      el("thead", {}, el("tr", {}, headings.map((text) => el("th", { scope: "col" }, text)))),
-      el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell) => el("td", {}, cell)))))));
+    el("table", { class: "stack", role: "table" },
+      el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, headings.map((text) => el("th", { scope: "col", role: "columnheader" }, text)))),
+      el("tbody", { role: "rowgroup" }, rows.map((cells) =>
+        el("tr", { role: "row" }, cells.map((cell, at) => el("td", { role: "cell", "data-label": headings[at], class: cell === "–" ? "none" : null }, el("div", {}, cell))))))));
 
 // node-2 before node-10.
 const natural = new Intl.Collator("en", { numeric: true }).compare;

@@ -6,17 +6,28 @@ const bar = (one) => {
     el("i", { style: { width: `${share * 100}%` } }), el("u", { style: { left: `calc(${need * 100}% - 3px)` } }));
 };
 
+// Nodes with the same reason and the same amounts are one entry.
+const foldEqual = (nodes) => {
+  const found = new Map();
+  for (const node of nodes) {
+    const key = JSON.stringify({ ...node, node: "" });
+    found.set(key, { ...node, nodes: [...(found.get(key)?.nodes || []), node.node] });
+  }
+  return [...found.values()];
+};
+
 const closest = (one) => {
   const rows = one.numa.map((part) =>
     [`NUMA ${part.numa}`, part.resource, `${part.freeText} of ${part.totalText}`, part.neededText, bar(part)]);
-  return el("div", {}, el("h4", {}, nodeLink(one.node), " ", el("span", { class: "muted" }, one.message)),
+  const names = one.nodes.sort(natural).flatMap((name, at) => (at ? [", ", nodeLink(name)] : [nodeLink(name)]));
+  return el("div", {}, el("h4", {}, names, " ", el("span", { class: "muted" }, one.message)),
     one.detail ? el("p", { class: "muted" }, one.detail) : null,
-    rows.length ? table(`NUMA nodes of ${one.node}`, ["NUMA node", "Resource", "Free", "Needed", ""], rows) : null);
+    rows.length ? table(`NUMA nodes of ${one.nodes.join(", ")}`, ["NUMA node", "Resource", "Free", "Needed", ""], rows) : null);
 };
 
 const waitingEntry = (one) =>
   el("article", { class: "waiting" },
-    el("h3", {}, one.pods[0], one.count > 1 ? el("span", { class: "muted" }, ` and ${one.count - 1} more of this shape`) : null),
+    el("h3", {}, one.pods[0], one.count > 1 ? el("span", { class: "muted" }, ` and ${number(one.count - 1)} more of this shape`) : null),
     el("p", {}, `${one.asks}`, one.policies ? `, ${one.policies}` : "", el("span", { class: "muted" }, `, priority ${one.priority}, waits ${seconds(one.waitedSeconds)}`)),
     el("p", {}, one.why),
     one.claims.length
@@ -27,7 +38,7 @@ const waitingEntry = (one) =>
     one.wouldFit.length
       ? el("ul", { class: "would" }, one.wouldFit.map((way) => el("li", { "data-kind": way.kind }, way.text)))
       : el("p", { class: "muted" }, "No single change of the pod, rebind or eviction was found."),
-    one.closest.length ? el("details", { open: true }, el("summary", {}, "Nodes that came closest"), one.closest.map(closest)) : null);
+    one.closest.length ? el("details", { open: true, "data-key": `closest ${one.pods[0]}` }, el("summary", {}, "Nodes that came closest"), foldEqual(one.closest).map(closest)) : null);
 
 // One entry for all waiting pods of a group: how many exist, which pod blocks the others, and a row for each topology domain.
 const gangLine = (gang) => {
@@ -48,8 +59,8 @@ const groupEntry = (one) =>
     one.wouldFit.length
       ? [el("h4", {}, "What would make the group fit"), el("ul", { class: "would" }, one.wouldFit.map((way) => el("li", { "data-kind": way.kind }, way.text)))]
       : null,
-    el("details", {}, el("summary", {}, `Pods that wait${one.count > one.pods.length ? `, ${one.pods.length} of ${one.count}` : ""}`), el("ul", {}, one.pods.map((pod) => el("li", {}, pod)))),
-    one.closest.length ? el("details", {}, el("summary", {}, `Nodes that came closest for ${one.blockedBy}`), one.closest.map(closest)) : null);
+    el("details", { "data-key": `pods ${one.gangs[0].name}` }, el("summary", {}, `Pods that wait${one.count > one.pods.length ? `, ${one.pods.length} of ${one.count}` : ""}`), el("ul", {}, one.pods.map((pod) => el("li", {}, pod)))),
+    one.closest.length ? el("details", { "data-key": `closest ${one.gangs[0].name}` }, el("summary", {}, `Nodes that came closest for ${one.blockedBy}`), foldEqual(one.closest).map(closest)) : null);
 
 // A document that is read again some time after the cluster has changed, and drawn again when it says something else.
 const READ_AGAIN = 2000;
@@ -64,7 +75,9 @@ const followed = async (main, path, draw) => {
     const text = JSON.stringify(found, sameText);
     if (text === said || location.hash !== here) return;
     said = text;
+    const open = new Map([...main.querySelectorAll("details[data-key]")].map((it) => [it.dataset.key, it.open]));
     fill(main, draw(found));
+    for (const it of main.querySelectorAll("details[data-key]")) it.open = open.get(it.dataset.key) ?? it.open;
   };
   await read();
   return { update: () => {
@@ -86,21 +99,48 @@ const waitingSummary = (found) => {
 const waitingView = (main) => followed(main, "/api/v1/waiting", (found) => [
   el("h2", {}, "Pods that wait"),
   found.groups.length || found.classes.length
-    ? el("div", {}, waitingSummary(found), found.groups.map(groupEntry), found.classes.filter((one) => !one.group).map(waitingEntry))
+    ? [waitingSummary(found), found.groups.map(groupEntry), found.classes.filter((one) => !one.group).map(waitingEntry)]
     : el("p", { class: "ok" }, "No pod waits."),
   found.more ? el("p", { class: "muted" }, `${plural(found.more, "more shape")} not shown.`) : null,
 ]);
 
+// One pod: its group, or the pods of its shape. A file lists these with all others.
+const waitingPodView = (main, pod) => followed(main, store.embedded ? "/api/v1/waiting" : `/api/v1/pods/${pod}`, (found) => {
+  const [group, entry] = store.embedded
+    ? [found.groups, found.classes].map((entries) => entries.find((one) => one.pods.includes(pod))) : [found.group, found.shape];
+  const waits = store.embedded ? group || entry : found.state === "waiting";
+  return [
+    el("h2", {}, pod),
+    el("p", {}, waits ? "waits" : found.node ? ["runs on ", nodeLink(found.node)] : "does not wait", ", ", el("a", { href: "#/waiting" }, "show all pods that wait")),
+    waits && group ? groupEntry(group) : waits && entry ? waitingEntry(entry) : null,
+  ];
+});
+
+const DECISIONS = 50;
+const CLOCK = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+const time = (text) => el("time", { datetime: text, title: text }, CLOCK.format(new Date(text)));
+
 const runnersUp = (one) =>
   one.runnersUp.length
-    ? el("ul", { class: "would" }, one.runnersUp.map((other) => el("li", {}, nodeLink(other.node), `: ${other.why}`)))
+    ? el("details", { "data-key": `${one.uid} ${one.time}` }, el("summary", {}, one.runnersUp[0].node, one.runnersUp.length > 1 ? ` and ${one.runnersUp.length - 1} more` : ""),
+      el("ul", { class: "would" }, one.runnersUp.map((other) => el("li", {}, nodeLink(other.node), `: ${other.why}`))))
     : "–";
 
-const decisionsView = (main, pod) => followed(main, "/api/v1/decisions", (found) => [
-  el("h2", {}, "Recent decisions"),
-  pod ? el("p", {}, `of ${pod}, `, el("a", { href: "#/decisions" }, "show all")) : null,
-  found.decisions.some((one) => !pod || one.pod === pod)
-    ? table("Recent decisions", ["Time", "Pod", "Node", "NUMA", "CPUs", "By claim", "Score", "Runners-up"], found.decisions.filter((one) => !pod || one.pod === pod).map((one) =>
-      [one.time, podLink(one.pod), nodeLink(one.node), one.numa.join(", ") || "–", el("span", { class: "mono" }, one.cpus || "shared"), one.devices.join(", ") || "–", one.score, runnersUp(one)]))
-    : el("p", { class: "muted" }, "No decision is on record."),
-]);
+const decisionRow = (one) => [time(one.time), podLink(one.pod), nodeLink(one.node), one.numa.join(", ") || "–",
+  el("span", { class: "mono" }, one.cpus || "shared"), one.devices.join(", ") || "–", one.score || "–", runnersUp(one)];
+
+const decisionsView = (main, pod, query) => followed(main, "/api/v1/decisions", (found) => {
+  const decisions = found.decisions.filter((one) => !pod || one.pod === pod);
+  const pages = Math.max(1, Math.ceil(decisions.length / DECISIONS));
+  const page = Math.min(pages, Math.max(1, Math.floor(Number(query.get("page"))) || 1));
+  const link = (to, text) => (to < 1 || to > pages ? null : el("a", { href: `#/decisions${pod ? `/${encodeURIComponent(pod)}` : ""}?page=${to}` }, text));
+  return [
+    el("h2", {}, "Recent decisions"),
+    pod ? el("p", {}, `of ${pod}, `, el("a", { href: "#/decisions" }, "show all")) : null,
+    decisions.length
+      ? table("Recent decisions", ["Time", "Pod", "Node", "NUMA", "CPUs", "By claim", "Score", "Next best nodes"],
+        decisions.slice((page - 1) * DECISIONS, page * DECISIONS).map(decisionRow))
+      : el("p", { class: "muted" }, pod ? "No recent decision for this pod." : "This scheduler has not placed a pod yet."),
+    pages > 1 ? el("nav", { class: "pages", "aria-label": "Pages" }, link(page - 1, "Newer"), el("span", { class: "muted" }, `page ${page} of ${pages}`), link(page + 1, "Older")) : null,
+  ];
+});
