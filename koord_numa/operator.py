@@ -13,10 +13,10 @@ from pathlib import Path
 
 from koord_numa.app.runtime import Options, Runtime
 from koord_numa.app.tasks import GarbageCollection
-from koord_numa.cluster.serving.http_server import DEFAULT_PORT
 from koord_numa.handlers import embedding, triggers
 from koord_numa.handlers.embedding import EmbeddedKopf
 from koord_numa.settings import PodSource, Settings, SettingsError, load_settings
+from koord_numa.wire.names import DEFAULT_PORT
 
 __all__ = ["options_from_environment", "serve", "triggers"]
 

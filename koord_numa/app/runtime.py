@@ -28,7 +28,7 @@ from koord_numa.cluster.client import Api
 from koord_numa.cluster.events import EventLimits, EventRecorder
 from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, LeaseConflicts, NoElection, Rival
 from koord_numa.cluster.serving.access import DelegatedAuth, server_context
-from koord_numa.cluster.serving.http_server import DEFAULT_PORT, HttpServer, Protection, StatusProviders
+from koord_numa.cluster.serving.http_server import HttpServer, Protection, StatusProviders
 from koord_numa.cluster.writers.binder import ApiBinder
 from koord_numa.cluster.writers.claim_writer import ApiClaimWriter
 from koord_numa.cluster.writers.pod_group_writer import ApiPodGroupWriter
@@ -43,6 +43,7 @@ from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.ports import Dependencies
 from koord_numa.settings import DynamicResources, LeaseSettings, RebindMode, Settings
+from koord_numa.wire.names import DEFAULT_PORT
 from koord_numa.wire.pod.pod_annotations import resource_status
 
 AGENT: Final = f"koord-numa/{__version__} (scheduler)"

@@ -9,7 +9,7 @@ import http.client
 import ssl
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, BinaryIO, Final, Self
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 import orjson
@@ -18,7 +18,7 @@ from koord_numa import __version__
 from koord_numa.cluster.credentials import Credentials, NoCredentials
 from koord_numa.cluster.errors import refusal
 from koord_numa.cluster.resources import Call, Resource
-from koord_numa.ports import Gone, Invalid, Unavailable, UnknownOutcome
+from koord_numa.ports import ClusterError, Gone, Invalid, Unavailable, UnknownOutcome
 
 TIMEOUT: Final = 15.0
 """Default timeout in seconds of a connection attempt and of each read."""
@@ -99,10 +99,39 @@ class BlockingApi:
                 return
             params["continue"] = str(token)
 
+    def upgrade(
+        self, call: Call, params: Mapping[str, str], headers: Mapping[str, str]
+    ) -> tuple[http.client.HTTPConnection, BinaryIO]:
+        """
+        Switch protocols on a new connection, which the caller closes. Raises every ``ClusterError`` and ``NoCredentials``.
+
+        Returns the connection, and a reader of the bytes that follow the response.
+        """
+        connection = self._new_connection()
+        try:
+            connection.putrequest("GET", self._path(call, params), skip_accept_encoding=True)
+            for name, text in (*headers.items(), *self._headers("application/json", None)):
+                connection.putheader(name, text)
+            connection.endheaders()
+            response = connection.getresponse()
+            if response.status != http.client.SWITCHING_PROTOCOLS:
+                raise refusal(call, response.status, dict(response.headers.items()), response.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            connection.close()
+            raise Unavailable(f"{call}: {type(error).__name__}: {error}") from error
+        except (ClusterError, NoCredentials):
+            connection.close()
+            raise
+        # The reader of the response may have buffered the first bytes of the new protocol.
+        return connection, response.fp
+
+    def _path(self, call: Call, params: Mapping[str, str]) -> str:
+        return f"{self._server.path.rstrip('/')}{call.path}" + (f"?{urlencode(params)}" if params else "")
+
     def _exchange(
         self, call: Call, value: Any, params: Mapping[str, str], accept: str
     ) -> tuple[int, Mapping[str, str], bytes]:
-        path = f"{self._server.path.rstrip('/')}{call.path}" + (f"?{urlencode(params)}" if params else "")
+        path = self._path(call, params)
         body = None if value is None else orjson.dumps(value)
         headers = [*self._headers(accept, body)]
         kept, sent = self._connection is not None, False

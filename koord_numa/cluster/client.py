@@ -334,25 +334,6 @@ class Api:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise broken(call, error) from error
 
-    @asynccontextmanager
-    async def websocket(
-        self, call: Call, params: Mapping[str, str], protocol: str
-    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """Open a WebSocket to a subresource such as ``pods/portforward``. Raises the errors of ``send``."""
-        headers: dict[str, str] = {}
-        await self._authenticate(headers)
-        options = {key: self._options[key] for key in ("proxy", "proxy_headers") if key in self._options}
-        url = self.server + call.path
-        try:
-            async with self._session.ws_connect(
-                url, protocols=(protocol,), params=params, headers=headers, **options
-            ) as socket:
-                yield socket
-        except aiohttp.WSServerHandshakeError as error:
-            raise refusal(call, error.status, error.headers or {}, error.message.encode()) from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise broken(call, error) from error
-
     async def _open(
         self, call: Call, body: Body | None, params: Mapping[str, str] | None, limits: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:

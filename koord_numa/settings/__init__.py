@@ -14,7 +14,6 @@ from koord_numa.settings.document import (
     load_settings,
 )
 from koord_numa.settings.sections import (
-    DEFAULT_SCHEDULER,
     AssumedKubeletOptions,
     BackoffSettings,
     Budgets,
@@ -32,6 +31,7 @@ from koord_numa.settings.sections import (
     ScoreWeightSettings,
     ScoringStrategy,
 )
+from koord_numa.wire.names import DEFAULT_SCHEDULER
 
 __all__ = [
     "API_VERSION",

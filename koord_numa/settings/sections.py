@@ -22,6 +22,7 @@ from koord_numa.core.objects.vocabulary import (
     UnknownKubeletOptions,
 )
 from koord_numa.core.resources import CPU, MEMORY
+from koord_numa.wire.names import DEFAULT_SCHEDULER, LEASE_NAMESPACE
 
 
 class Section(BaseModel):
@@ -112,9 +113,6 @@ class PodTopologySpreadSettings(Section):
         if self.defaulting_type is DefaultingType.SYSTEM:
             return SYSTEM_DEFAULTS
         return tuple(each.constraint for each in self.default_constraints)
-
-
-DEFAULT_SCHEDULER: Final = "koord-numa"
 
 
 _SPAN: Final = r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$"
@@ -296,7 +294,7 @@ class LeaseSettings(Section):
     """Leader election, in seconds, with client-go's defaults. All schedulers of one name must use the same Lease."""
 
     name: Annotated[str, Field(min_length=1)] = DEFAULT_SCHEDULER
-    namespace: Annotated[str, Field(min_length=1)] = "koord-numa"
+    namespace: Annotated[str, Field(min_length=1)] = LEASE_NAMESPACE
     duration: Annotated[float, Field(gt=0)] = 15.0
     renew: Annotated[float, Field(gt=0)] = 10.0
     retry: Annotated[float, Field(gt=0)] = 2.0

@@ -3,6 +3,13 @@
 from collections.abc import Mapping
 from typing import Final
 
+# The scheduler, where it is not configured
+DEFAULT_SCHEDULER: Final = "koord-numa"
+"""Scheduler name of pods, and name of the Lease."""
+LEASE_NAMESPACE: Final = "koord-numa"
+DEFAULT_PORT: Final = 10251
+"""Port for plain HTTP, the former insecure port of kube-scheduler."""
+
 # API groups
 TOPOLOGY_GROUP: Final = "topology.node.k8s.io"
 TOPOLOGY_VERSIONS: Final = ("v1alpha1", "v1alpha2")  # v1alpha2 is the storage version

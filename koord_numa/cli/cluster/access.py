@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 
 from koord_numa.cli.parameters import DurationParameter
 from koord_numa.cluster.credentials import NO_OVERRIDES, NoCredentials, Overrides, contexts_of, load_credentials
+from koord_numa.wire.names import DEFAULT_SCHEDULER, LEASE_NAMESPACE
 
 if TYPE_CHECKING:
     from koord_numa.cli.cluster.objects import ClusterObjects
@@ -68,6 +69,15 @@ class Access:
             return load_settings(self.config) if self.config else Settings()
         except SettingsError as error:
             raise click.ClickException(str(error)) from error
+
+    @property
+    def lease(self) -> tuple[str, str]:
+        """Name and namespace of the Lease. Raises ``click.ClickException``."""
+        if self.config is None:
+            # The settings take 0.1 s to import.
+            return DEFAULT_SCHEDULER, LEASE_NAMESPACE
+        lease = self.settings.lease
+        return lease.name, lease.namespace
 
     @property
     def namespace(self) -> str:

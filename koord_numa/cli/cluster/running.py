@@ -5,28 +5,30 @@ The scheduler is given by a URL such as ``http://localhost:10251`` behind ``kube
 pod that holds the Lease, through a similar port-forward.
 """
 
-import asyncio
+import gzip
+import http.client
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-import aiohttp
 import click
 import orjson
 
 from koord_numa.cli.cluster.access import Access
-from koord_numa.cluster.client import Api
+from koord_numa.cluster.blocking import METADATA, BlockingApi
 from koord_numa.cluster.credentials import NoCredentials
-from koord_numa.cluster.port_forward import forwarded
+from koord_numa.cluster.port_forward import PodConnection
 from koord_numa.cluster.resources import LEASES, PODS, Call
-from koord_numa.cluster.serving.http_server import DEFAULT_PORT
 from koord_numa.ports import ClusterError, Gone
+from koord_numa.wire.names import DEFAULT_PORT
 
 TIMEOUT: Final = 15.0
 """Timeout in seconds for a scheduler given by URL."""
 
 REACH_SECONDS: Final = 3.0
-"""Seconds to find a scheduler and get its answer without a URL. Afterwards the objects are used."""
+"""Timeout in seconds of each request to find the leader and to get its answer. Afterwards the objects are used."""
 
 OBJECTS: Final = "none"
 """Value of ``--scheduler`` that disables requests to a scheduler."""
@@ -60,50 +62,59 @@ def ask(access: Access, url: str, path: str) -> Answered | None:
     if url:
         return Answered(_ask_named(access, url, path), url)
     try:
-        return asyncio.run(_ask_leader(access, path))
-    except (ClusterError, NoCredentials, ResponseError, aiohttp.ClientError, OSError, TimeoutError, ValueError):
+        return _ask_leader(access, path)
+    except (ClusterError, NoCredentials, ResponseError, http.client.HTTPException, OSError, ValueError):
         return None  # the objects are used instead, and report problems of the cluster
 
 
 def _ask_named(access: Access, url: str, path: str) -> Mapping[str, Any]:
     try:
-        return asyncio.run(_ask(access, url.rstrip("/") + path))
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        parts = urlsplit(url)
+        is_secure = parts.scheme == "https"
+        kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
+        with closing(kind(parts.hostname or "", parts.port, timeout=TIMEOUT)) as connection:
+            return _ask(connection, parts.path.rstrip("/") + path, _credentials(access) if is_secure else {})
+    except (OSError, ValueError, http.client.HTTPException) as error:
         text = " ".join(str(error).split()) or type(error).__name__
         raise click.ClickException(
             f"the scheduler at {url} cannot be asked: {text}; is kubectl port-forward running?"
         ) from error
 
 
-async def _ask_leader(access: Access, path: str) -> Answered:
+def _ask_leader(access: Access, path: str) -> Answered:
     """Request a document of the leader. Raises the errors of requests, and ``Gone`` when the Lease names no pod."""
-    lease = access.settings.lease
-    async with asyncio.timeout(REACH_SECONDS), await access.connect() as api:
-        found = await api.send(Call("get", LEASES, lease.namespace, lease.name))
+    name, namespace = access.lease
+    with access.open(REACH_SECONDS) as api:
+        found = api.send(Call("get", LEASES, namespace, name))
         holder = str((found.get("spec") or {}).get("holderIdentity") or "")
-        namespace = await _namespace_of(api, holder)
-        async with forwarded(api, namespace, holder, DEFAULT_PORT) as port:
-            return Answered(await _ask(access, f"http://127.0.0.1:{port}{path}"), f"{namespace}/{holder}")
+        namespace = _namespace_of(api, holder)
+        with closing(PodConnection(api, namespace, holder, DEFAULT_PORT)) as connection:
+            return Answered(_ask(connection, path), f"{namespace}/{holder}")
 
 
-async def _namespace_of(api: Api, pod: str) -> str:
+def _namespace_of(api: BlockingApi, pod: str) -> str:
     """
     Return the namespace of the pod that holds the Lease, which may differ from that of the Lease.
 
     A deployed scheduler uses its pod name as identity. Raises ``Gone`` for any other identity.
     """
     if pod:
-        listed = await api.send(Call("list", PODS), params={"fieldSelector": f"metadata.name={pod}"})
+        listed = api.send(Call("list", PODS), params={"fieldSelector": f"metadata.name={pod}"}, accept=METADATA)
         for item in listed.get("items") or ():
             return str(item["metadata"]["namespace"])
     raise Gone(f"the Lease's holder {pod!r} is no pod of this cluster")
 
 
-async def _ask(access: Access, url: str) -> Mapping[str, Any]:
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT)
-    headers = {"Accept": "application/json", **(await _credentials(access) if url.startswith("https:") else {})}
-    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session, session.get(url) as response:
-        raw = await response.read()
+def _ask(
+    connection: http.client.HTTPConnection, path: str, headers: Mapping[str, str] | None = None
+) -> Mapping[str, Any]:
+    connection.request(
+        "GET", path, headers={"Accept": "application/json", "Accept-Encoding": "gzip", **(headers or {})}
+    )
+    response = connection.getresponse()
+    raw = response.read()
+    if response.headers.get("Content-Encoding") == "gzip":
+        raw = gzip.decompress(raw)
     try:
         found = orjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -114,10 +125,10 @@ async def _ask(access: Access, url: str) -> Mapping[str, Any]:
     return found
 
 
-async def _credentials(access: Access) -> dict[str, str]:
+def _credentials(access: Access) -> dict[str, str]:
     """Return the Authorization header of the context, if there are credentials."""
     try:
-        value = await asyncio.to_thread(access.authorization)
+        value = access.authorization()
     except NoCredentials:
         return {}
     return {"Authorization": value} if value else {}

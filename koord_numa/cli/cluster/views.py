@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from koord_numa.cli.cluster.access import Selects
 from koord_numa.cli.cluster.snapshot import Snapshot, WouldWait, run_inline
+from koord_numa.cli.render.output import now
 from koord_numa.core.gangs.model import GangKey
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
@@ -18,11 +19,6 @@ from koord_numa.view.documents.node import node_document
 from koord_numa.view.documents.waiting import WaitingShape, shape_entry, waiting_document
 from koord_numa.view.groups import WaitingGroup, advise_group, group_entry
 from koord_numa.view.text import asked, policies
-
-
-def now() -> str:
-    """Return the time in RFC 3339 with whole seconds."""
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def node_entries(snapshot: Snapshot, selects: Selects = lambda _: True) -> list[Document]:

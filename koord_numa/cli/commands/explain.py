@@ -26,6 +26,7 @@ from koord_numa.cli.render.output import (
     check_watch,
     labels_text,
     no_resources,
+    now,
     print_changes,
     width,
     with_output,
@@ -117,8 +118,6 @@ def command(
         return
     found = [_document(question) for question in questions]
     if len(found) > 1:
-        from koord_numa.cli.cluster.views import now
-
         whole = document("PodViewList", generatedAt=now(), items=output.ordered(found))
     else:
         whole = found[0]
@@ -251,8 +250,6 @@ def _waiting(pod: "Pod", snapshot: "Snapshot", width: int) -> Iterator[str]:
 
 def _list(question: Question, output: Output, *, watch: bool) -> None:
     if not output.is_table:
-        from koord_numa.cli.cluster.views import now
-
         views = _views(question, output)
         listed = document("PodViewList", generatedAt=now(), items=views)
         output.print_document(listed, (f"pod/{str(view['pod']).rpartition('/')[2]}" for view in views))

@@ -36,7 +36,8 @@ def command(names: tuple[str, ...], access: Access, output: Output, watch: bool)
     if output.is_table:
         print_changes(lambda: _report(access, names), watch=watch)
         return
-    from koord_numa.cli.cluster.views import node_view, now
+    from koord_numa.cli.cluster.views import node_view
+    from koord_numa.cli.render.output import now
     from koord_numa.view.documents import document
 
     snapshot = access.snapshot()

@@ -4,7 +4,15 @@ import time
 
 import click
 
-from koord_numa.cli.cluster.access import Access, Selects, complete_names, with_access, with_selector, with_watch
+from koord_numa.cli.cluster.access import (
+    Access,
+    Selects,
+    complete_names,
+    with_access,
+    with_scheduler,
+    with_selector,
+    with_watch,
+)
 from koord_numa.cli.parameters import Documented
 from koord_numa.cli.render.output import (
     SECONDS,
@@ -13,6 +21,7 @@ from koord_numa.cli.render.output import (
     headings_of,
     no_resources,
     node_row,
+    now,
     with_output,
     with_sorting,
 )
@@ -34,15 +43,29 @@ from koord_numa.view.documents import Document, document
 @with_watch
 @with_sorting
 @with_output
+@with_scheduler
 @with_access
-def command(names: tuple[str, ...], access: Access, output: Output, selects: Selects, watch: bool) -> None:
-    """List nodes: the owner of their CPUs, free CPUs per NUMA node, and the largest request that one NUMA node could serve."""
+def command(
+    names: tuple[str, ...], access: Access, output: Output, selects: Selects, watch: bool, scheduler: str
+) -> None:
+    """
+    List nodes: the owner of their CPUs, free CPUs per NUMA node, and the largest request that one NUMA node could serve.
+
+    The running scheduler is asked if it is reachable; otherwise all objects are listed.
+    """
     check_watch(watch, access, output)
     names = tuple(name.removeprefix("nodes/").removeprefix("node/") for name in names)
-    entries = _entries(access, names, selects, output)
-    if not output.is_table:
-        from koord_numa.cli.cluster.views import now
 
+    def read() -> list[Document]:
+        found = _all_entries(access, scheduler)
+        if missing := [name for name in names if name not in {entry["name"] for entry in found}]:
+            raise click.ClickException(f"there is no node {', '.join(missing)}")
+        return output.ordered(
+            entry for entry in found if selects(entry["labels"]) and (not names or entry["name"] in names)
+        )
+
+    entries = read()
+    if not output.is_table:
         listed = document("NodeEntryList", generatedAt=now(), items=entries)
         output.print_document(listed, (f"node/{entry['name']}" for entry in entries))
         return
@@ -54,7 +77,7 @@ def command(names: tuple[str, ...], access: Access, output: Output, selects: Sel
     shown = {entry["name"]: entry for entry in entries}
     while watch:
         time.sleep(SECONDS)
-        entries = _entries(access, names, selects, output)
+        entries = read()
         # Whole entries are compared by their rows, so that a change in a hidden column prints nothing.
         rows = [node_row(it, output) for it in entries if _differs(shown.get(it["name"]), it, output)]
         if rows:
@@ -62,17 +85,18 @@ def command(names: tuple[str, ...], access: Access, output: Output, selects: Sel
         shown = {entry["name"]: entry for entry in entries}
 
 
-def _entries(access: Access, names: tuple[str, ...], selects: Selects, output: Output) -> list[Document]:
-    """Return the entries of the named nodes, or of all nodes with selected labels. Raises ``click.ClickException``."""
+def _all_entries(access: Access, scheduler: str) -> list[Document]:
+    """Return the entries of all nodes, by the running scheduler or by the objects. Raises ``click.ClickException``."""
+    from koord_numa.cli.cluster.running import ask
+
+    if (answered := ask(access, scheduler, "/api/v1/cluster")) is not None:
+        return list(answered.document["nodes"])
     from koord_numa.cli.cluster.views import node_entries
 
-    snapshot = access.snapshot()
-    if access.files and not snapshot.candidates():
+    entries = node_entries(access.snapshot())
+    if access.files and not entries:
         raise click.ClickException("there are no nodes")
-    entries = node_entries(snapshot, selects)
-    if missing := [name for name in names if name not in {entry["name"] for entry in entries}]:
-        raise click.ClickException(f"there is no node {', '.join(missing)}")
-    return output.ordered(entry for entry in entries if not names or entry["name"] in names)
+    return entries
 
 
 def _differs(former: Document | None, entry: Document, output: Output) -> bool:

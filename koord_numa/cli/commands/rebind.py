@@ -203,7 +203,7 @@ def _show_plan(console: "Console", snapshot: "Snapshot", order: RebindOrder, out
 
 def _plan_document(node: str, plan: "RebindPlan") -> Document:
     """Return the ``RebindPlan``: the steps in order, and the figures of the node before and after."""
-    from koord_numa.cli.cluster.views import now
+    from koord_numa.cli.render.output import now
 
     def figures(of: "NodeFigures") -> Document:
         return {"numaCrossings": of.crossings, "splitCores": of.split_cores}

@@ -8,6 +8,7 @@ import click
 
 from koord_numa.cli.cluster.access import outer
 from koord_numa.cli.parameters import Documented
+from koord_numa.wire.names import DEFAULT_PORT
 
 if TYPE_CHECKING:
     import asyncio
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 LEVELS: Final = ("debug", "info", "warning", "error")
 FORMATS: Final = ("text", "json")
 SOURCES: Final = ("Kopf", "Informer")
-PORT: Final = 10251
-"""``http_server.DEFAULT_PORT``, whose module takes a second to import."""
 
 
 @click.command(
@@ -43,7 +42,7 @@ PORT: Final = 10251
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
-    default=PORT,
+    default=DEFAULT_PORT,
     show_default=True,
     envvar="KOORD_NUMA_METRICS_PORT",
     help="Plain HTTP on loopback, for kubectl port-forward and tests; 0 takes a free port.",

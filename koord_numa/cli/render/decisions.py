@@ -8,7 +8,7 @@ from rich.console import Console
 
 from koord_numa.cli.cluster.simulation import Simulated, SimulatedOutcome, totals_of
 from koord_numa.cli.cluster.snapshot import Snapshot
-from koord_numa.cli.cluster.views import now
+from koord_numa.cli.render.output import now
 from koord_numa.cli.render.placements import sentences
 from koord_numa.cli.render.tables import Columns
 from koord_numa.core.cpuset import CpuSet

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
@@ -29,6 +30,11 @@ PLAIN_WIDTH: Final = 100
 
 MISSING: Final = "<none>"
 """Cell of a column without a value, as in kubectl."""
+
+
+def now() -> str:
+    """Return the time in RFC 3339 with whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def width() -> int:

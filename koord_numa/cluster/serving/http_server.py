@@ -127,9 +127,6 @@ class Connections:
         return True
 
 
-DEFAULT_PORT: Final = 10251
-"""Port for plain HTTP on loopback, the former insecure port of kube-scheduler."""
-
 ANY_IPV4: Final = "0.0.0.0"  # noqa: S104  (probes and scrapers connect from outside the pod)
 
 LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})

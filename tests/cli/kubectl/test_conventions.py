@@ -213,6 +213,7 @@ def test_powershell_completes() -> None:
     assert found.stdout == "yaml\n"
 
 
+# Without a scheduler in a pod, ``nodes`` computes from the objects; test_running_scheduler has the usual case.
 HEAVY = ("kubernetes_asyncio", "aiohttp", "pydantic", "numpy", "rich", "kopf", "asyncio", "koord_numa.core.kubelet")
 
 
@@ -220,6 +221,8 @@ HEAVY = ("kubernetes_asyncio", "aiohttp", "pydantic", "numpy", "rich", "kopf", "
     ("words", "allowed"),
     [
         pytest.param(["explain", ""], (), id="completion"),
+        pytest.param(["version"], (), id="version"),
+        pytest.param(["--help"], (), id="help"),
         pytest.param(["nodes"], ("pydantic", "numpy", "asyncio", "koord_numa.core.kubelet"), id="nodes"),
     ],
 )
