@@ -19,7 +19,7 @@ const deviceBox = (one) =>
 const numaBox = (numa, node, chosen) => {
   const pods = [...node.pods, ...node.unusedClaims.map((one) => ({ pod: `claim ${one.claim}` }))];
   const published = node.devices.filter((one) => one.numa === numa.id);
-  return el("section", { class: "numa", "aria-label": `NUMA node ${numa.id}` },
+  return el("section", { class: "numa", "data-numa": numa.id, "aria-label": `NUMA node ${numa.id}` },
     el("h4", {}, `NUMA ${numa.id}`, " ", el("span", { class: "muted" },
       `${range(Math.min(numa.freeAtLeast ?? numa.freeCPUs, numa.freeCPUs), numa.freeCPUs, number)} of ${number(numa.cpus)} CPUs free, ` +
       `${range(numa.freeMemoryAtLeast, numa.freeMemory, bytes)} of ${bytes(numa.memory)} memory`)),
