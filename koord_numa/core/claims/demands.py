@@ -96,30 +96,37 @@ def prepare(claims: Sequence[ClaimToAllocate], setting: Setting) -> Prepared:
     return Prepared(tuple(claims), tuple(prepared), prioritized)
 
 
+def _where(claim: ClaimToAllocate, demand: DeviceRequirements) -> str:
+    return f"claim {claim}, request {demand.name}"
+
+
 def _alternative(claim: ClaimToAllocate, request: DeviceRequest, index: int, setting: Setting) -> Alternative:
     demand = request.alternatives[index]
-    where = f"claim {claim}, request {demand.name}"
     for at, selector in enumerate(demand.selectors):
         if selector is None:
-            raise ClaimError(f"{where}, selector #{at}: CEL expression empty (unsupported selector type?)")
+            raise ClaimError(
+                f"{_where(claim, demand)}, selector #{at}: CEL expression empty (unsupported selector type?)"
+            )
     _check_gates(claim, request, demand, setting.node.features)
     if not demand.device_class:
-        raise ClaimError(f"{where}: missing device class name (unsupported request type?)")
+        raise ClaimError(f"{_where(claim, demand)}: missing device class name (unsupported request type?)")
     device_class = setting.classes.get(demand.device_class)
     if device_class is None:
         raise ClaimError(
-            f"{where}: could not retrieve device class {demand.device_class}: "
+            f"{_where(claim, demand)}: could not retrieve device class {demand.device_class}: "
             f'deviceclass.resource.k8s.io "{demand.device_class}" not found'
         )
     if device_class.problem:
-        raise ClaimError(f"{where}: device class {device_class.name} cannot be read: {device_class.problem}")
+        raise ClaimError(
+            f"{_where(claim, demand)}: device class {device_class.name} cannot be read: {device_class.problem}"
+        )
     selectors = SelectorRows(claim, device_class, demand, setting.node.selectors)
     # The mode is kept as written, because the message contains an unknown mode.
     if demand.mode == AllocationMode.EXACT_COUNT:
         return Alternative(request, index, demand, device_class, selectors, demand.count)
     if demand.mode != AllocationMode.ALL:
-        raise ClaimError(f"{where}: unsupported count mode {demand.mode}")
-    every = _every(where, selectors, setting)
+        raise ClaimError(f"{_where(claim, demand)}: unsupported count mode {demand.mode}")
+    every = _every(claim, selectors, setting)
     return Alternative(request, index, demand, device_class, selectors, len(every), every)
 
 
@@ -142,7 +149,7 @@ def _check_gates(
         )
 
 
-def _every(where: str, selectors: SelectorRows, setting: Setting) -> tuple[Candidate, ...]:
+def _every(claim: ClaimToAllocate, selectors: SelectorRows, setting: Setting) -> tuple[Candidate, ...]:
     """
     Return all devices that the request selects.
 
@@ -154,9 +161,13 @@ def _every(where: str, selectors: SelectorRows, setting: Setting) -> tuple[Candi
         if not concerns(pool, selectors):
             continue
         if pool.incomplete:
-            raise ClaimError(f"{where}: asks for all devices, but resource pool {pool.id} is currently being updated")
+            raise ClaimError(
+                f"{_where(claim, demand)}: asks for all devices, but resource pool {pool.id} is currently being updated"
+            )
         if pool.invalid:
-            raise ClaimError(f"{where}: asks for all devices, but resource pool {pool.id} is currently invalid")
+            raise ClaimError(
+                f"{_where(claim, demand)}: asks for all devices, but resource pool {pool.id} is currently invalid"
+            )
         selected = (it for it in pool.candidates() if selectors.select(it.device) and offered(it, node))
         found.extend(it for it in selected if room_for(it.device, demand, setting.usage, node.features, {}) is not None)
     return tuple(found)

@@ -3,6 +3,7 @@ Depth-first search of devices, over claims, requests, alternatives and devices (
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from koord_numa.core.cel.values import CelError
@@ -136,13 +137,17 @@ class Search:
         self._candidates: dict[int, list[Candidate]] = {}  # by identity of the alternative, which the claims keep alive
         self._constraints = [[ConstraintState(it) for it in claim.spec.constraints] for claim in prepared.claims]
         self._counters = CounterAccounts(usage)
-        self._looks = DeviceLooks(prepared)
         self._picks: list[Pick] = []
         self._holders: dict[DeviceId, list[int]] = {}  # claims whose picks hold the device
         self._held: dict[DeviceId, dict[str, int]] = {}  # capacity of shared devices that picks hold
         self.chosen: dict[tuple[int, int], int] = {}  # the chosen alternative, by claim and request
         self.steps = 0
         self._most = most
+
+    @cached_property
+    def _looks(self) -> DeviceLooks:
+        """Equivalent devices: needed only where a first choice fails."""
+        return DeviceLooks(self._prepared)
 
     def run(self) -> bool:
         """Return whether there is a solution. ``picks_of`` and ``chosen`` then hold the solution."""
