@@ -8,6 +8,7 @@ from koord_numa.core.claims.allocation import Allocation, DeviceUsage
 from koord_numa.core.claims.allocator import ALTERNATIVES, Allocated, allocate
 from koord_numa.core.claims.claim import Classes
 from koord_numa.core.claims.cpus import (
+    DRIVER,
     CpuClaimError,
     CpuSite,
     assign_cpus,
@@ -95,9 +96,16 @@ class ClaimDevices:
 
     def __post_init__(self) -> None:
         self._devices = {it.device.id: it.device for pool in self.node.pools for it in pool.candidates()}
-        self._places = {
-            key: places for key, device in self._devices.items() if (places := self._places_of_device(device))
-        }
+        roots, found = self.node.numa_by_root, self._places
+        for (
+            key,
+            device,
+        ) in self._devices.items():  # devices of other drivers in one line each: every decision visits all
+            if key.driver != DRIVER:
+                if near := device.own_mask or mask_of(device.numas(roots)):
+                    found[key] = (near,)
+            elif places := self._places_of_cpus(device):
+                found[key] = places
         self.node = replace(self.node, places=self._places)
         for place in {place for places in self._places.values() for place in places}:
             self.places |= place
@@ -106,16 +114,13 @@ class ClaimDevices:
             self.places |= mask_of(self.site.machine.numa_ids)
         self.fixed = self._places_of(self.claims.devices, self.claims.cpus)
 
-    def _places_of_device(self, device: Device) -> Places:
+    def _places_of_cpus(self, device: Device) -> Places:
         """
-        Return the places of a device.
+        Return the places of a device of dra-driver-cpu.
 
-        The result is empty when the places are unknown, or when the cpuset determines them. dra-driver-cpu may choose
-        any CPUs of a device without a cpuset, so such a device is on all of its NUMA nodes.
+        The result is empty when the places are unknown, or when the cpuset determines them. The driver may choose any
+        CPUs of a device without a cpuset, so such a device is on all of its NUMA nodes.
         """
-        if not is_cpu_device(device.id):
-            near = mask_of(device.numas(self.node.numa_by_root))
-            return (near,) if near else ()
         if device.own_numa:
             return (1 << device.own_numa[0],)
         return () if takes_cpusets(device) else tuple(1 << numa for numa in numas_of_cpus(device, self.site))

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from koord_numa.core.cel.program import CelDevice
 from koord_numa.core.cel.values import CelError
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
+from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.constraints import NodeTerm
 from koord_numa.core.selectors import Labels, matches_term
 from koord_numa.core.value_objects import replace
@@ -176,10 +177,12 @@ class Device:
     allocatable: tuple[NodeAllocatable, ...] = ()
     memory: dict[str, bool | CelError] = field(default_factory=dict, repr=False)
     own_numa: tuple[int, ...] = field(init=False)  # published by the driver, the physical NUMA node first
+    own_mask: int = field(init=False)  # the same as a set, 0 if the driver publishes none
     pcie_roots: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "own_numa", self._own_numa())
+        object.__setattr__(self, "own_mask", mask_of(self.own_numa))
         roots = self.attribute(PCIE_ROOT)
         names = roots.values if roots is not None and roots.kind == "string" else ()
         object.__setattr__(self, "pcie_roots", tuple(map(str, names)))
