@@ -31,7 +31,7 @@ const podsView = async (main, text) => {
       nodes.length > LISTED ? " and others" : "") : null,
     found.items.length
       ? table("Pods found", ["Pod", "Node"], found.items.map((one) => [podLink(one.pod), one.node ? nodeLink(one.node) : waits(one.pod)]))
-      : el("p", { class: "muted" }, "The scheduler knows no such pod: it neither waits for this scheduler nor runs on a node."),
+      : el("p", { class: "muted" }, `The scheduler knows no such pod${nodes.length ? "" : " or node"}. It knows pods that wait for it, and all pods on nodes.`),
     found.more ? el("p", { class: "muted" }, `${plural(found.more, "more pod")} not shown.`) : null);
   return { update: () => {} };
 };

@@ -47,13 +47,17 @@ const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s
 const facts = (entries) =>
   el("dl", { class: "facts" }, entries.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 
-// Roles are explicit, because small screens show the rows as blocks.
-const table = (caption, headings, rows) =>
-  el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+// A column without a value is left out. Roles are explicit, because small screens show the rows as blocks.
+const NONE = "–";
+const orNone = (text) => (!text || text === "-" ? NONE : text);
+const table = (caption, headings, rows) => {
+  const used = headings.map((_, at) => at).filter((at) => at === 0 || rows.some((cells) => cells[at] !== NONE));
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     el("table", { class: "stack", role: "table" },
-      el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, headings.map((text) => el("th", { scope: "col", role: "columnheader" }, text)))),
-      el("tbody", { role: "rowgroup" }, rows.map((cells) =>
-        el("tr", { role: "row" }, cells.map((cell, at) => el("td", { role: "cell", "data-label": headings[at], class: cell === "–" ? "none" : null }, el("div", {}, cell))))))));
+      el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, used.map((at) => el("th", { scope: "col", role: "columnheader" }, headings[at])))),
+      el("tbody", { role: "rowgroup" }, rows.map((cells) => el("tr", { role: "row" }, used.map((at) =>
+        el("td", { role: "cell", "data-label": headings[at], class: cells[at] === NONE ? "none" : null }, el("div", {}, cells[at]))))))));
+};
 
 // node-2 before node-10.
 const natural = new Intl.Collator("en", { numeric: true }).compare;

@@ -23,6 +23,7 @@ const numaBox = (numa, node, chosen) => {
     el("h4", {}, `NUMA ${numa.id}`, " ", el("span", { class: "muted" },
       `${range(Math.min(numa.freeAtLeast ?? numa.freeCPUs, numa.freeCPUs), numa.freeCPUs, number)} of ${number(numa.cpus)} CPUs free, ` +
       `${range(numa.freeMemoryAtLeast, numa.freeMemory, bytes)} of ${bytes(numa.memory)} memory`)),
+    numa.caches.length ? null : el("div", { class: "bar" }, el("i", { style: { width: `${numa.cpus ? (numa.freeCPUs / numa.cpus) * 100 : 0}%` } })),
     el("div", { class: "caches" }, numa.caches.map((cache) =>
       el("div", { class: "cache" }, numa.caches.length > 1 ? el("div", { class: "muted" }, `L3 ${cache.id}`) : null,
         el("div", { class: "cores", style: { "--across": across(cache.cores, 16), "--narrow": across(cache.cores, 8) } }, cache.cores.map((core) =>
@@ -44,7 +45,7 @@ const cpuLegend = () =>
 
 const drawing = (node, chosen) =>
   el("div", { class: "machine" }, node.machine.sockets.map((socket) =>
-    el("section", { class: "socket", "aria-label": socketName(socket) }, el("h3", {}, socketName(socket)),
+    el("section", { class: socket.id === null ? "socket plain" : "socket", "aria-label": socketName(socket) }, el("h3", {}, socketName(socket)),
       socket.numa.map((numa) => numaBox(numa, node, chosen)))));
 
 // The machine with pods on the CPUs that a plan gives them, or took from them when it is done.
@@ -75,17 +76,17 @@ const distanceTable = (machine) => {
 };
 
 const podRow = (chosen) => (pod, at) => [
-  [el("span", { class: `dot ${pod.cpuIds.length ? podColor(at) : ""}` }),
+  [pod.cpuIds.length ? el("span", { class: `dot ${podColor(at)}` }) : null,
     el("a", { href: `#/decisions/${encodeURIComponent(pod.pod)}`, title: "its decision", class: pod.pod === chosen ? "chosen" : null }, pod.pod)],
-  pod.qos || "–", pod.asks, pod.policies, pod.numa.join(", ") || "–", el("span", { class: "mono" }, pod.cpus),
-  pod.observed === null ? "–" : el("span", { class: `mono ${pod.observed === pod.cpus ? "" : "bad"}` }, pod.observed),
+  orNone(pod.qos), orNone(pod.asks), orNone(pod.policies), orNone(pod.numa.join(", ")), el("span", { class: "mono" }, pod.cpus),
+  pod.observed === null ? NONE : el("span", { class: `mono ${pod.observed === pod.cpus ? "" : "bad"}` }, pod.observed),
 ];
 
 const claimRow = (one) => [
-  one.claim, one.pods.join(", ") || "–", one.numa.join(", ") || "–",
+  one.claim, orNone(one.pods.join(", ")), orNone(one.numa.join(", ")),
   el("ul", { class: "would" }, one.devices.map((it) =>
     el("li", {}, `${it.driver} ${it.device}${it.cpus ? ` (${it.cpus} CPUs)` : ""}${it.numa === null ? "" : `, NUMA ${it.numa}`}${it.adminAccess ? ", admin access" : ""}`))),
-  el("span", { class: "mono" }, one.cpus || "–"), one.state,
+  one.cpus ? el("span", { class: "mono" }, one.cpus) : NONE, one.state,
 ];
 
 const switchRow = (one) => [

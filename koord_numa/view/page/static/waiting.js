@@ -28,7 +28,7 @@ const closest = (one) => {
 const waitingEntry = (one) =>
   el("article", { class: "waiting" },
     el("h3", {}, one.pods[0], one.count > 1 ? el("span", { class: "muted" }, ` and ${number(one.count - 1)} more of this shape`) : null),
-    el("p", {}, `${one.asks}`, one.policies ? `, ${one.policies}` : "", el("span", { class: "muted" }, `, priority ${one.priority}, waits ${seconds(one.waitedSeconds)}`)),
+    el("p", {}, `${one.asks}`, one.policies && one.policies !== "-" ? `, ${one.policies}` : "", el("span", { class: "muted" }, `, priority ${one.priority}, waits ${seconds(one.waitedSeconds)}`)),
     el("p", {}, one.why),
     one.claims.length
       ? el("ul", { class: "would", "aria-label": "Resource claims" }, one.claims.map((it) =>
@@ -54,7 +54,7 @@ const groupEntry = (one) =>
     el("p", {}, one.why),
     one.domains.length
       ? table("Topology domains", ["Domain", "Pods placed", "Blocked by", "Reason"],
-        one.domains.map((it) => [it.name, `${it.placed} of ${it.members}`, it.blockedBy || "–", it.why || "–"]))
+        one.domains.map((it) => [it.name, `${it.placed} of ${it.members}`, orNone(it.blockedBy), orNone(it.why)]))
       : null,
     one.wouldFit.length
       ? [el("h4", {}, "What would make the group fit"), el("ul", { class: "would" }, one.wouldFit.map((way) => el("li", { "data-kind": way.kind }, way.text)))]
@@ -117,17 +117,21 @@ const waitingPodView = (main, pod) => followed(main, store.embedded ? "/api/v1/w
 });
 
 const DECISIONS = 50;
-const CLOCK = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
-const time = (text) => el("time", { datetime: text, title: text }, CLOCK.format(new Date(text)));
+const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+const time = (text) => {
+  const [at, today] = [new Date(text), DAY.format(new Date())];
+  return el("time", { datetime: text, title: text }, `${DAY.format(at) === today ? "" : `${DAY.format(at)} `}${CLOCK.format(at)}`);
+};
 
 const runnersUp = (one) =>
   one.runnersUp.length
     ? el("details", { "data-key": `${one.uid} ${one.time}` }, el("summary", {}, one.runnersUp[0].node, one.runnersUp.length > 1 ? ` and ${one.runnersUp.length - 1} more` : ""),
       el("ul", { class: "would" }, one.runnersUp.map((other) => el("li", {}, nodeLink(other.node), `: ${other.why}`))))
-    : "–";
+    : NONE;
 
-const decisionRow = (one) => [time(one.time), podLink(one.pod), nodeLink(one.node), one.numa.join(", ") || "–",
-  el("span", { class: "mono" }, one.cpus || "shared"), one.devices.join(", ") || "–", one.score || "–", runnersUp(one)];
+const decisionRow = (one) => [time(one.time), podLink(one.pod), nodeLink(one.node), orNone(one.numa.join(", ")),
+  el("span", { class: "mono" }, one.cpus || "shared"), orNone(one.devices.join(", ")), orNone(one.score), runnersUp(one)];
 
 const decisionsView = (main, pod, query) => followed(main, "/api/v1/decisions", (found) => {
   const decisions = found.decisions.filter((one) => !pod || one.pod === pod);
