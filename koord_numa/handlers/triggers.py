@@ -120,12 +120,15 @@ class NoProgress(kopf.ProgressStorage):
 WITHOUT_PODS: Final = kopf.OperatorRegistry()
 """The registry for ``podSource: Informer``."""
 
-REGISTRIES: Final = (kopf.get_default_registry(), WITHOUT_PODS)
+WITH_PODS: Final = kopf.get_default_registry()
+"""The default registry, which ``kopf run`` uses."""
+
+REGISTRIES: Final = (WITH_PODS, WITHOUT_PODS)
 
 
 def registry(source: PodSource) -> kopf.OperatorRegistry:
     """Return the registry of handlers for a pod source."""
-    return WITHOUT_PODS if source is PodSource.INFORMER else kopf.get_default_registry()
+    return WITHOUT_PODS if source is PodSource.INFORMER else WITH_PODS
 
 
 def hand_over_pod(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> bool:

@@ -129,3 +129,14 @@ def test_version_imports_neither_the_client_nor_the_sandbox() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert found.split() == []
+
+
+def test_kopf_imports_no_client_library() -> None:
+    """kubernetes-asyncio, which tests install, takes a third of the time to the first bind. It stays importable."""
+    code = (
+        "import sys; from koord_numa.handlers import prepare_kopf; prepare_kopf(); import kopf\n"
+        "kopf.get_default_registry(); print([name for name in sys.modules if 'kubernetes' in name])\n"
+        "import importlib.util; print(importlib.util.find_spec('kubernetes_asyncio') is not None)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert found.splitlines() == ["[]", "True"]

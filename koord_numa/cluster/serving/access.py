@@ -14,10 +14,6 @@ from typing import Any, Final
 
 from aiohttp import web
 from cachetools import TTLCache
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.resources import ACCESS_REVIEWS, TOKEN_REVIEWS, Call
@@ -66,6 +62,12 @@ def _as_file(content: bytes) -> Iterator[str]:
 
 def _self_signed(host: str) -> bytes:
     """Return a private key and certificate as PEM."""
+    # The imports take 0.1 s, which a start without a self-signed certificate saves.
+    from cryptography import x509  # noqa: PLC0415
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+    from cryptography.x509.oid import NameOID  # noqa: PLC0415
+
     key = ec.generate_private_key(ec.SECP256R1())
     # Common names are at most 64 characters long (RFC 5280).
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
