@@ -4,10 +4,8 @@ import bz2
 import json
 import os
 import re
-import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +18,50 @@ WANTED = re.compile(
     r"/sys$|/sys/devices/system/(cpu|node)/(?!.*/(cpufreq|cpuidle|memory\d+)(/|$))|/sys/bus/pci/devices/"
     r"|/sys/devices/pci.*/(class|numa_node)$|/proc/meminfo$"
 )
-GEOMETRY = re.compile(
-    r"/cache/index\d+/(coherency_line_size|number_of_sets|physical_line_partition|size|ways_of_associativity)$"
+UNREAD = re.compile(
+    r"/cache/index\d+/(coherency_line_size|number_of_sets|physical_line_partition|size|type|ways_of_associativity)$"
+    r"|/topology/core_siblings(_list)?$|/numastat$"
 )
-"""What of an archive is unpacked: most files in them describe nothing that the agent reads, of caches not what they look like inside."""
+"""Files that are not unpacked: most describe nothing that the agent reads."""
+
+BLOCK = 512
+"""Bytes. A tar archive has a block with the header of each member, and the content in whole blocks."""
+
+
+def members(content: bytes) -> Iterator[tuple[str, bytes, str, bytes]]:
+    """Name, type, target of a link and content of each member of a GNU tar archive. ``tarfile`` takes ten times as long."""
+    at, long_name = 0, ""
+    while header := content[at : at + BLOCK].rstrip(b"\0"):
+        size = int(header[124:135], 8)
+        body = content[at + BLOCK : at + BLOCK + size]
+        at += BLOCK + -(-size // BLOCK) * BLOCK
+        kind = header[156:157]
+        if kind == b"L":
+            long_name = body.rstrip(b"\0").decode()
+            continue
+        name = long_name or header[:100].rstrip(b"\0").decode()
+        long_name = ""
+        yield name.rstrip("/"), kind, header[157:257].rstrip(b"\0").decode(), body
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack a recorded tree; returns the path of its ``sys``. ``TarFile.extractall`` takes three times as long."""
-    content = bz2.decompress(archive.read_bytes())
+    """Unpack a recorded tree; returns the path of its ``sys``."""
     made: set[str] = set()
-    with tarfile.open(fileobj=BytesIO(content)) as tar:
-        for member in tar:
-            if not WANTED.search(member.name) or GEOMETRY.search(member.name):
-                continue
-            path = f"{folder}/{member.name}"
-            parent = path if member.isdir() else os.path.dirname(path)  # noqa: PTH120 - of thousands, Path takes ten times as long
-            if parent not in made:
-                Path(parent).mkdir(parents=True, exist_ok=True)
-                made.add(parent)
-            if member.issym():
-                Path(path).symlink_to(member.linkname)
-            elif member.isreg():
-                Path(path).write_bytes(content[member.offset_data : member.offset_data + member.size])
-            else:
-                assert member.isdir(), member.name
+    for name, kind, target, body in members(bz2.decompress(archive.read_bytes())):
+        if not WANTED.search(name) or UNREAD.search(name):
+            continue
+        path = f"{folder}/{name}"
+        parent = path if kind == b"5" else os.path.dirname(path)  # noqa: PTH120 - of thousands, Path takes ten times as long
+        if parent not in made:
+            os.makedirs(parent, exist_ok=True)  # noqa: PTH103 - as above
+            made.add(parent)
+        if kind == b"2":
+            os.symlink(target, path)  # noqa: PTH211 - as above
+        elif kind == b"0":
+            with open(path, "wb") as file:  # noqa: PTH123 - as above
+                file.write(body)
+        else:
+            assert kind == b"5", name
     return next(path for path in folder.glob("*/sys"))
 
 
