@@ -4,7 +4,7 @@ import asyncio
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,11 +13,13 @@ from tests.cluster.objects import PATIENCE
 
 
 @asynccontextmanager
-async def started(*arguments: str, **environment: str) -> AsyncIterator[Process]:
+async def started(
+    *arguments: str, program: Sequence[str] = ("-m", "koord_numa"), **environment: str
+) -> AsyncIterator[Process]:
     """``koord-numa`` with these arguments; asked to end at the end if it still runs, so that no child of its own is left."""
     environment = {"PATH": "/usr/bin:/bin", "PYTHONUNBUFFERED": "1", "TMPDIR": tempfile.gettempdir(), **environment}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "koord_numa", *arguments, stdout=PIPE, stderr=STDOUT, env=environment
+        sys.executable, *program, *arguments, stdout=PIPE, stderr=STDOUT, env=environment
     )
     try:
         yield process

@@ -4,6 +4,7 @@ import re
 import sys
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, SIGTERM, Signals, signal
+from typing import Final
 
 import pytest
 import yaml
@@ -48,13 +49,31 @@ class Refusing(Fleet):
         next(iter(self.nodes.values())).refuse_next("UnexpectedAdmissionError", "out of luck")
 
 
+def files(folder: Path) -> dict[str, Path]:
+    """Two machines and a few pods, by the names that the demo has for its own."""
+    written = {}
+    for name, text in (("DEMO_RACK", yaml.safe_dump(RACK)), ("DEMO_PODS", PODS)):
+        written[name] = folder / f"{name}.yaml"
+        written[name].write_text(text)
+    return written
+
+
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo of two machines and a few pods."""
-    for name, text in (("DEMO_RACK", yaml.safe_dump(RACK)), ("DEMO_PODS", PODS)):
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(text)
+    for name, path in files(tmp_path).items():
         monkeypatch.setattr(demo_command, name, path)
+
+
+SMALL: Final = """
+import sys
+from pathlib import Path
+from koord_numa.cli import main
+from koord_numa.cli.demo import show
+show.DEMO_RACK, show.DEMO_PODS = map(Path, sys.argv.pop(1).split(","))
+main()
+"""
+"""The same demo as a process of its own."""
 
 
 def run() -> Result:
@@ -126,20 +145,23 @@ def server_in(folder: Path) -> str:
 async def test_nothing_is_left_of_an_interrupted_demo(tmp_path: Path, number: Signals) -> None:
     """SIGTERM ends it where SIGINT is ignored, too, as in the background of a shell."""
     before = signal(SIGINT, SIG_IGN) if number is SIGTERM else None
+    folder = tmp_path / "of the demo"
+    folder.mkdir()
+    program = ("-c", SMALL, ",".join(map(str, files(tmp_path).values())))
     try:
-        async with started("demo", TMPDIR=str(tmp_path)) as process:
+        async with started("demo", program=program, TMPDIR=str(folder)) as process:
             await line_with(process, "8 of")
-            url = server_in(tmp_path)
+            url = server_in(folder)
             assert await is_open(url)
-            assert processes_about(str(tmp_path))
+            assert processes_about(str(folder))
             process.send_signal(number)
             assert await process.wait() == 130
             assert not await is_open(url)
     finally:
         if before is not None:
             signal(SIGINT, before)
-    assert left_in(tmp_path) == []
-    assert processes_about(str(tmp_path)) == []
+    assert left_in(folder) == []
+    assert processes_about(str(folder)) == []
 
 
 def test_of_pods_with_claims_one_is_submitted_at_a_time() -> None:

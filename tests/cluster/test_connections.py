@@ -54,18 +54,18 @@ async def health(port: int) -> str:
         return (await response.text()).strip()
 
 
-async def test_health_answers_beside_2000_idle_tls_connections() -> None:
+async def test_health_answers_beside_650_idle_tls_connections() -> None:
     writers = []
     async with serving() as server:
         context = anything()
-        for _ in range(40):
+        for _ in range(13):
             opened = await asyncio.gather(
                 *(asyncio.open_connection("127.0.0.1", server.port, ssl=context) for _ in range(50))
             )
             writers += [writer for _, writer in opened]
             assert await health(server.port) == "ok"
         assert server.connections is not None
-        assert len(server.connections) <= LIMITS.most
+        assert len(server.connections) <= LIMITS.most < len(writers)
         for writer in writers:
             writer.transport.abort()
 

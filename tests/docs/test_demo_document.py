@@ -11,7 +11,7 @@ from aiohttp import ClientSession
 from click.testing import CliRunner
 
 from koord_numa.cli import main
-from tests.cli.processes import started
+from tests.cli.processes import left_in, started
 from tests.cluster.objects import PATIENCE
 
 pytestmark = pytest.mark.e2e
@@ -66,3 +66,4 @@ async def test_the_document_shows_what_is_printed(tmp_path: Path, monkeypatch: p
             assert result.output == text, command
         process.terminate()
         await process.wait()
+    assert left_in(tmp_path) == []

@@ -121,6 +121,11 @@ class World:
                 counts[asked.name] = counts.get(asked.name, 0) + 1
         return counts
 
+    def holder(self) -> str:
+        """Identity of the leader, empty without one."""
+        lease = self.server.store.find("leases.coordination.k8s.io", "koord-numa", "koord-numa")
+        return str(lease["spec"]["holderIdentity"]) if lease else ""
+
     def complaints(self) -> list[str]:
         """Everything that no run may bring about: broken promises, CPUs held twice, pods that did not start."""
         failed = [pod["metadata"]["name"] for pod in self.server.store.list("pods", fields="status.phase=Failed")]
