@@ -6,10 +6,12 @@ The kubelet's answers to whole sequences of pods: what each case says, in the co
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from koord_numa.core.cpu_topology import cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
 from koord_numa.core.kubelet.state import ContainerGrant, DevicePool, Grant, KubeletNode, KubeletState, PluginDevice
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.objects.node import KubeletConfig, Zone
@@ -42,6 +44,17 @@ class Sequence:
     nrt_after: Mapping[str, Any]
     memory: Mapping[int, int]  # all bytes per NUMA node
     leaks: bool
+
+    @cached_property
+    def played(self) -> tuple[tuple[KubeletState, Admitted | NotAdmitted | None], ...]:
+        """The exact model's state after each step, and its answer to a pod."""
+        found: list[tuple[KubeletState, Admitted | NotAdmitted | None]] = []
+        state = KubeletState.empty(self.node)
+        for step in self.steps:
+            verdict = None if step.request is None else admit(state, step.uid, step.request)
+            state = state.without(step.uid) if verdict is None else verdict.state
+            found.append((state, verdict))
+        return tuple(found)
 
 
 def load(case: Case) -> Sequence:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from koord_numa.core.kubelet.admission import would_admit
-from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted
 from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.state import Charge, KubeletAdmission, KubeletState
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
@@ -63,19 +63,9 @@ def exact_view(node: str, state: KubeletState) -> KubeletView:
     return KubeletView(node=node, hypotheses=(Hypothesis(state),))
 
 
-def after_admission(view: KubeletView, uid: str, request: PodRequest) -> KubeletView:
-    """An exact view after the kubelet was given this pod, whether it took it or not."""
-    return exact_view(view.node, admit(view.state, uid, request).state)
-
-
-def after_removal(view: KubeletView, uid: str) -> KubeletView:
-    """An exact view after the pod is gone."""
-    return exact_view(view.node, view.state.without(uid))
-
-
 def with_full_configuration(seen: _Seen) -> KubeletView:
     """What our own replay of the known pods says; refused pods are known, too, since they failed in public."""
-    return seen.view or exact_view("n", KubeletState.empty(seen.sequence.node))
+    return exact_view("n", seen.state)
 
 
 def with_published_amounts(seen: _Seen) -> KubeletView:
@@ -120,10 +110,8 @@ def judge(
     seen = _Seen(sequence, KubeletState.empty(sequence.node))
     for number, step in enumerate(sequence.steps):
         if step.request is None:
-            seen.state = seen.state.without(step.uid)
+            seen.state, _ = sequence.played[number]
             seen.pods.pop(step.uid, None)
-            if look is with_full_configuration and seen.view is not None:
-                seen.view = after_removal(seen.view, step.uid)
             continue
         seen.view = look(seen)
         ours = _strictly(would_admit(step.request, seen.view))
@@ -131,14 +119,11 @@ def judge(
             asked.append((step.request, seen.view))
         _note_answer(f"{sequence.id} step {number}", step, ours, seen, score)
         before = seen.state
-        verdict = admit(before, step.uid, step.request)
-        seen.state = verdict.state
+        seen.state, verdict = sequence.played[number]
         if isinstance(ours, KubeletAdmission) and isinstance(verdict, Admitted):
             _check_charge(sequence, (before, seen.state), ours, score)
         if step.out["admit"]:
             seen.pods[step.uid] = _holding(step.uid, step.request)
-        if look is with_full_configuration:
-            seen.view = after_admission(seen.view, step.uid, step.request)
 
 
 def _strictly(answer: KubeletAdmission | Rejection) -> KubeletAdmission | Rejection:

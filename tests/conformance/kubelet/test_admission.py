@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from koord_numa.core.kubelet.admit import NotAdmitted, admit
-from koord_numa.core.kubelet.state import KubeletState
+from koord_numa.core.kubelet.admit import NotAdmitted
 from tests.conformance.kubelet import cpu as kubelet_cpu
 from tests.conformance.kubelet import tm as kubelet_tm
 from tests.conformance.kubelet.admission import Sequence, exported, load, published, written
@@ -30,18 +29,13 @@ def replay(sequence: Sequence) -> Answers:
 
 
 def _answers(sequence: Sequence) -> Iterator[Mapping[str, Any]]:
-    state = KubeletState.empty(sequence.node)
-    for step in sequence.steps:
-        if step.request is None:
-            state = state.without(step.uid)
+    for state, verdict in sequence.played:
+        if verdict is None:
             out: Mapping[str, Any] = {}
+        elif isinstance(verdict, NotAdmitted):
+            out = {"admit": False, "reason": verdict.refusal.reason}
         else:
-            verdict = admit(state, step.uid, step.request)
-            state = verdict.state
-            if isinstance(verdict, NotAdmitted):
-                out = {"admit": False, "reason": verdict.refusal.reason}
-            else:
-                out = written(verdict.grant)
+            out = written(verdict.grant)
         yield {"out": out, "zones": exported(sequence.node, state, sequence.memory)}
 
 
@@ -71,7 +65,17 @@ def _ordered(out: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**out, "containers": containers}
 
 
-ORACLE = Oracle("kubelet-admission", load, replay, agrees)
+_SEQUENCES: dict[str, Sequence] = {}
+
+
+def load_once(case: Case) -> Sequence:
+    """The sequence of a case, which all tests share: the exact model plays it once."""
+    if case["id"] not in _SEQUENCES:
+        _SEQUENCES[case["id"]] = load(case)
+    return _SEQUENCES[case["id"]]
+
+
+ORACLE = Oracle("kubelet-admission", load_once, replay, agrees)
 
 
 @each_file("kubelet-admission")
@@ -84,7 +88,7 @@ def test_kubelet_admission_with_the_full_configuration_known(file: Path, record_
     """Never a pod that the kubelet refuses, and hardly one missed that it admits."""
     score = Score()
     for case in cases(file):
-        judge(load(case), with_full_configuration, score)
+        judge(load_once(case), with_full_configuration, score)
     record_property("conformance", f"{file.name}, configuration known: {str(score).splitlines()[0]}")
     assert score.admits
     assert not score.wrong_yes, str(score)
@@ -97,7 +101,7 @@ def test_kubelet_admission_with_published_amounts_only(file: Path, record_proper
     """At most one pod in a thousand is placed where the kubelet refuses it; the price is measured and named."""
     score = Score()
     for case in cases(file):
-        judge(load(case), with_published_amounts, score)
+        judge(load_once(case), with_published_amounts, score)
     first, second = str(score).splitlines()[:2]
     record_property("conformance", f"{file.name}, amounts published: {first}; {second}")
     assert score.admits
@@ -112,7 +116,7 @@ def test_kubelet_admission_with_cpu_options_published(file: Path, record_propert
     """Publishing the CPU manager's policy and options makes most of the careful refusals unnecessary."""
     score = Score()
     for case in cases(file):
-        judge(load(case), with_published_cpu_options, score)
+        judge(load_once(case), with_published_cpu_options, score)
     first, second = str(score).splitlines()[:2]
     record_property("conformance", f"{file.name}, CPU options published: {first}; {second}")
     assert score.admits

@@ -28,7 +28,7 @@ from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.ledger import Holding
 from koord_numa.core.value_objects import replace
 from tests.conformance.kubelet.admission import exported
-from tests.conformance.kubelet.seen import after_admission, after_removal, exact_view
+from tests.conformance.kubelet.seen import exact_view
 from tests.core.kubelet.nodes import GI, ROOMY, app, init, node, pod
 from tests.core.kubelet.test_admit import nodes, pods
 
@@ -247,12 +247,11 @@ def test_no(seen: KubeletView, request_: PodRequest, expected: Rejection) -> Non
 
 
 def test_a_node_followed_from_its_first_pod_is_known_to_the_cpu() -> None:
-    seen = exact_view("n", KubeletState.empty(node()))
-    seen = after_admission(seen, "a", pod(app(6)))
+    seen = exact_view("n", admit(KubeletState.empty(node()), "a", pod(app(6))).state)
     assert would_admit(pod(app(2)), seen) == KubeletAdmission(
         numa=((0, {"cpu": 2000}),), mask=0b01, cpus=CpuSet.parse("6-7")
     )
-    assert would_admit(pod(app(7)), after_removal(seen, "a")) == KubeletAdmission(
+    assert would_admit(pod(app(7)), exact_view("n", seen.state.without("a"))) == KubeletAdmission(
         numa=((0, {"cpu": 7000}),), mask=0b01, cpus=CpuSet.parse("0-6")
     )
 
