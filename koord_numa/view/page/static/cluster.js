@@ -112,7 +112,7 @@ const historyStrip = () => {
   return strip;
 };
 
-// Labels that divide the nodes into at most GROUPS groups.
+// Labels that divide the nodes into at most GROUPS groups, but not into single nodes.
 const groupLabels = (nodes) => {
   const found = new Map();
   for (const node of nodes) {
@@ -121,7 +121,7 @@ const groupLabels = (nodes) => {
       if (values.size <= GROUPS) found.set(key, values.add(value));
     }
   }
-  return [...found].filter(([, values]) => values.size > 1 && values.size <= GROUPS).map(([key]) => key).sort(natural);
+  return [...found].filter(([, values]) => values.size > 1 && values.size <= GROUPS && values.size < nodes.length).map(([key]) => key).sort(natural);
 };
 
 const headingText = (value, nodes) => {

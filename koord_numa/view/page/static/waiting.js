@@ -6,23 +6,30 @@ const bar = (one) => {
     el("i", { style: { width: `${share * 100}%` } }), el("u", { style: { left: `calc(${need * 100}% - 3px)` } }));
 };
 
-// Nodes with the same reason and the same amounts are one entry.
-const foldEqual = (nodes) => {
+// "18 of 46 CPUs", with the unit once.
+const freeOf = (part) => {
+  const unit = part.totalText.replace(/^\S+/, "");
+  return `${unit && part.freeText.endsWith(unit) ? part.freeText.slice(0, -unit.length) : part.freeText} of ${part.totalText}`;
+};
+
+// Entries that differ only in a name are one entry with all names.
+const foldEqual = (entries, name) => {
   const found = new Map();
-  for (const node of nodes) {
-    const key = JSON.stringify({ ...node, node: "" });
-    found.set(key, { ...node, nodes: [...(found.get(key)?.nodes || []), node.node] });
+  for (const entry of entries) {
+    const key = JSON.stringify({ ...entry, [name]: null });
+    if (!found.has(key)) found.set(key, { ...entry, names: [] });
+    found.get(key).names.push(entry[name]);
   }
   return [...found.values()];
 };
 
 const closest = (one) => {
-  const rows = one.numa.map((part) =>
-    [`NUMA ${part.numa}`, part.resource, `${part.freeText} of ${part.totalText}`, part.neededText, bar(part)]);
-  const names = one.nodes.sort(natural).flatMap((name, at) => (at ? [", ", nodeLink(name)] : [nodeLink(name)]));
+  const rows = foldEqual(one.numa, "numa").map((part) =>
+    [`NUMA ${part.names.join(", ")}`, part.resource, freeOf(part), part.neededText, bar(part)]);
+  const names = one.names.sort(natural).flatMap((name, at) => (at ? [", ", nodeLink(name)] : [nodeLink(name)]));
   return el("div", {}, el("h4", {}, names, " ", el("span", { class: "muted" }, one.message)),
     one.detail ? el("p", { class: "muted" }, one.detail) : null,
-    rows.length ? table(`NUMA nodes of ${one.nodes.join(", ")}`, ["NUMA node", "Resource", "Free", "Needed", ""], rows) : null);
+    rows.length ? table(`NUMA nodes of ${one.names.join(", ")}`, ["NUMA node", "Resource", "Free", "Needed", ""], rows) : null);
 };
 
 const waitingEntry = (one) =>
@@ -38,7 +45,7 @@ const waitingEntry = (one) =>
     one.wouldFit.length
       ? el("ul", { class: "would" }, one.wouldFit.map((way) => el("li", { "data-kind": way.kind }, way.text)))
       : el("p", { class: "muted" }, "No single change of the pod, rebind or eviction was found."),
-    one.closest.length ? el("details", { open: true, "data-key": `closest ${one.pods[0]}` }, el("summary", {}, "Nodes that came closest"), foldEqual(one.closest).map(closest)) : null);
+    one.closest.length ? el("details", { open: true, "data-key": `closest ${one.pods[0]}` }, el("summary", {}, "Nodes that came closest"), foldEqual(one.closest, "node").map(closest)) : null);
 
 // One entry for all waiting pods of a group: how many exist, which pod blocks the others, and a row for each topology domain.
 const gangLine = (gang) => {
@@ -60,7 +67,7 @@ const groupEntry = (one) =>
       ? [el("h4", {}, "What would make the group fit"), el("ul", { class: "would" }, one.wouldFit.map((way) => el("li", { "data-kind": way.kind }, way.text)))]
       : null,
     el("details", { "data-key": `pods ${one.gangs[0].name}` }, el("summary", {}, `Pods that wait${one.count > one.pods.length ? `, ${one.pods.length} of ${one.count}` : ""}`), el("ul", {}, one.pods.map((pod) => el("li", {}, pod)))),
-    one.closest.length ? el("details", { "data-key": `closest ${one.gangs[0].name}` }, el("summary", {}, `Nodes that came closest for ${one.blockedBy}`), foldEqual(one.closest).map(closest)) : null);
+    one.closest.length ? el("details", { "data-key": `closest ${one.gangs[0].name}` }, el("summary", {}, `Nodes that came closest for ${one.blockedBy}`), foldEqual(one.closest, "node").map(closest)) : null);
 
 // A document that is read again some time after the cluster has changed, and drawn again when it says something else.
 const READ_AGAIN = 2000;
