@@ -27,6 +27,7 @@ from koord_numa.view.documents import API_VERSION, Document, document
 from koord_numa.view.documents.claims import node_claims, wanted_claims
 from koord_numa.view.documents.cluster import (
     cluster_document,
+    free_cpus,
     largest_cpus,
     move_entry,
     node_entry,
@@ -120,7 +121,7 @@ class History:
         self._scheduler = scheduler
         self._samples: deque[Sample] = deque(maxlen=SAMPLES - 1)
         self._counted = (0, 0)
-        self._largest: dict[str, tuple[int, int]] = {}
+        self._known: dict[str, tuple[int, int]] = {}
 
     async def run(self) -> None:
         """Take samples until cancelled."""
@@ -151,17 +152,24 @@ class History:
         return document("HistoryView", generatedAt=now(), sampleSeconds=SAMPLE_SECONDS, **columns)
 
     async def _largest_aligned(self) -> int:
-        # Only changed nodes are evaluated. Their entries are not kept, because no page may be open.
-        evaluated = 0
-        for name, info in list(self._scheduler.cache.nodes.items()):
-            if self._largest.get(name, (None, 0))[0] == info.revision:
+        # Nodes with the most free CPUs come first, and unchanged nodes are not evaluated again: with eight NUMA nodes
+        # each, 5,000 nodes take 1 s. Evaluation ends when no other node can have more.
+        nodes = self._scheduler.cache.nodes
+        self._known = {name: it for name, it in self._known.items() if name in nodes}
+        largest = evaluated = 0
+        for bound, name in sorted(((free_cpus(info), name) for name, info in nodes.items()), reverse=True):
+            if bound <= largest:
+                break
+            info = nodes.get(name)
+            if info is None:
                 continue
-            self._largest[name] = info.revision, largest_cpus(info)
-            evaluated += 1
-            if evaluated % BATCH == 0:
-                await asyncio.sleep(0)
-        self._largest = {name: it for name, it in self._largest.items() if name in self._scheduler.cache.nodes}
-        return max((cpus for _, cpus in self._largest.values()), default=0)
+            if self._known.get(name, (None, 0))[0] != info.revision:
+                self._known[name] = info.revision, largest_cpus(info)
+                evaluated += 1
+                if evaluated % BATCH == 0:
+                    await asyncio.sleep(0)
+            largest = max(largest, self._known[name][1])
+        return largest
 
 
 ADVISED: Final = 20

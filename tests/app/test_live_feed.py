@@ -100,7 +100,7 @@ async def test_a_node_is_removed_while_its_pods_remain() -> None:
 
 
 async def test_the_history_is_counted_per_sample_and_bounded() -> None:
-    world = make_world(make_node("a"), make_node("b", cpu=16))
+    world = make_world(make_node("a", cpu=12), make_node("b", cpu=16))
     for topology in (make_topology("a"), make_topology("b", cores=4)):
         world.engine.handlers.topologies.observe("ADDED", topology)
     attempts, history = world.engine.metrics.attempts, History(world.engine)
@@ -116,6 +116,13 @@ async def test_the_history_is_counted_per_sample_and_bounded() -> None:
         "rejected": [0, 1],
         "largest": [8, 4],
     }
+    # The node with the most free CPUs has the smaller NUMA nodes.
+    world.engine.handlers.nodes.observe("ADDED", make_node("c", cpu=16))
+    world.engine.handlers.topologies.observe("ADDED", make_topology("c", numa=4, cores=2))
+    world.engine.handlers.topologies.observe("MODIFIED", make_topology("a", cores=3))
+    assert (await history.read())["largest"] == [8, 6]
+    world.engine.handlers.nodes.observe("DELETED", make_node("a"))
+    assert (await history.read())["largest"] == [8, 4]
     for _ in range(SAMPLES):
         await history.take()
     assert [len((await history.read())[name]) for name in ("scheduled", "rejected", "largest")] == [SAMPLES] * 3

@@ -99,6 +99,11 @@ def largest_cpus(info: NodeInfo) -> int:
     return largest_aligned(seen).get(CPU, 0) // MILLI
 
 
+def free_cpus(info: NodeInfo) -> int:
+    """Return the free CPUs of the whole node: an upper bound of ``largest_cpus``."""
+    return max(0, info.allocatable.get(CPU, 0) - info.ledger.amounts.get(CPU, 0)) // MILLI
+
+
 def rule_of(seen: NodeSnapshot) -> tuple[str, str, str]:
     """Return the owner of the CPUs (``scheduler``, ``kubelet``, ``none``), the effective policies, and their scope."""
     offer = seen.offer
