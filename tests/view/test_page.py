@@ -42,6 +42,17 @@ MACHINES: Final[JsonObject] = {
 }
 
 
+VIEWS: Final = {
+    "cluster": "Cluster",
+    "nodes/own-0": "own-0",
+    "waiting": "Pods that wait",
+    "decisions": "Recent decisions",
+    "waiting?pod=default/too-wide": "default/too-wide",
+    "pods/own-": "Pods and nodes with \u201cown-\u201d",
+}
+"""Headings by view."""
+
+
 @asynccontextmanager
 async def scheduling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[World, Runtime]]:
     """Three nodes, a pod that is placed and one that fits nowhere."""
@@ -238,16 +249,16 @@ async def test_the_keyboard_reaches_everything(tmp_path: Path, monkeypatch: pyte
         await expect(page.get_by_role("heading", name="Pods that wait")).to_be_visible()
 
 
-@pytest.mark.parametrize("view", ["cluster", "nodes/own-0", "waiting", "decisions"])
-async def test_small_screens(view: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_small_screens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with scheduling(tmp_path, monkeypatch) as (_, runtime), browser_page(width=360) as page:
-        await page.goto(f"{url(runtime)}#/{view}")
-        await expect(page.get_by_role("heading", level=2)).to_be_visible()
-        assert await page.evaluate("document.scrollingElement.scrollWidth") <= 360
-        for cores in await page.locator(".cores").all():
-            columns = await cores.evaluate("it => getComputedStyle(it).gridTemplateColumns")
-            assert len(columns.split()) == 4
-        await accessible(page)
+        for view, heading in VIEWS.items():
+            await page.goto(f"{url(runtime)}#/{view}")
+            await expect(page.get_by_role("heading", level=2)).to_have_text(heading)
+            assert (view, await page.evaluate("document.scrollingElement.scrollWidth") <= 360) == (view, True)
+            for cores in await page.locator(".cores").all():
+                columns = await cores.evaluate("it => getComputedStyle(it).gridTemplateColumns")
+                assert len(columns.split()) == 4
+            await accessible(page)
 
 
 def many(count: int) -> dict[str, JsonObject]:
@@ -372,6 +383,36 @@ async def test_decisions_are_paged(tmp_path: Path) -> None:
         await expect(page.get_by_role("link", name="Older")).to_have_count(0)
         assert await page.evaluate("document.scrollingElement.scrollWidth") <= 390
         await accessible(page)
+
+
+def closest(node: str, free: tuple[int, int]) -> JsonObject:
+    numa = [
+        {"numa": at, "resource": "cpu", "free": amount, "total": 16, "needed": 12, "freeText": f"{amount} CPUs",
+         "totalText": "16 CPUs", "neededText": "12 CPUs"}
+        for at, amount in enumerate(free)
+    ]  # fmt: skip
+    return {"node": node, "reason": "numa", "message": "no NUMA node fits", "detail": "", "largest": "", "numa": numa}
+
+
+async def test_equal_nodes_and_numa_nodes_are_one_entry(tmp_path: Path) -> None:
+    shape = {
+        "pods": ["default/p"], "count": 1, "group": "", "priority": 0, "asks": "12 CPU", "policies": "-", "qos": "LSR",
+        "waitedSeconds": 5, "why": "0/3 nodes are available", "reasons": [], "claims": [], "wouldFit": [],
+        "closest": [closest("n-10", (8, 8)), closest("n-3", (8, 4)), closest("n-9", (8, 8))],
+    }  # fmt: skip
+    path = tmp_path / "page.html"
+    waiting = {"generatedAt": "", "groups": [], "classes": [shape], "more": 0}
+    path.write_text(written_page({**many(1), "/api/v1/waiting": waiting}))
+    async with browser_page(offline=True) as page:
+        await page.goto(f"{path.as_uri()}#/waiting?pod=default/p")
+        nodes = page.locator("article.waiting details h4")
+        await expect(nodes).to_have_text(["n-9, n-10 no NUMA node fits", "n-3 no NUMA node fits"])
+        rows = [await row.locator("td").all_inner_texts() for row in await page.locator("tbody tr").all()]
+        assert [row[:4] for row in rows] == [
+            ["NUMA 0, 1", "cpu", "8 of 16 CPUs", "12 CPUs"],
+            ["NUMA 0", "cpu", "8 of 16 CPUs", "12 CPUs"],
+            ["NUMA 1", "cpu", "4 of 16 CPUs", "12 CPUs"],
+        ]
 
 
 async def test_no_text_of_an_object_becomes_markup(tmp_path: Path) -> None:
