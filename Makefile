@@ -94,7 +94,7 @@ dist: $(DEV)  ## Source archive, wheel, kubectl plugin with its manifest, and th
 	rm -rf build/sbom && $(PYTHON) -m venv build/sbom && build/sbom/bin/python -m pip install --quiet --disable-pip-version-check build/dist/*.whl
 	$(BIN)/cyclonedx-py environment build/sbom/bin/python --pyproject pyproject.toml --output-reproducible --output-file build/dist/sbom.json
 
-krew:  ## kubectl plugin archive and its Krew manifest, into build/dist (REPOSITORY=owner/name on GitHub)
+krew:  ## kubectl plugin archives, which need only Python, and their Krew manifest, into build/dist (REPOSITORY=owner/name on GitHub)
 	$(PYTHON) deploy/tools/krew.py build/dist $(REPOSITORY)
 
 chart: $(DEV)  ## Lint, render and pack the Helm chart by Helm's library, into build/chart

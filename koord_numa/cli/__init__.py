@@ -67,6 +67,12 @@ class _Commands(click.Group):
             raise
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
+        except ModuleNotFoundError as error:
+            if str(error.name).startswith("koord_numa"):
+                raise
+            raise click.ClickException(
+                f"this command needs the package {error.name}, which is not installed (pip install koord-numa)"
+            ) from error
         except click.ClickException as error:
             told = _in_one_line(error, ctx.command_path)
             if told is error:

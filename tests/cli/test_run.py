@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import click
 import orjson
 import pytest
 import yaml
@@ -140,3 +141,18 @@ def test_kopf_imports_no_client_library() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert found.splitlines() == ["[]", "True"]
+
+
+def test_a_command_names_the_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubectl plugin contains the packages of the commands for clients only."""
+
+    @click.command()
+    def broken() -> None:
+        raise ModuleNotFoundError("No module named 'grpc'", name="grpc")
+
+    monkeypatch.setattr(type(main), "get_command", lambda *_: broken)
+    answer = CliRunner().invoke(main, ["node-agent"])
+    assert answer.exit_code == 1
+    assert answer.output == (
+        "Error: this command needs the package grpc, which is not installed (pip install koord-numa)\n"
+    )

@@ -1,13 +1,16 @@
 """One version everywhere, and workflows that call make targets which exist."""
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import re
 import subprocess
 import sys
 import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -28,28 +31,97 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert "version =" not in (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[0]
 
 
-def test_the_plugin_manifest_is_filled_in_from_the_archive(tmp_path: Path) -> None:
-    made = []
-    for folder in (tmp_path / "one", tmp_path / "other"):
-        script = ROOT / "deploy" / "tools" / "krew.py"
-        subprocess.run([sys.executable, script, folder, "acme/koord-numa"], check=True)
-        made.append((folder / "kubectl-koord_numa.tar.gz").read_bytes())
-    assert made[0] == made[1]
-    text = (tmp_path / "one" / "koord-numa.yaml").read_text()
+PLUGIN = ROOT / "deploy" / "tools" / "krew.py"
+
+IN_TEST = ("click", "orjson")
+"""Packages of the plugin that are enough for ``version`` and for errors."""
+
+
+OF_VERSION = re.compile(
+    r"koord_numa/(__init__|(cli|cluster|wire)/[^/]*|cli/.*|view/[^/]*|view/documents/__init__)\.py$"
+)
+"""The modules that ``version`` imports."""
+
+
+def wheel_of(package: str, folder: Path) -> None:
+    """Write the installed files of a package as a wheel."""
+    installed = importlib.metadata.distribution(package)
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / f"{package}-1-cp3-x.whl", "w") as wheel:
+        for file in installed.files or ():
+            if ".." not in file.parts and file.suffix != ".pyc":
+                wheel.write(str(installed.locate_file(file)), str(file))
+
+
+def krew() -> Any:
+    """The tool that makes the archives."""
+    spec = importlib.util.spec_from_file_location("krew_tool", PLUGIN)
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    return tool
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Archives from wheels of this Python and a part of our own modules. The release makes them from the lock file."""
+    folder, tool = tmp_path_factory.mktemp("plugin"), krew()
+    for package in IN_TEST:
+        wheel_of(package, folder / f"cp3{sys.version_info.minor}")
+    everything = tool.own_files
+    tool.own_files = lambda: ((name, content) for name, content in everything() if OF_VERSION.match(name))
+    tool.main(folder, "acme/koord-numa", ["linux-amd64", "darwin-arm64"], folder, 0)
+    return folder
+
+
+def test_the_plugin_manifest_is_filled_in_from_the_archives(plugin: Path) -> None:
+    made = [(plugin / f"kubectl-koord_numa-{it}.tar.gz").read_bytes() for it in ("linux-amd64", "darwin-arm64")]
+    assert made[0] == made[1]  # equal content gives equal archives
+    text = (plugin / "koord-numa.yaml").read_text()
     spec = yaml.safe_load(text)["spec"]
-    [platform] = spec["platforms"]
-    assert platform["sha256"] == hashlib.sha256(made[0]).hexdigest()
     assert spec["version"] == f"v{__version__}"
-    assert (
-        platform["uri"]
-        == f"https://github.com/acme/koord-numa/releases/download/v{__version__}/kubectl-koord_numa.tar.gz"
-    )
-    assert not re.search("REPOSITORY|VERSION|SHA256", text)
-    with tarfile.open(tmp_path / "one" / "kubectl-koord_numa.tar.gz") as archive:
-        modes = {member.name: member.mode for member in archive}
-    assert modes == {"kubectl-koord_numa": 0o755, "LICENSE": 0o644}
-    assert {entry["from"] for entry in platform["files"]} == modes.keys()
-    assert platform["bin"] in modes
+    assert not re.search("REPOSITORY|VERSION|SHA256|ARCH", text)
+    selectors = [platform["selector"]["matchLabels"] for platform in spec["platforms"]]
+    assert selectors == [{"os": "linux", "arch": "amd64"}, {"os": "darwin", "arch": "arm64"}]
+    for platform in spec["platforms"]:
+        base, _, name = platform["uri"].rpartition("/")
+        assert base == f"https://github.com/acme/koord-numa/releases/download/v{__version__}"
+        assert platform["sha256"] == hashlib.sha256((plugin / name).read_bytes()).hexdigest()
+        with tarfile.open(plugin / name) as archive:
+            modes = {member.name: member.mode for member in archive}
+        assert {entry["from"] for entry in platform["files"]} == modes.keys()
+        assert modes[platform["bin"]] == 0o755
+
+
+def test_the_plugin_needs_only_python(plugin: Path, tmp_path: Path) -> None:
+    with tarfile.open(plugin / "kubectl-koord_numa-linux-amd64.tar.gz") as archive:
+        archive.extractall(tmp_path / "store")  # noqa: S202  (our own archive)
+    (tmp_path / "bin").mkdir()
+    for name in ("kubectl-koord_numa", "kubectl_complete-koord_numa"):
+        (tmp_path / "bin" / name).symlink_to(tmp_path / "store" / "kubectl-koord_numa")
+    # A Python without packages of its own, as the system's.
+    (tmp_path / "bin" / "python3").write_text(f'#!/bin/sh\nexec {sys._base_executable} "$@"\n')  # type: ignore[attr-defined]
+    (tmp_path / "bin" / "python3").chmod(0o755)
+
+    def run(name: str, *words: str) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "HOME": str(tmp_path)}
+        command = [str(tmp_path / "bin" / name), *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    printed = run("kubectl-koord_numa", "version")
+    assert printed.stdout.splitlines()[0] == f"koord-numa {__version__}", printed.stderr
+    assert run("kubectl_complete-koord_numa", "nodes", "-o", "js").stdout.split() == ["json", "jsonpath=", ":4"]
+    assert len(list((tmp_path / "store").glob("modules-*"))) == 1
+    (tmp_path / "store" / "modules.sha256").write_text("0" * 64)
+    assert "is damaged; install the plugin again" in run("kubectl-koord_numa", "version").stderr
+
+
+def test_the_plugin_has_every_package_that_it_names() -> None:
+    """With the hashes of the lock file, without markers, each once."""
+    tool = krew()
+    entries = re.findall(r"^([\w.-]+)==\S+ \\\n    --hash=sha256:", tool.requirements(), re.MULTILINE)
+    assert tuple(entries) == tool.PACKAGES
 
 
 @pytest.mark.parametrize("repository", ["", "acme", "https://github.com/acme/x"])
@@ -85,6 +157,14 @@ def test_the_lock_file_has_every_dependency_with_hashes() -> None:
     assert sorted(names - set(locked)) == []
 
 
+def test_every_dependency_has_a_purpose_in_the_documents() -> None:
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.match(r"[\w-]+", entry)[0] for entry in wanted}  # type: ignore[index]  # each begins with a name
+    section = (ROOT / "docs" / "install.md").read_text().partition("## What an installation contains")[2]
+    rows = re.findall(r"^\| (.*?) \| \d+ \| (.+) \|$", section.partition("## Upgrade")[0], re.MULTILINE)
+    assert {name for packages, _ in rows for name in re.findall(r"`([\w-]+)`", packages)} - {"Pygments"} == names
+
+
 def test_workflows_ask_for_no_more_than_they_need() -> None:
     for path in WORKFLOWS:
         assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
@@ -92,11 +172,15 @@ def test_workflows_ask_for_no_more_than_they_need() -> None:
 
 def test_the_plugin_says_what_it_needs(tmp_path: Path) -> None:
     script = ROOT / "deploy" / "krew" / "kubectl-koord_numa"
+    (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")  # an older Python
+    (tmp_path / "python3").chmod(0o755)
+    for name in ("readlink", "dirname", "basename"):
+        (tmp_path / name).symlink_to(f"/usr/bin/{name}")
     done = subprocess.run(
         ["/bin/sh", script, "nodes"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 127
-    assert "pipx" in done.stderr
+    assert done.stderr == "kubectl koord-numa needs Python 3.11 or newer (python3) on the PATH\n"
 
 
 def test_every_target_is_explained() -> None:

@@ -1,6 +1,7 @@
 """``koord-numa version``: print versions for bug reports."""
 
 import platform
+from contextlib import suppress
 from typing import Final
 
 import click
@@ -25,10 +26,12 @@ PACKAGES: Final = ("kopf", "aiohttp", "numpy")
 @with_output
 def command(output: Output) -> None:
     """Print the versions of koord-numa and its dependencies."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
     found = {"koord-numa": __version__, "python": platform.python_version()}
-    found.update((package, version(package)) for package in PACKAGES)
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):  # not in the kubectl plugin's archive
+            found[package] = version(package)
     if not output.is_table:
         output.print_document(document("Version", versions=found), found)
         return
