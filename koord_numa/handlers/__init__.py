@@ -17,7 +17,7 @@ def prepare_kopf() -> None:
     absent = [name for name in CLIENTS if name not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None: imports raise ModuleNotFoundError
     try:
-        import kopf  # noqa: PLC0415
+        import kopf  # noqa: PLC0415  (only within the block)
     finally:
         for name in absent:
             del sys.modules[name]

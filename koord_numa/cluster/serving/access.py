@@ -63,10 +63,10 @@ def _as_file(content: bytes) -> Iterator[str]:
 def _self_signed(host: str) -> bytes:
     """Return a private key and certificate as PEM."""
     # The imports take 0.1 s, which a start without a self-signed certificate saves.
-    from cryptography import x509  # noqa: PLC0415
-    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
-    from cryptography.x509.oid import NameOID  # noqa: PLC0415
+    from cryptography import x509  # noqa: PLC0415  (only where needed)
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415  (as above)
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415  (as above)
+    from cryptography.x509.oid import NameOID  # noqa: PLC0415  (as above)
 
     key = ec.generate_private_key(ec.SECP256R1())
     # Common names are at most 64 characters long (RFC 5280).
