@@ -24,7 +24,7 @@ from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from koord_numa.settings import Settings, load_settings
 from tests.cluster.objects import until
 from tests.deploy.test_chart_values import ALL_PARTS
-from tests.deploy.test_manifests import CHART, DEPLOY, Manifest, of_kind, pod_spec, rendered
+from tests.deploy.test_manifests import CHART, DEPLOY, Manifest, documents, of_kind, pod_spec, rendered
 from tests.e2e.world import pinned
 from tests.operator.operating import ONE_PAIR, operating
 
@@ -40,7 +40,7 @@ def build(folder: Path) -> list[Manifest]:
         pytest.skip("no kubectl on the PATH")
     built = subprocess.run(["kubectl", "kustomize", str(folder)], check=False, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
-    return [document for document in yaml.safe_load_all(built.stdout) if document]
+    return documents(built.stdout)
 
 
 @cache
@@ -56,7 +56,7 @@ def overlay(*components: str, text: str = "") -> list[Manifest]:
 
 def chart(values: dict[str, Any] | None = None, name: str = "rack", namespace: str = "scheduling") -> list[Manifest]:
     """What ``helm install --create-namespace`` applies: definitions, the namespace, and the rest."""
-    definitions = [yaml.safe_load(file.read_text()) for file in sorted((CHART / "crds").glob("*.yaml"))]
+    definitions = [each for file in sorted((CHART / "crds").glob("*.yaml")) for each in documents(file.read_text())]
     created = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     installed = [each for each in rendered(values, name, namespace) if not is_hook(each)]
     return [*definitions, created, *installed]

@@ -1,5 +1,6 @@
 """The kustomize base and the Helm chart: complete, safe, equal where they must be, and configurable as operators expect."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,22 @@ TOPOLOGY_CRD = DEPLOY / "kustomize" / "topology-crd"
 Manifest = dict[str, Any]
 
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where it is built: ten times as fast
+
+
 def documents(text: str) -> list[Manifest]:
-    return [document for document in yaml.safe_load_all(text) if document]
+    return [document for document in yaml.load_all(text, LOADER) if document]
+
+
+@cache
+def loaded_chart() -> Any:
+    helm = pytest.importorskip("helm_python", reason="Helm's library is not installed on this platform")
+    return helm.Chart.load(CHART)
 
 
 def rendered(values: dict[str, Any] | None = None, name: str = "rack", namespace: str = "scheduling") -> list[Manifest]:
     """The chart as Helm itself renders it."""
-    helm = pytest.importorskip("helm_python", reason="Helm's library is not installed on this platform")
-    templates = helm.Chart.load(CHART).render(values or {}, name=name, namespace=namespace)
+    templates = loaded_chart().render(values or {}, name=name, namespace=namespace)
     return [
         manifest for name, text in sorted(templates.items()) if name.endswith(".yaml") for manifest in documents(text)
     ]
