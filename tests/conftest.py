@@ -16,7 +16,7 @@ from tests.rights import Witness
 # Machines that run tests are busy; a slow example is not a wrong one.
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # The same few examples on every run, so that a change never fails on what it did not touch. `make chaos` draws more and new ones.
-settings.register_profile("fixed", settings.get_profile("random"), derandomize=True, max_examples=50)
+settings.register_profile("fixed", settings.get_profile("random"), derandomize=True, max_examples=25)
 settings.load_profile("fixed")
 
 FEW = 60

@@ -185,7 +185,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     subject=st.sampled_from([*SUBJECTS.values()]),
     parts=st.dictionaries(st.sampled_from(["metadata", "spec", "status", "zones", "attributes"]), values, max_size=3),
@@ -196,7 +196,6 @@ def test_any_json(subject: tuple[Parse, dict[str, Any]], parts: dict[str, Any]) 
     answers(parse, parts)
 
 
-@settings(max_examples=100, deadline=None)
 @given(subject=st.sampled_from([*SUBJECTS.values()]), data=st.data())
 def test_any_value_at_two_places(subject: tuple[Parse, dict[str, Any]], data: st.DataObject) -> None:
     parse, obj = subject

@@ -3,7 +3,7 @@
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.allocate import AllocateOptions, allocate
@@ -100,7 +100,6 @@ def machines(draw: st.DrawFn) -> Inventory:
     return asymmetric(*(draw(numa) for _ in range(count)), interleaved=draw(st.booleans()))
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     machines(),
     st.integers(1, 10),

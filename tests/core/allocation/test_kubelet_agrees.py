@@ -5,7 +5,7 @@ The node is one machine described twice: as the objects that the allocator reads
 kubelet chooses CPUs itself and is then overruled by the node agent, so only its yes or no matters.
 """
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.allocate import AllocateOptions, allocate
@@ -99,7 +99,6 @@ def pods(draw: st.DrawFn) -> PodRequest:
 
 
 @given(hosts(), st.lists(st.tuples(pods(), st.integers(0, 15)), max_size=14))
-@settings(max_examples=50)
 def test_the_kubelet_admits_what_the_allocator_places(
     host: tuple[Inventory, KubeletState], arrivals: list[tuple[PodRequest, int]]
 ) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.allocate import AllocateOptions, allocate, allocate_demand, demand_of
@@ -114,7 +114,6 @@ def fits_node(request: PodRequest, where: Inventory, ledger: Ledger) -> bool:
 
 
 @given(nodes(), st.lists(pods(), max_size=8), options)
-@settings(max_examples=60)
 def test_nothing_is_given_twice_and_no_numa_node_is_overcommitted(
     where: Inventory, requests: list[PodRequest], given_options: AllocateOptions
 ) -> None:
@@ -129,7 +128,6 @@ def test_nothing_is_given_twice_and_no_numa_node_is_overcommitted(
 
 
 @given(nodes(), st.lists(pods(), max_size=5), pods(), options)
-@settings(max_examples=60)
 def test_a_placement_is_what_was_asked_for(
     where: Inventory, requests: list[PodRequest], request: PodRequest, given_options: AllocateOptions
 ) -> None:
@@ -163,7 +161,6 @@ def test_a_placement_is_what_was_asked_for(
 
 
 @given(nodes(), st.lists(pods(), max_size=5), pods(), options)
-@settings(max_examples=80)
 def test_who_came_first_does_not_matter(
     where: Inventory, requests: list[PodRequest], request: PodRequest, given_options: AllocateOptions
 ) -> None:
@@ -173,7 +170,6 @@ def test_who_came_first_does_not_matter(
 
 
 @given(nodes(), st.lists(pods(), max_size=5), pods(), options)
-@settings(max_examples=80)
 def test_a_pod_that_leaves_gives_everything_back(
     where: Inventory, requests: list[PodRequest], request: PodRequest, given_options: AllocateOptions
 ) -> None:
@@ -188,7 +184,6 @@ def test_a_pod_that_leaves_gives_everything_back(
 
 
 @given(st.lists(st.tuples(nodes(), traits, st.lists(pods(), max_size=3)), min_size=2, max_size=4), pods(), options)
-@settings(max_examples=100)
 def test_a_demand_that_has_seen_other_nodes_gets_what_a_new_one_gets(
     cluster: list[tuple[Inventory, dict[str, Any], list[PodRequest]]],
     request: PodRequest,
@@ -205,7 +200,6 @@ def test_a_demand_that_has_seen_other_nodes_gets_what_a_new_one_gets(
 
 
 @given(nodes(), st.lists(pods(), max_size=4), pods())
-@settings(max_examples=60)
 def test_the_largest_that_fits_does_fit(where: Inventory, requests: list[PodRequest], request: PodRequest) -> None:
     ledger = filled(where, requests, AllocateOptions())
     answer = allocate(request, where, ledger, AllocateOptions())
@@ -251,7 +245,6 @@ def held_amounts(draw: st.DrawFn, where: Inventory) -> Ledger:
 
 
 @given(nodes(), st.data(), st.sampled_from(list(Accounting)))
-@settings(max_examples=80)
 def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
     where: Inventory, data: st.DataObject, accounting: Accounting
 ) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.allocate import AllocateOptions, allocate
@@ -38,7 +38,6 @@ def uneven(free: list[tuple[int, int]]) -> Inventory:
     st.integers(1, 40),
     st.integers(0, 20),
 )
-@settings(max_examples=100)
 def test_a_searched_set_is_as_narrow_as_any(free: list[tuple[int, int]], cpus: int, memory: int) -> None:
     """With no lists at all, the search finds a set exactly when going through all of them does, and one as narrow."""
     rules = NodeRules(
@@ -69,7 +68,6 @@ def test_a_searched_set_is_as_narrow_as_any(free: list[tuple[int, int]], cpus: i
     st.integers(1, 12),
     st.integers(0, 8),
 )
-@settings(max_examples=100)
 def test_sums_tell_what_sets_hold(free: list[tuple[int, int]], cpus: int, memory: int) -> None:
     """Of every set, and without the sums that are spared: those of all NUMA nodes, and of a set one of which holds the pod."""
     rules = NodeRules({"cpu": 1000 * cpus, "memory": memory}, policy=BEST_EFFORT)

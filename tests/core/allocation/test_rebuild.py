@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.allocate import AllocateOptions, allocate
@@ -86,7 +86,6 @@ def raw_pods(draw: st.DrawFn) -> Json:
 
 
 @given(st.lists(raw_pods(), max_size=8), raw_pods())
-@settings(max_examples=60)
 def test_a_rebuilt_ledger_equals_the_live_one(arrivals: list[Json], next_one: Json) -> None:
     where = inventory(parse_node(NODE), parse_topology(topology()))
     assert isinstance(where, Inventory)

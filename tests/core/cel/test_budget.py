@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cel.frame import Frame
@@ -192,7 +192,6 @@ CALLS_PER_UNIT = 40
 
 
 @given(expressions())
-@settings(max_examples=60, deadline=None)
 def test_calls_and_memory_are_bounded_by_the_charges(source: str) -> None:
     try:
         program = compile_selector(source)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.numa.common_masks import common_masks
@@ -54,7 +54,6 @@ def test_the_fewest_numa_nodes_are_the_largest(needed: int, fewest: int) -> None
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None)
 def test_every_view_of_a_family_tells_the_same(data: st.DataObject) -> None:
     nodes = mask_of(data.draw(random_hints.IDS))
     rule = data.draw(rules(nodes))
@@ -73,7 +72,6 @@ def test_every_view_of_a_family_tells_the_same(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None)
 def test_counted_resources_merge_like_their_lists(data: st.DataObject) -> None:
     nodes = mask_of(data.draw(random_hints.IDS))
     families = data.draw(st.lists(rules(nodes).filter(bool), min_size=1, max_size=2))
@@ -84,7 +82,6 @@ def test_counted_resources_merge_like_their_lists(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
 def test_policies_decide_alike_on_counted_resources_and_their_lists(data: st.DataObject) -> None:
     nodes = mask_of(data.draw(random_hints.IDS))
     families = data.draw(st.lists(rules(nodes), min_size=1, max_size=3))
@@ -95,7 +92,6 @@ def test_policies_decide_alike_on_counted_resources_and_their_lists(data: st.Dat
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
 def test_the_search_on_wide_machines_finds_the_smallest_number(data: st.DataObject) -> None:
     """Twenty NUMA nodes of which fourteen hold nothing: the first six decide, and can be enumerated."""
     filling = dict.fromkeys(range(6, 20), 0)

@@ -3,7 +3,7 @@
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.numa.exclusive import NumaExclusivity, NumaOccupancy
@@ -87,7 +87,6 @@ def test_koordinator_merge_by_hand(lists: list[list[Hint]], expected: Hint) -> N
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None)
 def test_kubelet_merge_equals_the_walk(data: st.DataObject) -> None:
     nodes = mask_of(data.draw(random_hints.IDS))
     lists = data.draw(random_hints.lists(nodes))
@@ -96,7 +95,6 @@ def test_kubelet_merge_equals_the_walk(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=120, deadline=None)
 def test_koordinator_merge_equals_the_walk(data: st.DataObject) -> None:
     nodes = mask_of(data.draw(random_hints.IDS))
     lists = data.draw(random_hints.lists(nodes))
@@ -106,7 +104,6 @@ def test_koordinator_merge_equals_the_walk(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
 def test_the_order_of_resources_and_hints_is_irrelevant_to_the_kubelet(data: st.DataObject) -> None:
     nodes = mask_of(data.draw(random_hints.IDS))
     lists = data.draw(random_hints.lists(nodes))
@@ -115,7 +112,6 @@ def test_the_order_of_resources_and_hints_is_irrelevant_to_the_kubelet(data: st.
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
 def test_tabulated_and_pairwise_intersections_agree(data: st.DataObject) -> None:
     """Seventeen NUMA nodes are beyond the table; on their first five both ways must find the same sets."""
     lists = data.draw(random_hints.lists(0b11111))

@@ -1,7 +1,7 @@
 """One table of hints, the verdict of every policy of both kinds, and the laws between them."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.numa.exclusive import NumaExclusivity, NumaOccupancy
@@ -125,7 +125,6 @@ def asked(draw: st.DrawFn) -> tuple[list[Answer], int]:
 
 
 @given(asked(), st.sampled_from(NumaExclusive), st.integers(0, 31), st.integers(0, 31))
-@settings(max_examples=60, deadline=None)
 def test_what_a_strict_policy_admits_a_laxer_one_admits(
     case: tuple[list[Answer], int], wish: NumaExclusive, single: int, shared: int
 ) -> None:
@@ -139,7 +138,6 @@ def test_what_a_strict_policy_admits_a_laxer_one_admits(
 
 
 @given(asked())
-@settings(max_examples=100, deadline=None)
 def test_an_admitted_single_numa_node_is_one_numa_node(case: tuple[list[Answer], int]) -> None:
     answers, nodes = case
     for decided in (

@@ -93,7 +93,6 @@ def test_the_fewest_numa_nodes_win_over_load(
 
 
 @pytest.mark.parametrize("method", CLAIMS, ids=lambda method: method.value)
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_more_numa_nodes_score_lower(method: NodeScoring, seed: int) -> None:
     """Topology-aware scheduling, "Score": whatever else is on the nodes."""

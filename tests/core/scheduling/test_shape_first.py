@@ -5,7 +5,7 @@ from itertools import combinations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpu_topology import CpuTopology
@@ -117,7 +117,6 @@ def test_a_numa_node_more_is_worse_than_split_cores() -> None:
     assert found.node == "a"
 
 
-@settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**32), scoring=st.sampled_from(ScoringType))
 def test_no_better_shape_exists(seed: int, scoring: ScoringType) -> None:
     """By brute force over NUMA nodes and nodes: as many CPUs in shape as any equally narrow set of the node has; of nodes one with all."""

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
@@ -91,7 +91,6 @@ def test_a_thousand_events_end_where_the_final_objects_begin(seed: int) -> None:
     assert state.node_of == built.node_of
 
 
-@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32), events=st.integers(1, 120))
 def test_any_events_end_where_the_final_objects_begin(seed: int, events: int) -> None:
     state, built = play(seed, events)

@@ -1,7 +1,7 @@
 """Which class is being looked at, which is due, and on which nodes."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.objects.request import Pod
@@ -109,7 +109,6 @@ def pods(draw: st.DrawFn) -> list[Pod]:
 
 
 @given(pods(), PRIORITIES, st.integers(1, 9), st.none() | PRIORITIES, st.booleans())
-@settings(max_examples=80, deadline=None)
 def test_no_node_is_passed_over_on_which_evictions_may_help(
     there: list[Pod], priority: int, cpu: int, nominated: int | None, evicts: bool
 ) -> None:

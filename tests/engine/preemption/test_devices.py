@@ -5,7 +5,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.claims.allocation import Allocation, DeviceResult
@@ -276,7 +276,6 @@ def plan(world: World, pod: Pod) -> PreemptionCandidate | None:
 
 
 @given(pods, st.integers(1, 3), st.integers(0, 3), st.integers(1, 3))
-@settings(max_examples=80, deadline=None)
 def test_victims_are_found_where_any_suffice_and_all_are_needed(
     drawn: list[Drawn], priority: int, cpus: int, wanted: int
 ) -> None:

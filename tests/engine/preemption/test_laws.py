@@ -122,7 +122,6 @@ CONFIRMED_LATER = [
 @example(OVERTAKEN)
 @example(LEFT_OVER)
 @example(CONFIRMED_LATER)
-@settings(max_examples=60, deadline=None)
 def test_in_the_end_nothing_is_kept_and_no_pod_waits_that_preemption_could_help(
     events: list[tuple[int, int, bool]],
 ) -> None:

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
@@ -190,7 +190,6 @@ class Cluster:
     placed: set[str]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     asks=st.lists(st.tuples(st.integers(1, 20), st.integers(0, 3)), min_size=1, max_size=60),

@@ -1,6 +1,6 @@
 """The index of parked classes: its size follows from what nodes offer and not from names in pods."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.resources import PODS, ResourceList
@@ -28,7 +28,6 @@ def classes(*amounts: ResourceList) -> list[RequestClass]:
 
 
 @given(st.lists(AMOUNTS, min_size=1, max_size=5), st.lists(AMOUNTS, min_size=1, max_size=6))
-@settings(deadline=None, max_examples=50)
 def test_a_node_helps_exactly_the_classes_that_it_has_room_for(
     needs: list[ResourceList], events: list[ResourceList]
 ) -> None:

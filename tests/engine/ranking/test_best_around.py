@@ -4,7 +4,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeVar
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.objects.constraints import (
@@ -165,7 +165,6 @@ def random_demands(dice: Random) -> Constraints:
     )
 
 
-@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_the_answer_is_that_of_asking_every_node(seed: int) -> None:
     dice, columns = Random(seed), NodeTable()

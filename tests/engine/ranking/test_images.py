@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.objects.images import Image
@@ -20,7 +20,6 @@ def random_images(dice: Random) -> frozenset[Image]:
     return frozenset(Image((name,), dice.randrange(1, 2000) * MIB) for name in dice.sample(NAMES, dice.randrange(4)))
 
 
-@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_columns_count_as_one_node_after_the_other(seed: int) -> None:
     dice, columns, nodes = Random(seed), ImageColumns(4), dict[int, Node]()

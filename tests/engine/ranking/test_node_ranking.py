@@ -89,7 +89,6 @@ class Lab:
         )
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), strategy=st.sampled_from(STRATEGIES), method=METHODS)
 def test_a_sweep_never_says_less_than_a_node_does(seed: int, strategy: ScoringType, method: NodeScoring) -> None:
     lab = Lab(seed, strategy, method)
@@ -107,7 +106,6 @@ def test_a_sweep_never_says_less_than_a_node_does(seed: int, strategy: ScoringTy
                 assert bound < 0
 
 
-@settings(max_examples=40, deadline=None)
 @example(seed=413, strategy=ScoringType.LEAST_ALLOCATED, method=NodeScoring.FEWEST_NUMA_NODES)  # a NUMA node in debt
 @given(seed=st.integers(0, 2**32), strategy=st.sampled_from(STRATEGIES), method=METHODS)
 def test_a_remembered_ranking_answers_as_asking_everyone(seed: int, strategy: ScoringType, method: NodeScoring) -> None:

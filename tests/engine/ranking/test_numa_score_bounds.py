@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpu_topology import regular_topology
@@ -49,7 +49,6 @@ class Strategies(Lab):
         self.state.observe_topology(None, random_topology(self.dice, node))
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), strategy=st.sampled_from(tuple(ScoringType)))
 def test_no_node_scores_more_than_its_bound(seed: int, strategy: ScoringType) -> None:
     lab = Strategies(seed, strategy, LEAST)

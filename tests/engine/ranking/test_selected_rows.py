@@ -3,7 +3,7 @@
 from random import Random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.fit.node_filters import fits_node_affinity, fits_node_name
@@ -49,7 +49,6 @@ def _node(dice: Random, name: str) -> Node:
     return Node(name, labels=labels, allocatable={"cpu": 8000, "pods": 110}, features=features)
 
 
-@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_columns_select_the_nodes_that_the_filters_let_through(seed: int) -> None:
     dice = Random(seed)

@@ -3,7 +3,7 @@
 from random import Random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.fit.volumes import fits_volumes, refuse_claims
@@ -106,7 +106,6 @@ def _state(dice: Random) -> tuple[Cache, NodeTable, VolumeLister]:
     return cache, table, lister
 
 
-@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_all_rows_at_once_are_refused_as_node_by_node(seed: int) -> None:
     dice = Random(seed)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.sandbox.apiserver import ApiError, ApiServer
@@ -130,7 +130,6 @@ def prepared() -> ApiServer:
     return server
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(damaged_samples())
 def test_damaged_objects_are_stored_or_refused(samples: tuple[dict[str, Any], dict[str, Any]]) -> None:
     sample, document = samples
@@ -154,7 +153,6 @@ def test_damaged_objects_are_stored_or_refused(samples: tuple[dict[str, Any], di
     cluster.deleter.delete(target)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_damaged_bindings_are_carried_out_or_refused(data: st.DataObject) -> None:
     good = binding("p", "n1", annotations={"a": "b"}, labels={"c": "d"}, uid="1")

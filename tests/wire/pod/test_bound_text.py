@@ -173,7 +173,7 @@ def test_states_of_a_pod_read_as_whole_ones(found: list[Object]) -> None:
         reads_alike(text_of(obj))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data(), compact=st.booleans(), obj=st.sampled_from([BOUND, PLAIN, EVERY_FIELD]))
 def test_two_values_anywhere_read_as_in_a_whole_object(data: st.DataObject, compact: bool, obj: Object) -> None:
     for _ in range(2):
