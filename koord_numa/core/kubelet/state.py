@@ -8,6 +8,7 @@ decisions are in ``cpu_manager.py``, ``memory_manager.py``, ``device_manager.py`
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.cpu_topology import CpuTopology
@@ -336,6 +337,7 @@ class ManagerState:
     cpus: int  # bits of the free CPUs
     devices: dict[str, int]  # resource -> bits of the devices that pods hold
     memory: MemoryTable | None  # None: the memory manager is off
+    admitted: Any = field(default=None, repr=False, compare=False)  # the last admission, see ``admit.dry_run``
 
     def copy(self) -> "ManagerState":
         """Return an independent copy."""
