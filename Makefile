@@ -12,7 +12,7 @@ REPOSITORY ?= koord-numa/koord-numa
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types imports unit fix bench chaos chaos-round docs docs-output dist krew chart schemas lock image cluster-check version clean
+.PHONY: help setup demo test check lint types imports unit fix bench chaos chaos-round docs docs-output dist krew vex chart schemas lock image cluster-check version clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -90,12 +90,15 @@ dist: $(DEV)  ## Source archive, wheel, kubectl plugin with its manifest, and th
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[release]'
 	rm -rf build/dist
 	$(BIN)/python -m build --outdir build/dist
-	$(MAKE) krew
+	$(MAKE) krew vex
 	rm -rf build/sbom && $(PYTHON) -m venv build/sbom && build/sbom/bin/python -m pip install --quiet --disable-pip-version-check build/dist/*.whl
 	$(BIN)/cyclonedx-py environment build/sbom/bin/python --pyproject pyproject.toml --output-reproducible --output-file build/dist/sbom.json
 
 krew:  ## kubectl plugin archives, which need only Python, and their Krew manifest, into build/dist (REPOSITORY=owner/name on GitHub)
 	$(PYTHON) deploy/tools/krew.py build/dist $(REPOSITORY)
+
+vex:  ## Statements about known vulnerabilities of the dependencies (OpenVEX, from deploy/vex.toml), into build/dist
+	$(PYTHON) deploy/tools/vex.py build/dist/vex.openvex.json $(REPOSITORY)
 
 chart: $(DEV)  ## Lint, render and pack the Helm chart by Helm's library, into build/chart
 	$(BIN)/python deploy/tools/chart.py build/chart

@@ -3,12 +3,14 @@
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import re
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,25 +55,25 @@ def wheel_of(package: str, folder: Path) -> None:
                 wheel.write(str(installed.locate_file(file)), str(file))
 
 
-def krew() -> Any:
-    """The tool that makes the archives."""
-    spec = importlib.util.spec_from_file_location("krew_tool", PLUGIN)
+def tool(name: str) -> Any:
+    """A script of ``deploy/tools``."""
+    spec = importlib.util.spec_from_file_location(f"{name}_tool", ROOT / "deploy" / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    return tool
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Archives from wheels of this Python and a part of our own modules. The release makes them from the lock file."""
-    folder, tool = tmp_path_factory.mktemp("plugin"), krew()
+    folder, maker = tmp_path_factory.mktemp("plugin"), tool("krew")
     for package in IN_TEST:
         wheel_of(package, folder / f"cp3{sys.version_info.minor}")
-    everything = tool.own_files
-    tool.own_files = lambda: ((name, content) for name, content in everything() if OF_VERSION.match(name))
-    tool.main(folder, "acme/koord-numa", ["linux-amd64", "darwin-arm64"], folder, 0)
+    everything = maker.own_files
+    maker.own_files = lambda: ((name, content) for name, content in everything() if OF_VERSION.match(name))
+    maker.main(folder, "acme/koord-numa", ["linux-amd64", "darwin-arm64"], folder, 0)
     return folder
 
 
@@ -119,9 +121,9 @@ def test_the_plugin_needs_only_python(plugin: Path, tmp_path: Path) -> None:
 
 def test_the_plugin_has_every_package_that_it_names() -> None:
     """With the hashes of the lock file, without markers, each once."""
-    tool = krew()
-    entries = re.findall(r"^([\w.-]+)==\S+ \\\n    --hash=sha256:", tool.requirements(), re.MULTILINE)
-    assert tuple(entries) == tool.PACKAGES
+    maker = tool("krew")
+    entries = re.findall(r"^([\w.-]+)==\S+ \\\n    --hash=sha256:", maker.requirements(), re.MULTILINE)
+    assert tuple(entries) == maker.PACKAGES
 
 
 @pytest.mark.parametrize("repository", ["", "acme", "https://github.com/acme/x"])
@@ -183,7 +185,59 @@ def test_the_plugin_says_what_it_needs(tmp_path: Path) -> None:
     assert done.stderr == "kubectl koord-numa needs Python 3.11 or newer (python3) on the PATH\n"
 
 
+UPDATED = datetime(2026, 1, 2, tzinfo=UTC)
+STATEMENT = {"vulnerability": "CVE-2030-1", "package": "aiohttp", "version": "3.14.5", "status": "not_affected"}
+NOT_EXECUTED = {"justification": "vulnerable_code_not_in_execute_path", "text": "No static files."}
+LOCKED = "aiohttp==3.14.5 \\\n    --hash=sha256:0\n"
+
+
+def test_vex_statements() -> None:
+    vex = tool("vex")
+    source = {
+        "updated": UPDATED,
+        "statement": [
+            STATEMENT | NOT_EXECUTED,
+            STATEMENT | {"vulnerability": "CVE-2030-2", "status": "affected", "text": "Upgrade."},
+            STATEMENT | {"vulnerability": "CVE-2030-3", "status": "under_investigation"},
+        ],
+    }
+    made = vex.document(source, LOCKED, "1.2.3", "acme/x")
+    component = {"@id": "pkg:pypi/koord-numa@1.2.3", "subcomponents": [{"@id": "pkg:pypi/aiohttp@3.14.5"}]}
+    about = [{"vulnerability": {"name": f"CVE-2030-{number}"}, "products": [component]} for number in (1, 2, 3)]
+    assert made["@id"] == "https://github.com/acme/x/releases/download/v1.2.3/vex.openvex.json"
+    assert made["timestamp"] == "2026-01-02T00:00:00Z"
+    reason = {"justification": "vulnerable_code_not_in_execute_path", "impact_statement": "No static files."}
+    assert made["statements"] == [
+        {**about[0], "status": "not_affected", **reason},
+        {**about[1], "status": "affected", "action_statement": "Upgrade."},
+        {**about[2], "status": "under_investigation"},
+    ]
+    assert vex.ignored(source) == "--ignore-vuln CVE-2030-1"
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"version": "3.0"}, "aiohttp 3.0 is not in requirements.lock; remove or renew the entry"),
+        ({"status": "fine"}, "the status is one of"),
+        ({"justification": "trust me"}, "has one of component_not_present"),
+        ({"text": ""}, "the text is missing"),
+        ({"reason": "x"}, "unknown or missing: reason"),
+    ],
+    ids=["outdated", "status", "justification", "text", "key"],
+)
+def test_vex_statements_that_are_wrong(change: dict[str, str], complaint: str) -> None:
+    with pytest.raises(SystemExit, match=complaint):
+        tool("vex").document({"updated": UPDATED, "statement": [STATEMENT | NOT_EXECUTED | change]}, LOCKED, "1", "a/b")
+
+
+def test_the_vex_file_agrees_with_the_lock_file(tmp_path: Path) -> None:
+    script = ROOT / "deploy" / "tools" / "vex.py"
+    subprocess.run([sys.executable, script, tmp_path / "vex.json", "acme/x"], check=True)
+    assert json.loads((tmp_path / "vex.json").read_text())["@context"] == "https://openvex.dev/ns/v0.2.0"
+
+
 def test_every_target_is_explained() -> None:
     helped = subprocess.run(["make", "--silent", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for target in ("docs", "docs-output", "dist", "krew", "chart", "image", "version"):
+    for target in ("docs", "docs-output", "dist", "krew", "vex", "chart", "image", "version"):
         assert re.search(rf"^{target} ", helped, re.MULTILINE)
