@@ -187,11 +187,11 @@ def test_lives_that_gave_gpus_away_twice() -> None:
 @pytest.mark.parametrize("scope", KubeletScope)
 @pytest.mark.parametrize("memory", ["None", "Static"])
 def test_equal_pods_in_flight_leave_room_for_one_more_wherever_they_are(
-    policy: KubeletPolicy, scope: KubeletScope, memory: str
+    policy: KubeletPolicy, scope: KubeletScope, memory: str, pytestconfig: pytest.Config
 ) -> None:
     """A pod that is equal to all pods in flight is admitted, although another pod has left unseen."""
     asked = 0
-    for seed in range(40):
+    for seed in range(int(pytestconfig.getoption("--law-examples")) // 4):
         dice = Random(seed)
         one = life(spare=dice.randrange(8), policy=policy, scope=scope, memory=memory)
         run(one, *(dice.randint(1, 4) for _ in range(dice.randint(1, 5))))

@@ -1,5 +1,6 @@
 """Drawn sequences are as recorded ones: what the exporter writes first, what the kubelet answers, and what a model is judged by."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,11 +33,17 @@ def test_the_first_topology_is_written_as_recorded(file: Path) -> None:
             assert _without_huge_pages(written) == _without_huge_pages(recorded.events[0]["nrt"])
 
 
+@cache
+def drawn(file: Path) -> list[Case]:
+    """The drawn sequences, which several tests judge."""
+    recorded = [*cases(file)]
+    return [drawn_sequence(seed, recorded) for seed in range(DRAWN)]
+
+
 @each_file("kubelet-churn")
 def test_a_drawn_sequence_is_what_the_kubelet_and_the_exporter_did(file: Path) -> None:
     recorded = [*cases(file)]
-    for seed in range(DRAWN):
-        case = drawn_sequence(seed, recorded)
+    for seed, case in enumerate(drawn(file)):
         assert case == drawn_sequence(seed, recorded)
         world = Recorded(case)
         played = World(world, world.node, world.ends).play(len(world.events))
@@ -50,9 +57,8 @@ def test_a_drawn_sequence_is_what_the_kubelet_and_the_exporter_did(file: Path) -
 
 @each_file("kubelet-churn")
 def test_the_kubelet_keeps_what_is_placed_in_drawn_sequences(file: Path) -> None:
-    recorded = [*cases(file)]
-    for seed in range(DRAWN):
-        tally = judge(drawn_sequence(seed, recorded))
+    for case in drawn(file):
+        tally = judge(case)
         assert tally.asked
         assert not tally.wrong_yes, tally.named
         assert max(tally.explored.values(), default=0) <= 1
