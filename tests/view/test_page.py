@@ -115,6 +115,9 @@ async def test_every_view_shows_what_the_api_says(tmp_path: Path, monkeypatch: p
         assert (await page.locator("dl.facts div").all_inner_texts())[:3] == ["Pods\n1", "Shapes\n1", "Groups\n0"]
         await expect(article).to_contain_text("cannot meet NUMA policy SingleNUMANode")
         await expect(article.locator("li[data-kind=size]").first).to_contain_text("8 CPUs instead of 12")
+        await expect(article.locator("li[data-kind=size] a").first).to_have_attribute(
+            "href", re.compile("#/nodes/own-")
+        )
         await accessible(page)
 
         await page.goto(f"{url(runtime)}#/decisions")
@@ -158,7 +161,7 @@ async def test_a_pod_is_found_and_its_decision_from_there(tmp_path: Path, monkey
         await expect(page.get_by_text("2 nodes: own-0, own-1")).to_be_visible()
         await page.get_by_label("Find a pod").fill("absent")
         await page.keyboard.press("Enter")
-        await expect(page.get_by_text("The scheduler knows no such pod")).to_be_visible()
+        await expect(page.get_by_text("The scheduler knows no such pod or node")).to_be_visible()
 
 
 async def test_the_plan_of_a_rebind_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,6 +335,8 @@ async def test_where_a_request_has_room(tmp_path: Path) -> None:
         path.write_text(written_page(documents))
         await page.reload()
         await expect(page.get_by_text("No node is known")).to_be_visible()
+        await page.goto(f"{path.as_uri()}#/nodes/absent")
+        await expect(page.get_by_text("Node absent is not known to this scheduler")).to_be_visible()
 
 
 async def test_nodes_are_grouped_by_a_label(tmp_path: Path) -> None:

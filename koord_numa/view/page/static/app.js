@@ -51,7 +51,8 @@ const show = async () => {
     else current = clusterView(main, query);
     document.title = `${name || VIEWS.find(([key]) => key === view)?.[1] || "Cluster"} – koord-numa`;
   } catch (error) {
-    fill(main, el("h2", {}, "Nothing to show"), el("p", { class: "bad" }, String(error.message || error)));
+    const what = view === "nodes" ? `Node ${name} ` : query.get("pod") ? `Pod ${query.get("pod")} ` : "";
+    fill(main, el("h2", {}, "Nothing to show"), el("p", { class: "bad" }, `${what}${error.message || error}`));
     current = { update: () => {} };
   }
 };

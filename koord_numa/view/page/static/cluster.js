@@ -160,6 +160,9 @@ const clusterView = (main, query) => {
   const wanted = (label, name) => el("label", {}, label,
     el("input", { type: "number", min: "0", step: "any", name, value: filters[name], on: { input: (event) => { filters[name] = event.target.value; refresh(); } } }));
   const count = wanted("devices", "count");
+  const form = el("form", { class: "filter", on: { submit: (event) => event.preventDefault() } },
+    el("label", {}, "Filter", text), states.wrapper, owners.wrapper, group.wrapper,
+    el("fieldset", {}, el("legend", {}, "Room on one NUMA node for"), wanted("CPUs", "cpus"), wanted("GiB memory", "memory"), count, device.wrapper));
   const found = el("p", { class: "muted", role: "status" });
   const scale = el("ul", { class: "legend", "aria-label": "CPUs of the largest aligned request that still fits" });
   const list = el("ul", { "aria-label": "Nodes" });
@@ -254,6 +257,7 @@ const clusterView = (main, query) => {
       : `${number(shown.length)} of ${plural(nodes.length, "node")}${more ? `, reading ${number(more)} more` : ""}` +
         `${asked ? " with this room on one NUMA node; taints and other rules of a pod are not considered" : ""}`;
     pane.hidden = !shown.length;
+    form.hidden = scale.hidden = !nodes.length;
     groups = [{ first: 0, last: shown.length }];
     if (filters.group) groupNodes();
     const set = Object.entries(filters).filter(([, value]) => value);
@@ -270,14 +274,7 @@ const clusterView = (main, query) => {
     focusOn(Number(item.dataset.at) + step);
   });
 
-  fill(main,
-    el("h2", {}, "Cluster"),
-    sums,
-    historyStrip(),
-    el("form", { class: "filter", on: { submit: (event) => event.preventDefault() } },
-      el("label", {}, "Filter", text), states.wrapper, owners.wrapper, group.wrapper,
-      el("fieldset", {}, el("legend", {}, "Room on one NUMA node for"), wanted("CPUs", "cpus"), wanted("GiB memory", "memory"), count, device.wrapper)),
-    scale, found, pane, moves);
+  fill(main, el("h2", {}, "Cluster"), sums, historyStrip(), form, scale, found, pane, moves);
   refresh();
   return { update: refresh, resize: () => { place(); draw(); }, search: () => text.focus() };
 };

@@ -83,7 +83,7 @@ const podRow = (chosen) => (pod, at) => [
 ];
 
 const claimRow = (one) => [
-  one.claim, orNone(one.pods.join(", ")), orNone(one.numa.join(", ")),
+  one.claim, one.pods.length ? one.pods.flatMap((pod, at) => (at ? [", ", podLink(pod)] : [podLink(pod)])) : NONE, orNone(one.numa.join(", ")),
   el("ul", { class: "would" }, one.devices.map((it) =>
     el("li", {}, `${it.driver} ${it.device}${it.cpus ? ` (${it.cpus} CPUs)` : ""}${it.numa === null ? "" : `, NUMA ${it.numa}`}${it.adminAccess ? ", admin access" : ""}`))),
   one.cpus ? el("span", { class: "mono" }, one.cpus) : NONE, one.state,

@@ -1,4 +1,5 @@
 // Where the views get their documents: from the scheduler that serves this page, or from the page itself when it was written to a file.
+const UNKNOWN = "is not known to this scheduler";
 const store = {
   embedded: document.documentElement.dataset.source === "file",
   cluster: null,
@@ -7,11 +8,11 @@ const store = {
   async read(path) {
     if (this.embedded) {
       const found = document.getElementById(`doc:${path}`);
-      if (!found) throw new Error(`this file has no ${path}`);
+      if (!found) throw new Error(UNKNOWN);
       return JSON.parse(found.textContent);
     }
     const answer = await fetch(`.${path}`, { headers: { Accept: "application/json" } });
-    if (!answer.ok) throw new Error(answer.status === 404 ? "not known" : `the scheduler answers ${answer.status}`);
+    if (!answer.ok) throw new Error(answer.status === 404 ? UNKNOWN : `the scheduler answers ${answer.status}`);
     return answer.json();
   },
 

@@ -23,6 +23,13 @@ const foldEqual = (entries, name) => {
   return [...found.values()];
 };
 
+// The node that a proposal names, as a link.
+const proposal = (way) => {
+  const at = way.node ? way.text.indexOf(way.node) : -1;
+  return el("li", { "data-kind": way.kind },
+    at < 0 ? way.text : [way.text.slice(0, at), nodeLink(way.node), way.text.slice(at + way.node.length)]);
+};
+
 const closest = (one) => {
   const rows = foldEqual(one.numa, "numa").map((part) =>
     [`NUMA ${part.names.join(", ")}`, part.resource, freeOf(part), part.neededText, bar(part)]);
@@ -43,7 +50,7 @@ const waitingEntry = (one) =>
       : null,
     el("h4", {}, "What would make it fit"),
     one.wouldFit.length
-      ? el("ul", { class: "would" }, one.wouldFit.map((way) => el("li", { "data-kind": way.kind }, way.text)))
+      ? el("ul", { class: "would" }, one.wouldFit.map(proposal))
       : el("p", { class: "muted" }, "No single change of the pod, rebind or eviction was found."),
     one.closest.length ? el("details", { open: true, "data-key": `closest ${one.pods[0]}` }, el("summary", {}, "Nodes that came closest"), foldEqual(one.closest, "node").map(closest)) : null);
 
@@ -64,7 +71,7 @@ const groupEntry = (one) =>
         one.domains.map((it) => [it.name, `${it.placed} of ${it.members}`, orNone(it.blockedBy), orNone(it.why)]))
       : null,
     one.wouldFit.length
-      ? [el("h4", {}, "What would make the group fit"), el("ul", { class: "would" }, one.wouldFit.map((way) => el("li", { "data-kind": way.kind }, way.text)))]
+      ? [el("h4", {}, "What would make the group fit"), el("ul", { class: "would" }, one.wouldFit.map(proposal))]
       : null,
     el("details", { "data-key": `pods ${one.gangs[0].name}` }, el("summary", {}, `Pods that wait${one.count > one.pods.length ? `, ${one.pods.length} of ${one.count}` : ""}`), el("ul", {}, one.pods.map((pod) => el("li", {}, pod)))),
     one.closest.length ? el("details", { "data-key": `closest ${one.gangs[0].name}` }, el("summary", {}, `Nodes that came closest for ${one.blockedBy}`), foldEqual(one.closest, "node").map(closest)) : null);
