@@ -21,7 +21,7 @@ async def test_nodes(tmp_path: Path) -> None:
         answer = await ask(cluster, "nodes")
     assert answer.exit_code == 0
     assert answer.output.splitlines() == [
-        "NODE    OWNER      POLICY            SCOPE      NUMA  FREE-CPU  LARGEST     TRUST",
+        "NODE    OWNER      POLICY            SCOPE      NUMA  FREE-CPU  LARGEST     STATUS",
         "own     scheduler  -                 pod        2     4/8,8/8   8 CPU 16Gi  ok",
         "theirs  kubelet    single-numa-node  container  2     8/8,8/8   8 CPU 16Gi  ok",
     ]
@@ -41,7 +41,7 @@ async def test_one_node(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, RUNNING) as cluster:
         answer = await ask(cluster, "node", "own")
     assert answer.output.splitlines() == [
-        "NODE  OWNER      POLICY  SCOPE  NUMA  FREE-CPU  LARGEST     TRUST",
+        "NODE  OWNER      POLICY  SCOPE  NUMA  FREE-CPU  LARGEST     STATUS",
         "own   scheduler  -       pod    2     4/8,8/8   8 CPU 16Gi  ok",
         "",
         "NUMA  RESOURCE  FREE  OF",

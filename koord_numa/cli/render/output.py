@@ -133,7 +133,7 @@ def no_resources(namespace: str | None = None) -> None:
 
 
 NONE: Final = "-"
-HEADINGS: Final = ("NODE", "OWNER", "POLICY", "SCOPE", "NUMA", "FREE-CPU", "LARGEST", "TRUST")
+HEADINGS: Final = ("NODE", "OWNER", "POLICY", "SCOPE", "NUMA", "FREE-CPU", "LARGEST", "STATUS")
 WIDE: Final = ("PODS", "HELD", "TOPOLOGY-VERSION")
 
 SHOWN_NUMA: Final = 8
@@ -173,7 +173,7 @@ def node_row(entry: Document, output: Output) -> list[str]:
         str(len(entry["numa"]) or NONE),
         ",".join(numa) or NONE,
         entry["largest"] or NONE,
-        entry["trust"],
+        entry["status"],
         *((str(entry["pods"]), entry["held"], entry["topologyVersion"] or NONE) if output.form == "wide" else ()),
         *((labels_text(entry["labels"]),) if output.show_labels else ()),
     ]

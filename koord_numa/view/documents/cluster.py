@@ -80,7 +80,8 @@ def node_entry(info: NodeInfo) -> Document | None:
         "scope": scope,
         "state": state,
         "why": why,
-        "trust": trust_text(info, seen),
+        "status": (status := status_text(info, seen)),
+        "trust": status,  # its name before; until 0.2
         "cpus": sum(usage.total.get(CPU, 0) for usage in found) / MILLI,
         "freeCPUs": node_free(seen, CPU, found) / MILLI,
         "numa": [*_numa_entries(found, largest.get(CPU, 0))],
@@ -119,14 +120,14 @@ def state_of(info: NodeInfo, seen: NodeSnapshot) -> tuple[str, str]:
     """Return the state of the node for NUMA-aligned pods as a keyword for filters, and the reason as text."""
     if seen.node.unschedulable and closed_by(seen) is None:
         return "cordoned", "the node is cordoned"
-    return trust_in(info, seen)
+    return status_in(info, seen)
 
 
-def trust_in(info: NodeInfo, seen: NodeSnapshot) -> tuple[str, str]:
+def status_in(info: NodeInfo, seen: NodeSnapshot) -> tuple[str, str]:
     """Return the state as in ``state_of``, without regard to a cordon."""
     closed = closed_by(seen)
     if closed is not None:
-        words = {Reason.LOCKED: "rebind", Reason.UNTRUSTED: "untrusted"}
+        words = {Reason.LOCKED: "rebind", Reason.UNTRUSTED: "conflict"}
         return words.get(closed.reason, "closed"), closed.detail or closed.message
     gap = seen.offer.gap if isinstance(seen.offer, Inventory) else ""
     if info.topology is None:
@@ -141,9 +142,9 @@ def trust_in(info: NodeInfo, seen: NodeSnapshot) -> tuple[str, str]:
     return ("uncertain", gap) if gap else ("ok", "; ".join(unread_of(info)))
 
 
-def trust_text(info: NodeInfo, seen: NodeSnapshot) -> str:
+def status_text(info: NodeInfo, seen: NodeSnapshot) -> str:
     """Return ``ok``, or the reason why figures of the node are unreliable or why it accepts no pods."""
-    state, why = trust_in(info, seen)
+    state, why = status_in(info, seen)
     return why or state
 
 

@@ -179,7 +179,7 @@ HEAVY = ("aiohttp", "asyncio", "pydantic", "numpy", "rich", "koord_numa.core.obj
 async def test_nodes_of_the_leader_import_little(tmp_path: Path) -> None:
     """Start-up time is import time: with these modules, the command needs 1.5 s of CPU instead of 0.3 s."""
     entry = {"name": "n", "labels": {}, "cpusOf": "none", "policy": "", "scope": "", "numa": [], "largest": ""}
-    cluster = json.dumps({"nodes": [{**entry, "trust": "ok", "pods": 0, "held": "", "topologyVersion": ""}]}).encode()
+    cluster = json.dumps({"nodes": [{**entry, "status": "ok", "pods": 0, "held": "", "topologyVersion": ""}]}).encode()
     async with ApiServer() as server, LocalService(cluster) as port:
         for name in ("koord-numa", "scheduling"):
             server.store.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
