@@ -24,7 +24,7 @@ from koord_numa.app.informers import ClaimsCatchUp, informers_of
 from koord_numa.app.kopf_feed import POD_PAUSE, kopf_parsers, kopf_stores, topologies_in_batches
 from koord_numa.app.metrics import MetricSources, NodeCollector, RebindCollector, SchedulerCollector
 from koord_numa.app.tasks import LoopLag, TaskSupervisor
-from koord_numa.cluster.client import Api
+from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.events import EventLimits, EventRecorder
 from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, LeaseConflicts, NoElection, Rival
 from koord_numa.cluster.serving.access import DelegatedAuth, server_context
@@ -218,7 +218,7 @@ class Runtime:
 
     def _secure(self, providers: StatusProviders, serving: SecureServing) -> HttpServer:
         """Return the HTTPS server. Raises ``OSError`` for an unusable certificate."""
-        guard = DelegatedAuth(self.api).middleware()
+        guard = DelegatedAuth(lambda call, review: self.api.send(call, Body(review))).middleware()
         protection = Protection(server_context(serving.certificate, serving.key), guard)
         return HttpServer(providers, serving.port, protection=protection)
 

@@ -6,11 +6,12 @@ The loops are independent. An error in a round is counted and logged, and the ne
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from time import monotonic
 from typing import Any, Final
 
+from koord_numa.cluster.resources import Call
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.node import applier
 from koord_numa.node.agent_config import AgentConfig
@@ -28,7 +29,7 @@ from koord_numa.node.interrupts import Interrupts, Steering
 from koord_numa.node.isolation import IsolationPlan, isolation_plan, refused_plan
 from koord_numa.node.kubelet_reader import KubeletReader, KubeletReading
 from koord_numa.node.kubelet_state import with_evidence
-from koord_numa.node.metrics import AgentMetrics
+from koord_numa.node.metrics import AgentMetrics, Protection
 from koord_numa.node.node_object import ReservedByNode, read_reservation
 from koord_numa.node.nri_plugin import NriPlugin, PinningPlan
 from koord_numa.node.observer import Observation, Observer, told
@@ -55,6 +56,10 @@ NODE_INTERVAL: Final = 30.0
 
 class ApplyRefused(Exception):
     """The agent must not apply cpusets on this node. The text has the reason."""
+
+
+REVIEW_SECONDS: Final = 10.0
+"""Seconds for the reviews of one request for metrics."""
 
 
 class Agent:
@@ -160,7 +165,8 @@ class Agent:
         """Keep the sockets open while the context lasts."""
         async with AsyncExitStack() as stack:
             if self._config.metrics_port:
-                self.metrics.serve(self._config.metrics_port, lambda: self._not_ready)
+                protection = metrics_protection(self._config, self._api) if self._config.metrics_tls else None
+                self.metrics.serve(self._config.metrics_port, lambda: self._not_ready, protection)
             if self._config.podresources is not None:
                 client = await stack.enter_async_context(PodResourcesClient(self._config.podresources))
                 self.resources = ResourcesSource(client, self._clock)
@@ -523,3 +529,32 @@ class Agent:
             self.metrics.errors.labels("sysfs").inc()
         if self.resources is not None and self.resources.failed:
             self.metrics.errors.labels("podresources").inc()
+
+
+def metrics_protection(config: AgentConfig, api: NodeApi) -> Protection:
+    """
+    Return TLS and delegated authorization of the metrics port. Call it in the event loop of ``api``.
+
+    Raises ``OSError`` for unusable certificates.
+    """
+    # Imported here, because most agents serve plain HTTP and live in little memory.
+    from koord_numa.cluster.serving.access import DelegatedAuth, Refusal, server_context  # noqa: PLC0415
+    from koord_numa.ports import Unavailable  # noqa: PLC0415
+
+    async def review(call: Call, document: Mapping[str, Any]) -> Any:
+        try:
+            return await api.post(call.path, document)
+        except NodeApiError as error:
+            raise Unavailable(str(error)) from error
+
+    auth, loop = DelegatedAuth(review), asyncio.get_running_loop()
+
+    def refusal(authorization: str, method: str, path: str) -> Refusal | None:
+        work = asyncio.run_coroutine_threadsafe(auth.refusal(authorization, method, path), loop)
+        try:
+            return work.result(REVIEW_SECONDS)
+        except TimeoutError:
+            work.cancel()
+            return Refusal(503, "access cannot be decided: the API server does not answer")
+
+    return Protection(server_context(config.tls_cert_file, config.tls_private_key_file), refusal)

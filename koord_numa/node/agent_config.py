@@ -42,3 +42,6 @@ class AgentConfig:
     run: Path = Path("/run")
     state: Path | None = None
     metrics_port: int = 0
+    metrics_tls: bool = False
+    tls_cert_file: Path | None = None
+    tls_private_key_file: Path | None = None

@@ -1,7 +1,10 @@
-"""Metrics and readiness of the agent, in plain HTTP if a port is given."""
+"""Metrics and readiness of the agent, if a port is given: in plain HTTP, or over TLS with authorization by the API server."""
 
+import ssl
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -11,6 +14,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
+    from koord_numa.cluster.serving.access import Refusal
+
 _PREFIX = "koord_numa_node_agent_"
 
 
@@ -19,10 +24,24 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print nothing: port scanners and probes end connections before or in the handshake."""
+
 
 class _SilentHandler(WSGIRequestHandler):
+    timeout = 10.0
+    """Seconds without progress, after which a connection is closed."""
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (its name in the base class)
         """Log nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """TLS, and the reason to reject a request by its Authorization header, method and path."""
+
+    tls: ssl.SSLContext
+    refusal: Callable[[str, str, str], "Refusal | None"]
 
 
 class AgentMetrics:
@@ -71,24 +90,34 @@ class AgentMetrics:
             registry=self.registry,
         )
 
-    def serve(self, port: int, not_ready: Callable[[], str]) -> int:
+    def serve(self, port: int, not_ready: Callable[[], str], protection: Protection | None = None) -> int:
         """
-        Serve ``/metrics`` and ``/readyz`` on every address of the pod, in separate threads. Return the port.
+        Serve ``/metrics``, ``/healthz`` and ``/readyz`` on every address of the pod, in separate threads. Return the port.
 
-        ``not_ready`` returns the reason for which the agent is not ready, or "".
+        ``not_ready`` returns the reason for which the agent is not ready, or "". With ``protection``, the port speaks TLS.
         """
         metrics = make_wsgi_app(self.registry)
 
         def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-            if environ["PATH_INFO"] != "/readyz":
+            path, headers = environ["PATH_INFO"], [("Content-Type", "text/plain; charset=utf-8")]
+            if protection is not None:
+                asked = environ.get("HTTP_AUTHORIZATION", ""), environ["REQUEST_METHOD"], path
+                if (refused := protection.refusal(*asked)) is not None:
+                    status = HTTPStatus(refused.status)
+                    challenge = [("WWW-Authenticate", "Bearer")] if status is HTTPStatus.UNAUTHORIZED else []
+                    start_response(f"{status.value} {status.phrase}", [*headers, *challenge])
+                    return [f"{refused.text}\n".encode()]
+            if path not in ("/healthz", "/readyz"):
                 found: Iterable[bytes] = metrics(environ, start_response)
                 return found
-            why = not_ready()
-            headers = [("Content-Type", "text/plain; charset=utf-8")]
+            why = not_ready() if path == "/readyz" else ""
             start_response("503 Service Unavailable" if why else "200 OK", headers)
             return [(why or "ok").encode()]
 
         server = make_server("", port, answer, _Server, _SilentHandler)
+        if protection is not None:
+            # The handshake is part of the first read, in the thread of the request.
+            server.socket = protection.tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
         return server.server_port
 

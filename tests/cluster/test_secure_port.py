@@ -11,7 +11,7 @@ from cachetools import TTLCache
 from prometheus_client import CollectorRegistry
 
 from koord_numa.app.runtime import AGENT
-from koord_numa.cluster.client import Api
+from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.serving import access
 from koord_numa.cluster.serving.access import DelegatedAuth, server_context
 from koord_numa.cluster.serving.http_server import HttpServer, Protection, StatusProviders
@@ -26,7 +26,9 @@ async def serving(folder: Path) -> AsyncIterator[tuple[ApiServer, str]]:
     """A secure port whose access an embedded API server decides."""
     async with ApiServer() as server, await Api.connect(server.write_kubeconfig(folder / "kubeconfig"), AGENT) as api:
         providers = StatusProviders(lambda: (), lambda: (), CollectorRegistry(), CollectorRegistry())
-        protection = Protection(server_context(None, None), DelegatedAuth(api).middleware())
+        protection = Protection(
+            server_context(None, None), DelegatedAuth(lambda call, review: api.send(call, Body(review))).middleware()
+        )
         http = HttpServer(providers, 0, "127.0.0.1", protection)
         await http.start()
         try:

@@ -73,6 +73,23 @@ def test_device_objects_are_written_on_request_only() -> None:
         assert found == [(False, False), (True, True)]
 
 
+def test_metrics_over_tls_on_request() -> None:
+    """Option, rights and probes, in the chart and in the component; the chart's PodMonitor uses HTTPS with a token."""
+    secure = {"enabled": True, "metricsTLS": True, "podMonitor": {"enabled": True, "tokenSecret": "prometheus-token"}}
+    for manifests in (rendered({"nodeAgent": secure}), overlay("node-agent", "node-agent-metrics-tls")):
+        agent = ours(manifests)
+        reviews = [rule["resources"] for rule in of_kind(agent, "ClusterRole")["rules"] if rule["verbs"] == ["create"]]
+        assert reviews[-2:] == [["tokenreviews"], ["subjectaccessreviews"]]
+        (container,) = pod_spec(of_kind(agent, "DaemonSet"))["containers"]
+        assert "--metrics-tls" in container["args"]
+        probes = [container[name]["httpGet"] for name in ("livenessProbe", "readinessProbe")]
+        assert [(probe["path"], probe["scheme"]) for probe in probes] == [("/healthz", "HTTPS"), ("/readyz", "HTTPS")]
+    (monitor,) = [it for it in rendered({"nodeAgent": secure}) if it["kind"] == "PodMonitor"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert (endpoint["scheme"], endpoint["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
+    assert endpoint["authorization"]["credentials"] == {"name": "prometheus-token", "key": "token"}
+
+
 @pytest.mark.parametrize("values", [AGENT, APPLYING], ids=["observing", "applying"])
 def test_it_has_no_more_access_than_it_needs(values: dict[str, Any]) -> None:
     spec = pod_spec(of_kind(ours(rendered(values)), "DaemonSet"))

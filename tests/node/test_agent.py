@@ -9,9 +9,12 @@ from aiohttp import ClientSession
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuOwner
-from koord_numa.node.agent import Agent
+from koord_numa.node.agent import Agent, metrics_protection
 from koord_numa.node.agent_config import AgentConfig
+from koord_numa.node.inputs.api_client import ApiAccess, NodeApi
+from koord_numa.node.metrics import AgentMetrics
 from koord_numa.node.observer import GRACE
+from koord_numa.sandbox.apiserver import ApiServer, Fault
 from koord_numa.sandbox.machines.pod_status import container_id
 from koord_numa.wire import names, parse_topology
 from tests.node.descriptions import PLAIN, SHAPE, effective
@@ -34,6 +37,33 @@ async def test_a_scheduler_owned_node(tmp_path: Path) -> None:
         ]
         assert orjson.loads(notes[names.BE_CPU_SHARED_POOLS])[0]["cpuset"] == "0-3,8-11"
         assert orjson.loads(notes[names.CPU_MANAGER_POLICY]) == {"policy": "none"}
+
+
+async def test_metrics_over_tls_need_a_right() -> None:
+    eve = {"Authorization": "Bearer sandbox:eve"}
+    async with ApiServer() as server, NodeApi(ApiAccess(server.url)) as api:
+        protection = metrics_protection(AgentConfig(NODE), api)
+        port = AgentMetrics().serve(0, lambda: "it starts", protection)
+
+        async def get(path: str, headers: dict[str, str]) -> tuple[int, str]:
+            url = f"https://127.0.0.1:{port}{path}"
+            async with ClientSession() as session, session.get(url, headers=headers, ssl=False) as answer:
+                return answer.status, (await answer.text()).partition("\n")[0]
+
+        assert await get("/healthz", {}) == (200, "ok")
+        assert await get("/readyz", {}) == (503, "it starts")
+        assert await get("/metrics", {}) == (401, "a bearer token is needed")
+        assert await get("/metrics", {"Authorization": "Bearer forged"}) == (401, "the token is not valid")
+        assert (await get("/metrics", eve))[0] == 200
+        server.faults.add(Fault(verb="create", resource="tokenreviews", status=500))
+        assert (await get("/metrics", {"Authorization": "Bearer sandbox:joe"}))[0] == 503
+        server.faults.clear()
+        server.faults.add(Fault(verb="get", resource="/metrics", status=403))
+        assert await get("/metrics", {"Authorization": "Bearer sandbox:ann"}) == (403, "ann may not get /metrics")
+        # A client that sends nothing does not delay others, and plain HTTP is no error of the agent.
+        _, silent = await asyncio.open_connection("127.0.0.1", port)
+        assert (await get("/healthz", {}))[0] == 200
+        silent.close()
 
 
 async def test_it_is_ready_once_the_topology_is_published(tmp_path: Path) -> None:

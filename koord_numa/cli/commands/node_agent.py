@@ -92,6 +92,11 @@ _path = click.Path(path_type=Path)
     help="With --apply: where the original affinities of interrupts are kept; without it, interrupts are not moved.",
 )
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Serve Prometheus metrics; 0: do not.")
+@click.option(
+    "--metrics-tls", is_flag=True, help="Serve metrics over TLS, to users whom the API server permits to get /metrics."
+)
+@click.option("--tls-cert-file", type=_path, help="Of the metrics port; default: a new self-signed certificate.")
+@click.option("--tls-private-key-file", type=_path, help="Of the metrics port.")
 @click.option("--kubeconfig", type=_path, callback=outer, help="For tests; default: the service account.")
 def command(**options: Any) -> None:
     """
@@ -168,6 +173,9 @@ def _run(options: dict[str, Any]) -> None:
         daemon_set=options["daemon_set"],
         koordlet_namespace=options["koordlet_namespace"],
         metrics_port=options["metrics_port"],
+        metrics_tls=options["metrics_tls"],
+        tls_cert_file=options["tls_cert_file"],
+        tls_private_key_file=options["tls_private_key_file"],
         proc=options["proc"],
         run=options["run_dir"],
         state=options["state_dir"],

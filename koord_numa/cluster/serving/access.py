@@ -3,7 +3,7 @@
 import os
 import ssl
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,6 @@ from typing import Any, Final
 from aiohttp import web
 from cachetools import TTLCache
 
-from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.resources import ACCESS_REVIEWS, TOKEN_REVIEWS, Call
 from koord_numa.ports import ClusterError
 
@@ -89,6 +88,15 @@ CACHE_SECONDS: Final = 10.0
 
 CACHED: Final = 1024
 
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """HTTP status and text of the answer to a rejected request."""
+
+    status: int
+    text: str
+
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -101,53 +109,61 @@ class User:
     groups: tuple[str, ...] = ()
 
 
+Review = Callable[[Call, Mapping[str, Any]], Awaitable[Any]]
+"""Creates a review and returns it with its status. Raises ``ClusterError``."""
+
+
 class DelegatedAuth:
-    """Middleware for an aiohttp application with delegated authentication and authorization.
+    """Delegated authentication and authorization: TokenReview and SubjectAccessReview. A single instance per process."""
 
-    A single instance per process.
-    """
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, review: Review) -> None:
+        self._review = review
         self._users: TTLCache[bytes, User | None] = TTLCache(CACHED, CACHE_SECONDS)
         self._rights: TTLCache[tuple[User, str, str], bool] = TTLCache(CACHED, CACHE_SECONDS)
 
     def middleware(self) -> Any:
-        """Return the middleware.
-
-        It responds 401 without a valid token, 403 without permission, and 503 if the API server is unavailable.
-        """
+        """Return the middleware of an aiohttp application."""
 
         @web.middleware
         async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if request.path not in OPEN_PATHS:
-                await self._check(request)
-            return await handler(request)
+            refused = await self.refusal(request.headers.get("Authorization", ""), request.method, request.path)
+            if refused is None:
+                return await handler(request)
+            headers = {"WWW-Authenticate": "Bearer"} if refused.status == 401 else {}
+            return web.Response(status=refused.status, text=f"{refused.text}\n", headers=headers)
 
         return check
 
-    async def _check(self, request: web.Request) -> None:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    async def refusal(self, authorization: str, method: str, path: str) -> Refusal | None:
+        """
+        Return why a request is rejected, or None.
+
+        The status is 401 without a valid token, 403 without permission, and 503 if the API server is unavailable.
+        """
+        if path in OPEN_PATHS:
+            return None
+        scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             # Without a token there is no TokenReview to request.
-            raise web.HTTPUnauthorized(text="a bearer token is needed\n", headers={"WWW-Authenticate": "Bearer"})
+            return Refusal(401, "a bearer token is needed")
         try:
             user = await self._user(token.strip())
             if user is None:
-                raise web.HTTPUnauthorized(text="the token is not valid\n", headers={"WWW-Authenticate": "Bearer"})
+                return Refusal(401, "the token is not valid")
             # Mapping of methods to verbs for non-resource URLs in kube-apiserver.
-            verb = "get" if request.method in ("GET", "HEAD") else request.method.lower()
-            if not await self._allowed(user, verb, request.path):
-                raise web.HTTPForbidden(text=f"{user.name} may not {verb} {request.path}\n")
+            verb = "get" if method in ("GET", "HEAD") else method.lower()
+            if not await self._allowed(user, verb, path):
+                return Refusal(403, f"{user.name} may not {verb} {path}")
         except ClusterError as error:
-            raise web.HTTPServiceUnavailable(text=f"access cannot be decided: {error}\n") from error
+            return Refusal(503, f"access cannot be decided: {error}")
+        return None
 
     async def _user(self, token: str) -> User | None:
         # Digest, because the cache must not hold tokens.
         key = sha256(token.encode()).digest()
         if key not in self._users:
             review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
-            answer = await self._api.send(Call("create", TOKEN_REVIEWS), Body(review))
+            answer = await self._review(Call("create", TOKEN_REVIEWS), review)
             self._users[key] = _user(answer.get("status") or {})
         return self._users.get(key)
 
@@ -161,7 +177,7 @@ class DelegatedAuth:
                 "nonResourceAttributes": {"path": path, "verb": verb},
             }
             review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-            answer = await self._api.send(Call("create", ACCESS_REVIEWS), Body(review))
+            answer = await self._review(Call("create", ACCESS_REVIEWS), review)
             status = answer.get("status") or {}
             # ``denied`` takes precedence over ``allowed`` (SubjectAccessReviewStatus).
             self._rights[key] = bool(status.get("allowed")) and not status.get("denied")
