@@ -207,7 +207,8 @@ def _gpus(wanted: ResourceList, spec: DeviceSpec) -> TypeDemand | str:
     if partial and not each.keys().isdisjoint((NPU_CORE, NPU_CPU, NPU_DVPP)):
         return f"{NO_TEMPLATE}: koord-numa does not support templates of shared NPUs"
     hint = spec.hint(GPU)
-    if hint.strategy is AllocateStrategy.APPLY_FOR_ALL:
+    # As for other types: a request for several devices has its number, whatever the strategy.
+    if hint.strategy is AllocateStrategy.APPLY_FOR_ALL and count == 1:
         count = 0
     return TypeDemand(GPU, _pairs(each), count, partial, hint)
 

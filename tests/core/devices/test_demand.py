@@ -85,6 +85,7 @@ def test_normal_form(amounts: dict[str, int], expected: str) -> None:
         ({"rdma": 50}, DeviceHint(exclusive=DeviceExclusive.DEVICE), "1 rdma part of rdma 50"),
         ({"fpga": 2}, DeviceHint(strategy=COUNT), "2 fpga part of fpga 1"),
         ({"gpu": 100}, DeviceHint(strategy=ALL), "all gpu of gpu-core 100, gpu-memory-ratio 100"),
+        ({"gpu": 200}, DeviceHint(strategy=ALL), "2 gpu of gpu-core 100, gpu-memory-ratio 100"),
         # The request for a GPU says by itself how many there are.
         ({"gpu": 200}, DeviceHint(strategy=COUNT), "2 gpu of gpu-core 100, gpu-memory-ratio 100"),
     ],
