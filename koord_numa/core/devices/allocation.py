@@ -34,7 +34,7 @@ from koord_numa.core.objects.devices import (
     VirtualFunction,
 )
 from koord_numa.core.selectors import selects
-from koord_numa.core.value_objects import ValueObject
+from koord_numa.core.value_objects import ValueObject, replace
 
 INSUFFICIENT: Final = "Insufficient {} devices"
 NO_FUNCTIONS: Final = "Insufficient {} VirtualFunctions"
@@ -141,7 +141,7 @@ class _Search:
             there = self.candidates(wanted)
             count = wanted.count or self._matching(wanted).bit_count()
             if there.bit_count() < count or not count:
-                return self._too_few(wanted, count, there)
+                return self._with_joint_room(self._too_few(wanted, count, there))
             candidates[wanted.type], counts[wanted.type] = there, count
         if self.demand.joint:
             joint = self._jointly(candidates, counts)
@@ -454,12 +454,14 @@ class _Search:
         if not matching:
             what = "matching " if self.machine.by_type.get(wanted.type) else ""
             return Shortage(INSUFFICIENT.format(wanted.type), f"the node has no {what}{wanted.type}", resolvable=False)
-        healthy = (matching & self.free.healthy).bit_count()
+        near = matching & self._located()
+        unhealthy = (near & ~self.free.healthy).bit_count()
         room, needed = ((wanted.type, there.bit_count()),), ((wanted.type, count),)
-        detail = f"needs {count} {wanted.type}{_share(wanted)}; {there.bit_count()} of {matching.bit_count()} are free"
-        if healthy < matching.bit_count():
-            detail += f", {matching.bit_count() - healthy} are unhealthy"
-        resolvable = healthy >= count
+        detail = f"needs {count} {wanted.type}{_share(wanted)}; {there.bit_count()} of {near.bit_count()} are free"
+        if unhealthy:
+            detail += f", {unhealthy} are unhealthy"
+        # By all NUMA nodes: another one may have enough devices that are in use.
+        resolvable = (matching & self.free.healthy).bit_count() >= count
         if wanted.hint.function_selector is not None and self._without_functions(wanted) >= count:
             detail = f"needs a virtual function of {count} {wanted.type}; {there.bit_count()} have a free one"
             any_function = any(self.machine.devices[position].functions for position in members(matching))
@@ -467,6 +469,16 @@ class _Search:
         if self.numa:
             return Shortage(NUMA_SCOPED, f"{detail} on these NUMA nodes", resolvable, room, needed)
         return Shortage(INSUFFICIENT.format(wanted.type), detail, resolvable, room, needed)
+
+    def _with_joint_room(self, shortage: Shortage) -> Shortage:
+        """Add the PCIe switch that comes closest, if the devices must be on the same switches and the node has all types."""
+        joint = [self.demand.of(kind) for kind in self.demand.joint] if self.demand.same_pcie else []
+        if not joint or not all(self._matching(wanted) for wanted in joint):
+            return shortage
+        candidates = {wanted.type: self.candidates(wanted) for wanted in joint}
+        counts = {wanted.type: wanted.count or self._matching(wanted).bit_count() for wanted in joint}
+        room = self._not_joint(candidates, counts)
+        return replace(shortage, detail=f"{shortage.detail}; {room.detail}")
 
     def _without_functions(self, wanted: TypeDemand) -> int:
         there = members(self._matching(wanted) & self._located() & self.free.healthy & ~self.free.closed)

@@ -485,6 +485,9 @@ def test_numa_nodes(gpus: str, numa: int, amounts: dict[str, int], pods: tuple[s
     assert choose(request(amounts), inventory(gpus), *pods, numa=numa) == expected
 
 
+TWO_AND_TWO = "needs 2 gpu and 2 rdma on the same PCIe switches; the best switch has"
+
+
 @pytest.mark.parametrize(
     ("spec", "amounts", "pods", "message", "detail", "resolvable"),
     [
@@ -520,7 +523,7 @@ def test_numa_nodes(gpus: str, numa: int, amounts: dict[str, int], pods: tuple[s
             {"gpu": 200, "rdma": 200},
             ("gpu2 gpu3 gpu4 gpu5 gpu6", "rdma3"),
             NOT_JOINT,
-            "needs 2 gpu and 2 rdma on the same PCIe switches; the best switch has 2 + 1",
+            f"{TWO_AND_TWO} 2 + 1",
             True,
         ),
         (
@@ -529,6 +532,15 @@ def test_numa_nodes(gpus: str, numa: int, amounts: dict[str, int], pods: tuple[s
             (),
             NO_FUNCTION,
             "needs a virtual function of 1 rdma; 0 have a free one",
+            True,
+        ),
+        # Too few NICs on the node: the closest switch is named too.
+        (
+            SAME,
+            {"gpu": 200, "rdma": 200},
+            ("gpu2 gpu3 gpu4 gpu5 gpu6 gpu7", "rdma1 rdma2 rdma3"),
+            NO_NIC,
+            f"needs 2 rdma; 1 of 4 are free; {TWO_AND_TWO} 2 + 1",
             True,
         ),
         (
@@ -548,3 +560,10 @@ def test_shortages_have_numbers(
     found = provider(request(amounts, spec), inventory(), *pods).at(0)
     assert isinstance(found, Shortage)
     assert (found.message, found.detail, found.resolvable) == (message, detail, resolvable)
+
+
+def test_shortages_on_numa_nodes_count_their_devices() -> None:
+    """The devices of other NUMA nodes are not in the numbers, and their health is irrelevant."""
+    found = provider(request({"gpu": 400}), inventory("0a 0a 0b 0b 1c! 1c 1d 1d"), "gpu0", "gpu5").at(0b01)
+    assert isinstance(found, Shortage)
+    assert (found.message, found.detail) == (NO_NUMA, "needs 4 gpu; 3 of 4 are free on these NUMA nodes")
