@@ -18,7 +18,7 @@ from typing import Protocol
 from koord_numa.cli import main
 
 _SERVERS = multiprocessing.get_context("forkserver")
-_SERVERS.set_forkserver_preload(["koord_numa.cli.commands.run", __name__])
+_SERVERS.set_forkserver_preload(["tests.loaded_program", __name__])
 
 _STATUSES = threading.Lock()
 """An exit status can be read once, and a start looks which of the others have ended."""
