@@ -103,7 +103,7 @@ def test_the_plugin_needs_only_python(plugin: Path, tmp_path: Path) -> None:
     for name in ("kubectl-koord_numa", "kubectl_complete-koord_numa"):
         (tmp_path / "bin" / name).symlink_to(tmp_path / "store" / "kubectl-koord_numa")
     # A Python without packages of its own, as the system's.
-    (tmp_path / "bin" / "python3").write_text(f'#!/bin/sh\nexec {sys._base_executable} "$@"\n')  # type: ignore[attr-defined]
+    (tmp_path / "bin" / "python3").write_text(f'#!/bin/sh\nexec {sys._base_executable} "$@"\n')  # type: ignore[attr-defined]  # private
     (tmp_path / "bin" / "python3").chmod(0o755)
 
     def run(name: str, *words: str) -> subprocess.CompletedProcess[str]:
