@@ -113,9 +113,11 @@ class Case:
 
     @property
     def page_cause(self) -> str:
-        """The cause as the page has it, which lays free and needed amounts onto NUMA nodes as a table."""
-        found = re.match(r"NUMA 0 has (\d+) of (\d+) CPUs free", self.cause)
-        return f"NUMA 0 cpu {found[1]} CPUs of {found[2]} CPUs" if found else self.cause
+        """The cause as the page has it: free amounts by NUMA node in a table, equal NUMA nodes in one row."""
+        found = re.match(r"NUMA 0 has (\d+ of \d+) CPUs free, NUMA 1 has (\d+ of \d+)", self.cause)
+        if found is None:
+            return self.cause
+        return f"NUMA 0{', 1' if found[1] == found[2] else ''} cpu {found[1]} CPUs"
 
 
 CASES: Final = {
